@@ -1,0 +1,307 @@
+"""The Call primitive: work sent to workers, a bounded number of requests in flight."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import attrs
+
+from flowrl.operator import operator, state
+from flowrl.stages import DONE, WAITING, WORKED, Signal, Stage
+from flowrl.workers import ThreadWorker, as_worker, wait_for
+
+if TYPE_CHECKING:
+    from flowrl.link import Link
+    from flowrl.plan import Plan
+
+
+class Receipt(NamedTuple):
+    """A worker's answer: an item, or `done`, and what was counted and recorded while it was made."""
+
+    item: Any
+    done: bool
+    counters: dict[str, int]
+    records: dict[str, list[Any]]
+
+
+def _runtime(default: Any = None) -> Any:
+    """A field that belongs to one run and to no checkpoint."""
+    return attrs.field(default=default, init=False, repr=False)
+
+
+@operator
+class Call(Stage):
+    """Sends each item to `worker.method(item)` and emits the results in the order of the items.
+
+    State: requests whose results were not emitted yet; taking a state waits for them.
+    """
+
+    worker: Any
+    method: str
+    in_flight: int = 1
+    thread: bool = False
+    pending: list[tuple[str, Any]] = state(factory=list)
+    _running: deque[tuple[Any, Future[Any]]] = attrs.field(factory=deque, init=False, repr=False)
+    _asked: Any = _runtime()
+
+    def bind(self, link: Link, inputs: list[Stage]) -> None:
+        super().bind(link, inputs)
+        self._asked = as_worker(self.worker, thread=self.thread, name=link.path)
+
+    def step(self) -> Any:
+        for kind, value in self.pending:  # as drain() or a checkpoint left them
+            self._running.append((value, _done(value)) if kind == "result" else self._ask(value))
+        self.pending.clear()
+        signal = WORKED
+        while len(self._running) < self.in_flight:
+            item = self.inputs[0].step()
+            if item.__class__ is Signal:
+                signal = item
+                break
+            self._running.append(self._ask(item))
+        if not self._running:
+            return signal
+        item, future = self._running[0]
+        if not future.done():
+            return WAITING
+        self._running.popleft()
+        if error := future.exception():
+            verdict = self.link.judge(error, item)
+            if verdict != "skip":
+                self.pending.insert(0, ("request", item))
+                self._park()
+            if verdict == "raise":
+                raise error
+            return WORKED
+        self.link.items += 1
+        return future.result()
+
+    def _ask(self, item: Any) -> tuple[Any, Future[Any]]:
+        start = clock()
+        future = self._asked.submit(self.method, item)
+        self.link.busy += clock() - start  # all of the work when the worker is in this thread
+        future.add_done_callback(self.link.context.bell.ring)
+        return item, future
+
+    def _park(self) -> None:
+        """Move what is running behind what is pending, keeping the order."""
+        for item, future in self._running:
+            failed = future.exception() is not None
+            self.pending.append(("request", item) if failed else ("result", future.result()))
+        self._running.clear()
+
+    def drain(self) -> None:
+        wait_for([future for _, future in self._running], f"{self.link.path}: {self.method!r} of its worker")
+        self._park()
+
+    def stuck(self) -> list[str]:
+        if self._running:
+            return [f"{self.link.path}: {self.method!r} was asked {len(self._running)} times, no answer yet"]
+        return super().stuck()
+
+    def close(self) -> None:
+        if self._asked is not self.worker:
+            self._asked.close()
+
+
+@operator
+class Gather(Stage):
+    """Pulls the part of a plan that runs on workers.
+
+    `sync`: one item from every worker, in the order of the workers, then the next round; `merge` makes one
+    item of each round. Otherwise items come as they are ready, each worker with `in_flight` requests; a
+    worker is asked again only when its item has been processed (F3).
+
+    State: answers not emitted yet, and the state of the plan's part on each worker.
+    """
+
+    workers: Any
+    sync: bool
+    in_flight: int = 1
+    merge: Callable[[list[Any]], Any] | None = None
+    pending: list[tuple[int, Receipt]] = state(factory=list)
+    ended: list[int] = state(factory=list)
+    _running: deque[tuple[int, Future[Receipt]]] = attrs.field(factory=deque, init=False, repr=False)
+
+    def host(self, plan: Plan, prefix: str) -> None:
+        """Open the workers' part of the plan on each of them."""
+        seed = self.link.context.seeds.seed
+        opened = [
+            worker.submit("open_plan", self.link.path, plan, prefix, seed, index)
+            for index, worker in enumerate(self.workers.members)
+        ]
+        wait_for(opened, f"{self.link.path}: the workers to take their part of the plan")
+        for future in opened:
+            future.result()
+
+    def step(self) -> Any:
+        if self.sync:
+            return self._step_sync()
+        for index in range(len(self.workers.members)):
+            asked = sum(i == index for i, _ in self._running) + sum(i == index for i, _ in self.pending)
+            for _ in range(self.in_flight - asked if index not in self.ended else 0):
+                self._ask(index)
+        if self.pending:
+            return self._receive(*self.pending.pop(0))
+        for k, (index, future) in enumerate(self._running):
+            if future.done():
+                del self._running[k]
+                return self._answer(index, future)
+        return WAITING if self._running else DONE
+
+    def _step_sync(self) -> Any:
+        if not self._running and not self.pending:
+            if len(self.ended) == len(self.workers.members):
+                return DONE
+            for index in range(len(self.workers.members)):
+                if index not in self.ended:
+                    self._ask(index)
+        for k, (index, future) in enumerate(self._running):
+            if future.done() and (error := future.exception()):
+                del self._running[k]
+                if self.link.judge(error, None) == "raise":
+                    raise error
+                self._ask(index)
+                return WORKED
+        if not all(future.done() for _, future in self._running):
+            return WAITING
+        self._park()
+        if self.merge is None:
+            return self._receive(*self.pending.pop(0)) if self.pending else WORKED
+        items = [self._receive(index, receipt) for index, receipt in self.pending]
+        self.pending.clear()
+        items = [item for item in items if item is not WORKED]
+        return self.merge(items) if items else WORKED
+
+    def _ask(self, index: int) -> None:
+        start = clock()
+        future = self.workers.members[index].submit("pull_plan", self.link.path)
+        self.link.busy += clock() - start
+        future.add_done_callback(self.link.context.bell.ring)
+        self._running.append((index, future))
+
+    def _answer(self, index: int, future: Future[Receipt]) -> Any:
+        if error := future.exception():
+            if self.link.judge(error, None) == "raise":
+                raise error
+            return WORKED  # the worker is asked again
+        return self._receive(index, future.result())
+
+    def _receive(self, index: int, receipt: Receipt) -> Any:
+        self.link.context.ledger.merge(receipt.counters, receipt.records)
+        if receipt.done:
+            if index not in self.ended:
+                self.ended.append(index)
+            return WORKED
+        self.link.items += 1
+        return receipt.item
+
+    def _park(self) -> None:
+        """Move the answers that have come to `pending`, in the order of the workers if `sync`."""
+        failed = [(index, future) for index, future in self._running if future.exception()]
+        came = [(index, future.result()) for index, future in self._running if not future.exception()]
+        self.pending += sorted(came, key=lambda answer: answer[0]) if self.sync else came
+        self._running = deque(failed)
+
+    def drain(self) -> None:
+        wait_for([future for _, future in self._running], f"{self.link.path}: {len(self._running)} workers")
+        self._park()
+
+    def stuck(self) -> list[str]:
+        asked = sorted({index for index, future in self._running if not future.done()})
+        return [f"{self.link.path}: no answer yet from worker {', '.join(map(str, asked))}"] if asked else []
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        futures = [worker.submit("save_plan", self.link.path) for worker in self.workers.members]
+        wait_for(futures, f"{self.link.path}: the workers' state")
+        saved = super().save()
+        saved[self.link.path]["workers"] = [future.result() for future in futures]
+        return saved
+
+    def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
+        super().load(saved)
+        states = saved[self.link.path]["workers"]
+        futures = [
+            worker.submit("load_plan", self.link.path, copy.deepcopy(state))
+            for worker, state in zip(self.workers.members, states)
+        ]
+        wait_for(futures, f"{self.link.path}: the workers to take their state")
+        for future in futures:
+            future.result()
+
+    def close(self) -> None:
+        futures = [worker.submit("close_plan", self.link.path) for worker in self.workers.members]
+        wait_for(futures, f"{self.link.path}: the workers to close their part of the plan")
+
+
+@operator
+class Prefetch(Stage):
+    """Keeps up to `n` items ready. With `thread`, its input runs in a thread of its own meanwhile.
+
+    State: the items that are ready.
+    """
+
+    n: int
+    thread: bool = False
+    ready_items: deque[Any] = state(factory=deque)
+    _job: Future[Signal | None] | None = _runtime()
+    _pause: bool = _runtime(False)
+    _worker: ThreadWorker | None = _runtime()
+
+    def step(self) -> Any:
+        signal: Signal | None = WORKED
+        if not self.thread:
+            signal = self._fill()
+        elif self._job is None or self._job.done():
+            finished, self._job = self._job, None
+            signal = finished.result() if finished is not None else None
+            if signal is DONE:
+                self._job = finished
+            elif signal is None or self.ready_items:
+                self._start()
+        if self.ready_items:
+            self.link.items += 1
+            return self.ready_items.popleft()
+        return WAITING if self._job is not None and signal is not DONE else signal
+
+    def _start(self) -> None:
+        if self._worker is None:
+            self._worker = ThreadWorker(self, self.link.path)
+        self._job = self._worker.submit("_fill")
+        self._job.add_done_callback(self.link.context.bell.ring)
+
+    def _fill(self) -> Signal | None:
+        """Pull until there are `n` items; the signal that ended it early, or None."""
+        while len(self.ready_items) < self.n and not self._pause:
+            item = self.inputs[0].step()
+            if item.__class__ is not Signal:
+                self.ready_items.append(item)
+                self.link.context.bell.ring()
+            elif item is not WORKED or not self.thread:
+                return item
+        return None
+
+    def drain(self) -> None:
+        if self._job is not None:
+            self._pause = True
+            wait_for([self._job], f"{self.link.path}: its thread")
+            self._pause = False
+
+    def stuck(self) -> list[str]:
+        return super().stuck() or ([f"{self.link.path}: its thread works"] if self._job else [])
+
+    def close(self) -> None:
+        self._pause = True
+        if self._worker is not None:
+            self._worker.close()
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,119 @@
+"""What a run shares with its operators: counters with units, records, random streams and the bell."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.seeds import SeedTree
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Newest values kept of each record between two reports; older ones are dropped, so records are bounded (F7).
+RECORD_LIMIT = 10_000
+
+
+class Bell:
+    """The one thing a run sleeps on: every future that completes rings it, from whichever thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self, _future: object = None) -> None:
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until rung, at most `seconds`; False when nobody rang."""
+        rung = self._event.wait(seconds)
+        # Cleared before the next step looks at its futures, so that a ring during that step is not lost.
+        self._event.clear()
+        return rung
+
+
+@attrs.define(slots=False, eq=False)
+class Ledger:
+    """Counters and records of a run. Counters have one unit each (F12): env_steps, sampled, trained, updates ..."""
+
+    counters: dict[str, int] = attrs.field(factory=dict)
+    records: dict[str, deque[Any]] = attrs.field(factory=dict)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
+
+    def count(self, unit: str, n: int = 1) -> None:
+        with self._lock:  # prefetch threads count too
+            self.counters[unit] = self.counters.get(unit, 0) + n
+
+    def record(self, name: str, *values: Any) -> None:
+        with self._lock:
+            self.records.setdefault(name, deque(maxlen=RECORD_LIMIT)).extend(values)
+
+    def drain(self, name: str) -> list[Any]:
+        """The values recorded under a name since it was last drained."""
+        with self._lock:
+            return list(self.records.pop(name, ()))
+
+    def merge(self, counters: dict[str, int], records: dict[str, list[Any]]) -> None:
+        """Add what a worker counted and recorded while it made one item."""
+        for unit, n in counters.items():
+            self.count(unit, n)
+        for name, values in records.items():
+            self.record(name, *values)
+
+    def take(self) -> tuple[dict[str, int], dict[str, list[Any]]]:
+        """Everything counted and recorded, leaving nothing: what travels with an item from a worker."""
+        with self._lock:
+            counters, records = self.counters, self.records
+            self.counters, self.records = {}, {}
+        return counters, {name: list(values) for name, values in records.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        records = {name: list(values) for name, values in self.records.items()}
+        return {"counters": dict(self.counters), "records": copy.deepcopy(records)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counters.clear()
+        self.records.clear()
+        self.merge(state["counters"], copy.deepcopy(state["records"]))
+
+
+@attrs.define(slots=False, eq=False)
+class Context:
+    """An operator's view of its run. Alone, outside a run, an operator has a small one of its own.
+
+    `path` names the operator; its random streams follow from the run's seed and this path, whatever else is
+    in the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver.
+    """
+
+    path: str = ""
+    ledger: Ledger = attrs.field(factory=Ledger)
+    seeds: SeedTree = attrs.field(factory=SeedTree)
+    bell: Bell = attrs.field(factory=Bell)
+    worker: Any = None
+
+    def at(self, path: str) -> Context:
+        """The same run as the operator at another path sees it."""
+        return attrs.evolve(self, path=path)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.ledger.counters
+
+    def count(self, unit: str, n: int = 1) -> None:
+        """Add to a counter of the run, in its unit."""
+        self.ledger.count(unit, n)
+
+    def record(self, name: str, *values: Any) -> None:
+        """Keep values for the next report, at most `RECORD_LIMIT` of a name."""
+        self.ledger.record(name, *values)
+
+    def generator(self, name: str = "") -> np.random.Generator:
+        """This operator's numpy generator; its state is part of the run's state."""
+        return self.seeds.generator(f"{self.path}/{name}")
+
+    def seed(self, name: str = "") -> int:
+        """A seed for a generator that the operator or resource keeps (and saves) itself."""
+        return self.seeds.integer(f"{self.path}/{name}")

@@ -1,0 +1,286 @@
+"""Batch: columns of experience that share their leading axes, and how they are cut, joined and converted."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowrl.data import columns as cols
+from flowrl.data.columns import Column, MissingColumn
+from flowrl.errors import SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Batch:
+    """Dict-like columns of numpy arrays, torch tensors and nested batches, any mixture of them.
+
+    A fragment has columns `[T, N, ...]`, a batch of rows `[B, ...]`; `shape` is what all columns share.
+    Mappings become nested batches, plain lists and numbers arrays; arrays and tensors are held, not copied.
+    Names of methods win on attribute access (`b.items`); such a column is reached by key (`b["items"]`).
+    An unknown column is a `MissingColumn`, both KeyError and AttributeError, that names the closest one.
+
+    >>> b = Batch(obs=np.zeros((4, 2, 3), np.float32), goal={"x": np.zeros((4, 2))}, reward=np.ones((4, 2)))
+    >>> b
+    Batch[4, 2](obs=float32[4, 2, 3], goal=Batch[4, 2](x=float64[4, 2]), reward=float64[4, 2])
+    >>> b[:, 1] += 1
+    >>> b[1:3, 1].reward
+    array([2., 2.])
+    """
+
+    __slots__ = ("_columns",)
+    __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
+    _columns: dict[str, Column]
+
+    def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
+        _set_columns(self, {})
+        self.update(columns, **more)
+
+    # -- columns
+
+    def __getattr__(self, name: str) -> Column:
+        # Python asks here only for what the class does not have, so methods cost nothing extra.
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise self._missing(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _RESERVED:
+            raise AttributeError(
+                f"{name!r} is a method of Batch: set such a column by its key, batch[{name!r}] = ..."
+            )
+        self._columns[name] = _column(value)
+
+    def __getitem__(self, key: Any) -> Any:
+        """A column by name, else every column indexed on the leading axes (views where numpy has views)."""
+        if isinstance(key, str):
+            try:
+                return self._columns[key]
+            except KeyError:
+                raise self._missing(key) from None
+        if type(key) is tuple:
+            _refuse_ellipsis(key)
+        return _wrap({name: column[key] for name, column in self._columns.items()})
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Set a column by name, else assign on the leading axes: from a batch, or one value for all."""
+        if isinstance(key, str):
+            self._columns[key] = _column(value)
+            return
+        if type(key) is tuple:
+            _refuse_ellipsis(key)
+        for column, part in self._beside(value):
+            column[key] = part
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self._columns]
+
+    def keys(self) -> KeysView[str]:
+        """The column names."""
+        return self._columns.keys()
+
+    def values(self) -> ValuesView[Column]:
+        """The columns."""
+        return self._columns.values()
+
+    def items(self) -> ItemsView[str, Column]:
+        """Names and columns."""
+        return self._columns.items()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A column, or the default where there is none."""
+        return self._columns.get(name, default)
+
+    def update(self, other: Mapping[str, Any] | Batch | None = None, /, **columns: Any) -> None:
+        """Set columns in place."""
+        for name, value in columns.items() if other is None else {**other, **columns}.items():
+            if not isinstance(name, str):
+                raise TypeError(f"a column is named by a string, not by {name!r}")
+            self._columns[name] = _column(value)
+
+    def replace(self, **columns: Any) -> Batch:
+        """A new batch with these columns set; the others are shared, not copied."""
+        return _wrap(self._columns | {name: _column(value) for name, value in columns.items()})
+
+    def select(self, names: Iterable[str]) -> Batch:
+        """A new batch of the named columns, shared, in the order of the names."""
+        return _wrap({name: self[name] for name in names})
+
+    # -- shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The longest leading shape that all columns share: `(T, N)` of a fragment, `(B,)` of rows."""
+        # A nested batch without columns says nothing about rows.
+        hollow = [id(c) for c in self._columns.values() if isinstance(c, Batch) and not c._columns]
+        return cols.common_shape(tuple(c.shape) for c in self._columns.values() if id(c) not in hollow)
+
+    @property
+    def rows(self) -> int:
+        """How many rows: the product of `shape`, 0 without columns."""
+        return math.prod(self.shape) if self._columns else 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is not one row."""
+        return self.rows == 0
+
+    def __len__(self) -> int:
+        shape = self.shape
+        if not shape and self._columns:
+            raise TypeError(f"no length: the columns share no leading axis in {self!r}")
+        return shape[0] if shape else 0
+
+    def flat(self) -> Batch:
+        """Merge the first two axes, time-major: `[T, N, ...]` -> `[T * N, ...]`, views if strides allow."""
+        if len(self.shape) < 2:
+            raise ValueError(f"flat() merges two leading axes, but there are {len(self.shape)} in {self!r}")
+        time, envs = self.shape[:2]
+        return self.map(lambda column: column.reshape((time * envs, *column.shape[2:])))
+
+    def split(self, size: int, generator: np.random.Generator | None = None) -> Iterator[Batch]:
+        """Batches of `size` rows along axis 0, the last maybe shorter; shuffled if a generator is given."""
+        if size < 1:
+            raise ValueError(f"size is {size}: a part needs at least 1 row")
+        rows = len(self)
+        if generator is None:
+            return (self[start : start + size] for start in range(0, rows, size))
+        order = generator.permutation(rows)
+        return (self[order[start : start + size]] for start in range(0, rows, size))
+
+    @staticmethod
+    def cat(batches: Sequence[Batch], axis: int = 0) -> Batch:
+        """Join along an existing leading axis. Raises SchemaError where columns differ."""
+        return _join(batches, axis, "cat")
+
+    @staticmethod
+    def stack(batches: Sequence[Batch], axis: int = 0) -> Batch:
+        """Join along a new leading axis. Raises SchemaError where columns differ."""
+        return _join(batches, axis, "stack")
+
+    # -- conversion
+
+    def map(self, function: Callable[[Column], Any]) -> Batch:
+        """A new batch of `function(array)` for every array and tensor, nested ones too."""
+        items = self._columns.items()
+        return _wrap({name: c.map(function) if isinstance(c, Batch) else function(c) for name, c in items})
+
+    def to_torch(self, device: torch.device | str | None = None) -> Batch:
+        """All columns as tensors, on `device` if given. On the CPU they share memory with writable arrays."""
+        return self.map(lambda column: cols.tensor(column, device))
+
+    def to_numpy(self) -> Batch:
+        """All columns as arrays; CPU tensors share their memory."""
+        return self.map(cols.array)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Tensors moved to `device`; arrays stay arrays (`to_torch(device)` moves everything)."""
+        return self.map(lambda column: column.to(device) if cols.kind(column) == "tensor" else column)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dicts of the same columns, for storage; `Batch(d)` is the way back."""
+        return {name: c.to_dict() if isinstance(c, Batch) else c for name, c in self._columns.items()}
+
+    # -- arithmetic in place, so that `b[:, 1] += 6` works
+
+    def __iadd__(self, other: Any) -> Batch:
+        return self._in_place(operator.iadd, other)
+
+    def __isub__(self, other: Any) -> Batch:
+        return self._in_place(operator.isub, other)
+
+    def __imul__(self, other: Any) -> Batch:
+        return self._in_place(operator.imul, other)
+
+    def __itruediv__(self, other: Any) -> Batch:
+        return self._in_place(operator.itruediv, other)
+
+    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Batch:
+        # Numbers taken out of an array cannot change in place, hence the assignment.
+        self._columns.update(zip(self._columns, [function(c, part) for c, part in self._beside(other)]))
+        return self
+
+    def _beside(self, other: Any) -> list[tuple[Column, Any]]:
+        """Each column beside its part of `other`; what is no batch stands beside every column."""
+        if not isinstance(other, Batch | Mapping):
+            return [(column, other) for column in self._columns.values()]
+        cols.check_names(self._columns, other, "the batch on the right")
+        return [(column, other[name]) for name, column in self._columns.items()]
+
+    # -- the rest
+
+    def __eq__(self, other: object) -> bool:
+        """Same names, kinds, dtypes, shapes and values; NaN equals NaN. Column order does not count."""
+        if not isinstance(other, Batch):
+            return NotImplemented
+        mine, theirs = self._columns, other._columns
+        return mine.keys() == theirs.keys() and all(cols.same(mine[name], theirs[name]) for name in mine)
+
+    def __reduce__(self) -> tuple[type[Batch], tuple[dict[str, Column]]]:
+        return type(self), (self._columns,)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}={cols.describe(column)}" for name, column in self._columns.items())
+        return f"Batch{list(self.shape)}({columns})" if self._columns else "Batch()"
+
+    def _missing(self, name: str) -> MissingColumn:
+        if name.startswith("__"):  # probes of other libraries (`__array__`): no time spent on advice
+            return MissingColumn(name)
+        return MissingColumn(f"the batch has no column {name!r}: {did_you_mean(name, self._columns)}")
+
+
+_RESERVED = frozenset(dir(Batch))
+_set_columns = Batch.__dict__["_columns"].__set__
+
+
+def _wrap(columns: dict[str, Column]) -> Batch:
+    """A Batch around a dict of converted columns, without the checks of its constructor."""
+    batch = object.__new__(Batch)
+    _set_columns(batch, columns)
+    return batch
+
+
+def _column(value: Any) -> Column:
+    if isinstance(value, Batch) or cols.kind(value) != "other":
+        return value
+    return Batch(value) if isinstance(value, Mapping) else np.asarray(value)
+
+
+def _refuse_ellipsis(key: tuple[Any, ...]) -> None:
+    if any(part is Ellipsis for part in key):
+        raise IndexError(
+            "'...' reaches into the features of a column: write the leading axes out, as in b[:, 1]"
+        )
+
+
+def _join(batches: Sequence[Batch], axis: int, how: str) -> Batch:
+    if not batches:
+        raise ValueError(f"Batch.{how} of no batches: give at least one")
+    if axis < 0:
+        raise ValueError(f"axis is {axis}: leading axes count from the front, 0 or more")
+    first = batches[0]._columns
+    for i, batch in enumerate(batches[1:], 1):
+        if batch._columns.keys() != first.keys():
+            cols.check_names(first, batch, f"batch {i} to {how}")
+    joined = {}
+    for name, column in first.items():
+        parts, kind = [batch._columns[name] for batch in batches], cols.kind(column)
+        for i, part in enumerate(parts):
+            if cols.kind(part) != kind:
+                raise SchemaError(
+                    f"column {name!r}: {cols.describe(column)} in batch 0, {cols.describe(part)} in {i}"
+                )
+        joined[name] = _join(parts, axis, how) if kind == "other" else cols.join(parts, axis, how)
+    return _wrap(joined)

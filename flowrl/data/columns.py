@@ -1,0 +1,112 @@
+"""What a Batch needs to know about one column, be it array, tensor or nested batch. Never loads torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from flowrl.errors import SchemaError
+
+if TYPE_CHECKING:
+    import torch
+
+Column: TypeAlias = Any
+"""A numpy array, a torch tensor, or a nested `Batch`."""
+
+IDENTITY = ("worker", "env_id", "episode_id")
+"""Provenance columns that are equal in two steps of one episode; where one changes, an episode went missing."""
+
+
+class MissingColumn(SchemaError, KeyError, AttributeError):
+    """A column that a batch does not have; a KeyError and an AttributeError, for both ways of asking."""
+
+    __str__ = Exception.__str__  # KeyError would show the message in quotes
+
+
+def kind(column: Column) -> str:
+    """`"array"`, `"tensor"` or `"other"` (a nested batch, when it is a batch's column)."""
+    if type(column) is np.ndarray:
+        return "array"
+    torch = sys.modules.get("torch")  # whoever holds a tensor has loaded it
+    if torch is not None and isinstance(column, torch.Tensor):
+        return "tensor"
+    return "array" if isinstance(column, np.ndarray | np.generic) else "other"
+
+
+def describe(column: Column) -> str:
+    """Dtype, shape and device: `float32[4, 2]`."""
+    if kind(column) == "other":
+        return repr(column)
+    device = f"@{column.device}" if kind(column) == "tensor" and column.device.type != "cpu" else ""
+    return f"{column.dtype}{list(column.shape)}{device}"
+
+
+def same(a: Column, b: Column) -> bool:
+    """Equal in kind, dtype, shape, device and value; NaN equals NaN."""
+    if kind(a) != kind(b):
+        return False
+    if kind(a) == "other":
+        return bool(a == b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if kind(a) == "tensor":
+        return a.device == b.device and bool(((a == b) | ((a != a) & (b != b))).all())
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
+def tensor(column: Column, device: torch.device | str | None) -> torch.Tensor:
+    """A column as a tensor; on the CPU it shares memory with a writable array."""
+    import torch
+
+    if isinstance(column, torch.Tensor):
+        return column if device is None else column.to(device)
+    array = np.asarray(column)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()  # torch has neither read-only tensors nor negative strides
+    made = torch.from_numpy(array)
+    return made if device is None else made.to(device)
+
+
+def array(column: Column) -> np.ndarray[Any, Any]:
+    """A column as an array; a CPU tensor shares its memory."""
+    return np.asarray(column.detach().cpu() if kind(column) == "tensor" else column)
+
+
+def join(parts: Sequence[Column], axis: int, how: str) -> Column:
+    """`cat` or `stack` arrays or tensors."""
+    if kind(parts[0]) == "tensor":
+        return getattr(sys.modules["torch"], how)(parts, axis)
+    return np.concatenate(parts, axis) if how == "cat" else np.stack(parts, axis)
+
+
+def common_shape(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The longest leading shape that all shapes share; () of none.
+
+    >>> common_shape([(4, 2, 3), (4, 2), (4, 2, 5)])
+    (4, 2)
+    """
+    common: tuple[int, ...] | None = None
+    for shape in shapes:
+        if common is None:
+            common = shape
+        elif shape[: len(common)] != common:
+            same_axes = 0
+            while same_axes < min(len(common), len(shape)) and common[same_axes] == shape[same_axes]:
+                same_axes += 1
+            common = common[:same_axes]
+    return common or ()
+
+
+def check_names(expected: Mapping[str, Column], got: Iterable[str], what: str) -> None:
+    """Raise a SchemaError that names what is missing and what is extra."""
+    got = set(got)
+    parts = []
+    if missing := [name for name in expected if name not in got]:
+        parts.append("lacks " + ", ".join(map(repr, missing)))
+    if extra := sorted(got - set(expected)):
+        parts.append("has extra " + ", ".join(map(repr, extra)))
+    if parts:
+        raise SchemaError(f"{what} {' and '.join(parts)}; expected columns: {', '.join(expected) or 'none'}")

@@ -1,0 +1,8 @@
+"""Environments and their managers."""
+
+from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.make import make_env, make_manager
+from flowrl.envs.manager import EnvManager
+from flowrl.envs.vector import VectorEnvManager
+
+__all__ = ["EnvManager", "Episode", "Manager", "StepResult", "VectorEnvManager", "make_env", "make_manager"]

@@ -1,0 +1,278 @@
+"""What every manager of environments offers a rollout worker: arrays in, arrays out, a row per environment."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, Self
+
+import attrs
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
+
+ARRAY_SPACES = (
+    gymnasium.spaces.Box,
+    gymnasium.spaces.Discrete,
+    gymnasium.spaces.MultiDiscrete,
+    gymnasium.spaces.MultiBinary,
+)
+
+
+class StepResult(NamedTuple):
+    """What one step of all environments gave. The arrays are written again by the next step: copy to keep.
+
+    - `next_obs [N, ...]`: the observation arrived in; where an episode ended the true last one (T2, T6).
+    - `reward [N]` float64, as the environment gave it.
+    - `terminated [N]`, `truncated [N]` bool, as reported: both can be set, and then terminated wins (T4).
+    - `acted`: None when every row is a transition, else a bool mask `[N]`. A row with False took no action:
+      its environment only reset itself, and `next_obs` is the first observation of its next episode. Such a
+      row is never stored nor counted (T1); its reward is 0 and its flags are False.
+    """
+
+    next_obs: npt.NDArray[Any]
+    reward: npt.NDArray[np.float64]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    acted: npt.NDArray[np.bool_] | None
+
+
+@attrs.frozen(slots=True)
+class Episode:
+    """One finished episode: raw return (S1), length in steps, and `info["is_success"]` at its last step."""
+
+    env_id: int
+    episode_id: int
+    return_: float
+    length: int
+    success: bool | None = None
+
+
+class Manager(abc.ABC):
+    """The contract, and the bookkeeping that all managers share.
+
+    `launch(seed)` once, then `step(actions)` for ever. Between steps these describe what each of the N
+    environments acts from (`episode_id`, `t` and `done` change in place: copy to keep):
+
+    - `obs [N, ...]`: the observation. The array handed out is still intact after the next step, not after two.
+    - `episode_id [N]`, `t [N]` int64: which episode of its environment, counted from 0, and which step in it.
+    - `done [N]` bool: whether the last step ended an episode.
+
+    `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
+    `reset()`, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who resets.
+    `raw_returns` is False where a wrapper may have changed the rewards before they were added up (S1).
+
+    Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`.
+
+    Raises: ConfigError for spaces that are not arrays; FlowError for a call out of order; SchemaError for
+    actions or observations of a wrong shape. An error of an environment keeps its type and gains a note saying
+    which one it was; some have stepped then and some not, so `reset()` or `load_state_dict()` must follow.
+    """
+
+    autoreset: str
+    raw_returns: bool
+
+    def __init__(
+        self, num_envs: int, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"{num_envs} environments: a manager needs at least one")
+        self.num_envs = num_envs
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self._row_shape, self._row_dtype = array_form(observation_space, "observation")
+        action_shape, self._action_dtype = array_form(action_space, "action")
+        self._actions_shape = (num_envs, *action_shape)
+        self.episode_id = np.zeros(num_envs, np.int64)
+        self.t = np.zeros(num_envs, np.int64)
+        self.done = np.zeros(num_envs, np.bool_)
+        self.finished: list[Episode] = []
+        self.cut_episodes = 0
+        self._return = np.zeros(num_envs, np.float64)
+        self._reward = np.zeros(num_envs, np.float64)
+        self._terminated = np.zeros(num_envs, np.bool_)
+        self._truncated = np.zeros(num_envs, np.bool_)
+        self._streams: list[np.random.Generator] = []
+        # Three buffers in turn: the one acted from, the one arrived in and, where an episode ended, the one that
+        # goes on. So a step without an end writes each observation once, and the caller's `obs` survives it.
+        self._buffers = [np.zeros((num_envs, *self._row_shape), self._row_dtype) for _ in range(3)]
+        self._at = 0
+        self._phase = "not launched"
+
+    # What a manager implements.
+
+    @abc.abstractmethod
+    def step(self, actions: npt.ArrayLike) -> StepResult:
+        """Acts once in every environment: `actions [N, ...]`, in the action space's own numbers."""
+
+    @abc.abstractmethod
+    def seed(self, seed: int) -> None:
+        """Gives the coming episodes new streams of seeds; those that run go on."""
+
+    @abc.abstractmethod
+    def _begin_all(self) -> None:
+        """Resets every environment with the next seed of its stream, into `self._buffers[self._at]`."""
+
+    @abc.abstractmethod
+    def _save_envs(self) -> dict[str, Any]:
+        """`envs`: pickled environments, None for those that cannot be; and what else belongs to them."""
+
+    @abc.abstractmethod
+    def _load_envs(self, state: dict[str, Any]) -> None:
+        """Puts the environments back; cuts the episodes of those that were not saved, and begins new ones."""
+
+    @abc.abstractmethod
+    def _close(self) -> None: ...
+
+    # What all share.
+
+    def launch(self, seed: int) -> None:
+        """Seeds every environment's stream and begins the first episodes."""
+        if self._phase != "not launched":
+            self._refuse("launch twice")
+        self._sow(seed)
+        self._phase = "failed"  # until every environment has begun
+        self._begin_all()
+        self._phase = "running"
+
+    def reset(self, seed: int | None = None) -> None:
+        """Cuts all running episodes and begins new ones, from new streams of seeds when `seed` is given."""
+        if self._phase not in ("running", "failed"):
+            self._refuse("reset")
+        if seed is not None:
+            self._sow(seed)
+        self._phase = "failed"
+        self._cut(range(self.num_envs))
+        self.done.fill(False)
+        self._at = (self._at + 1) % 3
+        self._begin_all()
+        self._phase = "running"
+
+    @property
+    def obs(self) -> npt.NDArray[Any]:
+        """`[N, ...]`: the observation that each environment acts from now."""
+        if self._phase != "running":
+            self._refuse("read observations")
+        return self._buffers[self._at]
+
+    @property
+    def ready_obs(self) -> dict[int, npt.NDArray[Any]]:
+        """By id, the environments whose next action counts: all but those about to reset themselves (T1)."""
+        return dict(enumerate(self.obs))
+
+    def drain(self) -> list[Episode]:
+        """The episodes finished since the last drain, oldest first."""
+        drained, self.finished = self.finished, []
+        return drained
+
+    def close(self) -> None:
+        """Closes the environments. A second call does nothing."""
+        if self._phase != "closed":
+            self._phase = "closed"
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that an exact continuation needs, mid-episode; `envs` are pickles, None where there is no way."""
+        if self._phase != "running":
+            self._refuse("save")
+        return {
+            "manager": type(self).__name__,
+            "obs": self.obs.copy(),
+            "episode_id": self.episode_id.tolist(),
+            "t": self.t.tolist(),
+            "return": self._return.tolist(),
+            "done": self.done.tolist(),
+            "finished": [attrs.astuple(episode) for episode in self.finished],
+            "cut_episodes": self.cut_episodes,
+            "streams": [stream.bit_generator.state for stream in self._streams],
+            **self._save_envs(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state` was taken, launched or not. What could not be saved is reset, its episode cut.
+
+        It unpickles: load only what you trust. Raises: CheckpointError for a state of other environments.
+        """
+        if self._phase == "closed":
+            self._refuse("load")
+        obs = self._buffers[self._at]
+        if state["manager"] != type(self).__name__:
+            raise CheckpointError(
+                f"the state is that of a {state['manager']}, this is a {type(self).__name__}"
+            )
+        if state["obs"].shape != obs.shape or state["obs"].dtype != obs.dtype:
+            raise CheckpointError(
+                f"the state holds observations {state['obs'].dtype}{list(state['obs'].shape)}, environments "
+                f"first; this manager's are {obs.dtype}{list(obs.shape)}: make it as it was when it was saved"
+            )
+        self._phase = "failed"
+        obs[:] = state["obs"]
+        self.episode_id[:] = state["episode_id"]
+        self.t[:] = state["t"]
+        self._return[:] = state["return"]
+        self.done[:] = state["done"]
+        self.finished = [Episode(*fields) for fields in state["finished"]]
+        self.cut_episodes = state["cut_episodes"]
+        self._sow(0)
+        for stream, saved in zip(self._streams, state["streams"]):
+            stream.bit_generator.state = saved
+        self._load_envs(state)
+        self._phase = "running"
+
+    def _sow(self, seed: int) -> None:
+        sequences = [np.random.SeedSequence(seed, spawn_key=(env_id,)) for env_id in range(self.num_envs)]
+        self._streams = [np.random.Generator(np.random.PCG64(sequence)) for sequence in sequences]
+
+    def _draw_seed(self, env_id: int) -> int:
+        return int(self._streams[env_id].integers(2**31))  # some simulators take no more than 31 bits
+
+    def _cut(self, env_ids: Sequence[int]) -> None:
+        self.cut_episodes += len(env_ids)
+        for env_id in env_ids:
+            self._next_episode(env_id)
+
+    def _next_episode(self, env_id: int) -> None:
+        self.episode_id[env_id] += 1
+        self.t[env_id] = 0
+        self._return[env_id] = 0.0
+
+    def _checked_actions(self, actions: npt.ArrayLike) -> npt.NDArray[Any]:
+        """A copy in the space's dtype: an environment may keep its row, and callers write theirs again."""
+        given = np.asarray(actions)
+        dtype = self._action_dtype
+        if given.shape != self._actions_shape or not np.can_cast(given.dtype, dtype, "same_kind"):
+            raise SchemaError(
+                f"actions are {given.dtype}{list(given.shape)}, expected {dtype}{list(self._actions_shape)}: "
+                f"one row for each of {self.num_envs} environments, in the numbers of {self.action_space}"
+            )
+        return given.astype(dtype)
+
+    def _refuse(self, what: str) -> NoReturn:
+        reason = {
+            "not launched": "the manager is not launched: call launch(seed) first",
+            "running": "the manager runs: reset() begins new episodes, reset(seed) with new seeds",
+            "failed": "an environment failed, and the others are out of step with it: call reset() first",
+            "closed": "the manager is closed: make a new one",
+        }
+        raise FlowError(f"cannot {what}: {reason[self._phase]}")
+
+
+def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of one observation or action.
+
+    Raises: ConfigError for a space whose members are not arrays of one shape, with the way out.
+    """
+    if isinstance(space, ARRAY_SPACES) and space.shape is not None and space.dtype is not None:
+        return space.shape, np.dtype(space.dtype)
+    wrapper = "FlattenObservation" if role == "observation" else "TransformAction"
+    raise ConfigError(
+        f"the {role} space {space} is not one array: flatten it with gymnasium.wrappers.{wrapper}"
+    )

@@ -1,0 +1,164 @@
+"""Environments in this process, stepped one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
+from flowrl.errors import ConfigError, SchemaError
+
+
+class EnvManager(Manager):
+    """Steps gymnasium environments in this process and resets each as soon as its episode ends.
+
+    So the true last observation is always seen, no row is a mere reset (`acted` is always None), and every
+    episode starts from a fresh seed of its environment's own stream. The contract is that of `Manager`.
+
+    Raises: ConfigError when the environments differ in their spaces, or one object stands for two of them.
+
+    >>> import gymnasium
+    >>> with EnvManager([gymnasium.make("CartPole-v1") for _ in range(2)]) as manager:
+    ...     manager.launch(seed=0)
+    ...     manager.step([0, 1]).next_obs.shape
+    (2, 4)
+    """
+
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        if not envs:
+            raise ConfigError("0 environments: a manager needs at least one")
+        super().__init__(len(envs), envs[0].observation_space, envs[0].action_space)
+        if len({id(env) for env in envs}) < len(envs):
+            raise ConfigError("one environment object was given twice: make each of them anew")
+        for env_id, env in enumerate(envs):
+            _check_alike(envs[0], env, env_id)
+        self.autoreset = "flowrl resets at the episode's end, with a fresh seed"
+        self.raw_returns = all(has_raw_returns(env) for env in envs)
+        self._use(list(envs))
+
+    def _use(self, envs: list[gymnasium.Env[Any, Any]]) -> None:
+        self._envs = envs
+        self._steps = [env.step for env in envs]  # bound once: a lookup less per step
+        self._recorders = [recorder(env) for env in envs]
+
+    def step(self, actions: npt.ArrayLike) -> StepResult:
+        if self._phase != "running":
+            self._refuse("step")
+        chosen = self._checked_actions(actions)
+        at = (self._at + 1) % 3
+        arrived, shape, reward = self._buffers[at], self._row_shape, self._reward
+        terminated, truncated = self._terminated, self._truncated
+        terminated.fill(False)
+        truncated.fill(False)
+        self.done.fill(False)
+        self._phase = "failed"
+        ended: list[tuple[int, dict[str, Any]]] = []
+        env_id = 0
+        try:
+            for env_id, (step, action) in enumerate(zip(self._steps, chosen)):
+                obs, reward[env_id], over, cut, info = step(action)
+                if type(obs) is not np.ndarray or obs.shape != shape:
+                    obs = self._checked_row(obs)
+                arrived[env_id] = obs
+                if over or cut:
+                    terminated[env_id], truncated[env_id] = over, cut
+                    ended.append((env_id, info))
+            self.t += 1
+            self._return += reward
+            if ended:
+                at = (at + 1) % 3
+                self._buffers[at][:] = arrived
+                for env_id, info in ended:
+                    self._end(env_id, info, self._buffers[at])
+        except Exception as error:
+            self._note(error, env_id)
+            raise
+        self._at = at
+        self._phase = "running"
+        return StepResult(arrived, reward, terminated, truncated, None)
+
+    def seed(self, seed: int) -> None:
+        if self._phase not in ("running", "failed"):
+            self._refuse("seed")
+        self._sow(seed)
+
+    def _end(self, env_id: int, info: dict[str, Any], into: npt.NDArray[Any]) -> None:
+        return_, length = float(self._return[env_id]), int(self.t[env_id])
+        episode_id = int(self.episode_id[env_id])
+        self.done[env_id] = True
+        self._next_episode(env_id)
+        self._begin(env_id, into)
+        recorded, inner = info.get("episode"), self._recorders[env_id]
+        if recorded is not None:
+            return_, length = float(recorded["r"]), int(recorded["l"])
+        elif inner is not None and inner.episode_lengths > 0:
+            # A wrapper ended its own episode (a life was lost); the one that it wraps goes on (T9).
+            return
+        success = bool(info["is_success"]) if "is_success" in info else None
+        self.finished.append(Episode(env_id, episode_id, return_, length, success))
+
+    def _begin_all(self) -> None:
+        env_id = 0
+        try:
+            for env_id in range(self.num_envs):
+                self._begin(env_id, self._buffers[self._at])
+        except Exception as error:
+            self._note(error, env_id)
+            raise
+
+    def _begin(self, env_id: int, into: npt.NDArray[Any]) -> None:
+        obs, _ = self._envs[env_id].reset(seed=self._draw_seed(env_id))
+        row = self._checked_row(obs)
+        # Once per episode only: an environment does not change its dtype on the way.
+        if not np.can_cast(row.dtype, self._row_dtype, "same_kind"):
+            raise SchemaError(f"the observation is {row.dtype}, but its space says {self._row_dtype}")
+        into[env_id] = row
+
+    def _checked_row(self, obs: object) -> npt.NDArray[Any]:
+        row = np.asarray(obs)
+        if row.shape != self._row_shape:
+            raise SchemaError(f"the observation has shape {row.shape}, but its space says {self._row_shape}")
+        return row
+
+    def _note(self, error: Exception, env_id: int) -> None:
+        error.add_note(f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}")
+
+    def _save_envs(self) -> dict[str, Any]:
+        return {"envs": [pack(env) for env in self._envs]}
+
+    def _load_envs(self, state: dict[str, Any]) -> None:
+        envs, lost = list(self._envs), []
+        for env_id, packed in enumerate(state["envs"]):
+            if packed is None:
+                lost.append(env_id)
+            else:
+                envs[env_id] = unpack(packed, f"environment {env_id}")
+                self._envs[env_id].close()
+        self._use(envs)
+        self._cut(lost)
+        for env_id in lost:
+            self._begin(env_id, self._buffers[self._at])
+
+    def _close(self) -> None:
+        errors = []
+        for env in self._envs:
+            try:
+                env.close()
+            except Exception as error:  # the others must be closed all the same
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def _check_alike(first: gymnasium.Env[Any, Any], env: gymnasium.Env[Any, Any], env_id: int) -> None:
+    for role, ours, theirs in (
+        ("observation", first.observation_space, env.observation_space),
+        ("action", first.action_space, env.action_space),
+    ):
+        if type(ours) is not type(theirs) or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+            raise ConfigError(f"environment {env_id} has the {role} space {theirs}, environment 0 has {ours}")

@@ -1,0 +1,90 @@
+"""What flowrl must know of an environment's wrappers: who changes rewards, who records, what pickles."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import gymnasium
+from gymnasium.utils import EzPickle
+from gymnasium.vector import (
+    SyncVectorEnv,
+    VectorActionWrapper,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
+
+from flowrl.errors import CheckpointError
+
+_KEEP_REWARDS = (
+    *(TimeLimit, OrderEnforcing, PassiveEnvChecker, gymnasium.ObservationWrapper, gymnasium.ActionWrapper),
+    *(VectorObservationWrapper, VectorActionWrapper),
+)
+_RECORDERS = (RecordEpisodeStatistics, VectorRecordEpisodeStatistics)
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """The environment and everything that it wraps, from the outside in."""
+    yield env
+    while isinstance(env, gymnasium.Wrapper | VectorWrapper):
+        env = env.env
+        yield env
+
+
+def recorder(env: gymnasium.Env[Any, Any]) -> RecordEpisodeStatistics[Any, Any] | None:
+    """The innermost RecordEpisodeStatistics, if there is one."""
+    found = [layer for layer in layers(env) if isinstance(layer, RecordEpisodeStatistics)]
+    return found[-1] if found else None
+
+
+def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bool:
+    """Whether returns are surely the environment's own (S1): nothing below their recorder alters rewards."""
+    *wrappers, base = layers(env)
+    recorders = [depth for depth, layer in enumerate(wrappers) if isinstance(layer, _RECORDERS)]
+    below = wrappers[recorders[-1] + 1 :] if recorders else wrappers
+    if not all(isinstance(layer, _KEEP_REWARDS) for layer in below):
+        return False
+    if isinstance(base, SyncVectorEnv):
+        return all(has_raw_returns(single) for single in base.envs)
+    return not isinstance(base, gymnasium.vector.AsyncVectorEnv)  # its environments are out of sight
+
+
+def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """The same environment without gymnasium's OrderEnforcing: a call per step for what managers guarantee."""
+    if isinstance(env, OrderEnforcing):
+        return env.env
+    for layer in layers(env):
+        if isinstance(layer, gymnasium.Wrapper) and isinstance(layer.env, OrderEnforcing):
+            layer.env = layer.env.env
+    return env
+
+
+def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bytes | None:
+    """The environment with its whole state, or None where pickling fails or would lose the state."""
+    base = env.unwrapped
+    parts = [*layers(env), *(layer for single in getattr(base, "envs", ()) for layer in layers(single))]
+    # EzPickle rebuilds the object from its constructor's arguments: the episode would silently be gone.
+    if any(isinstance(part, EzPickle) for part in parts):
+        return None
+    # cloudpickle takes what pickle cannot, such as lambdas in wrappers; whatever else fails is a resource of
+    # the simulator (a process, a handle), and each library raises its own kind of error then.
+    for dumps in (pickle.dumps, cloudpickle.dumps):
+        try:
+            packed: bytes = dumps(env)
+            return packed
+        except Exception:
+            continue
+    return None
+
+
+def unpack(packed: bytes, what: str) -> Any:
+    """The environment that `pack` saved. Raises CheckpointError when it cannot be rebuilt here."""
+    try:
+        return pickle.loads(packed)
+    except Exception as error:
+        raise CheckpointError(f"{what} was saved but cannot be rebuilt here: {error!r}") from error

@@ -1,0 +1,54 @@
+"""The errors that flowrl raises itself, and the "did you mean" that they share.
+
+Errors raised by a user's function keep their type and gain a note (see `flowrl.stages`); these are for
+everything that can be refused before any work starts, and for a run that cannot go on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FlowError(Exception):
+    """Base of all errors that flowrl raises on purpose."""
+
+
+class PlanError(FlowError):
+    """A plan that cannot be built, edited or run as it stands."""
+
+
+class SchemaError(FlowError):
+    """Data that does not have the columns, dtypes or shapes that an operator or buffer needs."""
+
+
+class ConfigError(FlowError):
+    """An unknown plan, environment, option or configuration key, or a value of the wrong type."""
+
+
+class CheckpointError(FlowError):
+    """A saved state that does not belong to this run, or is damaged."""
+
+
+class Deadlock(FlowError):
+    """Every branch of a running plan waits for another one."""
+
+
+class Stalled(FlowError, TimeoutError):
+    """A future that a run waits for did not complete before the run's deadline."""
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """The closest option and the list of all, as the end of an error message.
+
+    >>> did_you_mean("lern_rate", ["learn_rate", "gamma"])
+    "did you mean 'learn_rate'? There are: gamma, learn_rate"
+    >>> did_you_mean("x", [])
+    'there are none'
+    """
+    options = sorted(set(options))
+    if not options:
+        return "there are none"
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    listed = ", ".join(options)
+    return f"did you mean {close[0]!r}? There are: {listed}" if close else f"there are: {listed}"

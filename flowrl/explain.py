@@ -1,0 +1,144 @@
+"""A plan as text: operators in the order in which items flow, branches before the operator that joins them."""
+
+from __future__ import annotations
+
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.merge import Concurrent, Fork
+from flowrl.operator import name_of
+from flowrl.paths import paths
+from flowrl.stages import Chain, Generated
+
+if TYPE_CHECKING:
+    from flowrl.plan import Plan
+    from flowrl.scheduler import Run
+
+_WIDEST = 72
+
+
+@attrs.frozen
+class _Row:
+    bars: str
+    text: str
+    node: Plan | None = None
+    note: str = ""
+
+
+def explain(plan: Plan) -> str:
+    """The text tree of a plan: name, configuration, where it runs, the user's line."""
+    rows = _rows(plan, paths(plan))
+    heads = [_head(row) for row in rows]
+    width = max(len(head) for head in heads)
+    lines = []
+    for row, head in zip(rows, heads):
+        detail = "" if row.node is None else f"{row.note:<26}  {row.node.site}"
+        lines.append(f"{head:<{width}}  {detail}".rstrip())
+    return "\n".join(lines)
+
+
+def explain_run(run: Run) -> str:
+    """The same tree with items and the shares of the time since the run opened, and what is stuck."""
+    links = {link.path: link for link in run.links()}
+    waits = _waits(run)
+    elapsed = max(clock() - run.started, 1e-9)
+    rows = _rows(run.plan, run.paths)
+    heads = [_head(row) for row in rows]
+    width = max(len(head) for head in heads)
+    lines = [f"{'':<{width}}  {'items':>9}  {'busy':>6}  {'starved':>7}  {'blocked':>7}"]
+    for row, head in zip(rows, heads):
+        link = None if row.node is None else links.get(run.paths[id(row.node)])
+        if link is None:
+            lines.append(f"{head:<{width}}  {row.note}".rstrip())
+            continue
+        shares = (link.busy / elapsed, waits[link.path] / elapsed, link.blocked / elapsed)
+        lines.append(
+            f"{head:<{width}}  {link.items:>9}  {shares[0]:>6.1%}  {shares[1]:>7.1%}  {shares[2]:>7.1%}"
+            + (f"  skipped {link.skipped}" if link.skipped else "")
+        )
+    stuck = [
+        line for stage in run.stages if isinstance(stage, Chain) and stage.since for line in stage.stuck()
+    ]
+    return "\n".join(lines + [f"waiting: {line}" for line in dict.fromkeys(stuck)])
+
+
+def config_of(op: Any) -> str:
+    """The configuration of an operator in one line.
+
+    >>> from flowrl.transforms import Batches
+    >>> config_of(Batches(3))
+    'size=3'
+    """
+    if isinstance(op, Concurrent):
+        emits = ", ".join(op.names[i] for i in op.output_indexes)
+        weights = ":".join(w if isinstance(w, str) else f"{w:g}" for w in op.weights)
+        ways = f"round_robin {weights}" if op.mode == "round_robin" else op.mode
+        return ways + ("" if len(op.output_indexes) == len(op.names) else f", emits {emits}")
+    if not getattr(op, "__flowrl_operator__", False):
+        return ""
+    fields = [field for field in attrs.fields(type(op)) if field.init and field.name != "names"]
+    shown = [(field, getattr(op, field.name)) for field in fields]
+    return ", ".join(f"{f.name}={_short(v)}" for f, v in shown if v is not None and v != f.default)
+
+
+def _head(row: _Row) -> str:
+    text = row.bars + row.text
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
+
+
+def _rows(plan: Plan, named: dict[int, str]) -> list[_Row]:
+    rows: list[_Row] = []
+    seen: set[int] = set()
+
+    def visit(node: Plan, bars: str) -> None:
+        if id(node) in seen:
+            rows.append(_Row(bars, f"({named[id(node)]}, as above)"))
+            return
+        seen.add(id(node))
+        if node.branches:
+            for name, upstream in zip(node.branches, node.inputs):
+                rows.append(_Row(bars, f"├─ {name}:"))
+                visit(upstream, bars + "│  ")
+        elif node.inputs:
+            visit(node.inputs[0], bars)
+        config = config_of(node.op)
+        name = named[id(node)].rpartition(".")[2]
+        text = f"{name}({config})" if config else name
+        rows.append(_Row(bars, text, node, _note(node)))
+
+    visit(plan, "")
+    return rows
+
+
+def _note(node: Plan) -> str:
+    if node.on is not None:
+        return f"on {node.on!r}" if len(repr(node.on)) <= 24 else "on workers"
+    if getattr(node.op, "thread", False):
+        return "in a thread: not bit-exact"
+    if isinstance(node.op, Generated):
+        return "a resume skips the consumed"
+    if isinstance(node.op, Fork):
+        return f"at most {node.op.max_lag} items apart"
+    return ""
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, type) or (callable(value) and not hasattr(value, "state_dict")):
+        return name_of(value)
+    if isinstance(value, (list, tuple, range)) and len(value) > 6:
+        return f"{type(value).__name__} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{type(value).__name__}(...)"
+
+
+def _waits(run: Run) -> dict[str, float]:
+    """Seconds that each operator waited for its input: inside a chain that includes the operators before it."""
+    waits = {}
+    for stage in run.stages:
+        before = 0.0
+        for link in stage.links():
+            waits[link.path] = before + link.starved
+            before += link.busy + link.starved
+    return waits

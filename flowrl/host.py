@@ -1,0 +1,43 @@
+"""A worker's side of a plan: it runs its part of the plan and answers one item at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowrl.calls import Receipt
+from flowrl.scheduler import Run
+
+if TYPE_CHECKING:
+    from flowrl.plan import Plan
+
+
+class PlanHost:
+    """Base of objects that run the part of a plan before `gather_sync` or `gather_async`.
+
+    Operators find the host as `context.worker`. Its random streams differ from worker to worker.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Run] = {}
+
+    def open_plan(self, key: str, plan: Plan, prefix: str, seed: int, index: int) -> None:
+        """Get ready to pull a plan; `key` names it in further requests."""
+        self._parts[key] = Run(plan, seed=seed, prefix=prefix, worker=self, stream=f"worker{index}/")
+
+    def pull_plan(self, key: str) -> Receipt:
+        run = self._parts[key]
+        items = [item for item in [next(run, run)] if item is not run]
+        counters, records = run.context.ledger.take()
+        return Receipt(items[0] if items else None, not items, counters, records)
+
+    def save_plan(self, key: str) -> dict[str, Any]:
+        return self._parts[key].state_dict()
+
+    def load_plan(self, key: str, state: dict[str, Any]) -> None:
+        self._parts[key].load_state_dict(state)
+
+    def close_plan(self, key: str) -> None:
+        """Close the part; closing one that is not open does nothing."""
+        run = self._parts.pop(key, None)
+        if run is not None:
+            run.close()

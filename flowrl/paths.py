@@ -1,0 +1,122 @@
+"""The names of operators in a plan, and finding them again: `train.TrainOneStep`, `TrainOneStep`, `*Step`."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from typing import TYPE_CHECKING
+
+from flowrl.errors import PlanError, did_you_mean
+
+if TYPE_CHECKING:
+    from flowrl.plan import Plan
+
+
+def graph(plan: Plan) -> list[Plan]:
+    """All operators of a plan, each once, inputs before what they feed."""
+    ordered: list[Plan] = []
+    seen: set[int] = set()
+
+    def visit(node: Plan) -> None:
+        if id(node) not in seen:
+            seen.add(id(node))
+            for upstream in node.inputs:
+                visit(upstream)
+            ordered.append(node)
+
+    visit(plan)
+    return ordered
+
+
+def paths(plan: Plan, prefix: str = "") -> dict[int, str]:
+    """The path of each operator by `id`: the branches it is in, and its name.
+
+    A name is explicit, or that of the function or class with an ordinal among equal ones of the same
+    branch. A tap has no ordinal, so it shifts nothing. What several readers of a fork share belongs to
+    the branch that all of them are in.
+    """
+    ordered = graph(plan)
+    inside: dict[int, list[str]] = {id(plan): [prefix]}
+    for node in reversed(ordered):
+        branch = _common(inside[id(node)])
+        for i, upstream in enumerate(node.inputs):
+            deeper = f"{branch}{node.branches[i]}." if node.branches else branch
+            inside.setdefault(id(upstream), []).append(deeper)
+    taken = {_common(inside[id(node)]) + node.name for node in ordered if node.explicit}
+    result = {}
+    for node in ordered:
+        path = _common(inside[id(node)]) + node.name
+        if not node.explicit and node.kind != "tap":
+            base, ordinal = path, 1
+            while path in taken:
+                ordinal += 1
+                path = f"{base}-{ordinal}"
+            taken.add(path)
+        result[id(node)] = path
+    return result
+
+
+def select(plan: Plan, where: str) -> Plan:
+    """The one operator that a full path, a last part or a glob names.
+
+    Raises:
+        PlanError: for several hits or none, with what there is and the closest name.
+    """
+    named = [(path, node) for node, path in ((n, paths(plan)[id(n)]) for n in graph(plan))]
+    for match in (
+        lambda path: path == where,
+        lambda path: path.rpartition(".")[2] == where,
+        lambda path: fnmatch.fnmatchcase(path, where) or fnmatch.fnmatchcase(path.rpartition(".")[2], where),
+    ):
+        hits = [(path, node) for path, node in named if match(path)]
+        if len(hits) == 1:
+            return hits[0][1]
+        if hits:
+            listed = ", ".join(path for path, _ in hits)
+            raise PlanError(f"{where!r} names {len(hits)} operators: {listed}; give a full path")
+    raise PlanError(f"no operator is named {where!r}; {did_you_mean(where, [path for path, _ in named])}")
+
+
+def check_graph(plan: Plan) -> None:
+    """Refuse what cannot run, when the node that makes it so is added.
+
+    Raises:
+        PlanError: a stream that is read twice (F5), two equal explicit names, a merge of plans that are
+            still on the workers.
+    """
+    if len(plan.inputs) > 1:
+        for branch, upstream in zip(plan.branches, plan.inputs):
+            if upstream.on is not None:
+                raise PlanError(
+                    f"{plan.name}: branch {branch} ends with {upstream.name} on the workers ({upstream.site}); "
+                    "end it with gather_sync() or gather_async()"
+                )
+        _check_read_once(plan)
+    if plan.explicit or len(plan.inputs) > 1:
+        explicit: dict[str, Plan] = {}
+        for node in graph(plan):
+            if node.explicit and node.name in explicit:
+                raise PlanError(
+                    f"two operators are named {node.name!r}: at {explicit[node.name].site} and at {node.site}"
+                )
+            if node.explicit:
+                explicit[node.name] = node
+
+
+def _check_read_once(plan: Plan) -> None:
+    reader: dict[int, Plan] = {}
+    for node in graph(plan):
+        for upstream in node.inputs:
+            other = reader.setdefault(id(upstream), node)
+            # A fork is read by its readers; a merge may not list one stream twice either.
+            if (other is not node or node.inputs.count(upstream) > 1) and upstream.kind != "fork":
+                raise PlanError(
+                    f"the stream of {upstream.name} ({upstream.site}) is read twice, by {other.name} "
+                    f"({other.site}) and by {node.name} ({node.site}); fork it with duplicate(n)"
+                )
+
+
+def _common(branches: list[str]) -> str:
+    """The branch that all of several are in."""
+    shared: list[str] = os.path.commonprefix([branch.split(".")[:-1] for branch in branches])  # type: ignore
+    return "".join(f"{part}." for part in shared)

@@ -1,0 +1,323 @@
+"""What runs: a stage's `step()` gives one item or one signal. Here the base, the sources and the chains.
+
+A plan's operators become stages when a run opens. Linear operators are fused into one `Chain`; names,
+timings and state stay per operator. Between two steps a stage's state is complete: every item is either
+emitted or held in something that `save()` returns.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter as clock
+from typing import Any
+
+import attrs
+
+from flowrl.link import Link
+from flowrl.operator import load_operator_state, operator, operator_state, state
+
+
+class Signal(enum.Enum):
+    """What a stage says instead of an item. Users' functions never see one (F4)."""
+
+    WORKED = "moved, nothing to emit"
+    WAITING = "a future is running and will ring the bell"
+    BLOCKED = "only another branch can help"
+    DONE = "nothing will come any more"
+
+
+WORKED, WAITING, BLOCKED, DONE = Signal
+
+
+class Stage:
+    """One running primitive. Subclasses are operators: their state() fields are what a checkpoint holds."""
+
+    link: Link
+    inputs: list[Stage]
+
+    def bind(self, link: Link, inputs: list[Stage]) -> None:
+        """Take a place in a run."""
+        self.link, self.inputs = link, inputs
+
+    def step(self) -> Any:
+        """One item or one signal. DONE is repeated for ever."""
+        raise NotImplementedError
+
+    def stuck(self) -> list[str]:
+        """In words, what this stage waits for or is blocked by."""
+        return [line for stage in self.inputs for line in stage.stuck()]
+
+    def release(self) -> None:
+        """Nobody will pull this stage again: forks must not wait for it."""
+        for stage in self.inputs:
+            stage.release()
+
+    def drain(self) -> None:
+        """Wait for what is in flight, so that the state is complete."""
+
+    def close(self) -> None:
+        """End threads and generators of this stage."""
+
+    def links(self) -> list[Link]:
+        """The operators that this stage runs, from input to output."""
+        return [self.link]
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        """State by operator path; operators without any are left out."""
+        saved = operator_state(self.link.op)
+        return {self.link.path: saved} if saved else {}
+
+    def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
+        """Put saved state back; every path of `save()` is there."""
+        if self.link.path in saved:
+            load_operator_state(self.link.op, saved[self.link.path])
+
+
+class Source(Stage):
+    """Runs an operator with `pull()`."""
+
+    def step(self) -> Any:
+        link = self.link
+        start = clock()
+        try:
+            item = link.op.pull()
+        except BaseException as error:
+            if link.judge(error, None) == "raise":
+                raise
+            return WORKED
+        link.busy += clock() - start
+        if item.__class__ is not Signal:
+            link.items += 1
+        return item
+
+    def stuck(self) -> list[str]:
+        return [f"{self.link.path}: {self.link.op.why()}"] if hasattr(self.link.op, "why") else []
+
+    def close(self) -> None:
+        close = getattr(self.link.op, "close", None)
+        if close is not None:
+            close()
+
+
+@operator
+class Items:
+    """Source of the elements of a list."""
+
+    items: Any
+    position: int = state(default=0)
+
+    def pull(self) -> Any:
+        if self.position >= len(self.items):
+            return DONE
+        item = self.items[self.position]
+        self.position += 1
+        return item
+
+
+@operator
+class Generated:
+    """Source of what a callable's iterator gives. It is called once per run.
+
+    State: the number of items consumed. An iterator cannot be saved: a resume calls the function again and
+    discards as many items.
+    """
+
+    function: Callable[[], Any]
+    consumed: int = state(default=0)
+    _iterator: Iterator[Any] | None = attrs.field(default=None, init=False, repr=False)
+
+    def pull(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self.function())
+            for _ in range(self.consumed):
+                next(self._iterator, None)
+        for item in self._iterator:
+            self.consumed += 1
+            return item
+        return DONE
+
+    def close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()
+
+
+class Chain(Stage):
+    """Linear operators, one item at a time through all of them (the Transform primitive, fused).
+
+    `backlog[i]` holds items in front of operator i, `backlog[-1]` items to be emitted: the further outputs
+    of one input, or an item whose operator is not `ready`. The deepest goes first, so order is kept.
+    """
+
+    def __init__(self, links: list[Link], source: Stage) -> None:
+        self.chain = links
+        self.bind(links[-1], [source])
+        self.upstream = source.step
+        self.backlog: list[deque[Any]] = [deque() for _ in range(len(links) + 1)]
+        self.held = 0
+        self.flushed = 0  # operators that were told that their input ended
+        self.since: tuple[str, Link, float] | None = None  # blocked or starved since
+        ops = tuple((link.op, _needs_care(link), link) for link in links)
+        self.tails = [ops[i:] for i in range(len(ops) + 1)]
+        self.stoppers = [(i, link.op) for i, link in enumerate(links) if hasattr(link.op, "done")]
+
+    def step(self) -> Any:
+        if self.held or self.stoppers or self.flushed:
+            ended = 1 + max((i for i, op in self.stoppers if op.done), default=-1)
+            for waiting in self.backlog[:ended]:  # what stands before an operator that lets nothing through
+                self.held -= len(waiting)
+                waiting.clear()
+            if self.held:
+                return self._resume()
+            if ended or self.flushed:
+                return self._finish(ended)
+        start = clock()
+        item = self.upstream()
+        now = clock()
+        if self.since is not None:
+            self._woken(start)
+        self.chain[0].starved += now - start
+        if item.__class__ is Signal:
+            if item is DONE:
+                return self._finish(0)
+            if item is not WORKED:
+                self.since = ("starved", self.chain[0], now)
+            return item
+        return self._push(item, 0, now)
+
+    def _push(self, item: Any, index: int, now: float) -> Any:
+        """Send an item through the operators from `index` on."""
+        link = self.link
+        try:
+            for function, care, link in self.tails[index]:
+                if care:
+                    item = self._push_with_care(link, item)
+                    if item.__class__ is Signal:
+                        return item
+                    now = clock()
+                else:
+                    item = function(item)
+                    done = clock()
+                    link.busy += done - now
+                    link.items += 1
+                    now = done
+        except BaseException as error:
+            verdict = link.judge(error, item)
+            if link.pure and verdict != "skip":
+                self._hold(self.chain.index(link), item)
+            if verdict == "raise":
+                raise
+            return WORKED
+        return item
+
+    def _push_with_care(self, link: Link, item: Any) -> Any:
+        """One operator that may filter, hold, multiply or end; an item for the next one, or a signal."""
+        start = clock()
+        op, verb = link.op, link.verb
+        if hasattr(op, "ready") and not op.ready(item):
+            self._hold(self.chain.index(link), item)
+            if self.since is None:
+                self.since = ("blocked", link, start)
+            return BLOCKED
+        if self.since is not None:
+            self._woken(start)
+        if verb == "combine":
+            outputs = deque(op(item))
+        elif verb == "filter":
+            outputs = deque((item,)) if op(item) else deque()
+        else:
+            outputs = deque((op(item),))
+        link.busy += clock() - start
+        link.items += 1
+        if not outputs:
+            return WORKED
+        first = outputs.popleft()
+        if outputs:
+            self.backlog[self.chain.index(link) + 1].extend(outputs)
+            self.held += len(outputs)
+        return first
+
+    def _hold(self, index: int, item: Any) -> None:
+        self.backlog[index].appendleft(item)
+        self.held += 1
+
+    def _resume(self) -> Any:
+        """Go on with the deepest held item."""
+        index = max(i for i, waiting in enumerate(self.backlog) if waiting)
+        now = clock()
+        self.held -= 1
+        return self._push(self.backlog[index].popleft(), index, now)
+
+    def _woken(self, now: float) -> None:
+        assert self.since is not None
+        kind, link, since = self.since
+        setattr(link, kind, getattr(link, kind) + now - since)
+        self.since = None
+
+    def _finish(self, first: int) -> Any:
+        """The input of operator `first` ended: flush the operators from there on, one a step."""
+        if not self.flushed:
+            self.release()
+        self.flushed = max(self.flushed, first)
+        while self.flushed < len(self.chain):
+            link = self.chain[self.flushed]
+            self.flushed += 1
+            rest: list[Any] = getattr(link.op, "finish", list)()
+            if rest:
+                self.backlog[self.flushed].extend(rest)
+                self.held += len(rest)
+                return self._resume()
+        return DONE
+
+    def stuck(self) -> list[str]:
+        if self.since is not None and self.since[0] == "blocked":
+            link = self.since[1]
+            return [f"{link.path}: {link.op.why()}"]
+        return super().stuck()
+
+    def links(self) -> list[Link]:
+        return self.chain
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        saved = {}
+        for i, link in enumerate(self.chain):
+            entry = operator_state(link.op)
+            if i < self.flushed:
+                entry["@finished"] = True
+            if entry:
+                saved[link.path] = entry
+        for i, waiting in enumerate(self.backlog):
+            if waiting:
+                path, key = self._keeper(i)
+                saved.setdefault(path, {}).setdefault(key, []).extend(copy.deepcopy(list(waiting)))
+        return saved
+
+    def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
+        for i, link in enumerate(self.chain):
+            entry = saved.get(link.path, {})
+            load_operator_state(link.op, entry)
+            if entry.get("@finished"):
+                self.flushed = i + 1
+        for i, waiting in enumerate(self.backlog):
+            path, key = self._keeper(i)
+            if i == 0 or self._keeper(i - 1) != (path, key):
+                waiting.extend(copy.deepcopy(saved.get(path, {}).get(key, [])))
+                self.held += len(waiting)
+
+    def _keeper(self, index: int) -> tuple[str, str]:
+        """The path and key under which the items in front of operator `index` are saved.
+
+        It is the operator that made them, so that a tap, which has no state, may stand or go in between.
+        """
+        for link in reversed(self.chain[:index]):
+            if link.verb != "tap":
+                return link.path, "@outputs"
+        after = [link for link in self.chain[index:] if link.verb != "tap"]
+        return (after[0] if after else self.chain[-1]).path, "@inputs"
+
+
+def _needs_care(link: Link) -> bool:
+    return link.verb in ("combine", "filter") or hasattr(link.op, "ready")

@@ -1,0 +1,183 @@
+"""For tests of operators, plans and anything that waits: the contract that all of them keep.
+
+check_operator(lambda: NStep(n=3, gamma=0.9), items, verb="for_each")
+check_plan(make_plan, items=50)
+workers = ManualWorkers(2)      # futures that the test completes in the order it chooses
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from typing import Any
+
+import attrs
+import numpy as np
+
+from flowrl.host import PlanHost
+from flowrl.paths import paths
+from flowrl.plan import Plan, from_items
+from flowrl.stages import BLOCKED, DONE, WAITING, Signal
+
+
+def check_operator(
+    make: Callable[[], Any],
+    items: Sequence[Any],
+    *,
+    verb: str = "for_each",
+    expected: Sequence[Any] | None = None,
+) -> None:
+    """Check an operator on a list of items: resumable at every step, pure of its inputs, copied for each run.
+
+    `make` gives an operator with fresh resources; `expected` is what it should emit.
+
+    Raises:
+        AssertionError: saying at which step what differed.
+    """
+    given = copy.deepcopy(list(items))
+    check_plan(lambda: from_items(given).then(make(), verb), expected=expected)
+    assert same(given, list(items)), "the operator changed its input items in place"
+
+
+def check_plan(
+    make: Callable[[], Plan],
+    *,
+    items: int | None = None,
+    steps: Sequence[int] | None = None,
+    seed: int = 0,
+    expected: Sequence[Any] | None = None,
+) -> None:
+    """Check that a plan is deterministic (D1), resumes exactly at every step (D3), that its state is equal when
+    taken twice (D5), and that a tap after any operator changes nothing (D4).
+
+    Args:
+        make: Gives the plan with fresh resources each time it is called.
+        items: How many items to look at; the plan must be finite if not given.
+        steps: The steps at which to save and resume; every one if not given.
+        seed: Of the runs.
+        expected: What the plan should emit.
+
+    Raises:
+        AssertionError: saying at which step what differed.
+    """
+    with make().run(seed=seed) as run:
+        reference = list(islice(run, items))
+        final = run.state_dict()
+        assert same(final, run.state_dict()), "two states taken in a row differ (D5)"
+    if expected is not None:
+        assert same(reference, list(expected)), f"expected {list(expected)!r}, got {reference!r}"
+    with make().run(seed=seed) as run:
+        assert same(list(islice(run, items)), reference), "a second run of the plan gives other items (D1)"
+    states = _states(make, len(reference) if items is not None else None, seed)
+    for step in range(len(states)) if steps is None else steps:
+        emitted, state = states[step]
+        with make().run(seed=seed) as run:
+            run.load_state_dict(copy.deepcopy(state))
+            rest = list(islice(run, None if items is None else len(reference) - emitted))
+            assert same(rest, reference[emitted:]), f"resumed at step {step}, it gives other items (D3)"
+            assert same(run.state_dict(), final), f"resumed at step {step}, it ends in another state (D3)"
+    tapped = make()
+    for path in paths(tapped).values():
+        tapped = tapped.tap(path, _look)
+    with tapped.run(seed=seed) as run:
+        assert same(list(islice(run, items)), reference), "taps change the items (D4)"
+        assert same(run.state_dict(), final), "taps change the state (D4)"
+
+
+def _states(make: Callable[[], Plan], items: int | None, seed: int) -> list[tuple[int, dict[str, Any]]]:
+    """The state before every step, with how many items were emitted by then."""
+    states: list[tuple[int, dict[str, Any]]] = []
+    emitted = 0
+    with make().run(seed=seed) as run:
+        while items is None or emitted < items:
+            states.append((emitted, copy.deepcopy(run.state_dict())))
+            item = run.step()
+            if item is DONE:
+                break
+            assert item is not BLOCKED, "the plan is stuck"
+            if item is WAITING:
+                run.context.bell.wait(run.deadline_seconds)
+            emitted += item.__class__ is not Signal
+    return states
+
+
+def _look(item: Any) -> None:
+    """A tap that does nothing."""
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal to the last bit: nested dicts, lists, arrays with dtype and shape, tensors, NaN equal to NaN."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    if type(a).__module__ == "torch":
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.equal(b))
+    return bool(a == b) or (a != a and b != b)
+
+
+@attrs.define(eq=False)
+class Request:
+    """A request that a `ManualWorkers` worker has not answered yet."""
+
+    worker: int
+    method: str
+    args: tuple[Any, ...]
+    future: Future[Any]
+
+
+class ManualWorkers:
+    """Workers whose answers the test gives, in the order it chooses.
+
+    Each works on a target of its own, a `PlanHost` unless another factory is given. Requests wait in
+    `requests`; opening, saving, loading and closing a plan's part are answered at once.
+    """
+
+    def __init__(self, count: int, target: Callable[[], Any] = PlanHost) -> None:
+        self.requests: list[Request] = []
+        self.members = [_ManualWorker(self.requests, index, target()) for index in range(count)]
+
+    def __repr__(self) -> str:
+        return f"{len(self.members)} manual workers"
+
+    def answer(self, worker: int | None = None) -> Request:
+        """Do the oldest request, of one worker or of all, and complete its future."""
+        request = self._pop(worker)
+        try:
+            request.future.set_result(
+                getattr(self.members[request.worker].target, request.method)(*request.args)
+            )
+        except Exception as error:
+            request.future.set_exception(error)
+        return request
+
+    def fail(self, error: Exception, worker: int | None = None) -> Request:
+        """Let the oldest request fail without doing it, as when a worker dies."""
+        request = self._pop(worker)
+        request.future.set_exception(error)
+        return request
+
+    def _pop(self, worker: int | None) -> Request:
+        for i, request in enumerate(self.requests):
+            if worker in (None, request.worker):
+                return self.requests.pop(i)
+        raise AssertionError(f"worker {worker} has no open request; open are {self.requests}")
+
+
+class _ManualWorker:
+    def __init__(self, requests: list[Request], index: int, target: Any) -> None:
+        self.requests, self.index, self.target = requests, index, target
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        request = Request(self.index, method, args, Future())
+        if method in ("open_plan", "save_plan", "load_plan", "close_plan"):
+            request.future.set_result(getattr(self.target, method)(*args))
+        else:
+            self.requests.append(request)
+        return request.future

@@ -1,0 +1,77 @@
+"""What the engine asks of workers: `submit(method, *args) -> Future`; here those of this process."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from flowrl.errors import Stalled
+
+#: Seconds that closing a run or taking its state waits for what is in flight.
+DRAIN_SECONDS = 60.0
+
+
+class Worker(Protocol):
+    """Anything that does one thing after another when asked, in this process or elsewhere."""
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        """Ask for `method(*args)`; the future rings the run's bell when it is done."""
+        ...
+
+
+class InlineWorker:
+    """An object as a worker that works at once, in the caller's thread: exact and easy to debug."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(getattr(self.target, method)(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class ThreadWorker:
+    """An object as a worker with a thread of its own. Not bit-exact: it works while the run goes on."""
+
+    def __init__(self, target: Any, name: str = "flowrl") -> None:
+        self.target = target
+        self.name = name
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._last: Future[Any] | None = None
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        self._last = self._pool.submit(getattr(self.target, method), *args)
+        return self._last
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._last is not None and not self._last.cancelled():
+            wait_for([self._last], f"thread {self.name!r} to end")
+        self._pool.shutdown(wait=True)
+
+
+def as_worker(target: Any, *, thread: bool, name: str) -> Any:
+    """The object itself if it can be asked, else one that asks it."""
+    if hasattr(target, "submit"):
+        return target
+    return ThreadWorker(target, name) if thread else InlineWorker(target)
+
+
+def wait_for(futures: Iterable[Future[Any]], what: str, seconds: float = DRAIN_SECONDS) -> None:
+    """Wait until all futures are done.
+
+    Raises:
+        Stalled: after `seconds`, saying what was waited for.
+    """
+    _, late = concurrent.futures.wait(list(futures), timeout=seconds)
+    if late:
+        raise Stalled(f"waited {seconds:g} s for {what}; {len(late)} requests are still unanswered")

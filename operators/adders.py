@@ -1,0 +1,118 @@
+"""Adders: operators that turn fragments of experience into training samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.columns import IDENTITY
+from flowrl.errors import SchemaError, did_you_mean
+from flowrl.operator import operator, state
+from flowrl.returns import n_step
+
+_OF_LAST = ("next_obs", "terminated", "truncated")
+
+
+@operator
+class NStep:
+    """Write-time n-step transitions: fragments `[T, N, ...]` in, flat rows `[B, ...]` out (rules N1-N5, N8).
+
+    reward = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ and discount = γᵏ · (1 − terminatedₜ₊ₖ₋₁) over a window of k ≤ n steps, which stops at its
+    episode's end; next_obs, terminated and truncated are those of the window's last step. Every other
+    column (obs, action, provenance ...) is that of its first step.
+
+    Where the columns `worker` and `env_id` are there, streams from several workers may take turns; where
+    `episode_id` is, a window also stops where it changes (an environment that was lost and made anew).
+
+    Emits: a row once its window is complete or its episode ended; time-major by the window's start, then by
+        environment. A fragment that completes no window gives a batch of 0 rows.
+    State: the last n − 1 steps of every environment.
+    Raises: SchemaError where a needed column is missing or the number of environments changes.
+    Source: Sutton & Barto 2018, section 7.1.
+
+    >>> b = Batch(obs=[[0], [1], [2]], reward=[[1.0], [1.0], [1.0]], next_obs=[[1], [2], [3]],
+    ...           terminated=np.zeros((3, 1), bool), truncated=np.zeros((3, 1), bool))
+    >>> adder = NStep(n=2, gamma=0.5)
+    >>> rows = adder(b)
+    >>> rows.obs, rows.reward, rows.next_obs, rows.discount
+    (array([0, 1]), array([1.5, 1.5]), array([2, 3]), array([0.25, 0.25], dtype=float32))
+    >>> [(rows.obs, rows.reward, rows.discount) for rows in adder.finish()]
+    [(array([2]), array([1.]), array([0.5], dtype=float32))]
+    """
+
+    n: int
+    gamma: float
+    tails: dict[str, Batch] = state(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"n is {self.n}: a window holds at least 1 step")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma is {self.gamma}: a discount lies in 0 .. 1")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The rows whose windows end in this fragment."""
+        _check(batch)
+        if self.n == 1 or batch.is_empty:
+            terminated = np.asarray(batch.terminated)
+            return batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)).flat()
+        key = _stream(batch)
+        tail = self.tails.get(key)
+        before = 0 if tail is None else len(tail)
+        if tail is not None and tail.shape[1] != batch.shape[1]:
+            raise SchemaError(
+                f"NStep got {batch.shape[1]} environments after {tail.shape[1]} of the same stream"
+            )
+        rows = batch.to_numpy() if tail is None else Batch.cat([tail, batch.to_numpy()])
+        self.tails[key] = rows[max(0, len(rows) - self.n + 1) :].map(
+            np.copy
+        )  # a view would keep all rows alive
+        return self._windows(rows, before, flush=False)
+
+    def finish(self) -> list[Batch]:
+        """The stream has ended: what is still open, as windows shorter than n."""
+        tails, self.tails = self.tails, {}
+        flushed = [self._windows(tail, len(tail), flush=True) for tail in tails.values()]
+        return [rows for rows in flushed if not rows.is_empty]
+
+    def _windows(self, rows: Batch, before: int, *, flush: bool) -> Batch:
+        """The windows that the steps from `before` on have closed; those that nothing has closed, to flush."""
+        length, envs = rows.shape[:2]
+        flagged = (rows.terminated != 0) | (rows.truncated != 0)
+        ended = flagged.copy()
+        for name in IDENTITY:
+            if name in rows:
+                ended[:-1] |= rows[name][1:] != rows[name][:-1]
+        total, steps, discount = n_step(rows.reward, rows.terminated, ended, gamma=self.gamma, n=self.n)
+        last = np.arange(length)[:, None] + steps - 1
+        closed = (steps == self.n) | np.take_along_axis(ended, last, 0)
+        if flush:
+            emit = ~closed
+        else:
+            # An episode that went missing at the seam was still open when the fragment before it was done.
+            missing = (ended & ~flagged)[before - 1] if before else 0
+            emit = closed & (last >= before - missing)
+        start = np.flatnonzero(emit)  # time-major, then by environment
+        flat, end = rows.flat(), last.ravel()[start] * envs + start % envs
+        result: Batch = flat.select([name for name in flat if name not in _OF_LAST])[start]
+        result.update(flat.select(_OF_LAST)[end])
+        result.update(reward=total.ravel()[start], discount=discount.ravel()[start].astype(np.float32))
+        return result
+
+
+def _stream(batch: Batch) -> str:
+    """What tells the environments of one worker from those of another, "" if nothing does."""
+    names = [name for name in ("worker", "env_id") if name in batch]
+    return "/".join(np.asarray(batch[name][0]).tobytes().hex() for name in names)
+
+
+def _check(batch: Batch) -> None:
+    for name in ("reward", *_OF_LAST):
+        if name not in batch:
+            raise SchemaError(f"NStep needs the column {name!r}: {did_you_mean(name, batch)}")
+    if "discount" in batch:
+        raise SchemaError(
+            "NStep makes the column 'discount', which is there already: is there an NStep before this?"
+        )
+    if len(batch.shape) < 2:
+        raise SchemaError(f"NStep needs fragments [T, N, ...], in the order of time, not {batch!r}")
