@@ -58,9 +58,7 @@ def explain_run(run: Run) -> str:
             f"{head:<{width}}  {link.items:>9}  {shares[0]:>6.1%}  {shares[1]:>7.1%}  {shares[2]:>7.1%}"
             + (f"  skipped {link.skipped}" if link.skipped else "")
         )
-    stuck = [
-        line for stage in run.stages if isinstance(stage, Chain) and stage.since for line in stage.stuck()
-    ]
+    stuck = [line for stage in run.stages if isinstance(stage, Chain) and stage.since for line in stage.stuck()]
     return "\n".join(lines + [f"waiting: {line}" for line in dict.fromkeys(stuck)])
 
 

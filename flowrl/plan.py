@@ -73,9 +73,7 @@ class Plan:
         """
         from flowrl.scheduler import Run
 
-        return Run(
-            self, seed=seed, on_error=on_error, stall_seconds=stall_seconds, deadline_seconds=deadline_seconds
-        )
+        return Run(self, seed=seed, on_error=on_error, stall_seconds=stall_seconds, deadline_seconds=deadline_seconds)
 
     # -- transforms
 
@@ -190,9 +188,7 @@ class Plan:
         """A plan with `op` before the operator named by path, last part or glob."""
         node = select(self, where)
         if len(node.inputs) != 1:
-            raise PlanError(
-                f"insert_before {where!r}: it has {len(node.inputs)} inputs, so 'before' is not one place"
-            )
+            raise PlanError(f"insert_before {where!r}: it has {len(node.inputs)} inputs, so 'before' is not one place")
         return self._edited(node, attrs.evolve(node, inputs=(node.inputs[0].then(op, verb, name),)))
 
     def insert_after(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
@@ -206,9 +202,7 @@ class Plan:
         if node.kind == "source":
             return self._edited(node, attrs.evolve(from_items(op), on=node.on))
         if node.kind in WIRING:
-            raise PlanError(
-                f"replace {where!r}: {node.name} wires the plan; only sources and transforms can go"
-            )
+            raise PlanError(f"replace {where!r}: {node.name} wires the plan; only sources and transforms can go")
         return self._edited(node, attrs.evolve(node.inputs[0].then(op, node.kind), site=user_site()))
 
     def remove(self, where: str) -> Plan:
@@ -221,9 +215,7 @@ class Plan:
     def tap(self, where: str, function: Callable[[Any], Any]) -> Plan:
         """A plan that also calls `function` with each item that leaves the operator; it changes nothing (D4)."""
         node = select(self, where)
-        return self._edited(
-            node, node.then(transforms.Tap(function), "tap", f"tap({name_of(function)})", False)
-        )
+        return self._edited(node, node.then(transforms.Tap(function), "tap", f"tap({name_of(function)})", False))
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None) -> Plan:
         """A plan that opens the debugger (`sys.breakpointhook`) at the items that leave the operator."""
@@ -259,8 +251,7 @@ def from_items(items: Any, *, name: str | None = None) -> Plan:
 
     if inspect.isgenerator(items) or isinstance(items, Iterator):
         raise PlanError(
-            f"a {type(items).__name__} object has no state and runs once; "
-            "give the function that makes it, or a list"
+            f"a {type(items).__name__} object has no state and runs once; give the function that makes it, or a list"
         )
     if hasattr(items, "pull"):
         op = items
@@ -270,9 +261,7 @@ def from_items(items: Any, *, name: str | None = None) -> Plan:
         op = Generated(items)
     else:
         raise PlanError(f"a source is a list, a callable or a source operator, got {items!r}")
-    return Plan(
-        op, (), "source", name or name_of(items if callable(items) else op), name is not None, user_site()
-    )
+    return Plan(op, (), "source", name or name_of(items if callable(items) else op), name is not None, user_site())
 
 
 def from_workers(workers: Any, source: Any, *, name: str | None = None) -> Plan:
@@ -301,21 +290,15 @@ def merge(
     if named and any(not n.isidentifier() for n in names):
         raise PlanError(f"{name}: branch names are identifiers, got {', '.join(map(repr, names))}")
     chosen = tuple(1.0 for _ in names) if weights is None else tuple(weights)
-    if len(chosen) != len(names) or any(
-        w != "*" and not (isinstance(w, (int, float)) and w > 0) for w in chosen
-    ):
+    if len(chosen) != len(names) or any(w != "*" and not (isinstance(w, (int, float)) and w > 0) for w in chosen):
         raise PlanError(f"{name}: needs {len(names)} weights, each above 0 or '*', got {list(chosen)}")
     if mode == "async" and weights is not None:
-        raise PlanError(
-            f"{name}: weights go with round_robin; in async each ready branch gives one item a turn"
-        )
+        raise PlanError(f"{name}: weights go with round_robin; in async each ready branch gives one item a turn")
     indexes = []
     for index in range(len(names)) if output_indexes is None else output_indexes:
         position = names.index(index) if isinstance(index, str) and index in names else index
         if not isinstance(position, int) or not 0 <= position < len(names):
-            raise PlanError(
-                f"{name}: output_indexes names {index!r}, but the branches are {', '.join(names)}"
-            )
+            raise PlanError(f"{name}: output_indexes names {index!r}, but the branches are {', '.join(names)}")
         indexes.append(position)
     if not indexes:
         raise PlanError(f"{name}: output_indexes is empty, so nothing would ever come out")
@@ -328,9 +311,7 @@ def user_site() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("flowrl.", "attr")) or module.startswith(
-            ("flowrl.plans", "flowrl.testing")
-        ):
+        if not module.startswith(("flowrl.", "attr")) or module.startswith(("flowrl.plans", "flowrl.testing")):
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

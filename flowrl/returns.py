@@ -1,7 +1,7 @@
 """Returns: pure functions of rewards and ends, `[T, N]` arrays or tensors in, the same kind out.
 
-Throughout, `terminated[t]` and `truncated[t]` say how step t ended its episode (both: terminated wins, rule T4), and
-a value "arrived in at t" is that of the true observation after step t, the final one where an episode ended.
+Throughout, `terminated[t]` and `truncated[t]` say how step t ended its episode (both: terminated wins, T4).
+A value "arrived in at t" is that of the true observation after step t, the final one where an episode ended.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ Array: TypeAlias = Any
 """A numpy array or a torch tensor."""
 
 
-def n_step(
-    reward: Array, terminated: Array, truncated: Array, *, gamma: float, n: int
-) -> tuple[Array, Array, Array]:
-    """The n-step window that starts at every step: its return, its length, and the discount of what follows it.
+def n_step(reward: Array, terminated: Array, truncated: Array, *, gamma: float, n: int) -> tuple[Array, Array, Array]:
+    """The n-step window that starts at every step: its return, its length, the discount of what follows.
 
     Gₜ = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ,  dₜ = γᵏ · (1 − terminatedₜ₊ₖ₋₁);  a target is then Gₜ + dₜ V(sₜ₊ₖ).
 
@@ -29,8 +27,8 @@ def n_step(
         gamma: discount per step. n: longest window, in steps.
 
     Returns:
-        `(window_return, steps, bootstrap_discount)`, each of the shape of `reward`: G in its dtype, k as int64, and
-        d in its dtype.
+        `(window_return, steps, bootstrap_discount)`, each of the shape of `reward`: G and d in its dtype, k as
+        int64.
 
     Raises: ValueError if n < 1.
     Source: Sutton & Barto 2018, section 7.1.
@@ -64,16 +62,14 @@ def n_step(
     return total, steps, xp.where(last_terminated, 0, powers[steps])
 
 
-def discounted(
-    reward: Array, terminated: Array, truncated: Array, bootstrap: Array, *, gamma: float
-) -> Array:
-    """The discounted return from every step to the end of its episode, bootstrapped where the data ends first.
+def discounted(reward: Array, terminated: Array, truncated: Array, bootstrap: Array, *, gamma: float) -> Array:
+    """The discounted return from every step to its episode's end, bootstrapped where the data ends first.
 
     Gₜ = rₜ + γ · { 0 if terminatedₜ;  bootstrapₜ if truncatedₜ or t = T−1;  Gₜ₊₁ otherwise }
 
     Args:
         reward, terminated, truncated: `[T, N]` or `[T]`; rewards of an integer type count as float32.
-        bootstrap: value of the observation arrived in at each step, same shape; read only at truncations and at T−1.
+        bootstrap: value of the observation arrived in at each step, same shape; read at truncations and T−1.
         gamma: discount per step.
 
     Returns: G, of the shape and dtype of `reward`.

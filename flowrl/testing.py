@@ -150,9 +150,7 @@ class ManualWorkers:
         """Do the oldest request, of one worker or of all, and complete its future."""
         request = self._pop(worker)
         try:
-            request.future.set_result(
-                getattr(self.members[request.worker].target, request.method)(*request.args)
-            )
+            request.future.set_result(getattr(self.members[request.worker].target, request.method)(*request.args))
         except Exception as error:
             request.future.set_exception(error)
         return request

@@ -17,8 +17,8 @@ _OF_LAST = ("next_obs", "terminated", "truncated")
 class NStep:
     """Write-time n-step transitions: fragments `[T, N, ...]` in, flat rows `[B, ...]` out (rules N1-N5, N8).
 
-    reward = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ and discount = γᵏ · (1 − terminatedₜ₊ₖ₋₁) over a window of k ≤ n steps, which stops at its
-    episode's end; next_obs, terminated and truncated are those of the window's last step. Every other
+    reward = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ and discount = γᵏ · (1 − terminatedₜ₊ₖ₋₁) over a window of k ≤ n steps, which stops
+    at its episode's end; next_obs, terminated and truncated are those of the window's last step. Every other
     column (obs, action, provenance ...) is that of its first step.
 
     Where the columns `worker` and `env_id` are there, streams from several workers may take turns; where
@@ -60,13 +60,9 @@ class NStep:
         tail = self.tails.get(key)
         before = 0 if tail is None else len(tail)
         if tail is not None and tail.shape[1] != batch.shape[1]:
-            raise SchemaError(
-                f"NStep got {batch.shape[1]} environments after {tail.shape[1]} of the same stream"
-            )
+            raise SchemaError(f"NStep got {batch.shape[1]} environments after {tail.shape[1]} of the same stream")
         rows = batch.to_numpy() if tail is None else Batch.cat([tail, batch.to_numpy()])
-        self.tails[key] = rows[max(0, len(rows) - self.n + 1) :].map(
-            np.copy
-        )  # a view would keep all rows alive
+        self.tails[key] = rows[max(0, len(rows) - self.n + 1) :].map(np.copy)  # a view would keep all rows alive
         return self._windows(rows, before, flush=False)
 
     def finish(self) -> list[Batch]:
@@ -76,7 +72,7 @@ class NStep:
         return [rows for rows in flushed if not rows.is_empty]
 
     def _windows(self, rows: Batch, before: int, *, flush: bool) -> Batch:
-        """The windows that the steps from `before` on have closed; those that nothing has closed, to flush."""
+        """The windows that the steps from `before` on have closed; to flush, those still open."""
         length, envs = rows.shape[:2]
         flagged = (rows.terminated != 0) | (rows.truncated != 0)
         ended = flagged.copy()
@@ -111,8 +107,6 @@ def _check(batch: Batch) -> None:
         if name not in batch:
             raise SchemaError(f"NStep needs the column {name!r}: {did_you_mean(name, batch)}")
     if "discount" in batch:
-        raise SchemaError(
-            "NStep makes the column 'discount', which is there already: is there an NStep before this?"
-        )
+        raise SchemaError("NStep makes the column 'discount', which is there already: is there an NStep before this?")
     if len(batch.shape) < 2:
         raise SchemaError(f"NStep needs fragments [T, N, ...], in the order of time, not {batch!r}")

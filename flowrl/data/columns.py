@@ -17,7 +17,7 @@ Column: TypeAlias = Any
 """A numpy array, a torch tensor, or a nested `Batch`."""
 
 IDENTITY = ("worker", "env_id", "episode_id")
-"""Provenance columns that are equal in two steps of one episode; where one changes, an episode went missing."""
+"""Provenance that the steps of one episode share; where it changes unannounced, an episode went missing."""
 
 
 class MissingColumn(SchemaError, KeyError, AttributeError):

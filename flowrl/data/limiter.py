@@ -18,16 +18,14 @@ class RateLimiter:
     Args:
         ratio: rows sampled per row inserted. min_size: rows inserted before sampling starts.
         sample_batch, insert_batch: the largest number of rows drawn, and added, at once.
-        slack: default max(sample_batch, ratio · insert_batch), the smallest with which one side can always go on.
+        slack: default max(sample_batch, ratio · insert_batch), the least with which one side can always go on.
 
     Raises: ValueError for a smaller slack, and for numbers that make no sense.
     Source: the rate limiters of Reverb (Cassirer et al. 2021), there counted in items.
 
     >>> limiter = RateLimiter(ratio=4, min_size=100, sample_batch=32, insert_batch=8)
-    >>> limiter.can_sample(inserts=99, samples=0, rows=32), limiter.can_sample(inserts=100, samples=0, rows=32)
-    (False, True)
-    >>> limiter.can_insert(inserts=108, samples=0, rows=8)
-    False
+    >>> [limiter.can_sample(inserts, samples=0, rows=32) for inserts in (99, 100)]
+    [False, True]
     >>> limiter.why_insert(inserts=108, samples=0, rows=8)
     'waits for training: adding 8 rows would leave sampling 64 rows behind ratio 4, slack is 32'
     """
@@ -53,7 +51,7 @@ class RateLimiter:
         elif _fraction(self.slack) < least:
             raise ValueError(
                 f"slack is {self.slack} rows, but must be at least {float(least):g} = max(sample_batch, "
-                f"ratio * insert_batch): with less, inserting and sampling could both wait for the other for ever"
+                f"ratio * insert_batch): with less, inserting and sampling could wait for each other for ever"
             )
         # Everything is compared in units of 1/denominator rows.
         self._bound = math.floor(max(_fraction(self.slack), least) * self._rate.denominator)

@@ -134,9 +134,9 @@ class ReplayBuffer:
             self._generator = np.random.default_rng(context.seed("sample"))
 
     def add(self, batch: Batch) -> None:
-        """Add rows `[B, ...]` or a fragment `[T, N, ...]`, overwriting the oldest; a batch of 0 rows is nothing.
+        """Add rows `[B, ...]` or a fragment `[T, N, ...]`, overwriting the oldest; 0 rows are nothing.
 
-        Raises: SchemaError naming column, expected and got; ValueError for more rows than the limiter was told.
+        Raises: SchemaError naming column, expected and got; ValueError for more rows than the limiter knows.
         """
         if self.limiter is not None:
             self.limiter.check_insert(batch.rows)
@@ -150,10 +150,10 @@ class ReplayBuffer:
     def sample(self, batch_size: int) -> Batch:
         """Rows `[batch_size, ...]`, uniform with replacement: so they may be more than are stored (B7).
 
-        Adds `index` (the slot of the row, int64), `generation` (how many times the slot had been written, int64)
-        and, where `terminated` is stored and `discount` is not, `discount` (float32: γᵏ for the k steps of the
-        transition, 0 if it terminated). With n_step > 1 reward is the window's return, and next_obs, terminated
-        and truncated are those of its last step.
+        Adds `index` (the slot of the row, int64), `generation` (how many times the slot had been written,
+        int64) and, where `terminated` is stored and `discount` is not, `discount` (float32: γᵏ for the k
+        steps of the transition, 0 if it terminated). With n_step > 1 reward is the window's return, and
+        next_obs, terminated and truncated are those of its last step.
 
         Raises: ValueError if nothing is stored, if batch_size < 1 or more than the limiter was told, and if
             there is neither a seed nor a run to give one.

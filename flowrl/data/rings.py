@@ -16,9 +16,9 @@ Index: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 class Rings:
     """Preallocated columns `[L, N, ...]`: N rings of L = capacity // N steps each, oldest overwritten first.
 
-    Time-major, so that a fragment `[T, N, ...]` is one block copy; flat rows `[B, ...]` are a ring with N = 1. A
-    slot is numbered time-major too: `time * N + environment`. Rings fill from slot 0 on, so the first `size` slots
-    are those in use.
+    Time-major, so that a fragment `[T, N, ...]` is one block copy; flat rows `[B, ...]` are a ring with N = 1.
+    Slots are numbered time-major too, `time * N + environment`. Rings fill from slot 0 on, so the first
+    `size` slots are those in use.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -104,7 +104,7 @@ class Rings:
         """Raises CheckpointError for the state of another capacity."""
         if state["capacity"] != self.capacity:
             raise CheckpointError(
-                f"the saved buffer has capacity {state['capacity']}, this one {self.capacity}: make it the same"
+                f"the saved buffer has capacity {state['capacity']}, this one {self.capacity}; it must be equal"
             )
         self.columns, self.flat, self.written = None, state["flat"], state["written"]
         if state["columns"] is not None:

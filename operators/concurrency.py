@@ -1,0 +1,81 @@
+"""Branches of a plan: running them concurrently, and queues between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from flowrl.operator import operator
+from flowrl.plan import Plan, from_items, merge
+from flowrl.queues import Queue
+from flowrl.stages import BLOCKED, DONE, WAITING
+
+
+def Concurrently(
+    branches: Sequence[Plan] | Mapping[str, Plan],
+    mode: Literal["round_robin", "async"] = "round_robin",
+    output_indexes: Sequence[int | str] | None = None,
+    round_robin_weights: Sequence[float | str] | None = None,
+) -> Plan:
+    """Several branches as one stream.
+
+    `round_robin`: each branch in turn gives as many items as its weight says; a fraction gives one every
+    so often, "*" what is ready (at most 100). It waits for a branch whose workers are busy and skips one
+    that only another branch can help, so the order is deterministic. `async`: one item a turn from each
+    branch that is ready.
+
+    Args:
+        branches: Plans, or plans by name; the names are the first part of their operators' paths.
+        mode: "round_robin" or "async".
+        output_indexes: Branches (numbers or names) whose items come out; the others run all the same.
+            Everything ends when these have ended.
+        round_robin_weights: Items a turn, by branch; 1 each if not given.
+
+    >>> from flowrl import from_items
+    >>> list(Concurrently([from_items([1, 2, 3]), from_items([4, 5, 6])]))
+    [1, 4, 2, 5, 3, 6]
+    """
+    return merge(branches, "Concurrently", mode, round_robin_weights, output_indexes)
+
+
+@operator
+class Enqueue:
+    """Puts each item into a queue and passes it on. Blocks when: the queue is full."""
+
+    queue: Queue
+
+    def ready(self, item: Any) -> bool:
+        return not self.queue.full
+
+    def why(self) -> str:
+        return f"the queue is full ({self.queue.maxsize} items)"
+
+    def __call__(self, item: Any) -> Any:
+        self.queue.put(item)
+        return item
+
+    def finish(self) -> list[Any]:
+        self.queue.close()
+        return []
+
+
+@operator
+class Dequeued:
+    """Source of the items of a queue; ends when the queue is closed and empty."""
+
+    queue: Queue
+
+    def pull(self) -> Any:
+        if len(self.queue):
+            return self.queue.get()
+        if self.queue.closed:
+            return DONE
+        return WAITING if self.queue.external else BLOCKED
+
+    def why(self) -> str:
+        return "the queue is empty"
+
+
+def Dequeue(queue: Queue) -> Plan:
+    """The items of a queue as a stream. Blocks when: the queue is empty (waits, if it is fed from outside)."""
+    return from_items(Dequeued(queue))
