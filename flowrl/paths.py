@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-import os
+import itertools
 from typing import TYPE_CHECKING
 
 from flowrl.errors import PlanError, did_you_mean
@@ -118,5 +118,6 @@ def _check_read_once(plan: Plan) -> None:
 
 def _common(branches: list[str]) -> str:
     """The branch that all of several are in."""
-    shared: list[str] = os.path.commonprefix([branch.split(".")[:-1] for branch in branches])  # type: ignore
-    return "".join(f"{part}." for part in shared)
+    levels = zip(*(branch.split(".")[:-1] for branch in branches))
+    shared = itertools.takewhile(lambda level: len(set(level)) == 1, levels)
+    return "".join(f"{level[0]}." for level in shared)

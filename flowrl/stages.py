@@ -285,7 +285,7 @@ class Chain(Stage):
         saved = {}
         for i, link in enumerate(self.chain):
             entry = operator_state(link.op)
-            if i < self.flushed:
+            if i < self.flushed and link.verb != "tap":
                 entry["@finished"] = True
             if entry:
                 saved[link.path] = entry

@@ -112,14 +112,14 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, Mapping):
-        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
     if type(a).__module__ == "torch":
         return bool(a.dtype == b.dtype and a.shape == b.shape and a.equal(b))
-    return bool(a == b) or (a != a and b != b)
+    return bool(a == b) or bool(a != a and b != b)
 
 
 @attrs.define(eq=False)

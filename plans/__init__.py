@@ -1,0 +1,1 @@
+"""The algorithms: one a file, each runs by `flowrl run plans/NAME.py`."""

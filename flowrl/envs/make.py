@@ -64,8 +64,7 @@ def make_manager(
         return _vector_manager(first, num_envs, spec)
     envs = [_checked(first, spec)]
     try:
-        for _ in range(num_envs - 1):
-            envs.append(_checked(_make(spec, args), spec))
+        envs.extend(_checked(_make(spec, args), spec) for _ in range(num_envs - 1))
         return EnvManager(envs)
     except BaseException:
         for env in envs:

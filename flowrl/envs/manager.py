@@ -39,6 +39,7 @@ class EnvManager(Manager):
             _check_alike(envs[0], env, env_id)
         self.autoreset = "flowrl resets at the episode's end, with a fresh seed"
         self.raw_returns = all(has_raw_returns(env) for env in envs)
+        self._marked = True  # whether flags of an earlier step are still set
         self._use(list(envs))
 
     def _use(self, envs: list[gymnasium.Env[Any, Any]]) -> None:
@@ -53,9 +54,10 @@ class EnvManager(Manager):
         at = (self._at + 1) % 3
         arrived, shape, reward = self._buffers[at], self._row_shape, self._reward
         terminated, truncated = self._terminated, self._truncated
-        terminated.fill(False)
-        truncated.fill(False)
-        self.done.fill(False)
+        if self._marked:
+            for flags in (terminated, truncated, self.done):
+                flags.fill(False)
+            self._marked = False
         self._phase = "failed"
         ended: list[tuple[int, dict[str, Any]]] = []
         env_id = 0
@@ -71,6 +73,7 @@ class EnvManager(Manager):
             self.t += 1
             self._return += reward
             if ended:
+                self._marked = True
                 at = (at + 1) % 3
                 self._buffers[at][:] = arrived
                 for env_id, info in ended:
@@ -88,8 +91,8 @@ class EnvManager(Manager):
         self._sow(seed)
 
     def _end(self, env_id: int, info: dict[str, Any], into: npt.NDArray[Any]) -> None:
-        return_, length = float(self._return[env_id]), int(self.t[env_id])
-        episode_id = int(self.episode_id[env_id])
+        return_, length = self._return.item(env_id), self.t.item(env_id)
+        episode_id = self.episode_id.item(env_id)
         self.done[env_id] = True
         self._next_episode(env_id)
         self._begin(env_id, into)
@@ -115,7 +118,7 @@ class EnvManager(Manager):
         obs, _ = self._envs[env_id].reset(seed=self._draw_seed(env_id))
         row = self._checked_row(obs)
         # Once per episode only: an environment does not change its dtype on the way.
-        if not np.can_cast(row.dtype, self._row_dtype, "same_kind"):
+        if row.dtype != self._row_dtype and not np.can_cast(row.dtype, self._row_dtype, "same_kind"):
             raise SchemaError(f"the observation is {row.dtype}, but its space says {self._row_dtype}")
         into[env_id] = row
 

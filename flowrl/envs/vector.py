@@ -33,18 +33,16 @@ class VectorEnvManager(Manager):
     - DISABLED: flowrl resets the ended ones with `options={"reset_mask": ...}`.
 
     Each environment is seeded once, by `launch` and `reset`; later episodes go on with its own generator, so
-    that a Sync- or AsyncVectorEnv gives the same transitions in all three modes (T3). A native vector environment
-    has one generator for all and takes the first stream's seed. Observations are copied here: one made with
-    `copy=False` spares a second copy.
+    that a Sync- or AsyncVectorEnv gives the same transitions in all three modes (T3). A native vector
+    environment has one generator for all and takes the first stream's seed. Observations are copied here:
+    one made with `copy=False` spares a second copy.
 
     Raises: ConfigError when the mode is unknown, and from `seed` where flowrl does not reset.
     """
 
     def __init__(self, vector_env: AnyVectorEnv, autoreset: AutoresetMode | str | None = None) -> None:
         self._env = vector_env
-        super().__init__(
-            vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space
-        )
+        super().__init__(vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space)
         self._mode = _autoreset_mode(vector_env, autoreset)
         self.autoreset = _WORDS[self._mode]
         self.raw_returns = has_raw_returns(vector_env)
@@ -136,16 +134,14 @@ class VectorEnvManager(Manager):
         )
         self._next_episode(env_id)
 
-    def _recorded(
-        self, env_id: int, infos: Mapping[str, Any], last: Mapping[str, Any]
-    ) -> tuple[float, int] | None:
+    def _recorded(self, env_id: int, infos: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float, int] | None:
         """Return and length from `info["episode"]`, where a recorder counted before other wrappers (S1)."""
         for source in (last, infos):
             if not _masked(source, "episode", env_id):
                 continue
             episode = source["episode"]
-            # A recorder around the whole vector environment writes no inner masks. Under a reset mask that of
-            # gymnasium 1.4 clears all its counts (the inner reset pops the mask), so its word is worth nothing.
+            # A recorder around the whole vector environment writes no inner masks. Under a reset mask that
+            # of gymnasium 1.4 clears all its counts (the inner reset pops the mask): worth nothing.
             if "_r" not in episode and self._mode is AutoresetMode.DISABLED:
                 continue
             return episode["r"][env_id], episode["l"][env_id]
@@ -154,8 +150,8 @@ class VectorEnvManager(Manager):
     def _final_obs(self, env_id: int, infos: Mapping[str, Any]) -> npt.NDArray[Any]:
         if not _masked(infos, "final_obs", env_id):
             raise SchemaError(
-                f"environment {env_id} ended an episode without infos['final_obs'] and its mask '_final_obs': "
-                f"in SAME_STEP mode the last observation is lost without them"
+                f"environment {env_id} ended an episode, but infos['final_obs'] or its mask '_final_obs' is "
+                f"missing: in SAME_STEP mode the last observation is lost without them"
             )
         row = np.asarray(infos["final_obs"][env_id])
         if row.shape != self._row_shape:

@@ -55,7 +55,7 @@ def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> 
 
 
 def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The same environment without gymnasium's OrderEnforcing: a call per step for what managers guarantee."""
+    """The same environment without OrderEnforcing, which pays a call per step for what managers guarantee."""
     if isinstance(env, OrderEnforcing):
         return env.env
     for layer in layers(env):
