@@ -193,8 +193,7 @@ class Plan:
 
     def insert_after(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
         """A plan with `op` after the operator named by path, last part or glob."""
-        node = select(self, where)
-        return self._edited(node, node.then(op, verb, name))
+        return self._appended(where, op, verb, name)
 
     def replace(self, where: str, op: Any) -> Plan:
         """A plan with another operator in that place, applied in the same way."""
@@ -214,14 +213,17 @@ class Plan:
 
     def tap(self, where: str, function: Callable[[Any], Any]) -> Plan:
         """A plan that also calls `function` with each item that leaves the operator; it changes nothing (D4)."""
-        node = select(self, where)
-        return self._edited(node, node.then(transforms.Tap(function), "tap", f"tap({name_of(function)})", False))
+        return self._appended(where, transforms.Tap(function), "tap", f"tap({name_of(function)})", False)
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None) -> Plan:
         """A plan that opens the debugger (`sys.breakpointhook`) at the items that leave the operator."""
+        return self._appended(where, transforms.Tap(transforms.Breakpoint(where, when)), "tap", "breakpoint", False)
+
+    def _appended(self, where: str, *operator: Any) -> Plan:
         node = select(self, where)
-        stop = transforms.Breakpoint(where, when)
-        return self._edited(node, node.then(transforms.Tap(stop), "tap", "breakpoint", False))
+        if node.kind == "fork":  # what leaves a fork is what enters it, and only its readers may read it
+            return self._edited(node, attrs.evolve(node, inputs=(node.inputs[0].then(*operator),)))
+        return self._edited(node, node.then(*operator))
 
     def _edited(self, old: Plan, new: Plan) -> Plan:
         """This plan with one node swapped for a new one, in one place."""

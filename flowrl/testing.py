@@ -114,7 +114,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Mapping):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
     if type(a).__module__ == "torch":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from flowrl.operator import operator
-from flowrl.plan import Plan, from_items, merge
+from flowrl.plan import Plan, merge
 from flowrl.queues import Queue
 from flowrl.stages import BLOCKED, DONE, WAITING
 
@@ -78,4 +78,4 @@ class Dequeued:
 
 def Dequeue(queue: Queue) -> Plan:
     """The items of a queue as a stream. Blocks when: the queue is empty (waits, if it is fed from outside)."""
-    return from_items(Dequeued(queue))
+    return Plan(Dequeued(queue), name="Dequeue")

@@ -52,9 +52,7 @@ class Batch:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _RESERVED:
-            raise AttributeError(
-                f"{name!r} is a method of Batch: set such a column by its key, batch[{name!r}] = ..."
-            )
+            raise AttributeError(f"{name!r} is a method of Batch: set such a column by its key, batch[{name!r}] = ...")
         self._columns[name] = _column(value)
 
     def __getitem__(self, key: Any) -> Any:
@@ -123,9 +121,16 @@ class Batch:
     @property
     def shape(self) -> tuple[int, ...]:
         """The longest leading shape that all columns share: `(T, N)` of a fragment, `(B,)` of rows."""
-        # A nested batch without columns says nothing about rows.
-        hollow = [id(c) for c in self._columns.values() if isinstance(c, Batch) and not c._columns]
-        return cols.common_shape(tuple(c.shape) for c in self._columns.values() if id(c) not in hollow)
+        common: tuple[int, ...] | None = None
+        for column in self._columns.values():
+            shape = column.shape
+            if not shape and isinstance(column, Batch) and not column._columns:
+                continue  # a nested batch without columns says nothing about rows
+            if common is None:
+                common = shape
+            elif shape[: len(common)] != common:
+                common = cols.common_axes(common, shape)
+        return tuple(common or ())
 
     @property
     def rows(self) -> int:
@@ -145,9 +150,10 @@ class Batch:
 
     def flat(self) -> Batch:
         """Merge the first two axes, time-major: `[T, N, ...]` -> `[T * N, ...]`, views if strides allow."""
-        if len(self.shape) < 2:
-            raise ValueError(f"flat() merges two leading axes, but there are {len(self.shape)} in {self!r}")
-        time, envs = self.shape[:2]
+        shape = self.shape
+        if len(shape) < 2:
+            raise ValueError(f"flat() merges two leading axes, but there are {len(shape)} in {self!r}")
+        time, envs = shape[:2]
         return self.map(lambda column: column.reshape((time * envs, *column.shape[2:])))
 
     def split(self, size: int, generator: np.random.Generator | None = None) -> Iterator[Batch]:
@@ -260,9 +266,7 @@ def _column(value: Any) -> Column:
 
 def _refuse_ellipsis(key: tuple[Any, ...]) -> None:
     if any(part is Ellipsis for part in key):
-        raise IndexError(
-            "'...' reaches into the features of a column: write the leading axes out, as in b[:, 1]"
-        )
+        raise IndexError("'...' reaches into the features of a column: write the leading axes out, as in b[:, 1]")
 
 
 def _join(batches: Sequence[Batch], axis: int, how: str) -> Batch:
@@ -279,8 +283,6 @@ def _join(batches: Sequence[Batch], axis: int, how: str) -> Batch:
         parts, kind = [batch._columns[name] for batch in batches], cols.kind(column)
         for i, part in enumerate(parts):
             if cols.kind(part) != kind:
-                raise SchemaError(
-                    f"column {name!r}: {cols.describe(column)} in batch 0, {cols.describe(part)} in {i}"
-                )
+                raise SchemaError(f"column {name!r}: {cols.describe(column)} in batch 0, {cols.describe(part)} in {i}")
         joined[name] = _join(parts, axis, how) if kind == "other" else cols.join(parts, axis, how)
     return _wrap(joined)

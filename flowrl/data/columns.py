@@ -82,22 +82,16 @@ def join(parts: Sequence[Column], axis: int, how: str) -> Column:
     return np.concatenate(parts, axis) if how == "cat" else np.stack(parts, axis)
 
 
-def common_shape(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """The longest leading shape that all shapes share; () of none.
+def common_axes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The longest leading shape of both.
 
-    >>> common_shape([(4, 2, 3), (4, 2), (4, 2, 5)])
+    >>> common_axes((4, 2, 3), (4, 2, 5))
     (4, 2)
     """
-    common: tuple[int, ...] | None = None
-    for shape in shapes:
-        if common is None:
-            common = shape
-        elif shape[: len(common)] != common:
-            same_axes = 0
-            while same_axes < min(len(common), len(shape)) and common[same_axes] == shape[same_axes]:
-                same_axes += 1
-            common = common[:same_axes]
-    return common or ()
+    count = 0
+    while count < min(len(a), len(b)) and a[count] == b[count]:
+        count += 1
+    return a[:count]
 
 
 def check_names(expected: Mapping[str, Column], got: Iterable[str], what: str) -> None:

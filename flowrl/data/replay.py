@@ -202,18 +202,12 @@ class ReplayBuffer:
         if self.n_step == 1:
             return
         if len(batch.shape) == 1:
-            raise SchemaError(
-                f"n_step={self.n_step} needs fragments [T, N, ...] in order of time, not {batch!r}"
-            )
+            raise SchemaError(f"n_step={self.n_step} needs fragments [T, N, ...] in order of time, not {batch!r}")
         if "discount" in batch:
-            raise SchemaError(
-                f"n_step={self.n_step} makes the column 'discount', which the batch has already"
-            )
+            raise SchemaError(f"n_step={self.n_step} makes the column 'discount', which the batch has already")
         for name in ("reward", *_OF_LAST):
             if name not in batch:
-                raise SchemaError(
-                    f"n_step={self.n_step} needs the column {name!r}: {did_you_mean(name, batch)}"
-                )
+                raise SchemaError(f"n_step={self.n_step} needs the column {name!r}: {did_you_mean(name, batch)}")
 
     # -- state
 

@@ -60,9 +60,7 @@ class Rings:
         if self.columns is None:
             self.columns, self.flat = self._allocate(block), flat
         elif flat != self.flat:
-            raise SchemaError(
-                f"the buffer was filled with {_layout(self.flat)}, got {_layout(flat)}: {batch!r}"
-            )
+            raise SchemaError(f"the buffer was filled with {_layout(self.flat)}, got {_layout(flat)}: {batch!r}")
         _check_fits(self.columns, block)
         # Of a fragment longer than the ring the end is kept, where it would have come to lie.
         steps, length = len(block), self.length

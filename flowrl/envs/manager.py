@@ -142,6 +142,7 @@ class EnvManager(Manager):
             else:
                 envs[env_id] = unpack(packed, f"environment {env_id}")
                 self._envs[env_id].close()
+        self._marked = True
         self._use(envs)
         self._cut(lost)
         for env_id in lost:
