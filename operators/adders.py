@@ -53,16 +53,17 @@ class NStep:
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""
         _check(batch)
-        if self.n == 1 or batch.is_empty:
-            terminated = np.asarray(batch.terminated)
+        if self.n == 1 or not batch["reward"].shape[0]:
+            terminated = np.asarray(batch["terminated"])
             return batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)).flat()
-        key = _stream(batch)
+        key, rows, before = _stream(batch), batch.to_numpy(), 0
         tail = self.tails.get(key)
-        before = 0 if tail is None else len(tail)
-        if tail is not None and tail.shape[1] != batch.shape[1]:
-            raise SchemaError(f"NStep got {batch.shape[1]} environments after {tail.shape[1]} of the same stream")
-        rows = batch.to_numpy() if tail is None else Batch.cat([tail, batch.to_numpy()])
-        self.tails[key] = rows[max(0, len(rows) - self.n + 1) :].map(np.copy)  # a view would keep all rows alive
+        if tail is not None:
+            before, envs = tail["reward"].shape
+            if rows["reward"].shape[1] != envs:
+                raise SchemaError(f"NStep got {rows['reward'].shape[1]} environments, after {envs} of the same stream")
+            rows = Batch.cat([tail, rows])
+        self.tails[key] = rows[-(self.n - 1) :].map(np.ndarray.copy)  # a view would keep all rows alive
         return self._windows(rows, before, flush=False)
 
     def finish(self) -> list[Batch]:
@@ -73,15 +74,16 @@ class NStep:
 
     def _windows(self, rows: Batch, before: int, *, flush: bool) -> Batch:
         """The windows that the steps from `before` on have closed; to flush, those still open."""
-        length, envs = rows.shape[:2]
-        flagged = (rows.terminated != 0) | (rows.truncated != 0)
+        reward, terminated = rows["reward"], rows["terminated"]
+        length, envs = reward.shape
+        flagged = (terminated != 0) | (rows["truncated"] != 0)
         ended = flagged.copy()
         for name in IDENTITY:
             if name in rows:
                 ended[:-1] |= rows[name][1:] != rows[name][:-1]
-        total, steps, discount = n_step(rows.reward, rows.terminated, ended, gamma=self.gamma, n=self.n)
+        total, steps, discount = n_step(reward, terminated, ended, gamma=self.gamma, n=self.n)
         last = np.arange(length)[:, None] + steps - 1
-        closed = (steps == self.n) | np.take_along_axis(ended, last, 0)
+        closed = (steps == self.n) | ended[last, np.arange(envs)]
         if flush:
             emit = ~closed
         else:
@@ -108,5 +110,5 @@ def _check(batch: Batch) -> None:
             raise SchemaError(f"NStep needs the column {name!r}: {did_you_mean(name, batch)}")
     if "discount" in batch:
         raise SchemaError("NStep makes the column 'discount', which is there already: is there an NStep before this?")
-    if len(batch.shape) < 2:
+    if not batch["reward"].ndim == batch["terminated"].ndim == 2:
         raise SchemaError(f"NStep needs fragments [T, N, ...], in the order of time, not {batch!r}")

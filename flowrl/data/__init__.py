@@ -1,0 +1,7 @@
+"""Experience as data: batches of columns and replay buffers."""
+
+from flowrl.data.batch import Batch
+from flowrl.data.limiter import RateLimiter
+from flowrl.data.replay import ReplayBuffer
+
+__all__ = ["Batch", "RateLimiter", "ReplayBuffer"]

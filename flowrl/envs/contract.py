@@ -54,7 +54,7 @@ class Manager(abc.ABC):
     """The contract, and the bookkeeping that all managers share.
 
     `launch(seed)` once, then `step(actions)` for ever. Between steps these describe what each of the N
-    environments acts from (`episode_id`, `t` and `done` change in place: copy to keep):
+    environments acts from (`episode_id` and `t` change in place: copy to keep):
 
     - `obs [N, ...]`: the observation. The array handed out stays intact over the next step, not over two.
     - `episode_id [N]`, `t [N]` int64: which episode of its environment, counted from 0, and which step in it.
@@ -90,10 +90,7 @@ class Manager(abc.ABC):
         self.done = np.zeros(num_envs, np.bool_)
         self.finished: list[Episode] = []
         self.cut_episodes = 0
-        self._return = np.zeros(num_envs, np.float64)
-        self._reward = np.zeros(num_envs, np.float64)
-        self._terminated = np.zeros(num_envs, np.bool_)
-        self._truncated = np.zeros(num_envs, np.bool_)
+        self._return = [0.0] * num_envs  # Python adds a few floats quicker than numpy does
         self._streams: list[np.random.PCG64] = []
         # Three buffers in turn: the one acted from, the one arrived in and, where an episode ended, the one
         # that goes on. So a step without an end writes each observation once, and the caller's `obs` survives.
@@ -145,7 +142,7 @@ class Manager(abc.ABC):
             self._sow(seed)
         self._phase = "failed"
         self._cut(range(self.num_envs))
-        self.done.fill(False)
+        self.done = np.zeros(self.num_envs, np.bool_)
         self._at = (self._at + 1) % 3
         self._begin_all()
         self._phase = "running"
@@ -188,7 +185,7 @@ class Manager(abc.ABC):
             "obs": self.obs.copy(),
             "episode_id": self.episode_id.tolist(),
             "t": self.t.tolist(),
-            "return": self._return.tolist(),
+            "return": list(self._return),
             "done": self.done.tolist(),
             "finished": [attrs.astuple(episode) for episode in self.finished],
             "cut_episodes": self.cut_episodes,
@@ -215,8 +212,8 @@ class Manager(abc.ABC):
         obs[:] = state["obs"]
         self.episode_id[:] = state["episode_id"]
         self.t[:] = state["t"]
-        self._return[:] = state["return"]
-        self.done[:] = state["done"]
+        self._return = list(state["return"])
+        self.done = np.array(state["done"], np.bool_)
         self.finished = [Episode(*fields) for fields in state["finished"]]
         self.cut_episodes = state["cut_episodes"]
         self._sow(0)
@@ -244,7 +241,7 @@ class Manager(abc.ABC):
         self._return[env_id] = 0.0
 
     def _checked_actions(self, actions: npt.ArrayLike) -> npt.NDArray[Any]:
-        """A copy in the space's dtype: an environment may keep its row, and callers write theirs again."""
+        """In the space's dtype; rows as copies: an environment may keep its own, and callers write theirs again."""
         given = np.asarray(actions)
         dtype = self._action_dtype
         fits = given.dtype == dtype or np.can_cast(given.dtype, dtype, "same_kind")
@@ -253,7 +250,7 @@ class Manager(abc.ABC):
                 f"actions are {given.dtype}{list(given.shape)}, expected {dtype}{list(self._actions_shape)}: "
                 f"one row for each of {self.num_envs} environments, in the numbers of {self.action_space}"
             )
-        return given.astype(dtype)
+        return given.astype(dtype, copy=given.ndim > 1)
 
     def _refuse(self, what: str) -> NoReturn:
         reason = {

@@ -39,7 +39,11 @@ class EnvManager(Manager):
             _check_alike(envs[0], env, env_id)
         self.autoreset = "flowrl resets at the episode's end, with a fresh seed"
         self.raw_returns = all(has_raw_returns(env) for env in envs)
-        self._marked = True  # whether flags of an earlier step are still set
+        self._reward = np.zeros(self.num_envs, np.float64)
+        self._terminated = np.zeros(self.num_envs, np.bool_)
+        self._truncated = np.zeros(self.num_envs, np.bool_)
+        self._ones = np.ones(self.num_envs, np.int64)  # adding them is quicker than adding 1
+        self._marked = False  # whether flags of an earlier step are still set
         self._use(list(envs))
 
     def _use(self, envs: list[gymnasium.Env[Any, Any]]) -> None:
@@ -52,28 +56,28 @@ class EnvManager(Manager):
             self._refuse("step")
         chosen = self._checked_actions(actions)
         at = (self._at + 1) % 3
-        arrived, shape, reward = self._buffers[at], self._row_shape, self._reward
-        terminated, truncated = self._terminated, self._truncated
+        arrived, shape, ndarray = self._buffers[at], self._row_shape, np.ndarray
+        reward, terminated, truncated = self._reward, self._terminated, self._truncated
+        returns = self._return
         if self._marked:
             for flags in (terminated, truncated, self.done):
                 flags.fill(False)
-            self._marked = False
-        self._phase = "failed"
+        self._marked, self._phase = True, "failed"  # until all has gone well
         ended: list[tuple[int, dict[str, Any]]] = []
         env_id = 0
         try:
             for env_id, (step, action) in enumerate(zip(self._steps, chosen)):
-                obs, reward[env_id], over, cut, info = step(action)
-                if type(obs) is not np.ndarray or obs.shape != shape:
+                obs, gain, over, cut, info = step(action)
+                reward[env_id] = gain
+                returns[env_id] += float(gain)  # in float64, whatever the environment's own type
+                if type(obs) is not ndarray or obs.shape != shape:
                     obs = self._checked_row(obs)
                 arrived[env_id] = obs
                 if over or cut:
                     terminated[env_id], truncated[env_id] = over, cut
                     ended.append((env_id, info))
-            self.t += 1
-            self._return += reward
+            np.add(self.t, self._ones, out=self.t)
             if ended:
-                self._marked = True
                 at = (at + 1) % 3
                 self._buffers[at][:] = arrived
                 for env_id, info in ended:
@@ -81,8 +85,7 @@ class EnvManager(Manager):
         except Exception as error:
             self._note(error, env_id)
             raise
-        self._at = at
-        self._phase = "running"
+        self._at, self._marked, self._phase = at, bool(ended), "running"
         return StepResult(arrived, reward, terminated, truncated, None)
 
     def seed(self, seed: int) -> None:
@@ -91,7 +94,7 @@ class EnvManager(Manager):
         self._sow(seed)
 
     def _end(self, env_id: int, info: dict[str, Any], into: npt.NDArray[Any]) -> None:
-        return_, length = self._return.item(env_id), self.t.item(env_id)
+        return_, length = float(self._return[env_id]), self.t.item(env_id)
         episode_id = self.episode_id.item(env_id)
         self.done[env_id] = True
         self._next_episode(env_id)

@@ -41,11 +41,11 @@ class VectorEnvManager(Manager):
     """
 
     def __init__(self, vector_env: AnyVectorEnv, autoreset: AutoresetMode | str | None = None) -> None:
-        self._env = vector_env
         super().__init__(vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space)
         self._mode = _autoreset_mode(vector_env, autoreset)
         self.autoreset = _WORDS[self._mode]
         self.raw_returns = has_raw_returns(vector_env)
+        self._env = vector_env
         base = vector_env.unwrapped
         self._own_seeds = isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         # gymnasium 1.4: without shared memory a worker forgets, in reset(), that it has just been reset.
@@ -71,23 +71,19 @@ class VectorEnvManager(Manager):
         at = (self._at + 1) % 3
         arrived = self._buffers[at]
         _write("observations", obs, arrived)
-        _write("rewards", reward, self._reward)
-        _write("terminations", terminated, self._terminated)
-        _write("truncations", truncated, self._truncated)
-        np.logical_or(self._terminated, self._truncated, out=self.done)
-        acted = None
+        reward = self._column("rewards", reward, np.float64)
+        terminated = self._column("terminations", terminated, np.bool_)
+        truncated = self._column("truncations", truncated, np.bool_)
+        self.done, acted = terminated | truncated, None
         if self._mode is AutoresetMode.NEXT_STEP:
-            if self._pending.any():
-                acted = ~self._pending
-                resetting = self._pending.copy()
-                self._pending[:] = self.done
-                for column in (self._reward, self._terminated, self._truncated, self.done):
-                    column[resetting] = 0
-            else:
-                self._pending[:] = self.done
+            resetting, self._pending = self._pending, self.done
+            if resetting.any():
+                acted = ~resetting
+                reward, self.done = np.where(acted, reward, 0.0), self.done & acted
+                terminated, truncated = terminated & acted, truncated & acted
         self.t += 1 if acted is None else acted
-        self._return += self._reward
-        ended = np.flatnonzero(self.done).tolist()
+        self._return = [total + gain for total, gain in zip(self._return, reward.tolist())]
+        ended = self.done.nonzero()[0].tolist() if self.done.any() else []
         for env_id in ended:
             self._end(env_id, infos)
         if ended and self._mode is not AutoresetMode.NEXT_STEP:
@@ -99,7 +95,7 @@ class VectorEnvManager(Manager):
             else:
                 self._begin_some(ended, self._buffers[at])
         self._at = at
-        return StepResult(arrived, self._reward, self._terminated, self._truncated, acted)
+        return StepResult(arrived, reward, terminated, truncated, acted)
 
     @property
     def ready_obs(self) -> dict[int, npt.NDArray[Any]]:
@@ -154,6 +150,12 @@ class VectorEnvManager(Manager):
                 f"missing: in SAME_STEP mode the last observation is lost without them"
             )
         row = np.asarray(infos["final_obs"][env_id])
+        latest = getattr(self._env.unwrapped, "_env_obs", None)  # SyncVectorEnv keeps references
+        if latest is not None and np.may_share_memory(row, latest[env_id]):
+            raise SchemaError(
+                f"environment {env_id} reuses its observation's array, so its reset has overwritten the last "
+                f"observation: use EnvManager or the NEXT_STEP mode"
+            )
         if row.shape != self._row_shape:
             raise SchemaError(
                 f"environment {env_id}: final_obs has shape {row.shape}, but its space says {self._row_shape}"
@@ -168,7 +170,7 @@ class VectorEnvManager(Manager):
         _write("observations", obs, self._buffers[self._at])
         self._reseed.fill(False)
         if not self._resets_twice:
-            self._pending.fill(False)
+            self._pending = np.zeros(self.num_envs, np.bool_)
 
     def _begin_some(self, env_ids: Sequence[int], into: npt.NDArray[Any]) -> None:
         mask = np.zeros(self.num_envs, np.bool_)
@@ -184,6 +186,12 @@ class VectorEnvManager(Manager):
             raise SchemaError(f"observations have shape {whole.shape} after a reset, expected {into.shape}")
         into[mask] = whole[mask]
 
+    def _column(self, what: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
+        column = np.asarray(values, dtype)
+        if column.shape != (self.num_envs,):
+            raise SchemaError(f"{what} have shape {column.shape}, expected one for each of {self.num_envs}")
+        return column
+
     def _save_envs(self) -> dict[str, Any]:
         return {
             "envs": [pack(self._env)],
@@ -198,13 +206,13 @@ class VectorEnvManager(Manager):
         packed = state["envs"][0]
         if packed is None:
             self._cut(range(self.num_envs))
-            self.done.fill(False)
+            self.done = np.zeros(self.num_envs, np.bool_)
             self._begin_all()
             return
         replaced, self._env = self._env, unpack(packed, "the vector environment")
         replaced.close()
-        self._pending[:] = state["pending"]
-        self._reseed[:] = state["reseed"]
+        self._pending = np.array(state["pending"], np.bool_)
+        self._reseed = np.array(state["reseed"], np.bool_)
 
     def _close(self) -> None:
         self._env.close()

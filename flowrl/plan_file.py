@@ -1,0 +1,156 @@
+"""Plan files: from a built-in name or a path to its `Config`, `policy` and `execution_plan`."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.config import Configuration
+from flowrl.errors import ConfigError, PlanError, did_you_mean
+from flowrl.plan import Plan
+
+if TYPE_CHECKING:
+    from flowrl.rollout import WorkerSet
+
+#: The folder of the built-in plans; a link in a checkout, so it is compared resolved.
+BUILTIN = Path(__file__).parent / "plans"
+
+
+@attrs.frozen
+class PlanFile:
+    """A loaded plan file.
+
+    It has at module level `Config` (an attrs class over `Configuration`), `policy(config,
+    observation_space, action_space)` and `execution_plan(workers, config)`.
+    """
+
+    name: str
+    path: Path
+    module: ModuleType
+    Config: type[Configuration]
+    text: str = attrs.field(repr=False)
+
+    def build(self, config: Configuration) -> tuple[WorkerSet, Plan]:
+        """The workers and the plan over them; no worker starts (F1). The caller closes the workers.
+
+        Raises:
+            ConfigError: no such environment, or one that the policy cannot act in.
+            PlanError: the plan cannot be built, or `execution_plan` returns something else.
+        """
+        from flowrl.rollout import WorkerSet
+
+        workers = WorkerSet(
+            env=config.env,
+            policy=lambda observation_space, action_space: self.module.policy(config, observation_space, action_space),
+            num_workers=config.num_workers,
+            envs_per_worker=config.envs_per_worker,
+            env_args=config.env_args,
+            seed=config.seed,
+        )
+        try:
+            plan = self.module.execution_plan(workers, config)
+            if not isinstance(plan, Plan):
+                raise PlanError(f"{self.path}: execution_plan returned a {type(plan).__name__}, expected a Plan")
+        except BaseException:
+            workers.close()
+            raise
+        return workers, plan
+
+
+def builtin_plans() -> dict[str, str]:
+    """The built-in plans with the first line of their docstring, read without importing them."""
+    found = {}
+    for path in sorted(BUILTIN.glob("*.py")):
+        if not path.name.startswith("_"):
+            doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            found[path.stem] = doc.partition("\n")[0]
+    return found
+
+
+def load_plan_file(name_or_path: str | Path) -> PlanFile:
+    """Load a plan by its built-in name or from a file.
+
+    A file among the built-in plans is imported as `flowrl.plans.NAME`, never a second time; another one
+    under a module name of its own.
+
+    Raises:
+        ConfigError: no such plan (with the closest name), a file that cannot be imported, a file without a
+            plan; the cause is kept.
+    """
+    path = _find(str(name_or_path))
+    module = _import(path)
+    missing = [name for name in ("Config", "policy", "execution_plan") if not hasattr(module, name)]
+    if missing:
+        raise ConfigError(
+            f"{path} has no {' and no '.join(missing)}: a plan file defines Config, "
+            "policy(config, observation_space, action_space) and execution_plan(workers, config)"
+        )
+    config: Any = module.Config
+    if not (isinstance(config, type) and issubclass(config, Configuration)):
+        raise ConfigError(f"{path}: Config must be a subclass of flowrl.config.Configuration, got {config!r}")
+    if "__attrs_attrs__" not in vars(config):  # the base's fields are inherited, its own would be ignored
+        raise ConfigError(f"{path}: Config needs the decorator @attrs.define(kw_only=True)")
+    for name in ("policy", "execution_plan"):
+        if not callable(getattr(module, name)):
+            raise ConfigError(f"{path}: {name} must be a function, got {getattr(module, name)!r}")
+    return PlanFile(path.stem, path, module, config, path.read_text(encoding="utf-8"))
+
+
+def _find(name: str) -> Path:
+    names = builtin_plans()
+    if name in names:
+        return BUILTIN.resolve() / f"{name}.py"
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path.resolve()
+    if path.is_dir():
+        raise ConfigError(f"{name} is a folder; give a plan file in it, or one of {', '.join(names) or 'no plans'}")
+    if path.suffix == ".py" or path.name != name:
+        raise ConfigError(f"no plan file {name}; among the built-in plans {did_you_mean(path.stem, names)}")
+    raise ConfigError(f"no plan {name!r}; {did_you_mean(name, names)}, or give the path of a file")
+
+
+def _import(path: Path) -> ModuleType:
+    try:
+        if path.parent == BUILTIN.resolve():
+            return importlib.import_module(f"flowrl.plans.{path.stem}")
+        return _import_file(path)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{path} cannot be imported: {_where(error, path)}{type(error).__name__}: {error}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    digest = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]
+    name = f"flowrl_plan_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_loader(name, importlib.machinery.SourceFileLoader(name, str(path)))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its neighbours can be imported, as when it is run as a script; last, so that they hide nothing.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _where(error: BaseException, path: Path) -> str:
+    """The line of the plan file where its import failed; a syntax error says it itself."""
+    if isinstance(error, SyntaxError):
+        return ""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"line {lines[-1]}: " if lines else ""

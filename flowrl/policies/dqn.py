@@ -1,0 +1,142 @@
+"""DQN: the loss, and a policy with double Q-learning and dueling networks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import gymnasium
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.policies.networks import QNetwork, actions_of, features_of
+from flowrl.policies.policy import Policy, ValueActing
+from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, linear_schedule
+
+LEARNED_FROM = ("obs", "action", "reward", "next_obs", "discount", "action_mask", "next_action_mask", "weight")
+
+
+def dqn_target(
+    reward: torch.Tensor,
+    discount: torch.Tensor,
+    q_online_t: torch.Tensor,
+    q_target_t: torch.Tensor,
+    *,
+    double: bool,
+    mask_t: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The value that Q(s_tm1, a_tm1) should have, `[B]`.
+
+    y = r + d · Q_target(s_t, argmax_a Q(s_t, a)); the argmax is over the online network's values if `double`
+    (Q1), else over the target network's, and over the valid actions only.
+
+    Args:
+        reward: `[B]`, the return of the window.
+        discount: `[B]`, gamma**k for a window of k steps, 0 where it ended with the terminal state (N2, T6).
+        q_online_t, q_target_t: `[B, A]`, both networks' values of the state arrived in.
+        mask_t: `[B, A]` bool, the actions that are valid there; all if not given.
+
+    Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
+    """
+    assert reward.shape == discount.shape == q_online_t.shape[:1] and q_online_t.shape == q_target_t.shape
+    chooser = q_online_t if double else q_target_t
+    if mask_t is not None:
+        chooser = chooser.masked_fill(~mask_t, -torch.inf)
+    best = chooser.argmax(1, keepdim=True)
+    return reward + discount * q_target_t.gather(1, best).squeeze(1)
+
+
+class DQNPolicy(Policy):
+    """Deep Q-learning over discrete actions.
+
+    collect: epsilon-greedy; eval: greedy; learn: one step of Adam on the Huber loss (delta 1).
+
+    Args:
+        hidden: Sizes of the hidden layers.
+        dueling, double: See `QNetwork` and `dqn_target`.
+        gamma: Discount per step.
+        learning_rate: Of Adam.
+        grad_clip: Largest norm of the gradient; None for no limit.
+        epsilon: Exploration as a function of env steps.
+
+    Raises:
+        ConfigError: the actions are not discrete, or the observations are not vectors.
+    """
+
+    model: QNetwork
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        hidden: Sequence[int] = (64, 64),
+        dueling: bool = True,
+        double: bool = True,
+        gamma: float = 0.99,
+        learning_rate: float = 1e-3,
+        grad_clip: float | None = 10.0,
+        epsilon: linear_schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
+        seed: int = 0,
+        device: str = "auto",
+    ) -> None:
+        self.features, self.actions = features_of(observation_space), actions_of(action_space, "DQN")
+        self.hidden, self.dueling, self.double = tuple(hidden), dueling, double
+        self.gamma, self.learning_rate, self.grad_clip, self.epsilon = gamma, learning_rate, grad_clip, epsilon
+        super().__init__(observation_space, action_space, seed=seed, device=device)
+
+    def _build(self) -> None:
+        self.model = QNetwork(self.features, self.actions, self.hidden, dueling=self.dueling).to(self.device)
+        self.target = copy.deepcopy(self.model).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.learning_rate, fused=True)
+        self.collect_mode = ValueActing(self, eps_greedy_sample(self.epsilon))
+        self.eval_mode = ValueActing(self, argmax_sample())
+        self.learn_mode = DQNLearning(self)
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"model": self.model, "target": self.target}
+
+    def update_target(self, tau: float = 1.0) -> None:
+        """target ← tau · online + (1 − tau) · target (Q2)."""
+        with torch.no_grad():
+            target, online = list(self.target.parameters()), list(self.model.parameters())
+            torch._foreach_lerp_(target, online, tau)
+
+
+@attrs.frozen
+class DQNLearning:
+    """The learn mode of a `DQNPolicy`."""
+
+    policy: DQNPolicy
+
+    def prepare(self, batch: Batch) -> Batch:
+        """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6)."""
+        if "discount" in batch:
+            return batch
+        return batch.replace(discount=self.policy.gamma * (1.0 - batch.terminated.astype("float32")))
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Rows `[B, ...]` of the columns `LEARNED_FROM`; the masks and the weight only where there are any."""
+        policy = self.policy
+        rows = batch.select(name for name in LEARNED_FROM if name in batch).to_torch(policy.device)
+        mask_tm1, mask_t = rows.get("action_mask"), rows.get("next_action_mask")
+        next_obs = rows.next_obs.float()
+        with torch.no_grad():
+            q_target_t = policy.target(next_obs, mask_t)
+            q_online_t = policy.model(next_obs, mask_t) if policy.double else q_target_t
+            target = dqn_target(
+                rows.reward.float(), rows.discount, q_online_t, q_target_t, double=policy.double, mask_t=mask_t
+            )
+        q = policy.model(rows.obs.float(), mask_tm1).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
+        loss = nn.functional.smooth_l1_loss(q, target, reduction="none")
+        loss = (loss * rows["weight"]).mean() if "weight" in rows else loss.mean()
+        policy.optimizer.zero_grad()
+        loss.backward()
+        if policy.grad_clip is not None:
+            nn.utils.clip_grad_norm_(policy.model.parameters(), policy.grad_clip)
+        policy.optimizer.step()
+        policy.version += 1
+        return {"loss": float(loss.detach()), "q": float(q.detach().mean())}

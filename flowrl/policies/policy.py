@@ -1,0 +1,162 @@
+"""The policy: one shared model with three modes, collect, learn and eval."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from typing import Any, Protocol
+
+import attrs
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.policies.streams import TorchStream
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ActMode(Protocol):
+    """How a policy acts: `draws` uniform numbers a row in, columns out."""
+
+    @property
+    def draws(self) -> int: ...
+
+    def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
+        """Columns for `obs [N, ...]`: `action [N, ...]` and what else should be stored with it.
+
+        `noise [N, draws]` is uniform in [0, 1); `env_steps` counts the run's steps so far.
+        """
+        ...
+
+    def value(self, obs: Array) -> Array:
+        """Values `[B]` of observations `[B, ...]`; asked only of modes whose columns have a `value`."""
+        ...
+
+
+class LearnMode(Protocol):
+    """How a policy learns."""
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Add the columns that the loss needs and the batch lacks; the batch itself if there are none."""
+        ...
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """One optimiser step on the rows of a batch; scalars to report."""
+        ...
+
+
+class Policy(abc.ABC):
+    """Base of policies. Subclasses build `model`, `optimizer` and the three modes inside `_build`.
+
+    `version` counts the updates of the weights; every row that was collected knows its version.
+
+    Args:
+        observation_space, action_space: Of one environment.
+        seed: Of the initialisation and of everything random inside torch.
+        device: "auto" takes a GPU if there is one.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    collect_mode: ActMode
+    learn_mode: LearnMode
+    eval_mode: ActMode
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        seed: int = 0,
+        device: str = "auto",
+    ) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.device = pick_device(device)
+        self.version = 0
+        self.stream = TorchStream(seed)
+        with self.stream.swapped_in():
+            self._build()
+
+    @abc.abstractmethod
+    def _build(self) -> None:
+        """Make the model, the optimiser and the modes; random numbers come from the policy's stream."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(version={self.version})"
+
+    def modules(self) -> dict[str, nn.Module]:
+        """The networks that a checkpoint holds, by name."""
+        return {"model": self.model}
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """A copy of what acting needs."""
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Networks, optimiser, version and random stream, copied."""
+        return copy.deepcopy(
+            {
+                "version": self.version,
+                "modules": {name: dict(module.state_dict()) for name, module in self.modules().items()},
+                "optimizer": self.optimizer.state_dict(),
+                "stream": self.stream.state_dict(),
+            }
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.version = state["version"]
+        for name, module in self.modules().items():
+            module.load_state_dict(state["modules"][name])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.stream.load_state_dict(state["stream"])
+
+    def tensor(self, obs: Array) -> torch.Tensor:
+        """Observations as float32 on the policy's device."""
+        return torch.from_numpy(obs).to(self.device, torch.float32)
+
+
+@attrs.frozen
+class ValueActing:
+    """Acts on a model's values `[N, A]` of the actions through a wrapper."""
+
+    policy: Policy
+    sample: Any
+
+    @property
+    def draws(self) -> int:
+        return int(self.sample.draws)
+
+    def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
+        with torch.inference_mode():
+            value = self.policy.model(self.policy.tensor(obs)).cpu().numpy()
+        return {"action": self.sample(value, noise, env_steps)}
+
+    def value(self, obs: Array) -> Array:
+        """The value of the best action."""
+        with torch.inference_mode():
+            value: Array = self.policy.model(self.policy.tensor(obs)).max(1).values.cpu().numpy()
+        return value
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a name; "auto" is a GPU if there is one.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device={name!r} is none; take 'auto', 'cpu' or 'cuda'") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={name!r}, but torch {torch.__version__} finds no GPU here; take 'auto' or 'cpu'")
+    return device

@@ -1,0 +1,39 @@
+"""The one place where torch's global generator is used: with a stream's state swapped in, and restored after (D6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+class TorchStream:
+    """A random stream for torch code that can draw from nothing but the global generator.
+
+    Initialisation, dropout and distributions run inside `swapped_in()`.
+
+    State: the generator's; the next block continues where the last one ended.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator()
+        self._generator.manual_seed(seed)
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Run a block on this stream."""
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self._generator.get_state())
+        try:
+            yield
+        finally:
+            self._generator.set_state(torch.get_rng_state())
+            torch.set_rng_state(outside)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["state"])

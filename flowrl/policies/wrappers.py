@@ -1,0 +1,78 @@
+"""Model wrappers: one shared model, several behaviours.
+
+A wrapper turns what a model says about `[N]` observations into the columns of `[N]` actions. They work on host
+arrays, since N is the number of environments that act together. Randomness comes in as `noise`, uniform in
+[0, 1) `[N, draws]`, each row from its environment's own stream, so that actions do not depend on which
+environments act together (D2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@attrs.frozen
+class argmax_sample:
+    """The action of the highest value `[N, A]` among the valid ones. Draws nothing."""
+
+    draws = 0
+
+    def __call__(self, value: Array, noise: Array | None = None, env_steps: int = 0, mask: Array | None = None) -> Array:
+        return (value if mask is None else np.where(mask, value, -np.inf)).argmax(1)
+
+
+@attrs.frozen
+class eps_greedy_sample:
+    """With probability epsilon a valid action at random, else that of the highest value.
+
+    One coin per environment (Q8), from `noise[:, 0]`; `noise[:, 1]` chooses the random action. `epsilon` is
+    a function of the env steps so far (Q7).
+    """
+
+    epsilon: Callable[[int], float]
+    draws = 2
+
+    def __call__(self, value: Array, noise: Array, env_steps: int, mask: Array | None = None) -> Array:
+        greedy = argmax_sample()(value, mask=mask)
+        if mask is None:
+            random = (noise[:, 1] * value.shape[1]).astype(np.int64)
+        else:
+            rank = (noise[:, 1] * mask.sum(1)).astype(np.int64)[:, None]
+            random = (mask.cumsum(1) > rank).argmax(1)
+        return np.where(noise[:, 0] < self.epsilon(env_steps), random, greedy)
+
+
+@attrs.frozen
+class multinomial_sample:
+    """An action with probability proportional to exp(log-probability), by inversion of `noise[:, 0]`."""
+
+    draws = 1
+
+    def __call__(self, logp: Array, noise: Array, env_steps: int = 0) -> Array:
+        bounds = np.exp(logp).cumsum(1)
+        # Scaled by the last bound: rounding must not leave a gap above it.
+        action: Array = (bounds > noise[:, :1] * bounds[:, -1:]).argmax(1)
+        return action
+
+
+@attrs.frozen
+class linear_schedule:
+    """From `start` to `end` over `steps` env steps, then constant.
+
+    >>> epsilon = linear_schedule(1.0, 0.1, 100)
+    >>> [round(epsilon(step), 2) for step in (0, 50, 100, 1000)]
+    [1.0, 0.55, 0.1, 0.1]
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def __call__(self, env_steps: int) -> float:
+        return self.start + (self.end - self.start) * min(1.0, env_steps / max(1, self.steps))

@@ -1,0 +1,41 @@
+"""Evaluating a policy: whole episodes in its eval mode, in environments of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrl.envs import Episode, make_manager
+from flowrl.policies import Policy
+from flowrl.rollout.noise import NoiseStreams
+from flowrl.rollout.worker import shares_of
+
+
+def evaluate(
+    policy: Policy, env: Any, *, episodes: int, seed: int, num_envs: int = 25, env_args: dict[str, Any] | None = None
+) -> list[Episode]:
+    """Play `episodes` whole episodes and return them.
+
+    Every environment plays a fixed share of them, which differ by at most one (S2). The environments and the
+    noise follow from `seed` alone, so evaluating changes nothing in training (S3), and two policies that are
+    evaluated with one seed meet the same starts.
+    """
+    with make_manager(env, min(num_envs, episodes), env_args) as manager:
+        manager.launch(seed)
+        noise = NoiseStreams(seed, manager.num_envs, policy.eval_mode.draws)
+        missing = shares_of(episodes, manager.num_envs)
+        played: list[Episode] = []
+        while missing.any():
+            manager.step(policy.eval_mode.act(manager.obs, noise.next(), 0)["action"])
+            for episode in manager.drain():
+                if missing[episode.env_id]:
+                    missing[episode.env_id] -= 1
+                    played.append(episode)
+    return played
+
+
+def mean_return(episodes: Sequence[Episode]) -> float:
+    """The mean of the episodes' raw returns (S1)."""
+    return float(np.mean([episode.return_ for episode in episodes]))

@@ -1,0 +1,108 @@
+"""The fragment that a rollout worker fills: columns `[T, N, ...]`, allocated once, written step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrl.data import Batch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Fragment:
+    """Rows of N environments.
+
+    A row on which an environment only reset itself is not written (T1). From the first such row on, every
+    environment has its own cursor; rows past T open the next fragment.
+
+    State: the rows that belong to the next fragment.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._ids = np.arange(num_envs)
+        self._columns: dict[str, Array] = {}
+        self._capacity = 0
+        self._rows = 0  # the highest cursor; every environment's while `_cursor` is None
+        self._cursor: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows that every environment has."""
+        return self._rows if self._cursor is None else int(self._cursor.min())
+
+    def reserve(self, rows: int) -> None:
+        """Make the next allocation fit so many rows."""
+        self._capacity = max(self._capacity, rows)
+
+    def write(self, row: dict[str, Array], acted: np.ndarray[Any, np.dtype[np.bool_]] | None) -> None:
+        """Write one row `[N, ...]` of each column, for the environments that acted (None: all)."""
+        if self._rows >= self._capacity or not self._columns:
+            self._allocate(row)
+        if acted is not None and self._cursor is None and not acted.all():
+            self._cursor = np.full(len(self._ids), self._rows)
+        if self._cursor is None:
+            at = self._rows
+            for name, column in self._columns.items():
+                column[at] = row[name]
+            self._rows += 1
+        else:
+            ids = self._ids if acted is None else self._ids[acted]
+            at_ids = (self._cursor[ids], ids)
+            for name, column in self._columns.items():
+                column[at_ids] = row[name][ids]
+            self._cursor[ids] += 1
+            self._rows = int(self._cursor.max())
+
+    def cut(self, rows: int) -> Batch:
+        """Take the first `rows` rows of every environment out; the batch owns its arrays."""
+        taken = Batch({name: column[:rows] for name, column in self._columns.items()})
+        over = {name: column[rows : self._rows] for name, column in self._columns.items()}
+        self._columns, self._capacity, self._rows = {}, rows, self._rows - rows
+        if self._cursor is not None:
+            self._cursor -= rows
+            if (self._cursor == self._rows).all():
+                self._cursor = None
+        if self._rows:
+            self._restore(over)
+        return taken
+
+    def lengths(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Rows written, by environment."""
+        return np.full(len(self._ids), self._rows) if self._cursor is None else self._cursor.copy()
+
+    def cut_all(self) -> Batch:
+        """Take everything out, also rows that only some environments have: see `lengths`."""
+        taken = Batch({name: column[: self._rows] for name, column in self._columns.items()})
+        self.clear()
+        return taken
+
+    def clear(self) -> None:
+        """Forget what was written."""
+        self._columns, self._rows, self._cursor = {}, 0, None
+
+    def state_dict(self) -> dict[str, Any]:
+        columns = {name: column[: self._rows].copy() for name, column in self._columns.items()} if self._rows else {}
+        cursor = None if self._cursor is None else self._cursor.tolist()
+        return {"columns": columns, "rows": self._rows, "cursor": cursor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.clear()
+        self._rows = state["rows"]
+        self._cursor = None if state["cursor"] is None else np.array(state["cursor"], np.int64)
+        self._restore(state["columns"])
+
+    def _restore(self, columns: dict[str, Array]) -> None:
+        self._capacity = max(self._capacity, self._rows)
+        for name, column in columns.items():
+            self._columns[name] = np.empty((self._capacity, *column.shape[1:]), column.dtype)
+            self._columns[name][: self._rows] = column[: self._rows]
+
+    def _allocate(self, row: dict[str, Array]) -> None:
+        """Room for the rows that were reserved, or for twice as many as there are."""
+        length = max(self._capacity if not self._columns else 2 * self._rows, 1)
+        grown = {name: np.empty((length, *value.shape), value.dtype) for name, value in row.items()}
+        for name, column in self._columns.items():
+            grown[name][: self._rows] = column[: self._rows]
+        self._columns, self._capacity = grown, length

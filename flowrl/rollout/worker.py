@@ -1,0 +1,156 @@
+"""RolloutWorker: a policy acting in environments, giving columnar fragments of experience."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrl.data import Batch
+from flowrl.envs import Episode, Manager
+from flowrl.host import PlanHost
+from flowrl.policies import Policy
+from flowrl.rollout.fragment import Fragment
+from flowrl.rollout.noise import NoiseStreams
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class RolloutWorker(PlanHost):
+    """Acts in the environments of one manager with a policy's collect mode.
+
+    `sample` gives `[T, N, ...]` columns: obs, what the mode's `act` gives (action, perhaps logp and value), reward
+    (raw), terminated, truncated, next_obs (the true one where an episode ended, T2, T6), next_value where
+    there is a value, and the provenance of every row: policy_version, worker, env_id, episode_id, t.
+
+    Args:
+        manager: Environments, not launched yet.
+        policy: Shared with whoever trains it, in this process.
+        seed: Of the environments and of the action noise.
+        index: Of this worker among others.
+
+    State: environments, mid-episode; rows of the next fragment; noise streams; the number of env steps.
+    """
+
+    def __init__(self, manager: Manager, policy: Policy, *, seed: int, index: int = 0) -> None:
+        super().__init__()
+        self.manager, self.policy, self.index = manager, policy, index
+        self.env_steps = 0
+        env_seed, noise_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(2, np.uint64))
+        manager.launch(env_seed >> 1)
+        self._ids = np.arange(manager.num_envs)
+        self._fragment = Fragment(manager.num_envs)
+        self._noise = NoiseStreams(noise_seed, manager.num_envs, policy.collect_mode.draws)
+
+    def __repr__(self) -> str:
+        return f"RolloutWorker({self.manager.num_envs} environments)"
+
+    def sample(self, steps: int | None = None, *, episodes: int | None = None) -> Batch:
+        """Collect `steps` steps of each environment, `[steps, N, ...]`; running episodes go on next time (T7).
+
+        With `episodes` instead: so many whole episodes, begun afresh, `[T, episodes, ...]` with T the length
+        of the longest and a `mask` column that is False on the padding. Every environment contributes as many
+        as any other, or one more, so that short episodes are not over-represented (S2).
+
+        Raises:
+            ValueError: neither or both are given, or less than 1.
+        """
+        if (steps is None) == (episodes is None) or (steps or episodes or 0) < 1:
+            raise ValueError(f"sample needs steps >= 1 or episodes >= 1, got steps={steps}, episodes={episodes}")
+        if episodes is not None:
+            return self._whole_episodes(episodes)
+        assert steps is not None
+        self._fragment.reserve(steps)
+        while self._fragment.rows < steps:
+            self._step()
+        return self._with_provenance(self._fragment.cut(steps), self._ids)
+
+    def episodes(self) -> list[Episode]:
+        """The episodes that ended since this was last asked."""
+        return self.manager.drain()
+
+    def reset_policy(self, policy: Policy) -> None:
+        """Act with another policy from now on."""
+        self.policy = policy
+
+    def reset_env(self, seed: int | None = None) -> None:
+        """Cut the running episodes and begin new ones, from new streams of seeds if `seed` is given."""
+        self.manager.reset(seed)
+        self._fragment.clear()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.manager.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "manager": self.manager.state_dict(),
+            "fragment": self._fragment.state_dict(),
+            "noise": self._noise.state_dict(),
+            "env_steps": self.env_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.manager.load_state_dict(state["manager"])
+        self._fragment.load_state_dict(state["fragment"])
+        self._noise.load_state_dict(state["noise"])
+        self.env_steps = state["env_steps"]
+
+    def _step(self) -> None:
+        """One step of all environments, into the fragment."""
+        manager = self.manager
+        obs = manager.obs
+        row = self.policy.collect_mode.act(obs, self._noise.next(), self.env_steps)
+        row["obs"] = obs
+        row["episode_id"], row["t"] = manager.episode_id.copy(), manager.t.copy()  # the step changes them
+        row["next_obs"], row["reward"], row["terminated"], row["truncated"], acted = manager.step(row["action"])
+        row["policy_version"] = np.full(len(self._ids), self.policy.version)
+        self._fragment.write(row, acted)
+        self.env_steps += len(self._ids) if acted is None else int(acted.sum())
+
+    def _with_provenance(self, batch: Batch, env_ids: Array) -> Batch:
+        """Add what is known only of the whole: `env_ids [N]` of the columns, and the values arrived in."""
+        shape = batch.reward.shape
+        batch["env_id"] = np.broadcast_to(env_ids, shape)
+        batch["worker"] = np.broadcast_to(np.int64(self.index), shape)
+        if "value" in batch:
+            # value[t + 1] inside an episode; one more forward only where an episode or the fragment ends.
+            ends = batch.terminated | batch.truncated
+            ends[-1] = True
+            next_value = np.empty_like(batch.value)
+            next_value[:-1] = batch.value[1:]
+            next_value[ends] = self.policy.collect_mode.value(batch.next_obs[ends])
+            batch["next_value"] = next_value
+        return batch
+
+    def _whole_episodes(self, episodes: int) -> Batch:
+        if self.manager.t.any() or self._fragment.rows:
+            self.reset_env()
+        shares = shares_of(episodes, len(self._ids))
+        first = self.manager.episode_id.copy()
+        while (self.manager.episode_id - first < shares).any():
+            self._step()
+        written, rows = self._fragment.lengths(), self._fragment.cut_all()
+        pieces = []
+        for env_id in self._ids:
+            ids = rows.episode_id[: written[env_id], env_id]
+            for episode in range(first[env_id], first[env_id] + shares[env_id]):
+                pieces.append((env_id, np.flatnonzero(ids == episode)))
+        longest = max(len(piece) for _, piece in pieces)
+        padded = Batch({name: np.zeros((longest, episodes, *c.shape[2:]), c.dtype) for name, c in rows.items()})
+        padded["mask"] = np.zeros((longest, episodes), np.bool_)
+        for column, (env_id, piece) in enumerate(pieces):
+            padded.mask[: len(piece), column] = True
+            for name, values in rows.items():
+                padded[name][: len(piece), column] = values[piece, env_id]
+        self.reset_env()  # what some environments went on with is no whole episode
+        return self._with_provenance(padded, np.array([env_id for env_id, _ in pieces]))
+
+
+def shares_of(episodes: int, num_envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many of the episodes each environment plays: they differ by at most one (S2).
+
+    >>> shares_of(12, 5).tolist()
+    [3, 3, 2, 2, 2]
+    """
+    return np.array([len(part) for part in np.array_split(np.arange(episodes), num_envs)])

@@ -1,0 +1,106 @@
+"""WorkerSet: which policy acts in which environments, and where. A run starts it (F1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+
+from flowrl.context import Context
+from flowrl.envs import make_env, make_manager
+from flowrl.errors import ConfigError
+from flowrl.policies import Policy
+from flowrl.rollout.worker import RolloutWorker
+from flowrl.workers import InlineWorker
+
+PolicyFactory = Callable[[gymnasium.Space[Any], gymnasium.Space[Any]], Policy]
+
+
+class WorkerSet:
+    """A policy and the workers that act with it.
+
+    Args:
+        env: A gymnasium id, "module:factory", a callable, or a vector environment.
+        policy: Called with the observation and the action space; what it returns is shared by acting and
+            learning, as `policy`.
+        num_workers: 0 samples in this process.
+        envs_per_worker: Environments of each worker.
+        env_args: Keyword arguments for the environment.
+        seed: Of the environments and the action noise; follows from the run's seed if not given.
+
+    Raises:
+        ConfigError: an unknown environment, or spaces that the policy cannot serve.
+
+    State: that of the worker (environments mid-episode, noise); the policy is a resource of its own.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        policy: PolicyFactory,
+        *,
+        num_workers: int = 0,
+        envs_per_worker: int = 8,
+        env_args: dict[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if num_workers != 0:
+            raise ConfigError(f"num_workers={num_workers}: workers in other processes come later; 0 samples in this one")
+        if envs_per_worker < 1:
+            raise ConfigError(f"envs_per_worker={envs_per_worker}: a worker needs at least one environment")
+        self.env, self.env_args, self.seed = env, dict(env_args or {}), seed
+        self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            spaces = env.single_observation_space, env.single_action_space
+        else:
+            with_spaces = make_env(env, self.env_args)
+            spaces = with_spaces.observation_space, with_spaces.action_space
+            with_spaces.close()
+        self._policy_factory, self._spaces = policy, spaces
+        self.policy = self.new_policy()
+        self.members: list[InlineWorker] = []
+
+    def __repr__(self) -> str:
+        return f"{self.num_workers} workers of {self.envs_per_worker} {self.env}"
+
+    def new_policy(self) -> Policy:
+        """A policy like the one the workers share, as it is before any learning."""
+        return self._policy_factory(*self._spaces)
+
+    @property
+    def resources(self) -> list[Any]:
+        """What a checkpoint holds besides: the policy."""
+        return [self.policy]
+
+    @property
+    def local(self) -> RolloutWorker:
+        """The worker of this process; there once a run has started the set."""
+        worker: RolloutWorker = self.members[0].target
+        return worker
+
+    def start(self, context: Context) -> None:
+        """Make the environments, unless an earlier run did: then they go on where they were."""
+        if not self.members:
+            seed = context.seed("workers") if self.seed is None else self.seed
+            manager = make_manager(self.env, self.envs_per_worker, self.env_args)
+            self.members = [InlineWorker(RolloutWorker(manager, self.policy, seed=seed))]
+
+    def close(self) -> None:
+        """Close the environments."""
+        for worker in self.members:
+            worker.target.close()
+        self.members = []
+
+    def __enter__(self) -> WorkerSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"workers": [worker.target.state_dict() for worker in self.members]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for worker, saved in zip(self.members, state["workers"]):
+            worker.target.load_state_dict(saved)

@@ -1,0 +1,21 @@
+"""Operators for looking into a running plan."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from flowrl.operator import describe, pure
+
+Item = TypeVar("Item")
+
+
+@pure
+def debug_print(item: Item) -> Item:
+    """Print what an item looks like, and pass it on.
+
+    >>> debug_print({"loss": 0.5})
+    dict(loss: float)
+    {'loss': 0.5}
+    """
+    print(describe(item), flush=True)
+    return item

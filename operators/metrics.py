@@ -1,0 +1,96 @@
+"""The end of a plan: results."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from flowrl.context import Context
+from flowrl.operator import context, operator, state
+from flowrl.plan import Plan
+
+if TYPE_CHECKING:
+    from flowrl.rollout import WorkerSet
+
+log = logging.getLogger("flowrl")
+
+#: The episodes over which `episode_return` and `episode_length` are averaged.
+RECENT_EPISODES = 100
+#: Env steps without a finished episode after which the log says so (T10).
+LONG_WITHOUT_EPISODE = 100_000
+
+#: Keys of a result that depend on the clock; all others follow from the seed.
+CLOCK_KEYS = ("seconds", "steps_per_second")
+
+
+@operator
+class Report:
+    """Learner's scalars -> a result every `every` env steps.
+
+    A result has the run's counters by their names; `episodes` finished so far; `episode_return` (raw, S1) and
+    `episode_length`, means of the last 100, None before the first; `ratio`, the rows sampled per row inserted
+    since the last result; the means of the learner's scalars since then; `seconds` since the run was opened
+    and `steps_per_second` since the last result.
+
+    Emits: nothing or one dict for an item. State: recent episodes, sums since the last result.
+    """
+
+    every: int = attrs.field(validator=attrs.validators.ge(1))
+    context: Context = context()
+    recent: dict[str, deque[float]] = state(factory=lambda: {})
+    episodes: int = state(default=0)
+    last: dict[str, int] = state(factory=dict)
+    last_episode: int = state(default=0)
+    sums: dict[str, tuple[float, int]] = state(factory=dict)
+    _opened: float = attrs.field(factory=clock, init=False, repr=False)
+    _reported: float = attrs.field(factory=clock, init=False, repr=False)
+
+    def __call__(self, scalars: Any) -> list[dict[str, Any]]:
+        if isinstance(scalars, dict):
+            for name, value in scalars.items():
+                total, count = self.sums.get(name, (0.0, 0))
+                self.sums[name] = (total + value, count + 1)
+        env_steps = self.context.counters.get("env_steps", 0)
+        if env_steps - self.last.get("env_steps", 0) < self.every:
+            return []
+        return [self.result()]
+
+    def result(self) -> dict[str, Any]:
+        """The result as of now; sums begin anew."""
+        counters, now = dict(self.context.counters), clock()
+        since = {unit: n - self.last.get(unit, 0) for unit, n in counters.items()}
+        self._take_episodes(counters.get("env_steps", 0))
+        result: dict[str, Any] = {**counters, "episodes": self.episodes}
+        for name, values in self.recent.items():
+            result[name] = float(np.mean(values)) if values else None
+        if since.get("inserted"):
+            result["ratio"] = since.get("sampled", 0) / since["inserted"]
+        result |= {name: total / count for name, (total, count) in self.sums.items()}
+        result["seconds"] = now - self._opened
+        result["steps_per_second"] = since.get("env_steps", 0) / max(now - self._reported, 1e-9)
+        self.last, self.sums, self._reported = counters, {}, now
+        return result
+
+    def _take_episodes(self, env_steps: int) -> None:
+        for name in ("episode_return", "episode_length"):
+            values = self.context.ledger.drain(name)
+            self.recent.setdefault(name, deque(maxlen=RECENT_EPISODES)).extend(values)
+            if name == "episode_return" and values:
+                self.episodes += len(values)
+                self.last_episode = env_steps
+        if env_steps - self.last_episode >= LONG_WITHOUT_EPISODE:
+            log.warning("no episode has ended in %d env steps", env_steps - self.last_episode)
+            self.last_episode = env_steps
+
+
+def StandardMetricsReporting(train_op: Plan, workers: WorkerSet, config: Any) -> Plan:
+    """The usual end of an algorithm: a stream of results, one every `config["report_every"]` env steps.
+
+    See `Report` for what a result holds.
+    """
+    return train_op.combine(Report(config["report_every"]))

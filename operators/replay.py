@@ -1,0 +1,61 @@
+"""Storing experience and drawing from it again."""
+
+from __future__ import annotations
+
+import attrs
+
+from flowrl.context import Context
+from flowrl.data import Batch, ReplayBuffer
+from flowrl.operator import context, operator
+from flowrl.plan import Plan
+from flowrl.stages import BLOCKED, Signal
+
+
+@operator
+class StoreToReplay:
+    """Adds each batch `[T, N, ...]` or `[B, ...]` to a buffer and passes it on.
+
+    Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows).
+    """
+
+    buffer: ReplayBuffer
+    context: Context = context()
+    _waits_with: int = attrs.field(default=0, init=False, repr=False)
+
+    def ready(self, batch: Batch) -> bool:
+        self._waits_with = batch.rows
+        return self.buffer.can_insert(batch.rows)
+
+    def why(self) -> str:
+        return self.buffer.why_insert(self._waits_with)
+
+    def __call__(self, batch: Batch) -> Batch:
+        self.buffer.add(batch)
+        self.context.count("inserted", batch.rows)
+        return batch
+
+
+@operator
+class Sampled:
+    """Source of batches `[batch_size, ...]` drawn from a buffer.
+
+    Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows).
+    """
+
+    buffer: ReplayBuffer
+    batch_size: int
+    context: Context = context()
+
+    def pull(self) -> Batch | Signal:
+        if not self.buffer.can_sample(self.batch_size):
+            return BLOCKED
+        self.context.count("sampled", self.batch_size)
+        return self.buffer.sample(self.batch_size)
+
+    def why(self) -> str:
+        return self.buffer.why_sample(self.batch_size)
+
+
+def Replay(buffer: ReplayBuffer, batch_size: int = 32) -> Plan:
+    """Batches `[batch_size, ...]` drawn from a buffer, for ever. See `Sampled`."""
+    return Plan(Sampled(buffer, batch_size), name="Replay")

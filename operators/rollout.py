@@ -1,0 +1,70 @@
+"""Experience from rollout workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from flowrl.context import Context
+from flowrl.data import Batch
+from flowrl.errors import PlanError
+from flowrl.operator import context, operator
+from flowrl.plan import Plan, from_workers
+
+if TYPE_CHECKING:
+    from flowrl.rollout import WorkerSet
+
+
+@operator
+class Rollouts:
+    """Source on a worker of its fragments `[steps, N, ...]`.
+
+    Counts: env_steps. Records: episode_return and episode_length of every episode that ended.
+    """
+
+    steps: int
+    context: Context = context()
+
+    def pull(self) -> Batch:
+        worker = self.context.worker
+        batch: Batch = worker.sample(self.steps)
+        self.context.count("env_steps", batch.rows)
+        for episode in worker.episodes():
+            self.context.record("episode_return", episode.return_)
+            self.context.record("episode_length", episode.length)
+        return batch
+
+
+def ParallelRollouts(
+    workers: WorkerSet,
+    mode: Literal["bulk_sync", "async", "raw"] = "bulk_sync",
+    in_flight: int = 1,
+    *,
+    steps: int = 32,
+) -> Plan:
+    """Experience of all workers as a stream of batches `[steps, N, ...]`.
+
+    Args:
+        workers: Who acts.
+        mode: "bulk_sync": one fragment of every worker at a time, joined along the environments; bit-exact.
+            "async": fragments as they are ready. "raw": the stream stays on the workers, for operators that
+            should run there; end it with `gather_sync()` or `gather_async()`.
+        in_flight: Requests to each worker at a time, in async mode.
+        steps: Steps of each environment in a fragment.
+
+    Counts: env_steps.
+    """
+    if steps < 1:
+        raise PlanError(f"ParallelRollouts needs steps >= 1, got {steps}")
+    raw = from_workers(workers, Rollouts(steps))
+    if mode == "raw":
+        return raw
+    if mode == "async":
+        return raw.gather_async(in_flight)
+    if mode == "bulk_sync":
+        return raw.gather_sync(side_by_side)
+    raise PlanError(f"ParallelRollouts: mode is 'bulk_sync', 'async' or 'raw', got {mode!r}")
+
+
+def side_by_side(fragments: list[Any]) -> Any:
+    """Fragments `[T, N, ...]` of several workers as one, joined along the environments."""
+    return fragments[0] if len(fragments) == 1 else Batch.cat(fragments, axis=1)

@@ -1,0 +1,100 @@
+"""DQN: double Q-learning, dueling networks and n-step returns from a uniform replay buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowrl.config import Configuration
+from flowrl.data import RateLimiter, ReplayBuffer
+from flowrl.operators import (
+    Concurrently,
+    NStep,
+    ParallelRollouts,
+    Replay,
+    StandardMetricsReporting,
+    StoreToReplay,
+    TrainOneStep,
+    UpdateTargetNetwork,
+)
+from flowrl.plan import Plan
+from flowrl.policies import DQNPolicy, linear_schedule
+from flowrl.rollout import WorkerSet
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    """Defaults that solve CartPole-v1 within 50 000 env steps."""
+
+    # The network
+    hidden: tuple[int, ...] = (128, 128)  #: sizes of the hidden layers
+    dueling: bool = True  #: Q = V + A - mean A
+    double: bool = True  #: the online network chooses, the target network judges
+
+    # Learning
+    gamma: float = 0.99  #: discount per step
+    n_step: int = 3  #: steps of a return before it bootstraps
+    learning_rate: float = 1e-3  #: of Adam
+    grad_clip: float | None = 10.0  #: largest norm of the gradient
+    batch_size: int = 128  #: rows of an update
+    target_every: int = 250  #: updates between copies to the target network
+    tau: float = 1.0  #: how far the target network moves then; 1 copies
+
+    # Experience
+    fragment_steps: int = 1  #: steps of each environment between two looks at the learner
+    buffer_size: int = 50_000  #: rows kept
+    learning_starts: int = 1_000  #: rows stored before the first update
+    replay_ratio: float = 64.0  #: rows trained on per row collected
+    epsilon_start: float = 1.0  #: exploration at the beginning
+    epsilon_end: float = 0.04  #: exploration at the end of its schedule
+    epsilon_steps: int = 10_000  #: env steps of the schedule
+    report_every: int = 500  #: env steps between results
+
+
+def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
+    """The policy that acts and learns."""
+    return DQNPolicy(
+        observation_space,
+        action_space,
+        hidden=config.hidden,
+        dueling=config.dueling,
+        double=config.double,
+        gamma=config.gamma,
+        learning_rate=config.learning_rate,
+        grad_clip=config.grad_clip,
+        epsilon=linear_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_steps),
+        seed=config.seed,
+        device=config.device,
+    )
+
+
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
+    limiter = RateLimiter(
+        config.replay_ratio,
+        config.learning_starts,
+        sample_batch=config.batch_size,
+        insert_batch=config.fragment_steps * config.envs_per_worker * config.n_step,
+    )
+    buffer = ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
+
+    # (1) Act, and store n-step transitions.
+    store = (
+        ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+        .for_each(NStep(config.n_step, config.gamma))
+        .for_each(StoreToReplay(buffer))
+    )
+
+    # (2) Learn from the buffer; the target network follows.
+    train = (
+        Replay(buffer, config.batch_size)
+        .for_each(TrainOneStep(workers))
+        .for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
+    )
+
+    # (3) Both in turn; what comes out are the learner's results.
+    train_op = Concurrently(
+        {"store": store, "train": train}, mode="round_robin", output_indexes=["train"], round_robin_weights=[1, "*"]
+    )
+    return StandardMetricsReporting(train_op, workers, config)

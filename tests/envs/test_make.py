@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
+
+from flowrl.envs import EnvManager, VectorEnvManager, make_env, make_manager
+from flowrl.envs.wrappers import layers
+from flowrl.errors import ConfigError
+from tests.clock_envs import TERMINATED, ClockEnv
+
+
+def factory(length: int = 3) -> ClockEnv:
+    return ClockEnv(0, [(length, TERMINATED)])
+
+
+def make_vector(num_envs: int) -> Any:
+    return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
+
+
+def broken(length: int = 3) -> ClockEnv:
+    raise TypeError("a mistake of its own")
+
+
+def test_an_id_is_made_without_the_wrappers_that_cost_time() -> None:
+    env = make_env("CartPole-v1", {"max_episode_steps": 7})
+    assert not any(isinstance(layer, OrderEnforcing | PassiveEnvChecker) for layer in layers(env))
+    env.reset(seed=0)
+    assert isinstance(env, gymnasium.wrappers.TimeLimit)
+    env.unwrapped.theta_threshold_radians = 100  # type: ignore[attr-defined]
+    assert [env.step(k % 2)[3] for k in range(7)] == [False] * 6 + [True]
+
+
+def test_the_passive_checker_can_be_asked_for() -> None:
+    env = make_env("CartPole-v1", {"disable_env_checker": False})
+    assert any(isinstance(layer, PassiveEnvChecker) for layer in layers(env))
+
+
+@pytest.mark.parametrize(
+    "spec", [factory, "tests.envs.test_make:factory", "gymnasium.envs.classic_control:CartPole-v1"]
+)
+def test_what_names_an_environment(spec: Any) -> None:
+    assert isinstance(make_env(spec), gymnasium.Env)
+    with make_manager(spec, 2) as manager:
+        assert isinstance(manager, EnvManager)
+        manager.launch(0)
+        assert manager.num_envs == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("CartPool-v1", "no environment 'CartPool-v1' in gymnasium: did you mean 'CartPole-v1'"),
+        ("CartPole-v7", "did you mean 'CartPole-v1'.*There are: CartPole-v0, CartPole-v1$"),
+        ("nothing like it", "cannot make 'nothing like it': Malformed"),
+        ("Nowhere/Zzqx-v0", "no environment 'Nowhere/Zzqx-v0' in gymnasium: there are none"),
+        ("no_such_module:thing", "'no_such_module:thing': No module named 'no_such_module'"),
+        ("tests.envs.test_make:factoy", "no environment 'factoy': did you mean 'factory'"),
+        (3, "3 is no environment"),
+        (factory(), "is one environment: pass a callable"),
+        (dict, "dict made a dict, expected a gymnasium.Env"),
+    ],
+)
+def test_what_names_none(spec: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_env(spec)
+    with pytest.raises(ConfigError, match=message):
+        make_manager(spec, 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "args", "message"),
+    [
+        ("CartPole-v1", {"sutton_barto": True}, "env_args 'sutton_barto': did you mean 'sutton_barto_reward'"),
+        ("CartPole-v1", {"max_episode_steps": -2}, "refuses env_args .*positive"),
+        (factory, {"lenght": 3}, "factory refuses env_args 'lenght': did you mean 'length'"),
+        ("tests.envs.test_make:factory", {"lenght": 3}, "refuses env_args 'lenght': did you mean 'length'"),
+        (broken, {"length": 3}, "refuses env_args .*a mistake of its own"),
+    ],
+)
+def test_bad_arguments(spec: Any, args: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_env(spec, args)
+
+
+def test_a_factorys_own_error_keeps_its_type() -> None:
+    with pytest.raises(TypeError, match="a mistake of its own"):
+        make_env(broken)
+
+
+def test_outdated_versions_warn() -> None:
+    with pytest.warns(DeprecationWarning, match="out of date"):
+        make_env("CartPole-v0")
+
+
+@pytest.mark.parametrize(
+    "spec", [make_vector, lambda: make_vector(4), CartPoleVectorEnv, "tests.envs.test_make:make_vector"]
+)
+def test_factories_of_vector_environments(spec: Any) -> None:
+    with make_manager(spec, 4) as manager:
+        assert isinstance(manager, VectorEnvManager)
+        assert manager.num_envs == 4
+
+
+def test_a_vector_environment_of_another_size_is_refused() -> None:
+    env = make_vector(3)
+    assert make_manager(env, 3).num_envs == 3
+    with pytest.raises(ConfigError, match="holds 3 environments, but num_envs=2"):
+        make_manager(env, 2)
+    with pytest.raises(ConfigError, match="come too late"):
+        make_manager(env, 3, {"max_episode_steps": 3})
+
+
+@pytest.mark.parametrize("num_envs", [0, -1])
+def test_no_environments(num_envs: int) -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        make_manager("CartPole-v1", num_envs)
+
+
+def test_environments_are_closed_when_a_later_one_fails() -> None:
+    made: list[ClockEnv] = []
+
+    def make() -> ClockEnv:
+        if len(made) == 2:
+            raise RuntimeError("no more")
+        made.append(factory())
+        return made[-1]
+
+    with pytest.raises(RuntimeError, match="no more"):
+        make_manager(make, 3)
+    assert [env.closed for env in made] == [1, 1]
+
+
+def test_importing_loads_neither_torch_nor_ray() -> None:
+    code = "import sys, flowrl.envs; print(sorted({'torch', 'ray'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
