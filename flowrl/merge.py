@@ -53,10 +53,10 @@ class Concurrent(Merge):
 
     def step(self) -> Any:
         while True:
-            if all(self.ended[i] for i in self.output_indexes):
-                return DONE
             i = self.turn
             if self.ended[i]:
+                if all(self.ended[i] for i in self.output_indexes):
+                    return DONE
                 self._next()
                 continue
             if not self.begun:
@@ -68,7 +68,8 @@ class Concurrent(Merge):
             item = self.inputs[i].step()
             if item.__class__ is not Signal:
                 self.credit[i] -= 1
-                self._idle.clear()
+                if self._idle:
+                    self._idle.clear()
                 if self.mode == "async" or self.credit[i] < 1:
                     self._next()
                 if i not in self.output_indexes:
@@ -85,6 +86,8 @@ class Concurrent(Merge):
             if item is DONE:
                 self.ended[i] = True
                 self.inputs[i].release()
+                if all(self.ended[i] for i in self.output_indexes):
+                    return DONE
             else:
                 self._idle[i] = item
             self.credit[i] %= 1  # a turn that could not be used is not made up for later

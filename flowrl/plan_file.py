@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-import importlib.util
 import sys
 import traceback
 from pathlib import Path
@@ -43,12 +42,27 @@ class PlanFile:
         """The workers and the plan over them; no worker starts (F1). The caller closes the workers.
 
         Raises:
-            ConfigError: no such environment, or one that the policy cannot act in.
+            ConfigError: no such environment, one that the policy cannot act in, or a value of the
+                configuration that the policy or an operator refuses.
             PlanError: the plan cannot be built, or `execution_plan` returns something else.
         """
+        try:
+            workers = self._workers(config)
+            try:
+                plan = self.module.execution_plan(workers, config)
+                if not isinstance(plan, Plan):
+                    raise PlanError(f"{self.path}: execution_plan returned a {type(plan).__name__}, expected a Plan")
+            except BaseException:
+                workers.close()
+                raise
+        except ValueError as error:  # how operators and buffers refuse an argument
+            raise ConfigError(f"{self.path}: {_where(error, self.path)}{error}") from error
+        return workers, plan
+
+    def _workers(self, config: Configuration) -> WorkerSet:
         from flowrl.rollout import WorkerSet
 
-        workers = WorkerSet(
+        return WorkerSet(
             env=config.env,
             policy=lambda observation_space, action_space: self.module.policy(config, observation_space, action_space),
             num_workers=config.num_workers,
@@ -56,14 +70,6 @@ class PlanFile:
             env_args=config.env_args,
             seed=config.seed,
         )
-        try:
-            plan = self.module.execution_plan(workers, config)
-            if not isinstance(plan, Plan):
-                raise PlanError(f"{self.path}: execution_plan returned a {type(plan).__name__}, expected a Plan")
-        except BaseException:
-            workers.close()
-            raise
-        return workers, plan
 
 
 def builtin_plans() -> dict[str, str]:
@@ -129,19 +135,19 @@ def _import(path: Path) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    digest = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]
-    name = f"flowrl_plan_{path.stem}_{digest}"
+    text = path.read_bytes()
+    name = f"flowrl_plan_{path.stem}_{hashlib.sha256(str(path).encode() + text).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_loader(name, importlib.machinery.SourceFileLoader(name, str(path)))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(path)
     # Its neighbours can be imported, as when it is run as a script; last, so that they hide nothing.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    sys.modules[name] = module
+    sys.modules[name] = module  # where annotations are resolved
     try:
-        spec.loader.exec_module(module)
+        # Not through a loader, which would leave its __pycache__ beside the user's file.
+        exec(compile(text, str(path), "exec"), vars(module))
     except BaseException:
         del sys.modules[name]
         raise
@@ -149,8 +155,9 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _where(error: BaseException, path: Path) -> str:
-    """The line of the plan file where its import failed; a syntax error says it itself."""
+    """The line of the plan file that failed; a syntax error says it itself."""
     if isinstance(error, SyntaxError):
         return ""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path]
     return f"line {lines[-1]}: " if lines else ""

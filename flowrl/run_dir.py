@@ -33,36 +33,40 @@ class RunDirectory:
     """
 
     path: Path
+    plan_file: PlanFile
+    config_text: str = attrs.field(repr=False)
     _metrics: TextIO | None = attrs.field(default=None, init=False, repr=False)
 
     @classmethod
-    def choose(cls, plan: str, env: str, seed: int, out: str | Path | None = None) -> RunDirectory:
+    def choose(cls, plan_file: PlanFile, config: Configuration, out: str | Path | None = None) -> RunDirectory:
         """`out`, or runs/PLAN-ENV-SEED-YYYYmmdd-HHMMSS with an ordinal if that is there already.
 
         Raises:
-            ConfigError: `out` is a file, or a directory that holds something.
+            ConfigError: `out` is a file or a directory that holds something, or the configuration holds what
+                JSON cannot.
         """
+        text = config_text(config)
         if out is not None:
             path = Path(out)
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 what = "is not empty" if path.is_dir() else "is a file"
                 raise ConfigError(f"{path} {what}; a run gets a new directory")
-            return cls(path)
-        slug = re.sub(r"[^\w.-]+", "_", env).strip("._") or "env"
-        base = Path("runs") / f"{plan}-{slug}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
+            return cls(path, plan_file, text)
+        slug = re.sub(r"[^\w.-]+", "_", config.env).strip("._") or "env"
+        base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         path, ordinal = base, 1
         while path.exists():
             ordinal += 1
             path = base.with_name(f"{base.name}-{ordinal}")
-        return cls(path)
+        return cls(path, plan_file, text)
 
-    def create(self, plan_file: PlanFile, config: Configuration, explained: str, command: Sequence[str]) -> None:
+    def create(self, explained: str, command: Sequence[str]) -> None:
         """Make the directory and write what is known before the run.
 
         Raises:
-            ConfigError: it cannot be made, or the configuration holds what JSON cannot.
+            ConfigError: it cannot be made.
         """
-        text = config_text(config)
+        plan_file = self.plan_file
         about = {
             "plan": plan_file.name,
             "path": str(plan_file.path),
@@ -73,7 +77,7 @@ class RunDirectory:
         }
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write(self.path / "config.json", text)
+            write(self.path / "config.json", self.config_text)
             write(self.path / "run.json", json.dumps(about, indent=2) + "\n")
             write(self.path / "plan.txt", explained + "\n")
             write(self.path / "plan.py", plan_file.text)

@@ -145,6 +145,9 @@ class Generated:
             close()
 
 
+_MAPS, _FILTERS = "maps", "filters"
+
+
 class Chain(Stage):
     """Linear operators, one item at a time through all of them (the Transform primitive, fused).
 
@@ -160,7 +163,7 @@ class Chain(Stage):
         self.held = 0
         self.flushed = 0  # operators that were told that their input ended
         self.since: tuple[str, Link, float] | None = None  # blocked or starved since
-        ops = tuple((link.op, _needs_care(link), link) for link in links)
+        ops = tuple((link.op, _how(link), link) for link in links)
         self.tails = [ops[i:] for i in range(len(ops) + 1)]
         self.stoppers = [(i, link.op) for i, link in enumerate(links) if hasattr(link.op, "done")]
 
@@ -192,18 +195,24 @@ class Chain(Stage):
         """Send an item through the operators from `index` on."""
         link = self.link
         try:
-            for function, care, link in self.tails[index]:
-                if care:
+            for function, how, link in self.tails[index]:
+                if how is _MAPS:
+                    item = function(item)
+                elif how is _FILTERS:
+                    if not function(item):
+                        link.busy += clock() - now
+                        link.items += 1
+                        return WORKED
+                else:
                     item = self._push_with_care(link, item)
                     if item.__class__ is Signal:
                         return item
                     now = clock()
-                else:
-                    item = function(item)
-                    done = clock()
-                    link.busy += done - now
-                    link.items += 1
-                    now = done
+                    continue
+                done = clock()
+                link.busy += done - now
+                link.items += 1
+                now = done
         except BaseException as error:
             verdict = link.judge(error, item)
             if link.pure and verdict != "skip":
@@ -214,7 +223,7 @@ class Chain(Stage):
         return item
 
     def _push_with_care(self, link: Link, item: Any) -> Any:
-        """One operator that may filter, hold, multiply or end; an item for the next one, or a signal."""
+        """One operator that may hold its item or give several; an item for the next one, or a signal."""
         start = clock()
         op, verb = link.op, link.verb
         if hasattr(op, "ready") and not op.ready(item):
@@ -224,12 +233,13 @@ class Chain(Stage):
             return BLOCKED
         if self.since is not None:
             self._woken(start)
+        outputs: deque[Any]
         if verb == "combine":
             outputs = deque(op(item))
         elif verb == "filter":
-            outputs = deque((item,)) if op(item) else deque()
+            outputs = deque([item] if op(item) else [])
         else:
-            outputs = deque((op(item),))
+            outputs = deque([op(item)])
         link.busy += clock() - start
         link.items += 1
         if not outputs:
@@ -319,5 +329,8 @@ class Chain(Stage):
         return (after[0] if after else self.chain[-1]).path, "@inputs"
 
 
-def _needs_care(link: Link) -> bool:
-    return link.verb in ("combine", "filter") or hasattr(link.op, "ready")
+def _how(link: Link) -> str:
+    """How an operator is applied: the two cheap ways, or the one that may hold or multiply items."""
+    if link.verb == "combine" or hasattr(link.op, "ready"):
+        return "with care"
+    return _FILTERS if link.verb == "filter" else _MAPS

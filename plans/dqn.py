@@ -38,7 +38,7 @@ class Config(Configuration):
     learning_rate: float = 1e-3  #: of Adam
     grad_clip: float | None = 10.0  #: largest norm of the gradient
     batch_size: int = 128  #: rows of an update
-    target_every: int = 250  #: updates between copies to the target network
+    target_every: int = 100  #: updates between copies to the target network
     tau: float = 1.0  #: how far the target network moves then; 1 copies
 
     # Experience

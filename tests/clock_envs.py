@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from flowrl.envs import Manager
+
 # How episodes end: their lengths in turn (the last one repeats), each with its ending.
 TERMINATED, TRUNCATED, BOTH = "terminated", "truncated", "both"
 End = tuple[int, str]
@@ -106,3 +108,34 @@ def clock_vector(
     """The same environments in gymnasium's SyncVectorEnv, or in what `make` is."""
     fns = [functools.partial(kind, index, ends, noisy) for index, ends in enumerate(table)]
     return make(fns, autoreset_mode=mode, **kwargs)
+
+
+def actions_at(step: int, num_envs: int) -> npt.NDArray[np.int64]:
+    """Another action for every step and environment."""
+    return (np.arange(num_envs) * 100 + step) % 1000
+
+
+def collect(manager: Manager, steps: int, start: int = 0) -> list[list[tuple[Any, ...]]]:
+    """For each environment the rows that count: episode, t, obs, action, reward, terminated, truncated, next_obs."""
+    rows: list[list[tuple[Any, ...]]] = [[] for _ in range(manager.num_envs)]
+    for step in range(start, start + steps):
+        before = manager.obs
+        at = list(zip(manager.episode_id.tolist(), manager.t.tolist()))
+        ready = manager.ready_obs
+        actions = actions_at(step, manager.num_envs)
+        result = manager.step(actions)
+        np.testing.assert_array_equal(manager.done, result.terminated | result.truncated)
+        for i in range(manager.num_envs):
+            if result.acted is None or result.acted[i]:
+                rows[i].append(
+                    (
+                        *(*at[i], before[i].tolist(), int(actions[i]), float(result.reward[i])),
+                        *(bool(result.terminated[i]), bool(result.truncated[i]), result.next_obs[i].tolist()),
+                    )
+                )
+                np.testing.assert_array_equal(ready[i], before[i])
+            else:
+                assert i not in ready
+                flags = (result.terminated[i], result.truncated[i], manager.done[i])
+                assert (result.reward[i], *flags) == (0, False, False, False)
+    return rows

@@ -121,6 +121,10 @@ class Manager(abc.ABC):
         """Puts the environments back; cuts the episodes of those that were not saved, and begins new ones."""
 
     @abc.abstractmethod
+    def _kind(self) -> str:
+        """Which states this manager can go on from."""
+
+    @abc.abstractmethod
     def _close(self) -> None: ...
 
     # What all share.
@@ -181,7 +185,7 @@ class Manager(abc.ABC):
         if self._phase != "running":
             self._refuse("save")
         return {
-            "manager": type(self).__name__,
+            "kind": self._kind(),
             "obs": self.obs.copy(),
             "episode_id": self.episode_id.tolist(),
             "t": self.t.tolist(),
@@ -201,8 +205,8 @@ class Manager(abc.ABC):
         if self._phase == "closed":
             self._refuse("load")
         obs = self._buffers[self._at]
-        if state["manager"] != type(self).__name__:
-            raise CheckpointError(f"the state is that of a {state['manager']}, this is a {type(self).__name__}")
+        if state["kind"] != self._kind():
+            raise CheckpointError(f"the state is that of {state['kind']}, this is {self._kind()}")
         if state["obs"].shape != obs.shape or state["obs"].dtype != obs.dtype:
             raise CheckpointError(
                 f"the state holds observations {state['obs'].dtype}{list(state['obs'].shape)}, environments "

@@ -138,18 +138,18 @@ class EnvManager(Manager):
         return {"envs": [pack(env) for env in self._envs]}
 
     def _load_envs(self, state: dict[str, Any]) -> None:
-        envs, lost = list(self._envs), []
-        for env_id, packed in enumerate(state["envs"]):
-            if packed is None:
-                lost.append(env_id)
-            else:
-                envs[env_id] = unpack(packed, f"environment {env_id}")
-                self._envs[env_id].close()
+        saved = {i: unpack(packed, f"environment {i}") for i, packed in enumerate(state["envs"]) if packed is not None}
+        lost = [env_id for env_id in range(self.num_envs) if env_id not in saved]
+        for env_id in saved:
+            self._envs[env_id].close()
         self._marked = True
-        self._use(envs)
+        self._use([saved.get(env_id, env) for env_id, env in enumerate(self._envs)])
         self._cut(lost)
         for env_id in lost:
             self._begin(env_id, self._buffers[self._at])
+
+    def _kind(self) -> str:
+        return "an EnvManager"
 
     def _close(self) -> None:
         errors = []

@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from flowrl.envs.contract import Episode, Manager, StepResult
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
-from flowrl.errors import CheckpointError, ConfigError, SchemaError
+from flowrl.errors import ConfigError, SchemaError
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
@@ -136,8 +136,8 @@ class VectorEnvManager(Manager):
             if not _masked(source, "episode", env_id):
                 continue
             episode = source["episode"]
-            # A recorder around the whole vector environment writes no inner masks. Under a reset mask that
-            # of gymnasium 1.4 clears all its counts (the inner reset pops the mask): worth nothing.
+            # A recorder around the whole vector environment writes no inner masks; under reset masks its
+            # counts are wrong (see `has_raw_returns`).
             if "_r" not in episode and self._mode is AutoresetMode.DISABLED:
                 continue
             return episode["r"][env_id], episode["l"][env_id]
@@ -195,14 +195,11 @@ class VectorEnvManager(Manager):
     def _save_envs(self) -> dict[str, Any]:
         return {
             "envs": [pack(self._env)],
-            "mode": self._mode.value,
             "pending": self._pending.tolist(),
             "reseed": self._reseed.tolist(),
         }
 
     def _load_envs(self, state: dict[str, Any]) -> None:
-        if state["mode"] != self._mode.value:
-            raise CheckpointError(f"the state was saved in {state['mode']} mode, this is {self._mode.value}")
         packed = state["envs"][0]
         if packed is None:
             self._cut(range(self.num_envs))
@@ -213,6 +210,9 @@ class VectorEnvManager(Manager):
         replaced.close()
         self._pending = np.array(state["pending"], np.bool_)
         self._reseed = np.array(state["reseed"], np.bool_)
+
+    def _kind(self) -> str:
+        return f"a VectorEnvManager in {self._mode.value} mode"
 
     def _close(self) -> None:
         self._env.close()

@@ -10,6 +10,8 @@ import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
 from gymnasium.utils import EzPickle
 from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
     SyncVectorEnv,
     VectorActionWrapper,
     VectorEnv,
@@ -22,10 +24,9 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 from flowrl.errors import CheckpointError
 
 _KEEP_REWARDS = (
-    *(TimeLimit, OrderEnforcing, PassiveEnvChecker, gymnasium.ObservationWrapper, gymnasium.ActionWrapper),
-    *(VectorObservationWrapper, VectorActionWrapper),
+    *(TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, VectorRecordEpisodeStatistics),
+    *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
 )
-_RECORDERS = (RecordEpisodeStatistics, VectorRecordEpisodeStatistics)
 
 
 def layers(env: Any) -> Iterator[Any]:
@@ -45,13 +46,22 @@ def recorder(env: gymnasium.Env[Any, Any]) -> RecordEpisodeStatistics[Any, Any] 
 def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bool:
     """Whether returns are surely the environment's own (S1): nothing below their recorder alters rewards."""
     *wrappers, base = layers(env)
-    recorders = [depth for depth, layer in enumerate(wrappers) if isinstance(layer, _RECORDERS)]
+    singles = base.envs if isinstance(base, SyncVectorEnv) else []
+    if singles and all(recorder(single) and has_raw_returns(single) for single in singles):
+        return True
+    recorders = [depth for depth, layer in enumerate(wrappers) if _is_recorder(layer)]
     below = wrappers[recorders[-1] + 1 :] if recorders else wrappers
-    if not all(isinstance(layer, _KEEP_REWARDS) for layer in below):
+    if isinstance(base, AsyncVectorEnv):  # its environments are out of sight
         return False
-    if isinstance(base, SyncVectorEnv):
-        return all(has_raw_returns(single) for single in base.envs)
-    return not isinstance(base, gymnasium.vector.AsyncVectorEnv)  # its environments are out of sight
+    return all(isinstance(layer, _KEEP_REWARDS) for layer in below) and all(map(has_raw_returns, singles))
+
+
+def _is_recorder(layer: Any) -> bool:
+    if isinstance(layer, VectorRecordEpisodeStatistics):
+        # That of gymnasium 1.4 clears the counts of all environments when a reset mask names some of them: the
+        # reset inside takes the mask out of the options that both are given.
+        return layer.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED
+    return isinstance(layer, RecordEpisodeStatistics)
 
 
 def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

@@ -41,7 +41,8 @@ def dqn_target(
 
     Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
     """
-    assert reward.shape == discount.shape == q_online_t.shape[:1] and q_online_t.shape == q_target_t.shape
+    assert reward.shape == discount.shape == q_online_t.shape[:1]
+    assert q_online_t.shape == q_target_t.shape
     chooser = q_online_t if double else q_target_t
     if mask_t is not None:
         chooser = chooser.masked_fill(~mask_t, -torch.inf)
@@ -102,8 +103,8 @@ class DQNPolicy(Policy):
     def update_target(self, tau: float = 1.0) -> None:
         """target ← tau · online + (1 − tau) · target (Q2)."""
         with torch.no_grad():
-            target, online = list(self.target.parameters()), list(self.model.parameters())
-            torch._foreach_lerp_(target, online, tau)
+            for target, online in zip(self.target.parameters(), self.model.parameters()):
+                target.lerp_(online, tau)
 
 
 @attrs.frozen

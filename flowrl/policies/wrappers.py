@@ -23,8 +23,11 @@ class argmax_sample:
 
     draws = 0
 
-    def __call__(self, value: Array, noise: Array | None = None, env_steps: int = 0, mask: Array | None = None) -> Array:
-        return (value if mask is None else np.where(mask, value, -np.inf)).argmax(1)
+    def __call__(
+        self, value: Array, noise: Array | None = None, env_steps: int = 0, mask: Array | None = None
+    ) -> Array:
+        best: Array = (value if mask is None else np.where(mask, value, -np.inf)).argmax(1)
+        return best
 
 
 @attrs.frozen

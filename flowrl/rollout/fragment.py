@@ -23,7 +23,8 @@ class Fragment:
     def __init__(self, num_envs: int) -> None:
         self._ids = np.arange(num_envs)
         self._columns: dict[str, Array] = {}
-        self._capacity = 0
+        self._room = 0  # rows that the columns can take
+        self._reserved = 1
         self._rows = 0  # the highest cursor; every environment's while `_cursor` is None
         self._cursor: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
@@ -34,11 +35,11 @@ class Fragment:
 
     def reserve(self, rows: int) -> None:
         """Make the next allocation fit so many rows."""
-        self._capacity = max(self._capacity, rows)
+        self._reserved = rows
 
     def write(self, row: dict[str, Array], acted: np.ndarray[Any, np.dtype[np.bool_]] | None) -> None:
         """Write one row `[N, ...]` of each column, for the environments that acted (None: all)."""
-        if self._rows >= self._capacity or not self._columns:
+        if self._rows >= self._room:
             self._allocate(row)
         if acted is not None and self._cursor is None and not acted.all():
             self._cursor = np.full(len(self._ids), self._rows)
@@ -59,7 +60,7 @@ class Fragment:
         """Take the first `rows` rows of every environment out; the batch owns its arrays."""
         taken = Batch({name: column[:rows] for name, column in self._columns.items()})
         over = {name: column[rows : self._rows] for name, column in self._columns.items()}
-        self._columns, self._capacity, self._rows = {}, rows, self._rows - rows
+        self._columns, self._room, self._rows = {}, 0, self._rows - rows
         if self._cursor is not None:
             self._cursor -= rows
             if (self._cursor == self._rows).all():
@@ -80,10 +81,10 @@ class Fragment:
 
     def clear(self) -> None:
         """Forget what was written."""
-        self._columns, self._rows, self._cursor = {}, 0, None
+        self._columns, self._room, self._rows, self._cursor = {}, 0, 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        columns = {name: column[: self._rows].copy() for name, column in self._columns.items()} if self._rows else {}
+        columns = {name: column[: self._rows].copy() for name, column in self._columns.items() if self._rows}
         cursor = None if self._cursor is None else self._cursor.tolist()
         return {"columns": columns, "rows": self._rows, "cursor": cursor}
 
@@ -91,18 +92,19 @@ class Fragment:
         self.clear()
         self._rows = state["rows"]
         self._cursor = None if state["cursor"] is None else np.array(state["cursor"], np.int64)
-        self._restore(state["columns"])
+        if self._rows:
+            self._restore(state["columns"])
 
     def _restore(self, columns: dict[str, Array]) -> None:
-        self._capacity = max(self._capacity, self._rows)
+        self._room = max(self._reserved, self._rows)
         for name, column in columns.items():
-            self._columns[name] = np.empty((self._capacity, *column.shape[1:]), column.dtype)
+            self._columns[name] = np.empty((self._room, *column.shape[1:]), column.dtype)
             self._columns[name][: self._rows] = column[: self._rows]
 
     def _allocate(self, row: dict[str, Array]) -> None:
         """Room for the rows that were reserved, or for twice as many as there are."""
-        length = max(self._capacity if not self._columns else 2 * self._rows, 1)
-        grown = {name: np.empty((length, *value.shape), value.dtype) for name, value in row.items()}
+        self._room = max(self._reserved, 2 * self._rows)
+        grown = {name: np.empty((self._room, *value.shape), value.dtype) for name, value in row.items()}
         for name, column in self._columns.items():
             grown[name][: self._rows] = column[: self._rows]
-        self._columns, self._capacity = grown, length
+        self._columns = grown

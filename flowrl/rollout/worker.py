@@ -134,8 +134,8 @@ class RolloutWorker(PlanHost):
         pieces = []
         for env_id in self._ids:
             ids = rows.episode_id[: written[env_id], env_id]
-            for episode in range(first[env_id], first[env_id] + shares[env_id]):
-                pieces.append((env_id, np.flatnonzero(ids == episode)))
+            wanted = range(first[env_id], first[env_id] + shares[env_id])
+            pieces += [(env_id, np.flatnonzero(ids == episode)) for episode in wanted]
         longest = max(len(piece) for _, piece in pieces)
         padded = Batch({name: np.zeros((longest, episodes, *c.shape[2:]), c.dtype) for name, c in rows.items()})
         padded["mask"] = np.zeros((longest, episodes), np.bool_)

@@ -46,7 +46,7 @@ class WorkerSet:
         seed: int | None = None,
     ) -> None:
         if num_workers != 0:
-            raise ConfigError(f"num_workers={num_workers}: workers in other processes come later; 0 samples in this one")
+            raise ConfigError(f"num_workers={num_workers}: only 0 so far, which samples in this process")
         if envs_per_worker < 1:
             raise ConfigError(f"envs_per_worker={envs_per_worker}: a worker needs at least one environment")
         self.env, self.env_args, self.seed = env, dict(env_args or {}), seed
@@ -62,7 +62,8 @@ class WorkerSet:
         self.members: list[InlineWorker] = []
 
     def __repr__(self) -> str:
-        return f"{self.num_workers} workers of {self.envs_per_worker} {self.env}"
+        where = f"{self.num_workers} workers" if self.num_workers else "this process"
+        return f"{where}, {self.envs_per_worker} x {self.env}"
 
     def new_policy(self) -> Policy:
         """A policy like the one the workers share, as it is before any learning."""

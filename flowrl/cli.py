@@ -1,0 +1,263 @@
+"""The command `flowrl`. Heavy packages are imported when a command runs, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from flowrl import __version__
+from flowrl.errors import ConfigError, FlowError
+
+if TYPE_CHECKING:
+    from flowrl.config import Configuration
+    from flowrl.plan import Plan
+    from flowrl.plan_file import PlanFile
+    from flowrl.progress import Budget
+    from flowrl.rollout import WorkerSet
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+#: Env steps between evaluations where neither the configuration nor a budget in steps says it.
+EVAL_EVERY = 2_500
+
+#: What the commands that build a plan take: they override the configuration of the plan.
+PLAN_OPTIONS = (
+    click.argument("plan"),
+    click.option("--env", metavar="ENV", help="Environment: a gymnasium id or module:factory."),
+    click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it."),
+    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any key of the plan's Config."),
+    click.option("--workers", "num_workers", type=int, metavar="N", help="Processes that sample; 0: this one."),
+    click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments of each."),
+    click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
+    click.option("--config", "config_file", metavar="FILE", help="Values from a .json or .toml file."),
+)
+
+
+class _Count(click.ParamType[int]):
+    """A positive whole number; 5e4 and 50_000 are ways to write one."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = float(value)
+            if number == int(number) and number >= 1:
+                return int(number)
+        except (ValueError, OverflowError):
+            pass
+        self.fail(f"{value!r} is not a whole number of at least 1.", param, ctx)
+
+
+class _Positive(click.ParamType[float]):
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            if float(value) > 0:
+                return float(value)
+        except ValueError:
+            pass
+        self.fail(f"{value!r} is not a number above 0.", param, ctx)
+
+
+class BadInput(click.ClickException):
+    """What was asked for cannot be done; said in one message, before any work."""
+
+    exit_code = 2
+
+
+class _Commands(click.Group):
+    """The group of commands: errors in what the user gave end with code 2, Ctrl-C with 130."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        command = ["flowrl", *args]
+        context = super().make_context(info_name, args, parent, **extra)
+        context.meta["flowrl.command"] = command
+        return context
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FlowError as error:
+            raise BadInput(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted before the run began", err=True)
+            ctx.exit(130)
+
+
+def _plan_options(command: _Command) -> _Command:
+    for option in reversed(PLAN_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="flowrl")
+def cli() -> None:
+    """Reinforcement learning as lazy dataflow plans."""
+
+
+@cli.command()
+@_plan_options
+@click.option("--stop-return", "goal", type=float, metavar="R", help="Goal: mean return of an evaluation, confirmed.")
+@click.option("--stop-steps", "steps", type=_Count(), metavar="N", help="Budget in env steps.")
+@click.option("--stop-seconds", "seconds", type=_Positive(), metavar="S", help="Budget in seconds.")
+@click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
+@click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
+@click.option("--quiet", is_flag=True, help="Print only how it ended.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    plan: str,
+    goal: float | None,
+    steps: int | None,
+    seconds: float | None,
+    taps: tuple[str, ...],
+    out: str | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Run PLAN, the name of a built-in plan or a file.
+
+    Ends with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
+    budget ended before the goal, and 130 after Ctrl-C.
+    """
+    import attrs
+
+    from flowrl.operators.evaluate import save_weights
+    from flowrl.progress import Budget
+    from flowrl.run_dir import RunDirectory
+    from flowrl.session import Session
+
+    plan_file, config = _configured(plan, **options)
+    budget = Budget(goal, steps, seconds)
+    config = attrs.evolve(config, eval_every=_eval_every(config, budget))
+    directory = RunDirectory.choose(plan_file, config, out)
+    workers, built = plan_file.build(config)
+    try:
+        complete = _tapped(_with_end(built, workers, config, budget, directory.path / "policy.pt"), taps)
+        title = f"{plan_file.name} {config.env} seed {config.seed}"
+        save = partial(save_weights, workers.policy)
+        code = Session(complete, config.seed, title, directory, budget, save).run(
+            ctx.meta["flowrl.command"], quiet=quiet
+        )
+    finally:
+        workers.close()
+    ctx.exit(code)
+
+
+@cli.command()
+@_plan_options
+def explain(plan: str, **options: Any) -> None:
+    """Show PLAN as a tree, without running it."""
+    plan_file, config = _configured(plan, **options)
+    workers, built = plan_file.build(config)
+    workers.close()
+    click.echo(built.explain())
+
+
+@cli.command(name="list")
+def list_plans() -> None:
+    """List the built-in plans."""
+    from flowrl.plan_file import builtin_plans
+
+    plans = builtin_plans()
+    width = max(map(len, plans), default=0)
+    for name, doc in plans.items():
+        click.echo(f"{name:<{width}}  {doc}")
+
+
+def _configured(
+    plan: str, settings: tuple[str, ...], env_args: tuple[str, ...], config_file: str | None, **options: Any
+) -> tuple[PlanFile, Configuration]:
+    """The plan file, and its configuration: defaults, then the file, then --set, then the options."""
+    from flowrl.config import build_config, load_config_file
+    from flowrl.plan_file import load_plan_file
+
+    plan_file = load_plan_file(plan)
+    base = {} if config_file is None else load_config_file(Path(config_file))
+    chosen = _pairs("--set", settings)
+    direct = {key: value for key, value in options.items() if value is not None}
+    if env_args:
+        earlier = chosen.get("env_args", base.get("env_args", {}))
+        direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}
+    return plan_file, build_config(plan_file.Config, base, chosen, direct)
+
+
+def _eval_every(config: Configuration, budget: Budget) -> int | None:
+    """Env steps between evaluations; None for no evaluation."""
+    every = config.eval_every
+    if every is None and budget.steps is not None:
+        every = max(1, budget.steps // 20)
+    if every is None and (budget.goal is not None or budget.seconds is not None):
+        every = EVAL_EVERY
+    if budget.goal is not None and budget.steps is not None and every is not None and every > budget.steps:
+        raise ConfigError(f"eval_every={every} is beyond --stop-steps {budget.steps}: the goal would never be tested")
+    return every
+
+
+def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Budget, path: Path) -> Plan:
+    """The plan followed by evaluation, confirmation of the goal, and stopping: what the options ask for."""
+    from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
+
+    played = {"episodes": config.eval_episodes, "seed": config.seed}
+    if config.eval_every is not None:
+        plan = _added(plan, Evaluate(workers, every=config.eval_every, save=path, **played), "flowrl run")
+    bounds: dict[str, float] = {}
+    if budget.goal is not None:
+        plan = _added(plan, Confirm(workers, goal=budget.goal, path=path, **played), "flowrl run --stop-return")
+        bounds["confirmed_return"] = budget.goal
+    if budget.steps is not None:
+        bounds["env_steps"] = budget.steps
+    if bounds or budget.seconds is not None:
+        plan = _added(plan, StopWhen(bounds, seconds=budget.seconds), "flowrl run --stop-...")
+    return plan
+
+
+def _added(plan: Plan, op: Any, option: str) -> Plan:
+    """One more operator, whose origin is an option and not a line of somebody's file."""
+    import attrs
+
+    return attrs.evolve(plan.for_each(op), site=option)
+
+
+def _tapped(plan: Plan, taps: tuple[str, ...]) -> Plan:
+    """The plan with a tap that prints behind each named operator; it changes no result (D4)."""
+    from flowrl.operator import describe
+    from flowrl.paths import graph
+
+    for where in taps:
+
+        def show(item: Any, where: str = where) -> None:
+            click.echo(f"{where}: {describe(item)}")
+
+        plan = plan.tap(where, show)
+        for node in graph(plan):
+            if getattr(node.op, "function", None) is show:  # new, so nobody else sees it change
+                object.__setattr__(node, "site", "flowrl run --tap")
+    return plan
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
+    from flowrl.config import parse_value
+
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{option} {text!r}: expected KEY=VALUE")
+        pairs[key.strip()] = parse_value(value)
+    return pairs
+
+
+def main() -> None:
+    """The entry point of the command."""
+    cli(prog_name="flowrl", args=sys.argv[1:])

@@ -1,0 +1,218 @@
+"""What a run shows while it runs: a live line on a terminal, plain lines elsewhere, only its end if quiet."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from time import perf_counter as clock
+from typing import Any, Protocol
+
+import attrs
+import click
+
+#: Plain lines are written about this often over the budget; evaluations always are.
+LINES_PER_BUDGET = 20
+
+#: The result keys that a line shows, in order, with their words and format.
+SHOWN = (
+    ("episode_return", "return {:,.1f}"),
+    ("steps_per_second", "{:,.0f} steps/s"),
+    ("updates", "updates {:,}"),
+    ("ratio", "ratio {:.3g}"),
+)
+
+Result = Mapping[str, Any]
+
+
+@attrs.frozen
+class Budget:
+    """What a run aims at and what it may use; None where there is no bound."""
+
+    goal: float | None = None
+    steps: int | None = None
+    seconds: float | None = None
+
+    def share(self, env_steps: int, seconds: float) -> float | None:
+        """The used part, of whichever bound is nearer; None without bounds."""
+        parts = [env_steps / self.steps] if self.steps else []
+        parts += [seconds / self.seconds] if self.seconds else []
+        return min(1.0, max(parts)) if parts else None
+
+
+class Progress(Protocol):
+    """Shows results as they come; a context manager around the run."""
+
+    def report(self, result: Result) -> None: ...
+    def __enter__(self) -> Progress: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def progress(title: str, budget: Budget, *, quiet: bool = False) -> Progress:
+    """The display that suits standard output; rich is imported for a terminal only."""
+    if quiet:
+        return Quiet()
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        return Live(title, budget)
+    return Lines(budget)
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def report(self, result: Result) -> None:
+        pass
+
+    def __enter__(self) -> Quiet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@attrs.define
+class Lines:
+    """A plain line for every evaluation, and else one per 5 % of the budget, or per result without one.
+
+    >>> lines = Lines(Budget(steps=1000), say=print)
+    >>> for steps in (10, 20, 60):
+    ...     lines.report({"env_steps": steps, "episode_return": 9.5})
+    10 steps  return 9.5
+    60 steps  return 9.5
+    """
+
+    budget: Budget
+    say: Callable[[str], None] = click.echo
+    _next: int = attrs.field(default=0, init=False)
+    _best: float | None = attrs.field(default=None, init=False)
+    _started: float = attrs.field(factory=clock, init=False)
+
+    def report(self, result: Result) -> None:
+        share = self.budget.share(_number(result, "env_steps"), clock() - self._started)
+        due = share is None or int(share * LINES_PER_BUDGET) >= self._next
+        evaluated = result.get("eval_return") is not None
+        if not (due or evaluated):
+            return
+        if share is not None:
+            self._next = int(share * LINES_PER_BUDGET) + 1
+        best = evaluated and (self._best is None or result["eval_return"] > self._best)
+        if best:
+            self._best = result["eval_return"]
+        self.say("  ".join([steps_text(result), *evaluation_texts(result, best), *shown_texts(result)]))
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Live:
+    """Two lines that are drawn anew as results come, and above them a line for every evaluation."""
+
+    def __init__(self, title: str, budget: Budget) -> None:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self.title, self.budget = title, budget
+        self.started = clock()
+        self.result: Result = {}
+        self.evaluation: Result = {}
+        self.console = Console(highlight=False)
+        # Drawn by rich's own thread, so that the clock goes on during an evaluation.
+        self.live = RichLive(get_renderable=self.draw, console=self.console, refresh_per_second=4, transient=True)
+        self.lines = Lines(Budget(), say=lambda text: self.console.print(text, markup=False, soft_wrap=True))
+
+    def report(self, result: Result) -> None:
+        self.result = result
+        if result.get("eval_return") is not None:
+            self.evaluation = result
+            self.lines.report(result)
+
+    def draw(self) -> Any:
+        """The display of the newest result."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        elapsed = clock() - self.started
+        share = self.budget.share(_number(self.result, "env_steps"), elapsed)
+        head = Table.grid(padding=(0, 2))
+        cells: list[Any] = [Text(self.title, style="bold")]
+        if share is not None:
+            cells.append(ProgressBar(total=1.0, completed=share, width=24))
+        limit = "" if self.budget.steps is None else f" of {self.budget.steps:,}"
+        cells.append(Text(f"{_number(self.result, 'env_steps'):,}{limit} steps"))
+        cells.append(Text(duration(elapsed), style="dim"))
+        head.add_row(*cells)
+        texts = shown_texts(self.result) or ["waiting for the first result"]
+        if "eval_return" in self.evaluation:
+            goal = "" if self.budget.goal is None else f" of {self.budget.goal:,g}"
+            texts.insert(0, f"eval {self.evaluation['eval_return']:,.1f}{goal}")
+        body = Table.grid()
+        body.add_row(head)
+        body.add_row(Text("  ".join(texts)))
+        return body
+
+    def __enter__(self) -> Live:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.live.stop()
+
+
+def summary(
+    outcome: str, result: Result, best: float | None, confirmed: float | None, seconds: float, where: object
+) -> str:
+    """The last line of a run, in words.
+
+    >>> summary("goal", {"env_steps": 23456}, 486.25, 491.0, 61.23, "runs/x")
+    'goal reached: best eval return 486.2 (confirmed 491.0), 23,456 env steps, 1:01, in runs/x'
+    """
+    words = {"goal": "goal reached", "budget": "ended before the goal"}
+    parts = []
+    if best is not None:
+        parts.append(f"best eval return {best:,.1f}" + ("" if confirmed is None else f" (confirmed {confirmed:,.1f})"))
+    elif isinstance(result.get("episode_return"), (int, float)):
+        parts.append(f"return {result['episode_return']:,.1f}")
+    parts.append(f"{_number(result, 'env_steps'):,} env steps")
+    return f"{words.get(outcome, outcome)}: {', '.join([*parts, duration(seconds)])}, in {where}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(4.21), duration(61.23), duration(3723)
+    ('4.2 s', '1:01', '1:02:03')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def steps_text(result: Result) -> str:
+    """How far the run is."""
+    return f"{_number(result, 'env_steps'):,} steps"
+
+
+def evaluation_texts(result: Result, best: bool) -> list[str]:
+    """The scores in a result, if it was evaluated."""
+    texts = []
+    if result.get("eval_return") is not None:
+        texts.append(f"eval {result['eval_return']:,.1f}" + (" (best)" if best else ""))
+    if result.get("confirmed_return") is not None:
+        texts.append(f"confirmed {result['confirmed_return']:,.1f}")
+    return texts
+
+
+def shown_texts(result: Result) -> list[str]:
+    """The usual numbers of a result, those that it has."""
+    return [text.format(result[key]) for key, text in SHOWN if isinstance(result.get(key), (int, float))]
+
+
+def _number(result: Result, key: str) -> int:
+    value = result.get(key)
+    return int(value) if isinstance(value, (int, float)) else 0

@@ -1,0 +1,116 @@
+"""Results, evaluation inside a plan, and when to stop."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl import from_items
+from flowrl.context import Context
+from flowrl.errors import PlanError
+from flowrl.operators import Confirm, Evaluate, Report, StopWhen, debug_print
+from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE
+from flowrl.policies import DQNPolicy
+from flowrl.rollout import WorkerSet
+
+
+def report_with(context: Context, every: int = 10) -> Report:
+    report = Report(every)
+    report.context = context
+    return report
+
+
+def test_a_result_has_counters_recent_episodes_and_mean_scalars() -> None:
+    """F12, S1: counters by unit; means of episodes and of the learner's scalars since the last result."""
+    context = Context()
+    report = report_with(context)
+    assert report({"loss": 1.0}) == []
+    context.count("env_steps", 12)
+    context.count("inserted", 4)
+    context.count("sampled", 8)
+    context.record("episode_return", 1.0, 3.0)
+    context.record("episode_length", 5, 7)
+    (result,) = report({"loss": 2.0})
+    assert all(result.pop(key) >= 0 for key in CLOCK_KEYS)
+    assert result == {
+        "env_steps": 12,
+        "inserted": 4,
+        "sampled": 8,
+        "episodes": 2,
+        "episode_return": 2.0,
+        "episode_length": 6.0,
+        "ratio": 2.0,
+        "loss": 1.5,
+    }
+    context.count("env_steps", 10)
+    (result,) = report({"loss": 5.0})
+    assert (result["loss"], result["episodes"], result["episode_return"]) == (5.0, 2, 2.0)
+
+
+def test_before_the_first_episode_there_is_no_return() -> None:
+    """T10: None, not zero; and after a long time without one the log says so."""
+    context = Context()
+    context.count("env_steps", 10)
+    (result,) = report_with(context)(None)
+    assert result["episode_return"] is None
+    assert result["episodes"] == 0
+
+
+def test_a_long_time_without_an_episode_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """T10."""
+    context = Context()
+    context.count("env_steps", LONG_WITHOUT_EPISODE)
+    with caplog.at_level(logging.WARNING, "flowrl"):
+        report_with(context)(None)
+    assert "no episode has ended in 100000 env steps" in caplog.text
+
+
+def test_stop_when_a_bound_is_reached() -> None:
+    results = [{"env_steps": n, "eval_return": score} for n, score in [(1, None), (2, 5.0), (3, 9.0), (4, 9.0)]]
+    assert list(from_items(results).for_each(StopWhen({"eval_return": 9}))) == results[:3]
+    assert list(from_items(results).for_each(StopWhen({"confirmed_return": 9, "env_steps": 2}))) == results[:2]
+    assert list(from_items(results).for_each(StopWhen({}, seconds=0))) == results[:1]
+
+
+@pytest.fixture
+def workers() -> WorkerSet:
+    return WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(8,), device="cpu"))
+
+
+def test_evaluate_when_due(workers: WorkerSet, tmp_path: Path) -> None:
+    """S6, S3: the first result of every period; the best policy's weights are saved; nothing else changes."""
+    evaluate = Evaluate(workers, every=10, episodes=4, save=tmp_path / "policy.pt")
+    before = torch.get_rng_state()
+    out = [evaluate({"env_steps": n}) for n in (3, 12, 15, 20, 41, 49)]
+    assert ["eval_return" in result for result in out] == [False, True, False, True, True, False]
+    assert out[1]["eval_return"] == out[3]["eval_return"] == evaluate.best, "the same policy meets the same starts"
+    assert torch.equal(before, torch.get_rng_state())
+    assert (tmp_path / "policy.pt").exists()
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds(workers: WorkerSet, tmp_path: Path) -> None:
+    """S6: what is judged is the file, not the policy that goes on learning."""
+    path = tmp_path / "policy.pt"
+    result = Evaluate(workers, every=1, episodes=8, save=path)({"env_steps": 1})
+    confirm = Confirm(workers, goal=0.0, path=path, episodes=8)
+    with torch.no_grad():
+        for parameter in workers.policy.model.parameters():
+            parameter.fill_(float("nan"))
+    first, second = confirm(result)["confirmed_return"], confirm(result)["confirmed_return"]
+    assert np.isfinite(first)
+    assert first != second, "each try has fresh seeds"
+    assert "confirmed_return" not in Confirm(workers, goal=1e9, path=path)(result)
+    with pytest.raises(PlanError, match="no saved policy"):
+        Confirm(workers, goal=0.0, path=tmp_path / "none.pt")(result)
+
+
+def test_debug_print_shows_shapes_and_passes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    item: Any = {"obs": np.zeros((2, 3), np.float32), "n": 1}
+    assert debug_print(item) is item
+    assert capsys.readouterr().out == "dict(obs: float32[2, 3], n: int)\n"

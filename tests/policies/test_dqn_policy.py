@@ -1,0 +1,143 @@
+"""The DQN loss against a loop, and the policy's modes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.policies import DQNPolicy
+from flowrl.policies.dqn import dqn_target
+from flowrl.policies.networks import QNetwork
+from flowrl.policies.policy import pick_device
+from flowrl.policies.streams import TorchStream
+from flowrl.testing import same
+
+OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+ACTIONS = gymnasium.spaces.Discrete(3)
+
+
+def make(**kwargs: Any) -> DQNPolicy:
+    return DQNPolicy(OBSERVATIONS, ACTIONS, **{"hidden": (16,), "seed": 3, **kwargs})
+
+
+def rows(n: int = 32, seed: int = 0) -> Batch:
+    draw = np.random.default_rng(seed)
+    return Batch(
+        obs=draw.normal(size=(n, 4)).astype(np.float32),
+        action=draw.integers(3, size=n),
+        reward=draw.normal(size=n),
+        next_obs=draw.normal(size=(n, 4)).astype(np.float32),
+        terminated=draw.random(n) < 0.3,
+        truncated=draw.random(n) < 0.3,
+    )
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_target_against_a_loop(double: bool, masked: bool) -> None:
+    """Q1: action from the online net, value from the target net; invalid actions masked in both."""
+    draw = torch.Generator().manual_seed(1)
+    reward, discount = torch.rand(50, generator=draw), torch.rand(50, generator=draw)
+    online, target = torch.rand(50, 4, generator=draw), torch.rand(50, 4, generator=draw)
+    mask = torch.rand(50, 4, generator=draw) < 0.5
+    mask[:, 0] = True
+    got = dqn_target(reward, discount, online, target, double=double, mask_t=mask if masked else None)
+    for b in range(50):
+        valid = [a for a in range(4) if mask[b, a] or not masked]
+        best = max(valid, key=lambda a: float((online if double else target)[b, a]))
+        assert got[b] == pytest.approx(float(reward[b] + discount[b] * target[b, best]))
+
+
+def test_dueling_subtracts_the_mean_over_valid_actions() -> None:
+    """Q3: Q = V + A - mean A."""
+    with TorchStream(0).swapped_in():
+        net = QNetwork(4, 3, (8,), dueling=True)
+    obs, mask = torch.ones(1, 4), torch.tensor([[True, False, True]])
+    hidden = net.trunk(obs)
+    assert net.value is not None
+    advantage, value = net.advantage(hidden)[0], net.value(hidden)[0, 0]
+    torch.testing.assert_close(net(obs)[0], value + advantage - advantage.mean())
+    torch.testing.assert_close(net(obs, mask)[0], value + advantage - (advantage[0] + advantage[2]) / 2)
+
+
+def test_one_update_is_one_adam_step_on_the_huber_loss() -> None:
+    policy, batch = make(double=True, grad_clip=None), rows()
+    online, target = copy.deepcopy(policy.model), policy.target
+    scalars = policy.learn_mode.update(policy.learn_mode.prepare(batch))
+    losses = []
+    for b in range(len(batch)):
+        obs, next_obs = torch.from_numpy(batch.obs[b : b + 1]), torch.from_numpy(batch.next_obs[b : b + 1])
+        bootstrap = target(next_obs)[0, int(online(next_obs)[0].argmax())].item()
+        y = batch.reward[b] + 0.99 * (not batch.terminated[b]) * bootstrap
+        error = abs(online(obs)[0, int(batch.action[b])].item() - y)
+        losses.append(0.5 * error**2 if error < 1 else error - 0.5)
+    assert scalars["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    step = [float((a - b).detach().abs().max()) for a, b in zip(policy.model.parameters(), online.parameters())]
+    assert max(step) == pytest.approx(policy.learning_rate, rel=1e-2)  # Adam's first step
+    assert policy.version == 1
+
+
+def test_truncated_rows_bootstrap_and_terminated_ones_do_not() -> None:
+    """T4, T6: the discount looks at `terminated` only."""
+    batch = rows().replace(terminated=np.array([True, False] * 16), truncated=np.ones(32, bool))
+    prepared = make(gamma=0.9).learn_mode.prepare(batch)
+    assert prepared.discount.tolist() == pytest.approx([0.0, 0.9] * 16)
+    assert make().learn_mode.prepare(prepared) is prepared
+
+
+def test_target_network_moves_by_tau() -> None:
+    """Q2: target <- tau online + (1 - tau) target."""
+    policy = make()
+    before = copy.deepcopy(list(policy.target.parameters()))
+    policy.learn_mode.update(policy.learn_mode.prepare(rows()))
+    policy.update_target(0.25)
+    for old, new, online in zip(before, policy.target.parameters(), policy.model.parameters()):
+        torch.testing.assert_close(new, 0.75 * old + 0.25 * online)
+    policy.update_target()
+    assert all(torch.equal(a, b) for a, b in zip(policy.target.parameters(), policy.model.parameters()))
+
+
+def test_state_continues_exactly() -> None:
+    """D3, D5: networks, optimiser and version."""
+    policy, other = make(), make(seed=9)
+    policy.learn_mode.update(policy.learn_mode.prepare(rows()))
+    state = policy.state_dict()
+    other.load_state_dict(state)
+    for p in (policy, other):
+        p.learn_mode.update(p.learn_mode.prepare(rows(seed=1)))
+    assert same(policy.state_dict(), other.state_dict())
+    assert not same(policy.state_dict(), state)
+
+
+def test_initialisation_follows_from_the_seed_and_leaves_the_global_generator_alone() -> None:
+    """D6: torch's global generator is swapped in and restored."""
+    before = torch.get_rng_state()
+    assert same(make().state_dict(), make().state_dict())
+    assert not same(make().weights(), make(seed=4).weights())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "message"),
+    [
+        (OBSERVATIONS, gymnasium.spaces.Box(-1, 1, (2,)), "discrete actions"),
+        (OBSERVATIONS, gymnasium.spaces.Discrete(2, start=1), "discrete actions 0"),
+        (gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8), ACTIONS, "vectors of numbers"),
+    ],
+)
+def test_spaces_it_cannot_serve_are_refused(observations: Any, actions: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DQNPolicy(observations, actions)
+
+
+def test_devices() -> None:
+    assert pick_device("cpu").type == "cpu"
+    with pytest.raises(ConfigError, match="'auto', 'cpu' or 'cuda'"):
+        pick_device("gpu0")

@@ -1,0 +1,47 @@
+"""Evaluation: quotas, own seeds, and no trace left in training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flowrl.errors import ConfigError
+from flowrl.rollout import WorkerSet, evaluate, mean_return
+from tests.clock_envs import TERMINATED, Table, clock_envs
+from tests.scripted import ScriptedPolicy
+
+# Environment 0 plays short episodes, environment 1 long ones.
+TABLE: Table = [[(1, TERMINATED)], [(10, TERMINATED)]]
+
+
+def test_every_environment_plays_its_share() -> None:
+    """S2: never the first n to finish; short episodes would be over-represented."""
+    played = evaluate(ScriptedPolicy(), clock_envs(TABLE), episodes=5, seed=0, num_envs=2)
+    assert sorted(episode.length for episode in played) == [1, 1, 1, 10, 10]
+
+
+def test_the_same_seed_meets_the_same_starts() -> None:
+    """S6: fixed evaluation seeds; S1: returns are raw sums of rewards."""
+    policy = ScriptedPolicy(lambda obs, noise, env_steps: (obs[:, 2] > 0).astype(np.int64))
+    first, again, other = (evaluate(policy, "CartPole-v1", episodes=6, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert mean_return(first) == np.mean([episode.length for episode in first])
+
+
+def test_a_policy_acts_in_its_eval_mode() -> None:
+    policy = ScriptedPolicy()
+    policy.collect_mode = None
+    assert len(evaluate(policy, "CartPole-v1", episodes=1, seed=0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"env": "CartPol-v1"}, "CartPole-v1"),
+        ({"envs_per_worker": 0}, "at least one environment"),
+        ({"num_workers": 3}, "num_workers=3"),
+    ],
+)
+def test_bad_worker_sets_are_refused_before_any_work(kwargs: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        WorkerSet(**{"env": "CartPole-v1", "policy": lambda *spaces: ScriptedPolicy(), **kwargs})
