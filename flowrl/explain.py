@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def explain(plan: Plan) -> str:
     width = max(len(head) for head in heads)
     lines = []
     for row, head in zip(rows, heads):
-        detail = "" if row.node is None else f"{row.note:<26}  {row.node.site}"
+        detail = "" if row.node is None else f"{row.note:<28}  {_relative(row.node.site)}"
         lines.append(f"{head:<{width}}  {detail}".rstrip())
     return "\n".join(lines)
 
@@ -76,7 +77,8 @@ def config_of(op: Any) -> str:
         return ways + ("" if len(op.output_indexes) == len(op.names) else f", emits {emits}")
     if not getattr(op, "__flowrl_operator__", False):
         return ""
-    fields = [field for field in attrs.fields(type(op)) if field.init and field.name != "names"]
+    # Every operator near the workers holds them; the source says where they are.
+    fields = [field for field in attrs.fields(type(op)) if field.init and field.name not in ("names", "workers")]
     shown = [(field, getattr(op, field.name)) for field in fields]
     return ", ".join(f"{f.name}={_short(v)}" for f, v in shown if v is not None and v != f.default)
 
@@ -112,7 +114,7 @@ def _rows(plan: Plan, named: dict[int, str]) -> list[_Row]:
 
 def _note(node: Plan) -> str:
     if node.on is not None:
-        return f"on {node.on!r}" if len(repr(node.on)) <= 24 else "on workers"
+        return f"on {node.on!r}"
     if getattr(node.op, "thread", False):
         return "in a thread: not bit-exact"
     if isinstance(node.op, Generated):
@@ -120,6 +122,12 @@ def _note(node: Plan) -> str:
     if isinstance(node.op, Fork):
         return f"at most {node.op.max_lag} items apart"
     return ""
+
+
+def _relative(site: str) -> str:
+    """file:line, from the current folder if the file is below it."""
+    here = os.getcwd() + os.sep
+    return site.removeprefix(here)
 
 
 def _short(value: Any) -> str:

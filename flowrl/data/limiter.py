@@ -59,8 +59,8 @@ class RateLimiter:
     def can_insert(self, inserts: int, samples: int, rows: int) -> bool:
         """Whether `rows` more may be added. Raises ValueError if they are more than `insert_batch`."""
         self.check_insert(rows)
-        # The insert that crosses min_size is safe: nothing was sampled, and slack covers one insert.
-        return inserts < self.min_size or self._ahead(inserts + rows, samples) >= -self._bound
+        # Always so below min_size, also for the insert that crosses it: slack covers one whole insert.
+        return self._ahead(inserts + rows, samples) >= -self._bound
 
     def can_sample(self, inserts: int, samples: int, rows: int) -> bool:
         """Whether `rows` more may be drawn. Raises ValueError if they are more than `sample_batch`."""

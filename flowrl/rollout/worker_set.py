@@ -63,7 +63,7 @@ class WorkerSet:
 
     def __repr__(self) -> str:
         where = f"{self.num_workers} workers" if self.num_workers else "this process"
-        return f"{where}, {self.envs_per_worker} x {self.env}"
+        return f"{where}: {self.envs_per_worker} x {self.env}"
 
     def new_policy(self) -> Policy:
         """A policy like the one the workers share, as it is before any learning."""

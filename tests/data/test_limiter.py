@@ -46,7 +46,7 @@ def test_whole_batches_end_up_in_the_ratio():
 def test_below_min_size_inserting_always_and_sampling_never():
     """B8: also the insert that crosses min_size."""
     limiter = RateLimiter(8.0, 10, sample_batch=4, insert_batch=10)
-    assert limiter.can_insert(9, 0, 10)
+    assert all(limiter.can_insert(inserts, 0, 10) for inserts in range(10))
     assert limiter.can_sample(19, 0, 4)
     assert not limiter.can_insert(19, 0, 10)
     assert not limiter.can_sample(9, 0, 1)
@@ -68,6 +68,15 @@ def test_settings_that_could_block_both_sides_are_refused(settings, message):
     """B8: when made, with the reason."""
     with pytest.raises(ValueError, match=message):
         RateLimiter(**{"ratio": 4.0, "min_size": 1, "sample_batch": 32, "insert_batch": 8} | settings)
+
+
+def test_the_bound_itself_is_allowed():
+    """B8: exactly slack rows ahead or behind."""
+    limiter = RateLimiter(4.0, 1000, sample_batch=32, insert_batch=8)
+    assert limiter.can_insert(1000, 0, 8)
+    assert not limiter.can_insert(1001, 0, 8)
+    assert limiter.can_sample(1000, 0, 32)
+    assert not limiter.can_sample(1000, 1, 32)
 
 
 def test_a_slack_computed_in_floats_is_taken():

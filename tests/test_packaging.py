@@ -1,0 +1,55 @@
+"""What is shipped: the wheel, built from the sdist, holds every file and works away from the repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built as a release would: from an sdist of what git would ship."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for name in ("flowrl", "operators", "plans", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        subprocess.run(["cp", "-r", "--no-dereference", str(ROOT / name), str(source)], check=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_no_file_is_missing(wheel: Path) -> None:
+    folders = {"flowrl": ROOT / "flowrl", "flowrl/operators": ROOT / "operators", "flowrl/plans": ROOT / "plans"}
+    expected = {
+        f"{prefix}/{path.relative_to(folder).as_posix()}"
+        for prefix, folder in folders.items()
+        for path in folder.rglob("*.py")
+        if not any(part.is_symlink() for part in [path, *path.parents])
+    }
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+    assert expected - shipped == set()
+    assert "flowrl/py.typed" in shipped
+
+
+def test_a_plan_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Installed without dependencies over this environment's packages, outside the repository."""
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True, timeout=300)
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    where = "import flowrl, flowrl.plans, flowrl.operators as o; print(flowrl.__file__, o.__file__)"
+    found = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert all(path.startswith(str(site)) for path in found.stdout.split())
+    command = [sys.executable, "-m", "flowrl", "run", "dqn", "--stop-steps", "1500", "--out", "run"]
+    command += ["--set", "eval_episodes=2", "--set", "hidden=[16]"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") >= 2
