@@ -103,7 +103,7 @@ def parse_value(text: str) -> Any:
         return int(float(text))  # counts are written like this, and a float field takes an int
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return ast.literal_eval(text.strip())

@@ -30,8 +30,9 @@ class Bell:
     def wait(self, seconds: float) -> bool:
         """Sleep until rung, at most `seconds`; False when nobody rang."""
         rung = self._event.wait(seconds)
-        # Cleared before the next step looks at its futures, so that a ring during that step is not lost.
-        self._event.clear()
+        if rung:  # else a ring since then is still to be heard
+            # Cleared before the next step looks at its futures, so that a ring during that step is not lost.
+            self._event.clear()
         return rung
 
 

@@ -32,10 +32,10 @@ def explain(plan: Plan) -> str:
     """The text tree of a plan: name, configuration, where it runs, the user's line."""
     rows = _rows(plan, paths(plan))
     heads = [_head(row) for row in rows]
-    width = max(len(head) for head in heads)
+    width, note_width = max(map(len, heads)), max(len(row.note) for row in rows)
     lines = []
     for row, head in zip(rows, heads):
-        detail = "" if row.node is None else f"{row.note:<28}  {_relative(row.node.site)}"
+        detail = "" if row.node is None else f"{row.note:<{note_width}}  {_relative(row.node.site)}"
         lines.append(f"{head:<{width}}  {detail}".rstrip())
     return "\n".join(lines)
 
@@ -114,7 +114,7 @@ def _rows(plan: Plan, named: dict[int, str]) -> list[_Row]:
 
 def _note(node: Plan) -> str:
     if node.on is not None:
-        return f"on {node.on!r}"
+        return repr(node.on)
     if getattr(node.op, "thread", False):
         return "in a thread: not bit-exact"
     if isinstance(node.op, Generated):

@@ -15,6 +15,9 @@ log = logging.getLogger("flowrl")
 #: How often `on_error="retry"` tries one item before it gives up.
 MAX_ATTEMPTS = 3
 
+#: In place of the item where an operator has none: a source, or a request to a worker.
+NO_ITEM: Any = object()
+
 ErrorPolicy = Literal["stop", "skip", "retry"]
 
 
@@ -33,34 +36,51 @@ class Link:
     busy: float = 0.0
     starved: float = 0.0
     blocked: float = 0.0
-    _failed_item: int = -1
-    _attempts: int = 0
+    _attempts: dict[Any, int] = attrs.field(factory=dict)
 
     @property
     def pure(self) -> bool:
         return bool(getattr(self.op, "pure", False)) or self.verb in ("source", "call")
 
-    def judge(self, error: BaseException, item: Any) -> str:
+    def judge(self, error: BaseException, item: Any = NO_ITEM, request: Any = None) -> str:
         """What becomes of an error at this operator: "raise", "skip" the item or "retry" it.
 
-        The error keeps its type and gains one note (F9).
+        The error keeps its type and gains one note (F9). `request` names what is tried, where that is not one item after another; see `succeeded`.
         """
         number = self.items + self.skipped + 1
-        seen = "" if self.verb == "source" else f", input {describe(item)}"
+        seen = "" if item is NO_ITEM else f", input {describe(item)}"
         note = f"in operator {self.path} ({self.site}), item {number}{seen}"
-        if not any(n.startswith("in operator ") for n in getattr(error, "__notes__", ())):
+        if not judged(error):
             error.add_note(note)
-        if not isinstance(error, Exception) or self.on_error == "stop":
-            return "raise"
-        if self.on_error == "skip":
-            self.skipped += 1
+        verdict = self._verdict(error, item, number if request is None else request)
+        if verdict == "skip" or (verdict == "raise" and not self.pure):
+            self.skipped += 1  # left out also if the run goes on after the error
+        if verdict == "skip":
             self.context.count("skipped_items")
             log.warning("skipped: %r %s", error, note)
-            return "skip"
-        self._attempts = self._attempts + 1 if self._failed_item == number else 1
-        self._failed_item = number
-        if not self.pure or self._attempts >= MAX_ATTEMPTS:
+        elif verdict == "retry":
+            self.context.count("retried_items")
+            log.warning("retried: %r %s", error, note)
+        return verdict
+
+    def succeeded(self, request: Any) -> None:
+        """A request that may have failed before was answered."""
+        self._attempts.pop(request, None)
+
+    def _verdict(self, error: BaseException, item: Any, attempt: Any) -> str:
+        if not isinstance(error, Exception) or self.on_error == "stop":
             return "raise"
-        self.context.count("retried_items")
-        log.warning("retried: %r %s", error, note)
+        if self.on_error == "skip" and item is not NO_ITEM:
+            return "skip"
+        if not self.pure:
+            return "raise"
+        tried = self._attempts.pop(attempt, 0) + 1
+        if tried >= MAX_ATTEMPTS:
+            return "raise"
+        self._attempts[attempt] = tried
         return "retry"
+
+
+def judged(error: BaseException) -> bool:
+    """Has an operator, maybe one on a worker, judged this error already?"""
+    return any(note.startswith("in operator ") for note in getattr(error, "__notes__", ()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections import deque
 from typing import Any, Literal
 
@@ -20,25 +22,22 @@ class Merge(Stage):
     names: tuple[str, ...]
 
     def stuck(self) -> list[str]:
-        lines = []
-        for name, stage in zip(self.names, self.inputs):
-            lines += [f"branch {name}: {line}" for line in stage.stuck()] or [f"branch {name}: has ended"]
-        return lines
+        return [f"branch {name}: {line}" for i, name in enumerate(self.names) for line in self.reasons(i)]
 
-
-def _zeros(merge: Any) -> list[Any]:
-    return [0] * len(merge.names)
+    def reasons(self, branch: int) -> list[str]:
+        """What one branch waits for or is blocked by."""
+        return self.inputs[branch].stuck()
 
 
 @operator
 class Concurrent(Merge):
     """One item a turn from each branch (`round_robin`), or from each branch that is ready (`async`).
 
-    In a round robin a branch gets `credit += weight` a turn and emits its whole part. A WAITING branch is
-    waited for and a BLOCKED one skipped, so the order depends on nothing but the plan. In async mode, and
-    for the weight "*" (what is ready, at most 100), a WAITING branch is passed over.
+    In a round robin the turns of a branch with weight w have given floor(turns * w) items: [1, 0.5] gives
+    a a b. A WAITING branch is waited for and a BLOCKED one skipped, so the order depends on nothing but the
+    plan. In async mode, and for the weight "*" (what is ready, at most 100), a WAITING branch is passed over.
 
-    State: whose turn it is, the credits, which branches have ended.
+    State: whose turn it is and what is left of it, the turns begun, which branches have ended.
     """
 
     names: tuple[str, ...]
@@ -46,38 +45,34 @@ class Concurrent(Merge):
     weights: tuple[float | str, ...]
     output_indexes: tuple[int, ...]
     turn: int = state(default=0)
-    begun: bool = state(default=False)
-    credit: list[float] = state(default=attrs.Factory(_zeros, takes_self=True))
-    ended: list[bool] = state(default=attrs.Factory(_zeros, takes_self=True))
-    _idle: dict[int, Signal] = attrs.field(factory=dict, init=False, repr=False)
+    left: int = state(default=-1)  # items the branch may still give in this turn, -1 before it begins
+    turns: list[int] = state(default=attrs.Factory(lambda self: [0 for _ in self.names], takes_self=True))
+    ended: list[bool] = state(default=attrs.Factory(lambda self: [False for _ in self.names], takes_self=True))
 
     def step(self) -> Any:
+        idle: dict[int, Signal] = {}  # branches that could not go on since anything happened
         while True:
             i = self.turn
             if self.ended[i]:
-                if all(self.ended[i] for i in self.output_indexes):
+                if all(self.ended[k] for k in self.output_indexes):
                     return DONE
                 self._next()
                 continue
-            if not self.begun:
-                self.begun = True
-                self.credit[i] = STAR if self.weights[i] == "*" else self.credit[i] + float(self.weights[i])
-            if self.credit[i] < 1:
+            if self.left < 0:
+                self.left = self._share(i)
+            if self.left == 0:
                 self._next()
                 continue
             item = self.inputs[i].step()
             if item.__class__ is not Signal:
-                self.credit[i] -= 1
-                if self._idle:
-                    self._idle.clear()
-                if self.mode == "async" or self.credit[i] < 1:
+                self.left -= 1
+                if self.left == 0:
                     self._next()
                 if i not in self.output_indexes:
                     return WORKED
                 self.link.items += 1
                 return item
             if item is WORKED:
-                self._idle.clear()
                 if self.mode == "async":
                     self._next()
                 return WORKED
@@ -86,20 +81,31 @@ class Concurrent(Merge):
             if item is DONE:
                 self.ended[i] = True
                 self.inputs[i].release()
-                if all(self.ended[i] for i in self.output_indexes):
+                if all(self.ended[k] for k in self.output_indexes):
                     return DONE
+                idle.clear()  # the end of a branch may be what another one was blocked by
             else:
-                self._idle[i] = item
-            self.credit[i] %= 1  # a turn that could not be used is not made up for later
-            self._next()
-            if self._idle and all(i in self._idle or ended for i, ended in enumerate(self.ended)):
-                waiting = WAITING in self._idle.values()
-                self._idle.clear()
-                return WAITING if waiting else BLOCKED
+                idle[i] = item
+            self._next()  # a turn that could not be used is not made up for later
+            if idle and all(k in idle or ended for k, ended in enumerate(self.ended)):
+                return WAITING if WAITING in idle.values() else BLOCKED
+
+    def _share(self, branch: int) -> int:
+        """How many items the next turn of a branch gives."""
+        weight = self.weights[branch]
+        if isinstance(weight, str):
+            return STAR
+        # From the number of turns, so that rounding errors do not add up.
+        begun = self.turns[branch]
+        self.turns[branch] += 1
+        return math.floor((begun + 1) * weight) - math.floor(begun * weight)
 
     def _next(self) -> None:
         self.turn = (self.turn + 1) % len(self.names)
-        self.begun = False
+        self.left = -1
+
+    def reasons(self, branch: int) -> list[str]:
+        return ["has ended"] if self.ended[branch] else self.inputs[branch].stuck()
 
 
 @operator
@@ -148,25 +154,29 @@ class Fork(Stage):
     )
     # Readers that are not part of the plan, or that nobody pulls any more, hold up nobody.
     reading: list[bool] = state(default=attrs.Factory(lambda self: [False] * self.readers, takes_self=True))
+    # One reader may be in the thread of a prefetch while the others are not.
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
 
     def read(self, reader: int) -> Any:
-        if self.queues[reader]:
-            return self.queues[reader].popleft()
-        others = [queue for i, queue in enumerate(self.queues) if i != reader and self.reading[i]]
-        if any(len(queue) >= self.max_lag for queue in others):
-            return BLOCKED
-        item = self.inputs[0].step()
-        if item.__class__ is not Signal:
-            self.link.items += 1
-            for queue in others:
-                queue.append(item)
-        return item
+        with self._lock:
+            if self.queues[reader]:
+                return self.queues[reader].popleft()
+            others = [queue for i, queue in enumerate(self.queues) if i != reader and self.reading[i]]
+            if any(len(queue) >= self.max_lag for queue in others):
+                return BLOCKED
+            item = self.inputs[0].step()
+            if item.__class__ is not Signal:
+                self.link.items += 1
+                for queue in others:
+                    queue.append(item)
+            return item
 
     def leave(self, reader: int) -> None:
-        self.reading[reader] = False
-        self.queues[reader].clear()
-        if not any(self.reading):
-            self.release()
+        with self._lock:
+            self.reading[reader] = False
+            self.queues[reader].clear()
+            if not any(self.reading):
+                self.release()
 
     def stuck(self) -> list[str]:
         full = [i for i, queue in enumerate(self.queues) if len(queue) >= self.max_lag]

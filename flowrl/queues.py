@@ -69,8 +69,14 @@ class Queue:
 
     def close(self) -> None:
         """One producer has ended."""
-        self._ended += 1
+        with self._room:
+            self._ended += 1
         self._bell.ring()
+
+    def stop(self) -> None:
+        """The run is closed: what is in the queue stays, and producers may start anew."""
+        with self._room:
+            self._ended = 0
 
     def state_dict(self) -> dict[str, Any]:
         with self._room:

@@ -85,7 +85,7 @@ class Source(Stage):
         try:
             item = link.op.pull()
         except BaseException as error:
-            if link.judge(error, None) == "raise":
+            if link.judge(error) == "raise":
                 raise
             return WORKED
         link.busy += clock() - start
@@ -94,7 +94,7 @@ class Source(Stage):
         return item
 
     def stuck(self) -> list[str]:
-        return [f"{self.link.path}: {self.link.op.why()}"] if hasattr(self.link.op, "why") else []
+        return [_why(self.link)]
 
     def close(self) -> None:
         close = getattr(self.link.op, "close", None)
@@ -130,13 +130,17 @@ class Generated:
     _iterator: Iterator[Any] | None = attrs.field(default=None, init=False, repr=False)
 
     def pull(self) -> Any:
-        if self._iterator is None:
-            self._iterator = iter(self.function())
-            for _ in range(self.consumed):
-                next(self._iterator, None)
-        for item in self._iterator:
-            self.consumed += 1
-            return item
+        try:
+            if self._iterator is None:
+                self._iterator = iter(self.function())
+                for _ in range(self.consumed):
+                    next(self._iterator, None)
+            for item in self._iterator:
+                self.consumed += 1
+                return item
+        except BaseException:
+            self._iterator = None  # a generator that raised has ended: to try again is to begin anew
+            raise
         return DONE
 
     def close(self) -> None:
@@ -275,7 +279,15 @@ class Chain(Stage):
         while self.flushed < len(self.chain):
             link = self.chain[self.flushed]
             self.flushed += 1
-            rest: list[Any] = getattr(link.op, "finish", list)()
+            try:
+                rest = list(getattr(link.op, "finish", list)())
+            except BaseException as error:
+                verdict = link.judge(error)
+                if link.pure:
+                    self.flushed -= 1
+                if verdict == "raise":
+                    raise
+                return WORKED
             if rest:
                 self.backlog[self.flushed].extend(rest)
                 self.held += len(rest)
@@ -284,8 +296,7 @@ class Chain(Stage):
 
     def stuck(self) -> list[str]:
         if self.since is not None and self.since[0] == "blocked":
-            link = self.since[1]
-            return [f"{link.path}: {link.op.why()}"]
+            return [_why(self.since[1])]
         return super().stuck()
 
     def links(self) -> list[Link]:
@@ -299,7 +310,7 @@ class Chain(Stage):
                 entry["@finished"] = True
             if entry:
                 saved[link.path] = entry
-        for i, waiting in enumerate(self.backlog):
+        for i, waiting in reversed(list(enumerate(self.backlog))):  # the deepest first, as they will go on
             if waiting:
                 path, key = self._keeper(i)
                 saved.setdefault(path, {}).setdefault(key, []).extend(copy.deepcopy(list(waiting)))
@@ -334,3 +345,8 @@ def _how(link: Link) -> str:
     if link.verb == "combine" or hasattr(link.op, "ready"):
         return "with care"
     return _FILTERS if link.verb == "filter" else _MAPS
+
+
+def _why(link: Link) -> str:
+    """In words, what an operator waits for."""
+    return f"{link.path}: {link.op.why() if hasattr(link.op, 'why') else 'it is not ready'}"

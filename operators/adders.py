@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.columns import IDENTITY
+from flowrl.data.columns import episode_breaks
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import operator, state
 from flowrl.returns import n_step
@@ -22,7 +22,8 @@ class NStep:
     column (obs, action, provenance ...) is that of its first step.
 
     Where the columns `worker` and `env_id` are there, streams from several workers may take turns; where
-    `episode_id` is, a window also stops where it changes (an environment that was lost and made anew).
+    `episode_id` and `t` are, a window also stops where an episode was lost (its worker died, it was reset).
+    Padded steps (`mask` 0) start no window.
 
     Emits: a row once its window is complete or its episode ended; time-major by the window's start, then by
         environment. A fragment that completes no window gives a batch of 0 rows.
@@ -55,7 +56,9 @@ class NStep:
         _check(batch)
         if self.n == 1 or not batch["reward"].shape[0]:
             terminated = np.asarray(batch["terminated"])
-            return batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)).flat()
+            one = batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)).flat()
+            padded = "mask" in one and not np.all(one["mask"])
+            return one[np.flatnonzero(one["mask"])] if padded else one
         key, rows, before = _stream(batch), batch.to_numpy(), 0
         tail = self.tails.get(key)
         if tail is not None:
@@ -78,9 +81,7 @@ class NStep:
         length, envs = reward.shape
         flagged = (terminated != 0) | (rows["truncated"] != 0)
         ended = flagged.copy()
-        for name in IDENTITY:
-            if name in rows:
-                ended[:-1] |= rows[name][1:] != rows[name][:-1]
+        ended[:-1] |= episode_breaks(rows)
         total, steps, discount = n_step(reward, terminated, ended, gamma=self.gamma, n=self.n)
         last = np.arange(length)[:, None] + steps - 1
         closed = (steps == self.n) | ended[last, np.arange(envs)]
@@ -90,6 +91,8 @@ class NStep:
             # An episode that went missing at the seam was still open when the fragment before it was done.
             missing = (ended & ~flagged)[before - 1] if before else 0
             emit = closed & (last >= before - missing)
+        if "mask" in rows:
+            emit &= rows["mask"] != 0
         start = np.flatnonzero(emit)  # time-major, then by environment
         flat, end = rows.flat(), last.ravel()[start] * envs + start % envs
         result: Batch = flat.select([name for name in flat if name not in _OF_LAST])[start]

@@ -66,9 +66,10 @@ class Dequeued:
     queue: Queue
 
     def pull(self) -> Any:
+        closed = self.queue.closed  # looked at first, so that an item put before the end is seen
         if len(self.queue):
             return self.queue.get()
-        if self.queue.closed:
+        if closed:
             return DONE
         return WAITING if self.queue.external else BLOCKED
 

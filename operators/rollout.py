@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import attrs
+
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.errors import PlanError
@@ -59,9 +61,9 @@ def ParallelRollouts(
     if mode == "raw":
         return raw
     if mode == "async":
-        return raw.gather_async(in_flight)
+        return attrs.evolve(raw.gather_async(in_flight), name="ParallelRollouts")
     if mode == "bulk_sync":
-        return raw.gather_sync(side_by_side)
+        return attrs.evolve(raw.gather_sync(side_by_side), name="ParallelRollouts")
     raise PlanError(f"ParallelRollouts: mode is 'bulk_sync', 'async' or 'raw', got {mode!r}")
 
 

@@ -94,7 +94,5 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     )
 
     # (3) Both in turn; what comes out are the learner's results.
-    train_op = Concurrently(
-        {"store": store, "train": train}, mode="round_robin", output_indexes=["train"], round_robin_weights=[1, "*"]
-    )
+    train_op = Concurrently({"store": store, "train": train}, output_indexes=["train"], round_robin_weights=[1, "*"])
     return StandardMetricsReporting(train_op, workers, config)

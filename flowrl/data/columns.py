@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Column: TypeAlias = Any
 """A numpy array, a torch tensor, or a nested `Batch`."""
 
-IDENTITY = ("worker", "env_id", "episode_id")
-"""Provenance that the steps of one episode share; where it changes unannounced, an episode went missing."""
+PROVENANCE = ("worker", "env_id", "episode_id", "t")
+"""What tells two episodes apart; `t` is the number of a step in its episode."""
 
 
 class MissingColumn(SchemaError, KeyError, AttributeError):
@@ -92,6 +92,22 @@ def common_axes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     while count < min(len(a), len(b)) and a[count] == b[count]:
         count += 1
     return a[:count]
+
+
+def episode_breaks(steps: Any) -> Any:
+    """Where the step after is not the next one of the same episode, as far as provenance is there: `[T - 1, N]`.
+
+    That finds episodes that ended unannounced: the worker died, a fragment of it was lost, it was reset.
+
+    Args:
+        steps: batch of columns `[T, N, ...]`; without provenance nothing is found.
+    """
+    found: Any = np.False_
+    for name in PROVENANCE:
+        if name in steps:
+            before, after = steps[name][:-1], steps[name][1:]
+            found = found | (after != (before + 1 if name == "t" else before))
+    return found
 
 
 def check_names(expected: Mapping[str, Column], got: Iterable[str], what: str) -> None:

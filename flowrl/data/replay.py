@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.columns import IDENTITY
+from flowrl.data.columns import PROVENANCE, episode_breaks
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.rings import Index, Rings
 from flowrl.errors import SchemaError, did_you_mean
@@ -136,12 +136,18 @@ class ReplayBuffer:
     def add(self, batch: Batch) -> None:
         """Add rows `[B, ...]` or a fragment `[T, N, ...]`, overwriting the oldest; 0 rows are nothing.
 
-        Raises: SchemaError naming column, expected and got; ValueError for more rows than the limiter knows.
+        Raises: SchemaError naming column, expected and got, and for padded steps (`mask` 0); ValueError for more
+            rows than the limiter was told.
         """
         if self.limiter is not None:
             self.limiter.check_insert(batch.rows)
         if batch.is_empty:
             return
+        if "mask" in batch and not np.all(batch["mask"]):
+            raise SchemaError(
+                "the batch has padded steps (mask 0), which would be drawn like any other: "
+                "put NStep(n=1, gamma=...) before the buffer, it drops them"
+            )
         with self._lock:
             if self._rings.columns is None:
                 self._check_first(batch)
@@ -183,10 +189,7 @@ class ReplayBuffer:
         slots = self._rings.slots()
         window, ended = self._rings.following(index, self.n_step)
         ended |= slots["truncated"][window] != 0
-        for name in IDENTITY:
-            if name in slots:
-                values = slots[name][window]
-                ended[:-1] |= values[1:] != values[:-1]
+        ended[:-1] |= episode_breaks(slots.select([name for name in PROVENANCE if name in slots])[window])
         reward, terminated = slots["reward"][window], slots["terminated"][window]
         total, steps, discount = n_step_windows(reward, terminated, ended, gamma=self.gamma, n=self.n_step)
         rows: Batch = slots.select([name for name in slots if name not in _OF_LAST])[index]

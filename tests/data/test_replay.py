@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import threading
 
 import numpy as np
@@ -180,10 +181,14 @@ def test_write_time_and_sample_time_windows_agree(stream, n):
     assert table(early.sample(40 * early.size)) == table(late.sample(40 * late.size))
 
 
-def test_windows_stop_where_an_episode_went_missing():
-    """N1: the episode id changes without an end."""
+MISSING = {"worker": [0, 0, 1, 1], "env_id": [0, 0, 1, 1], "episode_id": [7, 7, 8, 8], "t": [5, 6, 0, 1]}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_windows_stop_where_an_episode_went_missing(name):
+    """N1: provenance changes without an end."""
     buffer = ReplayBuffer(4, n_step=3, gamma=GAMMA, seed=0)
-    buffer.add(fragment(["...."], 0).replace(episode_id=np.array([[1], [1], [2], [2]])))
+    buffer.add(fragment(["...."], 0).replace(**{name: np.array(MISSING[name])[:, None]}))
     assert {(o, n, d) for o, _, n, _, _, d in table(buffer.sample(100))} == {
         (0, 2, 0.25),
         (1, 2, 0.5),
@@ -271,28 +276,38 @@ def test_copies_and_pickles_are_independent_buffers():
     assert (buffer.sample(50).obs < 50).all()
 
 
-def test_adding_and_drawing_from_two_threads():
+@pytest.fixture
+def restless_threads():
+    """Threads take turns after every few bytecodes, so that what can be torn is."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_adding_and_drawing_from_two_threads(restless_threads):
     """A batch drawn while another thread adds has rows of one moment."""
     buffer = ReplayBuffer(64, seed=0)
     torn = []
 
-    def both(start):
-        return Batch(obs=np.arange(start, start + 40), twice=2 * np.arange(start, start + 40))
+    def columns(start):
+        clock = np.arange(start, start + 40)
+        return Batch({str(power): power * clock for power in range(1, 9)})
 
     def draw():
-        for _ in range(300):
+        for _ in range(200):
             drawn = buffer.sample(64)
-            torn.append((drawn.twice != 2 * drawn.obs).any() or np.ptp(drawn.obs) >= 64)
+            torn.append(any((drawn[str(power)] != power * drawn["1"]).any() for power in range(1, 9)))
 
-    buffer.add(both(0))
+    buffer.add(columns(0))
     thread = threading.Thread(target=draw)
     thread.start()
     start = 40
     while thread.is_alive():
-        buffer.add(both(start))
+        buffer.add(columns(start))
         start += 40
     thread.join()
-    assert len(torn) == 300
+    assert len(torn) == 200
     assert not any(torn)
 
 
@@ -376,6 +391,16 @@ def test_first_batches_that_cannot_be_stored_are_refused(batch, message):
     with pytest.raises(SchemaError, match=message):
         buffer.add(batch)
     assert buffer.size == 0
+
+
+def test_padded_steps_are_refused_and_an_adder_drops_them():
+    """N6: they must not be drawn."""
+    padded = fragment(["..T", "T.."], 0).replace(mask=np.array([[1, 1], [1, 0], [1, 0]], bool))
+    buffer = ReplayBuffer(8, seed=0)
+    with pytest.raises(SchemaError, match=r"padded steps \(mask 0\).* NStep\(n=1"):
+        buffer.add(padded)
+    buffer.add(NStep(n=1, gamma=GAMMA)(padded))
+    assert set(buffer.sample(100).obs.tolist()) == {0, 1, 2, 100}
 
 
 def test_a_ring_needs_a_row_for_each_environment():

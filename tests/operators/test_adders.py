@@ -167,10 +167,10 @@ def test_workers_may_take_turns():
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
-def test_a_window_stops_where_an_episode_went_missing(cut):
+@pytest.mark.parametrize("column", [{"episode_id": [7, 7, 8, 8]}, {"t": [5, 6, 0, 1]}])
+def test_a_window_stops_where_an_episode_went_missing(cut, column):
     """N1, N2: an environment made anew after its worker died; its last episode was neither terminated nor truncated."""
-    ids = np.array([[7], [7], [8], [8]])
-    whole = fragment(["...."], episode_id=ids)
+    whole = fragment(["...."], **{name: np.array(values)[:, None] for name, values in column.items()})
     rows = run(NStep(n=3, gamma=GAMMA), [whole[:cut], whole[cut:]] if cut < 4 else [whole])
     short = [(0, 2.0, 2, False, False, 0.25), (1, 2.0, 2, False, False, 0.5)]
     assert sorted(rows) == [*short, (2, 5.0, 4, False, False, 0.25), (3, 4.0, 4, False, False, 0.5)]
@@ -181,6 +181,16 @@ def test_a_missing_episode_is_emitted_at_once_and_only_once():
     assert len(adder(fragment([".."], episode_id=[[7], [7]]))) == 0
     assert table([adder(fragment(["."], 2, episode_id=[[8]]))])[0][0] == 0
     assert [row[0] for row in table([adder(fragment(["."], 3, episode_id=[[8]])), *adder.finish()])] == [2, 3]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_padded_steps_start_no_window(n):
+    """N6: whole episodes come padded, `mask` says which steps are real; what they emit is what they would unpadded."""
+    padded = fragment(["..T.", "t...", "...T"], envs=(0, 1, 2))
+    mask = np.array([[True, True, True, False], [True, False, False, False], [True] * 4]).T
+    rows = run(NStep(n=n, gamma=GAMMA), [padded.replace(mask=mask)] * 2)
+    once = [*windows("..T", 0, n), *windows("t", 1, n), *windows("...T", 2, n)]
+    assert sorted(rows) == sorted(2 * once)
 
 
 def test_one_step_is_the_fragment_itself():

@@ -88,7 +88,7 @@ def test_resumed_at_random_items_it_equals_the_uninterrupted_run() -> None:
                 assert same(comparable(resumed.state_dict()), comparable(end))
 
 
-@pytest.mark.parametrize("where", ["Rollouts", "NStep", "StoreToReplay", "Replay", "TrainOneStep", "Concurrently"])
+@pytest.mark.parametrize("where", ["Rollouts", "ParallelRollouts", "NStep", "StoreToReplay", "Replay", "TrainOneStep", "Concurrently"])
 def test_a_tap_changes_nothing(where: str) -> None:
     """D4: neither items nor state."""
     seen: list[Any] = []

@@ -1,0 +1,143 @@
+"""Run directories: chosen without a trace, whole files, a configuration that runs again."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from types import ModuleType
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from flowrl.config import Configuration, build_config, load_config_file
+from flowrl.errors import ConfigError
+from flowrl.plan_file import PlanFile
+from flowrl.run_dir import RunDirectory, git_state, plain, write
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    hidden: tuple[int, ...] = (8, 8)
+    clip: float = float("inf")
+    shape: object = None
+
+
+@pytest.fixture
+def plan_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return PlanFile("tiny", tmp_path / "elsewhere" / "tiny.py", ModuleType("tiny"), Config, "# the plan\n")
+
+
+def test_the_default_name_tells_plan_environment_seed_and_time(plan_file, tmp_path):
+    directory = RunDirectory.choose(plan_file, Config(env="ALE/Pong-v5", seed=7))
+    assert re.fullmatch(r"runs/tiny-ALE_Pong-v5-7-\d{8}-\d{6}", str(directory.path))
+    assert list(tmp_path.iterdir()) == []  # choosing leaves no trace
+
+
+def test_names_are_unique(plan_file, monkeypatch):
+    class Frozen:
+        @staticmethod
+        def now():
+            return moment
+
+    from flowrl import run_dir
+
+    moment = run_dir.datetime(2026, 1, 2, 3, 4, 5)
+    monkeypatch.setattr(run_dir, "datetime", Frozen)
+    names = []
+    for _ in range(3):
+        directory = RunDirectory.choose(plan_file, Config())
+        directory.path.mkdir(parents=True)
+        names.append(directory.path.name)
+    base = "tiny-CartPole-v1-0-20260102-030405"
+    assert names == [base, f"{base}-2", f"{base}-3"]
+
+
+def test_a_given_directory_is_taken_exactly_and_must_be_empty(plan_file, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").write_text("x")
+    assert RunDirectory.choose(plan_file, Config(), tmp_path / "empty").path == tmp_path / "empty"
+    assert RunDirectory.choose(plan_file, Config(), tmp_path / "a" / "b").path == tmp_path / "a" / "b"
+    for name, message in [("full", "is not empty"), ("file", "is a file")]:
+        with pytest.raises(ConfigError, match=message):
+            RunDirectory.choose(plan_file, Config(), tmp_path / name)
+
+
+def test_it_holds_what_was_run_and_how_it_ended(plan_file, tmp_path):
+    config = Config(hidden=(4,), seed=3)
+    directory = RunDirectory.choose(plan_file, config, tmp_path / "run")
+    directory.create("the tree", ["flowrl", "run", "tiny"])
+    directory.record({"env_steps": 1, "loss": float("nan"), "best": np.float32(0.5)})
+    # On disk at once, a whole line each, before the run has ended.
+    assert [json.loads(line) for line in (directory.path / "metrics.jsonl").read_text().splitlines()] == [
+        {"env_steps": 1, "loss": None, "best": 0.5}
+    ]
+    directory.finish({"outcome": "done", "last": {"loss": float("inf")}}, "the shares")
+    assert {path.name for path in directory.path.iterdir()} == {
+        "config.json", "run.json", "plan.txt", "plan.py", "metrics.jsonl", "summary.json", "explain_run.txt"
+    }  # fmt: skip
+    assert (directory.path / "plan.txt").read_text() == "the tree\n"
+    assert (directory.path / "plan.py").read_text() == "# the plan\n"
+    assert (directory.path / "explain_run.txt").read_text() == "the shares\n"
+    assert json.loads((directory.path / "summary.json").read_text()) == {"outcome": "done", "last": {"loss": None}}
+    assert build_config(Config, load_config_file(directory.path / "config.json")) == config
+    about = json.loads((directory.path / "run.json").read_text())
+    assert about["command"] == ["flowrl", "run", "tiny"]
+    assert about["plan"] == "tiny"
+    assert about["versions"]["torch"] == torch.__version__
+    assert set(about["versions"]) == {"python", "flowrl", "torch", "numpy", "gymnasium"}
+
+
+def test_a_configuration_that_cannot_be_saved_is_refused(plan_file):
+    with pytest.raises(ConfigError, match="shape=.*cannot be saved with the run"):
+        RunDirectory.choose(plan_file, Config(shape=object()))
+
+
+def test_a_directory_that_cannot_be_made_is_bad_input(plan_file, tmp_path):
+    directory = RunDirectory.choose(plan_file, Config(), tmp_path / "file" / "run")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="cannot write the run directory"):
+        directory.create("", [])
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    write(tmp_path / "a", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write(tmp_path / "a", "new \ud800")
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_values_become_json():
+    values = {
+        "none": None, "yes": True, "one": 1, "half": np.float64(0.5), "nan": np.float32("nan"),
+        "minus": float("-inf"), "array": np.arange(2), "tensor": torch.tensor(1.5), "pair": (1, [2.0]), 3: object,
+    }  # fmt: skip
+    assert plain(values) == {
+        "none": None, "yes": True, "one": 1, "half": 0.5, "nan": None,
+        "minus": None, "array": [0, 1], "tensor": 1.5, "pair": [1, [2.0]], "3": str(object),
+    }  # fmt: skip
+    json.dumps(plain(values), allow_nan=False)
+
+
+def test_the_working_tree_is_named_with_its_changes(tmp_path):
+    assert git_state(tmp_path / "nowhere") is None
+    tree = tmp_path / "tree"
+    tree.mkdir()
+
+    def git(*arguments):
+        settings = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "init.defaultBranch=main"]
+        subprocess.run(["git", "-C", str(tree), *settings, *arguments], check=True, capture_output=True)
+
+    git("init")
+    assert git_state(tree) is None  # no commit yet
+    git("commit", "--allow-empty", "-m", "first")
+    state = git_state(tree)
+    assert re.fullmatch("[0-9a-f]{40}", state["commit"])
+    assert state["dirty"] is False
+    (tree / "new").write_text("x")
+    assert git_state(tree)["dirty"] is True

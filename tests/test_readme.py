@@ -1,0 +1,41 @@
+"""The README's snippets run, and its commands are those of the command line."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+TEXT = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def test_the_python_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, in one namespace, as a reader would type them."""
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(compile(block, "README.md", "exec"), names)
+    assert "RunningMean" in capsys.readouterr().out
+
+
+def test_the_plan_shown_is_the_plan_that_runs() -> None:
+    """Line by line, but for line breaks."""
+    (shown,) = re.findall(r"```py\n(.*?)```", TEXT, re.DOTALL)
+    source = (Path(__file__).parent.parent / "plans" / "dqn.py").read_text()
+    assert _words(shown) in _words(source)
+
+
+def test_the_commands_exist() -> None:
+    """Every option that the README names is one of `flowrl run`."""
+    from flowrl.cli import cli
+
+    known = {name for option in cli.commands["run"].params for name in option.opts}
+    block = next(block for block in re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL) if "flowrl list" in block)
+    assert set(re.findall(r"--[a-z-]+", block)) <= known
+    job = TEXT.split("```sh\n")[1].splitlines()[0].split("flowrl run ")[1]
+    assert {word for word in shlex.split(job) if word.startswith("--")} <= known
+
+
+def _words(code: str) -> str:
+    return re.sub(r"\s+", "", code)
