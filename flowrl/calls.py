@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
+from flowrl.link import judged
 from flowrl.operator import operator, state
 from flowrl.stages import DONE, WAITING, WORKED, Signal, Stage
 from flowrl.workers import ThreadWorker, as_worker, wait_for
 
 if TYPE_CHECKING:
     from flowrl.link import Link
-    from flowrl.plan import Plan
+    from flowrl.plan import ErrorPolicies, Plan
 
 
 class Receipt(NamedTuple):
@@ -54,9 +55,10 @@ class Call(Stage):
         self._asked = as_worker(self.worker, thread=self.thread, name=link.path)
 
     def step(self) -> Any:
-        for kind, value in self.pending:  # as drain() or a checkpoint left them
-            self._running.append((value, _done(value)) if kind == "result" else self._ask(value))
-        self.pending.clear()
+        if self.pending:  # as drain(), a checkpoint or an error left them
+            again = [(value, _done(value)) if kind == "result" else self._ask(value) for kind, value in self.pending]
+            self._running.extendleft(reversed(again))
+            self.pending.clear()
         signal = WORKED
         while len(self._running) < self.in_flight:
             item = self.inputs[0].step()
@@ -73,8 +75,7 @@ class Call(Stage):
         if error := future.exception():
             verdict = self.link.judge(error, item)
             if verdict != "skip":
-                self.pending.insert(0, ("request", item))
-                self._park()
+                self.pending.append(("request", item))
             if verdict == "raise":
                 raise error
             return WORKED
@@ -88,16 +89,15 @@ class Call(Stage):
         future.add_done_callback(self.link.context.bell.ring)
         return item, future
 
-    def _park(self) -> None:
-        """Move what is running behind what is pending, keeping the order."""
-        for item, future in self._running:
-            failed = future.exception() is not None
-            self.pending.append(("request", item) if failed else ("result", future.result()))
-        self._running.clear()
-
     def drain(self) -> None:
         wait_for([future for _, future in self._running], f"{self.link.path}: {self.method!r} of its worker")
-        self._park()
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        saved = super().save()
+        for item, future in self._running:
+            answer = ("request", item) if future.exception() else ("result", future.result())
+            saved[self.link.path]["pending"].append(copy.deepcopy(answer))
+        return saved
 
     def stuck(self) -> list[str]:
         if self._running:
@@ -113,70 +113,73 @@ class Call(Stage):
 class Gather(Stage):
     """Pulls the part of a plan that runs on workers.
 
-    `sync`: one item from every worker, in the order of the workers, then the next round; `merge` makes one
-    item of each round. Otherwise items come as they are ready, each worker with `in_flight` requests; a
-    worker is asked again only when its item has been processed (F3).
+    `sync`: one item from every worker, in the order of the workers, then the next round; with `rounds` the
+    item is the list of a round. Otherwise items come as they are ready, each worker with `in_flight`
+    requests. A worker is asked again only when its item has been processed (F3).
 
-    State: answers not emitted yet, and the state of the plan's part on each worker.
+    State: requests to send, answers not emitted yet, and the state of the plan's part on each worker.
     """
 
     workers: Any
     sync: bool
     in_flight: int = 1
-    merge: Callable[[list[Any]], Any] | None = None
+    rounds: bool = False
+    todo: list[int] = state(factory=list)
     pending: list[tuple[int, Receipt]] = state(factory=list)
     ended: list[int] = state(factory=list)
-    _running: deque[tuple[int, Future[Receipt]]] = attrs.field(factory=deque, init=False, repr=False)
+    _running: list[tuple[int, Future[Receipt]]] = attrs.field(factory=list, init=False, repr=False)
 
-    def host(self, plan: Plan, prefix: str) -> None:
+    def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies) -> None:
         """Open the workers' part of the plan on each of them."""
-        seed = self.link.context.seeds.seed
+        context = self.link.context
         opened = [
-            worker.submit("open_plan", self.link.path, plan, prefix, seed, index)
+            worker.submit("open_plan", self.link.path, plan, paths, context.seeds.seed, index, on_error)
             for index, worker in enumerate(self.workers.members)
         ]
         wait_for(opened, f"{self.link.path}: the workers to take their part of the plan")
         for future in opened:
             future.result()
+        self.todo = [index for index in range(len(opened)) for _ in range(self.in_flight)]
 
     def step(self) -> Any:
-        if self.sync:
-            return self._step_sync()
-        for index in range(len(self.workers.members)):
-            asked = sum(i == index for i, _ in self._running) + sum(i == index for i, _ in self.pending)
-            for _ in range(self.in_flight - asked if index not in self.ended else 0):
-                self._ask(index)
-        if self.pending:
-            return self._receive(*self.pending.pop(0))
-        for k, (index, future) in enumerate(self._running):
-            if future.done():
-                del self._running[k]
-                return self._answer(index, future)
-        return WAITING if self._running else DONE
-
-    def _step_sync(self) -> Any:
-        if not self._running and not self.pending:
-            if len(self.ended) == len(self.workers.members):
-                return DONE
-            for index in range(len(self.workers.members)):
-                if index not in self.ended:
-                    self._ask(index)
+        while self.todo:
+            self._ask(self.todo[0])
+            del self.todo[0]
         for k, (index, future) in enumerate(self._running):
             if future.done() and (error := future.exception()):
                 del self._running[k]
-                if self.link.judge(error, None) == "raise":
+                self.todo.append(index)  # asked again, also if the run goes on after the error
+                if judged(error) or self.link.judge(error, request=index) == "raise":
                     raise error
-                self._ask(index)
                 return WORKED
-        if not all(future.done() for _, future in self._running):
-            return WAITING
-        self._park()
-        if self.merge is None:
-            return self._receive(*self.pending.pop(0)) if self.pending else WORKED
-        items = [self._receive(index, receipt) for index, receipt in self.pending]
-        self.pending.clear()
-        items = [item for item in items if item is not WORKED]
-        return self.merge(items) if items else WORKED
+        if signal := self._collect():
+            return signal
+        answers = self.pending if self.rounds else self.pending[:1]
+        self.pending = self.pending[len(answers) :]
+        items = [item for answer in answers for item in self._receive(*answer)]
+        if not items:
+            return WORKED
+        self.link.items += 1
+        return items if self.rounds else items[0]
+
+    def _collect(self) -> Signal | None:
+        """Have something in `pending`, or say why there is nothing."""
+        done = [answer for answer in self._running if answer[1].done()]
+        if self.sync:
+            if len(done) < len(self._running):
+                return WAITING
+            self.pending += [(index, future.result()) for index, future in done]
+            self.pending.sort(key=lambda answer: answer[0])
+            self._running.clear()
+            if not self.pending:
+                self.todo = [index for index in range(len(self.workers.members)) if index not in self.ended]
+                return WORKED if self.todo else DONE
+        elif not self.pending:
+            if not done:
+                return WAITING if self._running else DONE
+            self._running.remove(done[0])
+            self.pending.append((done[0][0], done[0][1].result()))
+        return None
 
     def _ask(self, index: int) -> None:
         start = clock()
@@ -185,32 +188,20 @@ class Gather(Stage):
         future.add_done_callback(self.link.context.bell.ring)
         self._running.append((index, future))
 
-    def _answer(self, index: int, future: Future[Receipt]) -> Any:
-        if error := future.exception():
-            if self.link.judge(error, None) == "raise":
-                raise error
-            return WORKED  # the worker is asked again
-        return self._receive(index, future.result())
-
-    def _receive(self, index: int, receipt: Receipt) -> Any:
+    def _receive(self, index: int, receipt: Receipt) -> list[Any]:
+        """Take an answer into account; its item, if it has one."""
+        self.link.succeeded(index)
         self.link.context.ledger.merge(receipt.counters, receipt.records)
         if receipt.done:
             if index not in self.ended:
                 self.ended.append(index)
-            return WORKED
-        self.link.items += 1
-        return receipt.item
-
-    def _park(self) -> None:
-        """Move the answers that have come to `pending`, in the order of the workers if `sync`."""
-        failed = [(index, future) for index, future in self._running if future.exception()]
-        came = [(index, future.result()) for index, future in self._running if not future.exception()]
-        self.pending += sorted(came, key=lambda answer: answer[0]) if self.sync else came
-        self._running = deque(failed)
+            return []
+        if not self.sync:
+            self.todo.append(index)
+        return [receipt.item]
 
     def drain(self) -> None:
         wait_for([future for _, future in self._running], f"{self.link.path}: {len(self._running)} workers")
-        self._park()
 
     def stuck(self) -> list[str]:
         asked = sorted({index for index, future in self._running if not future.done()})
@@ -220,12 +211,23 @@ class Gather(Stage):
         futures = [worker.submit("save_plan", self.link.path) for worker in self.workers.members]
         wait_for(futures, f"{self.link.path}: the workers' state")
         saved = super().save()
-        saved[self.link.path]["workers"] = [future.result() for future in futures]
+        own = saved[self.link.path]
+        for index, future in self._running:
+            if future.exception():
+                own["todo"].append(index)
+            else:
+                own["pending"].append((index, copy.deepcopy(future.result())))
+        own["@workers"] = [future.result() for future in futures]
         return saved
+
+    def differences(self, entry: Mapping[str, Any]) -> list[str]:
+        """What keeps a saved state from being that of these workers, in words."""
+        ours, theirs = len(self.workers.members), len(entry.get("@workers", ()))
+        return [f"{self.link.path} has {ours} workers, and {theirs} in it"] if ours != theirs else []
 
     def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
         super().load(saved)
-        states = saved[self.link.path]["workers"]
+        states = saved[self.link.path]["@workers"]
         futures = [
             worker.submit("load_plan", self.link.path, copy.deepcopy(state))
             for worker, state in zip(self.workers.members, states)

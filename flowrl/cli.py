@@ -88,7 +88,7 @@ class _Commands(click.Group):
         except FlowError as error:
             raise BadInput(str(error)) from error
         except KeyboardInterrupt:
-            click.echo("interrupted before the run began", err=True)
+            click.echo("interrupted", err=True)
             ctx.exit(130)
 
 
@@ -145,7 +145,8 @@ def run(
     try:
         complete = _tapped(_with_end(built, workers, config, budget, directory.path / "policy.pt"), taps)
         title = f"{plan_file.name} {config.env} seed {config.seed}"
-        save = partial(save_weights, workers.policy)
+        # A policy without weights, a scripted one, has nothing to save.
+        save = partial(save_weights, workers.policy) if hasattr(workers.policy, "weights") else None
         code = Session(complete, config.seed, title, directory, budget, save).run(
             ctx.meta["flowrl.command"], quiet=quiet
         )
@@ -237,7 +238,7 @@ def _tapped(plan: Plan, taps: tuple[str, ...]) -> Plan:
     for where in taps:
 
         def show(item: Any, where: str = where) -> None:
-            click.echo(f"{where}: {describe(item)}")
+            print(f"{where}: {describe(item)}", flush=True)  # click would write past the live display
 
         plan = plan.tap(where, show)
         for node in graph(plan):

@@ -44,6 +44,8 @@ class Configuration:
     envs_per_worker: int = attrs.field(default=8, validator=validators.ge(1))
     #: Where the networks live: "auto", "cpu", "cuda" ...
     device: str = "auto"
+    #: Threads of torch in this process; more than one pays only for large networks.
+    torch_threads: int = attrs.field(default=1, validator=validators.ge(1))
     #: Episodes of one evaluation.
     eval_episodes: int = attrs.field(default=100, validator=validators.ge(1))
     #: Env steps between two evaluations; None: 1/20 of the budget.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import queue
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -19,21 +20,29 @@ RECORD_LIMIT = 10_000
 
 
 class Bell:
-    """The one thing a run sleeps on: every future that completes rings it, from whichever thread."""
+    """The one thing a run sleeps on: every future that completes rings it, from whichever thread.
+
+    A signal handler may ring it too, which the lock of a `threading.Event` would not survive.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._rung = False
 
     def ring(self, _future: object = None) -> None:
-        self._event.set()
+        if not self._rung:
+            self._rung = True
+            self._rings.put(None)
 
     def wait(self, seconds: float) -> bool:
         """Sleep until rung, at most `seconds`; False when nobody rang."""
-        rung = self._event.wait(seconds)
-        if rung:  # else a ring since then is still to be heard
-            # Cleared before the next step looks at its futures, so that a ring during that step is not lost.
-            self._event.clear()
-        return rung
+        try:
+            self._rings.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        # Before the next step looks at its futures, so that a ring during that step is not lost.
+        self._rung = False
+        return True
 
 
 @attrs.define(slots=False, eq=False)

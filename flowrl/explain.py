@@ -42,6 +42,9 @@ def explain(plan: Plan) -> str:
 
 def explain_run(run: Run) -> str:
     """The same tree with items and the shares of the time since the run opened, and what is stuck."""
+    for stage in run.stages:
+        if isinstance(stage, Chain):
+            stage.settle(clock())
     links = {link.path: link for link in run.links()}
     waits = _waits(run)
     elapsed = max(clock() - run.started, 1e-9)
@@ -80,7 +83,7 @@ def config_of(op: Any) -> str:
     # Every operator near the workers holds them; the source says where they are.
     fields = [field for field in attrs.fields(type(op)) if field.init and field.name not in ("names", "workers")]
     shown = [(field, getattr(op, field.name)) for field in fields]
-    return ", ".join(f"{f.name}={_short(v)}" for f, v in shown if v is not None and v != f.default)
+    return ", ".join(f"{f.name}={_short(v)}" for f, v in shown if v is not None and not _is_default(f, v))
 
 
 def _head(row: _Row) -> str:
@@ -128,6 +131,10 @@ def _relative(site: str) -> str:
     """file:line, from the current folder if the file is below it."""
     here = os.getcwd() + os.sep
     return site.removeprefix(here)
+
+
+def _is_default(field: attrs.Attribute[Any], value: Any) -> bool:
+    return type(value) is type(field.default) and bool(value == field.default)
 
 
 def _short(value: Any) -> str:

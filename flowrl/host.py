@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowrl.calls import Receipt
-from flowrl.scheduler import Run
+from flowrl.scheduler import Part, Run
 
 if TYPE_CHECKING:
-    from flowrl.plan import Plan
+    from flowrl.plan import ErrorPolicies, Plan
 
 
 class PlanHost:
@@ -20,9 +21,12 @@ class PlanHost:
     def __init__(self) -> None:
         self._parts: dict[str, Run] = {}
 
-    def open_plan(self, key: str, plan: Plan, prefix: str, seed: int, index: int) -> None:
-        """Get ready to pull a plan; `key` names it in further requests."""
-        self._parts[key] = Run(plan, seed=seed, prefix=prefix, worker=self, stream=f"worker{index}/")
+    def open_plan(
+        self, key: str, plan: Plan, named: Sequence[str], seed: int, index: int, on_error: ErrorPolicies
+    ) -> None:
+        """Get ready to pull a plan; `key` names it in further requests, `named` are its operators' paths."""
+        part = Part(tuple(named), self, f"worker{index}/")
+        self._parts[key] = Run(plan, seed=seed, on_error=on_error, part=part)
 
     def pull_plan(self, key: str) -> Receipt:
         run = self._parts[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
@@ -18,8 +18,6 @@ MAX_ATTEMPTS = 3
 #: In place of the item where an operator has none: a source, or a request to a worker.
 NO_ITEM: Any = object()
 
-ErrorPolicy = Literal["stop", "skip", "retry"]
-
 
 @attrs.define(eq=False)
 class Link:
@@ -30,7 +28,7 @@ class Link:
     op: Any
     verb: str
     context: Context
-    on_error: ErrorPolicy = "stop"
+    on_error: str = "stop"
     items: int = 0
     skipped: int = 0
     busy: float = 0.0
@@ -45,9 +43,12 @@ class Link:
     def judge(self, error: BaseException, item: Any = NO_ITEM, request: Any = None) -> str:
         """What becomes of an error at this operator: "raise", "skip" the item or "retry" it.
 
-        The error keeps its type and gains one note (F9). `request` names what is tried, where that is not one item after another; see `succeeded`.
+        The error keeps its type and gains one note (F9). `request` names what is tried where several are
+        tried at a time; whoever gives it says so when one `succeeded`.
         """
         number = self.items + self.skipped + 1
+        if request is None and number not in self._attempts:
+            self._attempts.clear()
         seen = "" if item is NO_ITEM else f", input {describe(item)}"
         note = f"in operator {self.path} ({self.site}), item {number}{seen}"
         if not judged(error):

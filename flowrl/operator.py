@@ -81,6 +81,11 @@ def operator_state(op: Any) -> dict[str, Any]:
     return {name: copy.deepcopy(getattr(op, name)) for name in _fields(op, "state")}
 
 
+def has_state(op: Any) -> bool:
+    """Does a checkpoint hold something of this operator?"""
+    return bool(_fields(op, "state"))
+
+
 def load_operator_state(op: Any, saved: Mapping[str, Any]) -> None:
     """Put saved state fields back."""
     for name in _fields(op, "state"):

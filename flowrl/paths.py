@@ -11,6 +11,9 @@ from flowrl.errors import PlanError, did_you_mean
 if TYPE_CHECKING:
     from flowrl.plan import Plan
 
+#: Kinds of nodes that connect streams, as opposed to sources and transforms ("tap" is a transform too).
+WIRING = ("stage", "fork")
+
 
 def graph(plan: Plan) -> list[Plan]:
     """All operators of a plan, each once, inputs before what they feed."""
@@ -28,7 +31,7 @@ def graph(plan: Plan) -> list[Plan]:
     return ordered
 
 
-def paths(plan: Plan, prefix: str = "") -> dict[int, str]:
+def paths(plan: Plan) -> dict[int, str]:
     """The path of each operator by `id`: the branches it is in, and its name.
 
     A name is explicit, or that of the function or class with an ordinal among equal ones of the same
@@ -36,7 +39,7 @@ def paths(plan: Plan, prefix: str = "") -> dict[int, str]:
     the branch that all of them are in.
     """
     ordered = graph(plan)
-    inside: dict[int, list[str]] = {id(plan): [prefix]}
+    inside: dict[int, list[str]] = {id(plan): [""]}
     for node in reversed(ordered):
         branch = _common(inside[id(node)])
         for i, upstream in enumerate(node.inputs):
@@ -66,7 +69,7 @@ def select(plan: Plan, where: str) -> Plan:
     for match in (
         lambda path: path == where,
         lambda path: path.rpartition(".")[2] == where,
-        lambda path: fnmatch.fnmatchcase(path, where) or fnmatch.fnmatchcase(path.rpartition(".")[2], where),
+        lambda path: matches(path, where),
     ):
         hits = [(path, node) for path, node in named if match(path)]
         if len(hits) == 1:
@@ -77,6 +80,11 @@ def select(plan: Plan, where: str) -> Plan:
     raise PlanError(f"no operator is named {where!r}; {did_you_mean(where, [path for path, _ in named])}")
 
 
+def matches(path: str, pattern: str) -> bool:
+    """Does a glob match a path or its last part?"""
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path.rpartition(".")[2], pattern)
+
+
 def check_graph(plan: Plan) -> None:
     """Refuse what cannot run, when the node that makes it so is added.
 
@@ -84,6 +92,9 @@ def check_graph(plan: Plan) -> None:
         PlanError: a stream that is read twice (F5), two equal explicit names, a merge of plans that are
             still on the workers.
     """
+    for upstream in plan.inputs:
+        if not isinstance(upstream, type(plan)):
+            raise PlanError(f"{plan.name} joins plans, got {upstream!r}")
     if len(plan.inputs) > 1:
         for branch, upstream in zip(plan.branches, plan.inputs):
             if upstream.on is not None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
 from flowrl import transforms
-from flowrl.errors import PlanError
+from flowrl.errors import PlanError, did_you_mean
 from flowrl.operator import name_of
-from flowrl.paths import check_graph, graph, select
+from flowrl.paths import WIRING, check_graph, graph, select
 
 if TYPE_CHECKING:
     from flowrl.scheduler import Run
 
 Verb = Literal["for_each", "filter", "combine"]
-#: Kinds of nodes that connect streams, as opposed to sources and transforms ("tap" is a transform too).
-WIRING = ("stage", "fork")
+#: "stop", "skip" or "retry", or one of them by operator name or glob.
+ErrorPolicies = str | Mapping[str, str]
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -58,7 +59,7 @@ class Plan:
         self,
         *,
         seed: int = 0,
-        on_error: str | Mapping[str, str] = "stop",
+        on_error: ErrorPolicies = "stop",
         stall_seconds: float = 60.0,
         deadline_seconds: float = 3600.0,
     ) -> Run:
@@ -67,7 +68,8 @@ class Plan:
         Args:
             seed: Root of all random streams of the run.
             on_error: "stop", "skip" (the item is dropped, counted and logged) or "retry" (sources, calls
-                and operators declared pure; the others stop). A mapping sets it by operator name or glob.
+                and operators declared pure; the others stop). A source or a request to a worker has no item
+                to drop, so there "skip" is "retry". A mapping sets it by operator name or glob.
             stall_seconds: After so long without progress the run says in the log what it waits for.
             deadline_seconds: After so long without progress it raises `Stalled`.
         """
@@ -103,6 +105,8 @@ class Plan:
 
     def then(self, op: Any, kind: str, name: str | None = None, explicit: bool | None = None) -> Plan:
         """Add one operator of a kind: what the verbs are made of."""
+        if kind not in ("tap", *get_args(Verb), *WIRING):
+            raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
         if not callable(op) and kind not in WIRING:
             raise PlanError(f"{kind} needs something to call with an item, got {op!r}")
         explicit = name is not None if explicit is None else explicit
@@ -131,6 +135,8 @@ class Plan:
 
         if n < 1 or max_lag < 1:
             raise PlanError(f"duplicate needs n >= 1 and max_lag >= 1, got n={n}, max_lag={max_lag}")
+        if self.on is not None:
+            raise PlanError(f"duplicate: {self.name} is on the workers; gather first, then duplicate")
         fork = self.then(Fork(n, max_lag), "fork", "duplicate", False)
         return tuple(fork.then(Reader(i), "stage", "reader", False) for i in range(n))
 
@@ -160,21 +166,21 @@ class Plan:
 
     def gather_sync(self, merge: Callable[[list[Any]], Any] | None = None) -> Plan:
         """Leave the workers: one item of each, in their order; `merge` makes one item of each round."""
-        return self._gather("gather_sync", True, 1, merge)
+        gathered = self._gather("gather_sync", sync=True, rounds=merge is not None)
+        return gathered.for_each(merge) if merge is not None else gathered
 
     def gather_async(self, in_flight: int = 1) -> Plan:
         """Leave the workers: items as they are ready, each worker with `in_flight` requests."""
-        return self._gather("gather_async", False, in_flight, None)
+        return self._gather("gather_async", in_flight=in_flight)
 
-    def _gather(self, name: str, sync: bool, in_flight: int, merge: Any) -> Plan:
+    def _gather(self, name: str, *, sync: bool = False, in_flight: int = 1, rounds: bool = False) -> Plan:
         from flowrl.calls import Gather
 
         if self.on is None:
             raise PlanError(f"{name}: this plan does not run on workers, there is nothing to gather")
         if in_flight < 1:
             raise PlanError(f"{name} needs in_flight >= 1, got {in_flight}")
-        gather = Gather(self.on, sync, in_flight, merge)
-        return Plan(gather, (self,), "stage", name, False, user_site(), None)
+        return Plan(Gather(self.on, sync, in_flight, rounds), (self,), "stage", name)
 
     # -- seeing and editing, by name from outside
 
@@ -189,6 +195,8 @@ class Plan:
         node = select(self, where)
         if len(node.inputs) != 1:
             raise PlanError(f"insert_before {where!r}: it has {len(node.inputs)} inputs, so 'before' is not one place")
+        if node.inputs[0].kind == "fork":
+            raise PlanError(f"insert_before {where!r}: nothing stands between a fork and its reader; use insert_after")
         return self._edited(node, attrs.evolve(node, inputs=(node.inputs[0].then(op, verb, name),)))
 
     def insert_after(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
@@ -202,7 +210,8 @@ class Plan:
             return self._edited(node, attrs.evolve(from_items(op), on=node.on))
         if node.kind in WIRING:
             raise PlanError(f"replace {where!r}: {node.name} wires the plan; only sources and transforms can go")
-        return self._edited(node, attrs.evolve(node.inputs[0].then(op, node.kind), site=user_site()))
+        operator = _tap(op) if node.kind == "tap" else (op, node.kind)
+        return self._edited(node, node.inputs[0].then(*operator))
 
     def remove(self, where: str) -> Plan:
         """A plan without that operator."""
@@ -213,11 +222,11 @@ class Plan:
 
     def tap(self, where: str, function: Callable[[Any], Any]) -> Plan:
         """A plan that also calls `function` with each item that leaves the operator; it changes nothing (D4)."""
-        return self._appended(where, transforms.Tap(function), "tap", f"tap({name_of(function)})", False)
+        return self._appended(where, *_tap(function))
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None) -> Plan:
         """A plan that opens the debugger (`sys.breakpointhook`) at the items that leave the operator."""
-        return self._appended(where, transforms.Tap(transforms.Breakpoint(where, when)), "tap", "breakpoint", False)
+        return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"))
 
     def _appended(self, where: str, *operator: Any) -> Plan:
         node = select(self, where)
@@ -292,7 +301,7 @@ def merge(
     if named and any(not n.isidentifier() for n in names):
         raise PlanError(f"{name}: branch names are identifiers, got {', '.join(map(repr, names))}")
     chosen = tuple(1.0 for _ in names) if weights is None else tuple(weights)
-    if len(chosen) != len(names) or any(w != "*" and not (isinstance(w, (int, float)) and w > 0) for w in chosen):
+    if len(chosen) != len(names) or any(w != "*" and not (isinstance(w, (int, float)) and 0 < w < inf) for w in chosen):
         raise PlanError(f"{name}: needs {len(names)} weights, each above 0 or '*', got {list(chosen)}")
     if mode == "async" and weights is not None:
         raise PlanError(f"{name}: weights go with round_robin; in async each ready branch gives one item a turn")
@@ -308,12 +317,17 @@ def merge(
     return Plan(op, branches, "stage", name, False, user_site(), branches=names)
 
 
+def _tap(function: Callable[[Any], Any], name: str | None = None) -> tuple[Any, ...]:
+    """What `then` needs for a tap."""
+    return transforms.Tap(function), "tap", name or f"tap({name_of(function)})", False
+
+
 def user_site() -> str:
     """file:line of the innermost caller that is not the engine or an operator: the line the user wrote."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("flowrl.", "attr")) or module.startswith(("flowrl.plans", "flowrl.testing")):
+        if not module.startswith(("flowrl.", "attr.")) or module.startswith(("flowrl.plans", "flowrl.testing")):
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -60,8 +60,11 @@ class PlanFile:
         return workers, plan
 
     def _workers(self, config: Configuration) -> WorkerSet:
+        import torch
+
         from flowrl.rollout import WorkerSet
 
+        torch.set_num_threads(config.torch_threads)
         return WorkerSet(
             env=config.env,
             policy=lambda observation_space, action_space: self.module.policy(config, observation_space, action_space),

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from time import perf_counter as clock
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flowrl.calls import Gather
 from flowrl.context import Context
-from flowrl.errors import CheckpointError, Deadlock, PlanError, Stalled
+from flowrl.errors import CheckpointError, Deadlock, PlanError, Stalled, did_you_mean
 from flowrl.link import Link
-from flowrl.operator import fresh, resources
-from flowrl.paths import graph, paths
+from flowrl.operator import fresh, has_state, resources
+from flowrl.paths import WIRING, graph, matches, paths
 from flowrl.seeds import SeedTree
 from flowrl.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
 
 if TYPE_CHECKING:
-    from flowrl.plan import Plan
+    from flowrl.plan import ErrorPolicies, Plan
 
 log = logging.getLogger("flowrl")
+
+
+class Part(NamedTuple):
+    """The part of a plan that a worker runs: its operators' paths, who runs it, and the root of its streams."""
+
+    paths: tuple[str, ...]
+    worker: Any
+    stream: str
 
 
 class Run:
@@ -43,28 +50,33 @@ class Run:
         plan: Plan,
         *,
         seed: int = 0,
-        on_error: str | Mapping[str, str] = "stop",
+        on_error: ErrorPolicies = "stop",
         stall_seconds: float = 60.0,
         deadline_seconds: float = 3600.0,
-        prefix: str = "",
-        worker: Any = None,
-        stream: str = "",
+        part: Part | None = None,
     ) -> None:
-        """`prefix`, `worker` and `stream` are for the part of a plan that a worker runs."""
-        if plan.on is not None and worker is None:
+        """`part` is for the part of a plan that a worker runs."""
+        if plan.on is not None and part is None:
             raise PlanError(
                 f"the plan ends with {plan.name} on the workers ({plan.site}); "
                 "end it with gather_sync() or gather_async()"
             )
         self.plan = plan
-        self.paths = paths(plan, prefix)
-        self.context = Context(path=stream, seeds=SeedTree(seed), worker=worker)
+        if part is None:
+            self.paths = paths(plan)
+            self.context = Context(seeds=SeedTree(seed))
+            self.resources = _resources(plan)
+        else:
+            self.paths = {id(node): path for node, path in zip(graph(plan), part.paths)}
+            self.context = Context(path=part.stream, seeds=SeedTree(seed), worker=part.worker)
+            self.resources = {}
         self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
         self.wakeups = 0
         self.started = clock()
-        self._on_error = _error_policies(plan, self.paths, on_error)
+        self._error_policies = on_error if isinstance(on_error, Mapping) else {"*": on_error}
+        if part is None:
+            _check_policies(self._error_policies, self.paths.values())
         self._interrupted = False
-        self.resources = {} if worker is not None else _resources(plan)
         self._claim()
         self.stages: list[Stage] = []  #: inputs before what they feed
         self._closer = weakref.finalize(self, _close, self.stages, list(self.resources.values()))
@@ -107,8 +119,8 @@ class Run:
 
     def _sleep(self) -> None:
         """Wait for the bell; say what is waited for after `stall_seconds`."""
-        asleep, patience = clock(), self.stall_seconds
-        while not self.context.bell.wait(min(patience, self.deadline_seconds)):
+        asleep, waited, patience = clock(), 0.0, self.stall_seconds
+        while not self.context.bell.wait(max(0.0, min(patience, self.deadline_seconds - waited))):
             waited = clock() - asleep
             words = f"no progress for {waited:.0f} s, waiting for: " + "; ".join(self._root.stuck())
             if waited >= self.deadline_seconds:
@@ -125,7 +137,7 @@ class Run:
         What is in flight is waited for and becomes part of the state; nothing is lost or doubled, and the
         run goes on as if nothing had happened.
         """
-        for stage in self.stages:
+        for stage in reversed(self.stages):  # a thread that pulls others must pause before they are looked at
             stage.drain()
         operators: dict[str, Any] = {}
         for stage in self.stages:
@@ -145,17 +157,18 @@ class Run:
             CheckpointError: the state is that of another plan: paths missing in it and paths that this
                 plan does not have are listed together, before anything is changed.
         """
-        expected = {path for stage in self.stages for path in stage.save()}
-        known = {link.path for link in self.links()}
-        problems = _differences("operators", state["operators"], expected, known)
-        problems += _differences("resources", state["resources"], set(self.resources), set(self.resources))
+        expected = {self.paths[id(node)] for node in graph(self.plan) if has_state(node.op)}
+        problems = _differences("operators", _saved_paths(state), expected, set(self.paths.values()))
+        problems += _differences("resources", set(state["resources"]), set(self.resources), set(self.resources))
+        for gather in (stage for stage in self.stages if isinstance(stage, Gather)):
+            problems += gather.differences(state["operators"].get(gather.link.path, {}))
         if problems:
             raise CheckpointError("the state belongs to another plan: " + "; ".join(problems))
         for name, resource in self.resources.items():
             resource.load_state_dict(state["resources"][name])
         self.context.ledger.load_state_dict(state["ledger"])
         self.context.seeds.load_state_dict(state["seeds"])
-        for stage in self.stages:
+        for stage in reversed(self.stages):
             stage.close()
         self.stages.clear()
         self._open_stages()
@@ -184,47 +197,48 @@ class Run:
     # -- opening and closing
 
     def _open_stages(self) -> None:
-        self._root = self._build()
+        self._root = self._stage(self.plan, {})
         self._pull = self._root.step
 
-    def _build(self) -> Stage:
-        """Turn the plan's operators into stages, linear ones fused."""
-        built: dict[int, Stage] = {}
-
-        def link(node: Plan) -> Link:
-            path = self.paths[id(node)]
-            context = self.context.at(self.context.path + path)
-            op = fresh(node.op, context)
-            return Link(path, node.site, op, node.kind, context, self._on_error(path))
-
-        def build(node: Plan) -> Stage:
-            if id(node) in built:
-                return built[id(node)]
-            links = [link(node)]
-            stage: Stage
-            if node.kind == "source":
-                stage = Source()
+    def _stage(self, node: Plan, built: dict[int, Stage]) -> Stage:
+        """The stage that ends with an operator: those before it are made first, linear ones fused."""
+        if id(node) in built:
+            return built[id(node)]
+        links = [self._link(node)]
+        stage: Stage
+        if node.kind == "source":
+            stage = Source()
+            stage.bind(links[0], [])
+        elif isinstance(node.op, Stage):
+            stage = links[0].op
+            if isinstance(stage, Gather):
+                part = node.inputs[0]
                 stage.bind(links[0], [])
-            elif isinstance(node.op, Stage):
-                stage = links[0].op
-                links[0].verb = "call"
-                stage.bind(links[0], [] if isinstance(stage, Gather) else [build(i) for i in node.inputs])
-                if isinstance(stage, Gather):
-                    first = self.paths[id(node)].rpartition(".")[0]
-                    stage.host(node.inputs[0], f"{first}." if first else "")
+                stage.host(part, [self.paths[id(n)] for n in graph(part)], self._error_policies)
             else:
-                end = node
-                while end.inputs[0].kind not in ("source", "stage", "fork"):
-                    end = end.inputs[0]
-                    links.append(link(end))
-                stage = Chain(links[::-1], build(end.inputs[0]))
-            built[id(node)] = stage
-            self.stages.append(stage)
-            return stage
+                stage.bind(links[0], [self._stage(upstream, built) for upstream in node.inputs])
+        else:
+            end = node
+            while end.inputs[0].kind not in ("source", *WIRING):
+                end = end.inputs[0]
+                links.append(self._link(end))
+            stage = Chain(links[::-1], self._stage(end.inputs[0], built))
+        built[id(node)] = stage
+        self.stages.append(stage)
+        return stage
 
-        return build(self.plan)
+    def _link(self, node: Plan) -> Link:
+        path = self.paths[id(node)]
+        context = self.context.at(self.context.path + path)
+        verb = "call" if isinstance(node.op, Stage) else node.kind
+        return Link(path, node.site, fresh(node.op, context), verb, context, self._on_error(path))
+
+    def _on_error(self, path: str) -> str:
+        return next((policy for name, policy in self._error_policies.items() if matches(path, name)), "stop")
 
     def _claim(self) -> None:
+        if not self.resources:  # as in every part on a worker
+            return
         for other in list(Run._open):
             for name, resource in self.resources.items():
                 if other._closer.alive and any(resource is r for r in other.resources.values()):
@@ -253,7 +267,7 @@ def _refuse() -> Any:
 
 def _close(stages: list[Stage], owned: list[Any]) -> None:
     errors = []
-    for close in [stage.close for stage in stages] + [r.stop for r in owned if hasattr(r, "stop")]:
+    for close in [stage.close for stage in reversed(stages)] + [r.stop for r in owned if hasattr(r, "stop")]:
         try:
             close()
         except Exception as error:  # the rest must be closed all the same
@@ -266,7 +280,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
     """The resources of a plan, each once, named by type."""
     found: dict[str, Any] = {}
     for node in graph(plan):
-        for resource in resources(node.op):
+        for resource in resources(node.op) if node.kind != "tap" else ():
             if all(resource is not other for other in found.values()):
                 name = base = type(resource).__name__
                 ordinal = 1
@@ -277,22 +291,24 @@ def _resources(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def _error_policies(plan: Plan, named: Mapping[int, str], on_error: str | Mapping[str, str]) -> Any:
-    policies = {"*": on_error} if isinstance(on_error, str) else dict(on_error)
+def _check_policies(policies: Mapping[str, str], named: Collection[str]) -> None:
     for pattern, policy in policies.items():
         if policy not in ("stop", "skip", "retry"):
             raise PlanError(f"on_error is 'stop', 'skip' or 'retry', got {policy!r} for {pattern!r}")
-
-    def policy_of(path: str) -> str:
-        for pattern, policy in policies.items():
-            if fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path.rpartition(".")[2], pattern):
-                return policy
-        return "stop"
-
-    return policy_of
+        if not any(matches(path, pattern) for path in named):
+            raise PlanError(f"on_error: no operator is named {pattern!r}; {did_you_mean(pattern, named)}")
 
 
-def _differences(what: str, saved: Mapping[str, Any], expected: set[str], known: set[str]) -> list[str]:
-    missing, unexpected = sorted(expected - set(saved)), sorted(set(saved) - known)
+def _saved_paths(state: Mapping[str, Any]) -> set[str]:
+    """The paths of the operators in a state, those on workers among them."""
+    found = set(state["operators"])
+    for entry in state["operators"].values():
+        for part in entry.get("@workers", ()):
+            found |= _saved_paths(part)
+    return found
+
+
+def _differences(what: str, saved: set[str], expected: set[str], known: set[str]) -> list[str]:
+    missing, unexpected = sorted(expected - saved), sorted(saved - known)
     found = [f"{what} missing in it: {', '.join(missing)}"] if missing else []
     return found + ([f"{what} that this plan does not have: {', '.join(unexpected)}"] if unexpected else [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import queue
+import os
 import signal
 import threading
 import traceback
@@ -30,7 +30,7 @@ EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130
 class Session:
     """Runs a plan whose items are result dicts, over a run directory.
 
-    `save` writes the weights of the policy as it is to a path.
+    `save` writes the weights of the policy as it is to a path; None if it has none.
     """
 
     plan: Plan
@@ -38,7 +38,7 @@ class Session:
     title: str
     directory: RunDirectory
     budget: Budget
-    save: Callable[[Path], None]
+    save: Callable[[Path], None] | None
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
     confirmed: float | None = attrs.field(default=None, init=False)
@@ -84,6 +84,8 @@ class Session:
 
     def _save_policy(self) -> None:
         """policy_last.pt, and policy.pt where no evaluation has written the best one there."""
+        if self.save is None:
+            return
         self.save(self.directory.path / "policy_last.pt")
         if not (self.directory.path / "policy.pt").exists():
             self.save(self.directory.path / "policy.pt")
@@ -114,25 +116,17 @@ class Session:
 
 
 class Interrupts:
-    """SIGINT and SIGTERM end a run at its next step, the second one at once; then all is as it was before.
-
-    A signal handler runs in between any two instructions of the main thread, which may be holding the lock
-    of the run's bell, so it must not ring: it passes the wish on through a queue made for this, and a thread
-    that sleeps on the queue rings.
-    """
+    """SIGINT and SIGTERM end a run at its next step, the second one at once; then all is as it was before."""
 
     _signals = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self, run: Run) -> None:
         self.asked = False
         self._run = run
-        self._wishes: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._wait, name="flowrl-interrupts", daemon=True)
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():  # no other one may set handlers
-            self._thread.start()
             for number in self._signals:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -140,17 +134,11 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self._previous:
-            self._wishes.put(False)
-            self._thread.join()
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        self._wishes.put(True)
-
-    def _wait(self) -> None:
-        while self._wishes.get():
-            self._run.interrupt()
-            click.echo("stopping after this step; once more to stop at once", err=True)
+        self._run.interrupt()
+        # Not print, which refuses to be entered again; nor click, which would write past the live display.
+        os.write(2, b"\nstopping after this step; once more to stop at once\n")

@@ -271,6 +271,13 @@ class Chain(Stage):
         setattr(link, kind, getattr(link, kind) + now - since)
         self.since = None
 
+    def settle(self, now: float) -> None:
+        """Account for the time until now of a wait that goes on."""
+        if self.since is not None:
+            kind, link, _ = self.since
+            self._woken(now)
+            self.since = kind, link, now
+
     def _finish(self, first: int) -> Any:
         """The input of operator `first` ended: flush the operators from there on, one a step."""
         if not self.flushed:

@@ -8,13 +8,13 @@ workers = ManualWorkers(2)      # futures that the test completes in the order i
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
 from typing import Any
 
 import attrs
-import numpy as np
 
 from flowrl.host import PlanHost
 from flowrl.paths import paths
@@ -37,8 +37,10 @@ def check_operator(
         AssertionError: saying at which step what differed.
     """
     given = copy.deepcopy(list(items))
-    check_plan(lambda: from_items(given).then(make(), verb), expected=expected)
+    with from_items(given).then(make(), verb).run() as run:
+        list(run)
     assert same(given, list(items)), "the operator changed its input items in place"
+    check_plan(lambda: from_items(given).then(make(), verb), expected=expected)
 
 
 def check_plan(
@@ -78,12 +80,19 @@ def check_plan(
             rest = list(islice(run, None if items is None else len(reference) - emitted))
             assert same(rest, reference[emitted:]), f"resumed at step {step}, it gives other items (D3)"
             assert same(run.state_dict(), final), f"resumed at step {step}, it ends in another state (D3)"
-    tapped = make()
-    for path in paths(tapped).values():
-        tapped = tapped.tap(path, _look)
-    with tapped.run(seed=seed) as run:
+    tapped = _states(lambda: _tapped(make()), len(reference) if items is not None else None, seed)
+    for step in range(len(states)) if steps is None else steps:
+        assert same(tapped[step], states[step]), f"taps change the state at step {step} (D4)"
+    with _tapped(make()).run(seed=seed) as run:
         assert same(list(islice(run, items)), reference), "taps change the items (D4)"
-        assert same(run.state_dict(), final), "taps change the state (D4)"
+        assert same(run.state_dict(), final), "taps change the state at the end (D4)"
+
+
+def _tapped(plan: Plan) -> Plan:
+    """The plan with a tap after every operator."""
+    for path in paths(plan).values():
+        plan = plan.tap(path, _look)
+    return plan
 
 
 def _states(make: Callable[[], Plan], items: int | None, seed: int) -> list[tuple[int, dict[str, Any]]]:
@@ -113,12 +122,14 @@ def same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, Mapping):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, np.ndarray):
-        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
-    if isinstance(a, (list, tuple)) or type(a).__name__ == "deque":
+    if isinstance(a, (list, tuple, deque)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-    if type(a).__module__ == "torch":
-        return bool(a.dtype == b.dtype and a.shape == b.shape and a.equal(b))
+    if hasattr(a, "shape") and hasattr(a, "dtype"):  # an array, a numpy scalar or a tensor
+        alike = a.dtype == b.dtype and a.shape == b.shape
+        return bool(alike and ((a == b) | ((a != a) & (b != b))).all())
+    equality: Any = type(a).__eq__
+    if equality is object.__eq__ and hasattr(a, "__dict__"):
+        return same(vars(a), vars(b))
     return bool(a == b) or bool(a != a and b != b)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -45,8 +46,12 @@ class ThreadWorker:
     def __init__(self, target: Any, name: str = "flowrl") -> None:
         self.target = target
         self.name = name
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=self._begin)
+        self._thread = 0
         self._last: Future[Any] | None = None
+
+    def _begin(self) -> None:
+        self._thread = threading.get_ident()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
         self._last = self._pool.submit(getattr(self.target, method), *args)
@@ -54,6 +59,8 @@ class ThreadWorker:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+        if threading.get_ident() == self._thread:
+            return  # an abandoned run is closed by whichever thread collects it, which cannot wait for itself
         if self._last is not None and not self._last.cancelled():
             wait_for([self._last], f"thread {self.name!r} to end")
         self._pool.shutdown(wait=True)

@@ -24,7 +24,7 @@ class StoreToReplay:
 
     def ready(self, batch: Batch) -> bool:
         self._waits_with = batch.rows
-        return self.buffer.can_insert(batch.rows)
+        return self.buffer.can_insert(self._waits_with)
 
     def why(self) -> str:
         return self.buffer.why_insert(self._waits_with)

@@ -42,7 +42,7 @@ class Config(Configuration):
     tau: float = 1.0  #: how far the target network moves then; 1 copies
 
     # Experience
-    fragment_steps: int = 1  #: steps of each environment between two looks at the learner
+    fragment_steps: int = 4  #: steps of each environment between two looks at the learner
     buffer_size: int = 50_000  #: rows kept
     learning_starts: int = 1_000  #: rows stored before the first update
     replay_ratio: float = 64.0  #: rows trained on per row collected

@@ -35,7 +35,7 @@ class ReplayBuffer:
         capacity: rows, over all rings.
         n_step: steps per transition drawn. More than 1 needs fragments and is computed when sampling, in
             windows that end with the episode, at the newest row of the ring, and where provenance (`worker`,
-            `env_id`, `episode_id`, if stored) shows that an episode went missing (N1-N4).
+            `env_id`, `episode_id`, `t`, if stored) shows that the next row is not its next step (N1-N4).
         gamma: discount per step.
         limiter: keeps sampled and added rows in a ratio.
         seed: of the buffer's own generator (P7); without it, the run that opens the buffer gives one.
@@ -180,13 +180,13 @@ class ReplayBuffer:
             return rows
 
     def _one_step(self, index: Index) -> Batch:
-        rows: Batch = self._rings.slots()[index]
+        rows: Batch = self._rings.slots[index]
         if "discount" not in rows and "terminated" in rows:
             rows["discount"] = np.where(rows["terminated"], 0, self.gamma).astype(np.float32)
         return rows
 
     def _windows(self, index: Index) -> Batch:
-        slots = self._rings.slots()
+        slots = self._rings.slots
         window, ended = self._rings.following(index, self.n_step)
         ended |= slots["truncated"][window] != 0
         ended[:-1] |= episode_breaks(slots.select([name for name in PROVENANCE if name in slots])[window])

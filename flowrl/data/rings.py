@@ -24,19 +24,13 @@ class Rings:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.columns: Batch | None = None
+        self.slots = Batch()
+        """All columns as one row per slot `[L * N, ...]`, a view of `columns`."""
+        self.length = self.envs = 0
+        """Steps that each ring has room for, and how many rings there are; 0 before the first write."""
         self.flat = False
         self.written = 0
         """Steps ever written to each ring; the cursor is this modulo L."""
-
-    @property
-    def length(self) -> int:
-        """Steps that each ring has room for; 0 before the first write."""
-        return 0 if self.columns is None else len(self.columns)
-
-    @property
-    def envs(self) -> int:
-        """How many rings; 0 before the first write."""
-        return 0 if self.columns is None else int(self.columns.shape[1])
 
     @property
     def size(self) -> int:
@@ -73,11 +67,6 @@ class Rings:
             self.columns[: steps - rest] = block[rest:]
         self.written += steps
 
-    def slots(self) -> Batch:
-        """All columns as one row per slot `[L * N, ...]`, a view."""
-        assert self.columns is not None
-        return self.columns.flat()
-
     def generation(self, slot: Index) -> Index:
         """How many times each slot had been written."""
         return (self.written - 1 - slot // self.envs) // self.length + 1
@@ -104,7 +93,8 @@ class Rings:
             raise CheckpointError(
                 f"the saved buffer has capacity {state['capacity']}, this one {self.capacity}; it must be equal"
             )
-        self.columns, self.flat, self.written = None, state["flat"], state["written"]
+        self.columns, self.slots, self.length, self.envs = None, Batch(), 0, 0
+        self.flat, self.written = state["flat"], state["written"]
         if state["columns"] is not None:
             block = Batch(state["columns"])
             self.columns = self._allocate(block)
@@ -114,7 +104,9 @@ class Rings:
         length, envs = self.capacity // block.shape[1], block.shape[1]
         if length < 1:
             raise ValueError(f"capacity is {self.capacity}: {envs} environments need at least 1 row each")
-        return block.map(lambda column: np.empty((length, *column.shape[1:]), column.dtype))
+        columns = block.map(lambda column: np.empty((length, *column.shape[1:]), column.dtype))
+        self.slots, self.length, self.envs = columns.flat(), length, envs
+        return columns
 
 
 def _layout(flat: bool) -> str:

@@ -167,7 +167,7 @@ def test_values_are_read_as_they_are_written(text, value):
 
 def test_files_are_read_by_suffix(tmp_path):
     (tmp_path / "a.json").write_text('{"seed": 3, "hidden": [8]}')
-    (tmp_path / "a.toml").write_text('seed = 3\nhidden = [8]\nenv_args = {a = 1}')
+    (tmp_path / "a.toml").write_text("seed = 3\nhidden = [8]\nenv_args = {a = 1}")
     assert load_config_file(tmp_path / "a.json") == {"seed": 3, "hidden": [8]}
     assert build_config(Config, load_config_file(tmp_path / "a.toml")).env_args == {"a": 1}
 

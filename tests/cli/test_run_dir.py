@@ -94,7 +94,7 @@ def test_it_holds_what_was_run_and_how_it_ended(plan_file, tmp_path):
 
 
 def test_a_configuration_that_cannot_be_saved_is_refused(plan_file):
-    with pytest.raises(ConfigError, match="shape=.*cannot be saved with the run"):
+    with pytest.raises(ConfigError, match=r"shape=.*cannot be saved with the run"):
         RunDirectory.choose(plan_file, Config(shape=object()))
 
 

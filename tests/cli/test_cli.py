@@ -1,0 +1,455 @@
+"""The command: what each ends with, what it leaves behind, and every bad input before any work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from flowrl.cli import cli
+from flowrl.session import Interrupts
+
+DEADLINE = 60
+
+TINY = '''"""A plan without learning: a policy that always goes left, and numbers for results."""
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+import flowrl
+from flowrl.config import Configuration
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    n: int = 4
+    rate: float = 1.0
+    hidden: tuple[int, ...] = (1, 2)
+
+
+class Left:
+    draws = 1
+
+    @property
+    def collect_mode(self):
+        return self
+
+    eval_mode = collect_mode
+
+    def act(self, obs, noise, env_steps):
+        return {"action": np.zeros(len(obs), dtype=np.int64)}
+
+    def weights(self):
+        return {}
+
+    def load_weights(self, weights):
+        pass
+
+
+def policy(config, observation_space, action_space):
+    return Left()
+
+
+def results(config):
+    return [{"env_steps": 10 * i, "episode_return": float("nan")} for i in range(1, config.n + 1)]
+
+
+def execution_plan(workers, config):
+    return flowrl.from_items(results(config)).for_each(keep)
+
+
+def keep(item):
+    return item
+'''
+
+#: Never ends, so that something has to stop it.
+ENDLESS = (
+    TINY.replace("from_items(results(config))", "from_items(count)")
+    + """
+
+def count():
+    n = 0
+    while True:
+        n += 1
+        yield {"env_steps": n}
+"""
+)
+
+#: Is stuck in an operator, so that one interrupt is not enough.
+STUCK = TINY.replace("    return item\n", "    print('stuck', flush=True)\n    threading.Event().wait()\n").replace(
+    "import attrs\n", "import threading\n\nimport attrs\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with tiny.py in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text(TINY)
+    return tmp_path
+
+
+def flowrl(*arguments):
+    return CliRunner(catch_exceptions=False).invoke(cli, [str(a) for a in arguments])
+
+
+def run_of(folder):
+    (run,) = (folder / "runs").iterdir()
+    return run
+
+
+def summary_of(run):
+    return json.loads((run / "summary.json").read_text())
+
+
+def metrics_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+# -- how a run ends
+
+
+def test_a_plan_that_ends_without_a_goal_is_done(folder):
+    done = flowrl("run", "tiny.py", "--seed", 3)
+    assert done.exit_code == 0, done.output
+    run = run_of(folder)
+    assert run.name.startswith("tiny-CartPole-v1-3-")
+    lines = done.stdout.splitlines()
+    assert lines[:-1] == [f"{10 * i} steps  return nan" for i in range(1, 5)]
+    assert lines[-1].startswith("done: ")
+    assert lines[-1].endswith(f"in runs/{run.name}")
+    assert metrics_of(run) == [{"env_steps": 10 * i, "episode_return": None} for i in range(1, 5)]
+    assert {path.name for path in run.iterdir()} == {
+        "config.json", "run.json", "plan.txt", "plan.py", "metrics.jsonl", "summary.json", "explain_run.txt",
+        "policy.pt", "policy_last.pt",
+    }  # fmt: skip
+    assert (run / "plan.py").read_text() == TINY
+    assert "keep" in (run / "plan.txt").read_text()
+    summary = summary_of(run)
+    assert (summary["outcome"], summary["exit_code"]) == ("done", 0)
+    assert summary["last"] == metrics_of(run)[-1]
+    about = json.loads((run / "run.json").read_text())
+    assert about["command"] == ["flowrl", "run", "tiny.py", "--seed", "3"]
+
+
+def test_a_goal_that_is_reached_and_confirmed_ends_with_0(folder):
+    """S6: the score of the saved checkpoint on fresh seeds counts."""
+    done = flowrl("run", "tiny.py", "--stop-return", 5, "--stop-steps", 100, "--set", "eval_episodes=4", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("goal reached: best eval return")
+    assert done.stdout.count("\n") == 1
+    run = run_of(folder)
+    (result,) = metrics_of(run)  # and it ends there
+    assert result["confirmed_return"] >= 5
+    assert summary_of(run)["outcome"] == "goal"
+    assert json.loads((run / "config.json").read_text())["eval_every"] == 5  # 1/20 of the budget
+
+
+def test_a_budget_that_ends_before_the_goal_ends_with_3(folder):
+    done = flowrl("run", "tiny.py", "--stop-return", 400, "--stop-steps", "2e1", "--set", "eval_episodes=2")
+    assert done.exit_code == 3, done.output
+    run = run_of(folder)
+    assert [result["env_steps"] for result in metrics_of(run)] == [10, 20]
+    assert summary_of(run)["outcome"] == "budget"
+    assert "ended before the goal" in done.stdout
+
+
+def test_a_plan_that_ends_itself_before_the_goal_ends_with_3(folder):
+    arguments = ("--stop-return", 400, "--set", "eval_every=10", "--set", "eval_episodes=1", "--quiet")
+    assert flowrl("run", "tiny.py", *arguments).exit_code == 3
+
+
+def test_a_budget_without_a_goal_ends_with_0(folder):
+    assert flowrl("run", "tiny.py", "--stop-steps", 20, "--set", "eval_episodes=1").exit_code == 0
+    assert summary_of(run_of(folder))["last"]["env_steps"] == 20
+    (folder / "endless.py").write_text(ENDLESS)
+    assert flowrl("run", "endless.py", "--stop-seconds", 1e-6, "--out", "short").exit_code == 0
+    assert len(metrics_of(folder / "short")) == 1
+
+
+def test_without_a_stop_there_is_no_evaluation_unless_asked_for(folder):
+    flowrl("run", "tiny.py", "--out", "a")
+    assert all("eval_return" not in result for result in metrics_of(folder / "a"))
+    flowrl("run", "tiny.py", "--out", "b", "--set", "eval_every=20", "--set", "eval_episodes=1")
+    assert ["eval_return" in result for result in metrics_of(folder / "b")] == [False, True, False, True]
+
+
+def test_a_run_that_fails_ends_with_1_and_says_where(folder):
+    """F9"""
+    text = TINY.replace(
+        "    return item\n", "    return {'env_steps': item['env_steps'], 'x': 1 / (20 - item['env_steps'])}\n"
+    )
+    (folder / "bad.py").write_text(text)
+    done = flowrl("run", "bad.py")
+    assert done.exit_code == 1
+    assert "ZeroDivisionError: division by zero" in done.stderr
+    assert "keep" in done.stderr
+    assert "bad.py" in done.stderr
+    run = run_of(folder)
+    assert len(metrics_of(run)) == 1
+    assert summary_of(run)["outcome"] == "failed"
+    assert summary_of(run)["error"].startswith("ZeroDivisionError: division by zero\n")
+    assert done.stdout.splitlines()[-1].startswith("failed: ")
+
+
+def test_items_that_are_no_results_fail_the_run(folder):
+    (folder / "bad.py").write_text(TINY.replace("    return item\n", "    return [item]\n"))
+    done = flowrl("run", "bad.py")
+    assert done.exit_code == 1
+    assert "a plan's items must be result dicts, got list of 1 from keep" in done.stderr
+
+
+def test_a_bug_in_building_the_plan_is_shown_with_its_traceback(folder):
+    (folder / "bad.py").write_text(
+        TINY.replace("def execution_plan(workers, config):", "def execution_plan(workers, config):\n    return 1 / 0\n")
+    )
+    with pytest.raises(ZeroDivisionError):
+        flowrl("run", "bad.py")
+    assert not (folder / "runs").exists()
+
+
+# -- configuration
+
+
+def test_options_override_settings_and_settings_override_files(folder):
+    (folder / "values.toml").write_text("seed = 1\nrate = 2\nn = 2\nhidden = [5]\nenv_args = {max_episode_steps = 7}")
+    arguments = ("--set", "n=1", "--set", "seed=2", "--seed", 3, "--envs", 2, "--env-arg", "render_mode=null")
+    done = flowrl("run", "tiny.py", "--config", "values.toml", *arguments, "--out", "run")
+    assert done.exit_code == 0, done.output
+    values = json.loads((folder / "run" / "config.json").read_text())
+    expected = {"seed": 3, "n": 1, "rate": 2.0, "hidden": [5], "envs_per_worker": 2}
+    assert {key: values[key] for key in expected} == expected
+    assert values["env_args"] == {"max_episode_steps": 7, "render_mode": None}
+
+
+def test_a_run_can_be_run_again_from_its_directory(folder):
+    flowrl("run", "tiny.py", "--set", "n=2", "--set", "hidden=(3,)", "--out", "first")
+    done = flowrl("run", "first/plan.py", "--config", "first/config.json", "--out", "second")
+    assert done.exit_code == 0, done.output
+    for name in ("config.json", "metrics.jsonl", "plan.py"):
+        assert (folder / "first" / name).read_text() == (folder / "second" / name).read_text()
+
+
+# -- dqn, and taps
+
+
+SMALL = ("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay_ratio=4", "--set", "batch_size=16")
+SHORT = (*SMALL, "--stop-steps", 400, "--set", "report_every=100", "--set", "eval_episodes=2", "--quiet")
+
+
+def test_dqn_runs_and_a_tap_changes_nothing(folder):
+    """D1, D4, S3"""
+    assert flowrl("run", "dqn", *SHORT, "--out", "a").exit_code == 0
+    tapped = flowrl("run", "dqn", *SHORT, "--out", "b", "--tap", "NStep", "--tap", "train.TrainOneStep")
+    assert tapped.exit_code == 0, tapped.output
+    taps = tapped.stdout.splitlines()
+    assert any(line.startswith("NStep: Batch(") and "float32" in line for line in taps)
+    assert any(line.startswith("train.TrainOneStep: dict(") for line in taps)
+    plain, with_taps = ([without_clock(r) for r in metrics_of(folder / name)] for name in "ab")
+    assert plain == with_taps
+    assert {"env_steps", "updates", "episode_return", "ratio"} <= set(plain[-1])
+    assert "flowrl run --tap" in (folder / "b" / "plan.txt").read_text()
+
+
+def without_clock(result):
+    return {key: value for key, value in result.items() if key not in ("seconds", "steps_per_second")}
+
+
+# -- the other commands
+
+
+def test_explain_shows_the_plan_and_runs_nothing(folder):
+    done = flowrl("explain", "dqn", "--set", "n_step=5")
+    assert done.exit_code == 0, done.output
+    assert "NStep(n=5" in done.stdout
+    assert "TrainOneStep" in done.stdout
+    assert not (folder / "runs").exists()
+
+
+def test_list_names_the_plans():
+    assert any(line.startswith("dqn ") for line in flowrl("list").stdout.splitlines())
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from flowrl.cli import cli\n"
+        "cli(['--help'], standalone_mode=False)\n"
+        "print('loaded', [m for m in ('torch', 'numpy', 'gymnasium', 'ray', 'rich', 'typeguard') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE)
+    assert "Commands:" in done.stdout
+    assert done.stdout.endswith("loaded []\n")
+
+
+# -- bad input: one clear message, code 2, nothing written
+
+BAD = {
+    "plan": (("run", "dqnn"), "no plan 'dqnn'; did you mean 'dqn'"),
+    "plan file": (("run", "tny.py"), "no plan file tny.py"),
+    "command": (("rnu", "dqn"), "No such command 'rnu'. Did you mean 'run'?"),
+    "environment": (("run", "tiny.py", "--env", "CartPol-v1"), "did you mean 'CartPole-v1'"),
+    "environment's argument": (("run", "tiny.py", "--env-arg", "sutton=1"), "env_args 'sutton'"),
+    "option": (("run", "tiny.py", "--stop-step", "1"), "--stop-steps"),
+    "key": (("run", "tiny.py", "--set", "rat=1"), "unknown configuration key 'rat'; did you mean 'rate'"),
+    "key of a file": (
+        ("run", "tiny.py", "--config", "bad.json"),
+        "unknown configuration key 'sed'; did you mean 'seed'",
+    ),
+    "file": (("run", "tiny.py", "--config", "no.json"), "no.json: No such file"),
+    "type": (("run", "tiny.py", "--set", "rate=fast"), "rate='fast': expected float, got str"),
+    "type in a tuple": (("run", "tiny.py", "--set", "hidden=[1,true]"), "hidden=[1, True]: expected tuple[int, ...]"),
+    "type of an option": (("run", "tiny.py", "--seed", "one"), "'one' is not a valid integer"),
+    "value": (("run", "tiny.py", "--seed", "-1"), "seed=-1"),
+    "setting without =": (("run", "tiny.py", "--set", "rate"), "--set 'rate': expected KEY=VALUE"),
+    "budget": (("run", "tiny.py", "--stop-steps", "1.5"), "'1.5' is not a whole number"),
+    "seconds": (("run", "tiny.py", "--stop-seconds", "0"), "'0' is not a number above 0"),
+    "goal out of sight": (
+        ("run", "tiny.py", "--stop-return", "1", "--stop-steps", "9", "--set", "eval_every=10"),
+        "the goal would never be tested",
+    ),
+    "no plan in it": (("run", "empty.py"), "has no Config and no policy and no execution_plan"),
+    "syntax": (("run", "syntax.py"), "SyntaxError"),
+    "import": (("run", "import.py"), "line 1: ModuleNotFoundError: No module named 'nowhere'"),
+    "continuous actions": (("run", "dqn", "--env", "Pendulum-v1"), "discrete"),
+    "refused by an operator": (("run", "dqn", "--set", "replay_ratio=-1"), "line"),
+    "tap": (
+        ("run", "dqn", "--tap", "TrainOneStp"),
+        "no operator is named 'TrainOneStp'; did you mean 'train.TrainOneStep'",
+    ),
+    "tap of several": (("run", "tiny.py", "--tap", "*e*"), "names "),
+    "explained plan": (("explain", "dqnn"), "did you mean 'dqn'"),
+    "explained environment": (("explain", "dqn", "--env", "CartPol-v1"), "did you mean 'CartPole-v1'"),
+    "directory": (("run", "tiny.py", "--out", "."), "is not empty"),
+    "end on the workers": (("run", "workers.py"), "gather_sync"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, folder):
+    (folder / "bad.json").write_text('{"sed": 1}')
+    (folder / "empty.py").write_text('"""No plan."""\n')
+    (folder / "syntax.py").write_text("def f(:\n")
+    (folder / "import.py").write_text("import nowhere\n")
+    (folder / "workers.py").write_text(
+        TINY.replace("from_items(results(config))", "from_workers(workers, results(config))")
+    )
+    before = sorted(folder.rglob("*"))
+    arguments, message = BAD[case]
+    done = flowrl(*arguments)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert sorted(folder.rglob("*")) == before
+
+
+# -- interrupts
+
+
+@pytest.fixture
+def child(folder):
+    """Starts the command in a process of its own, with the signal handling of a terminal's foreground job."""
+    started = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "flowrl", *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate(timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_interrupt_ends_the_run_with_everything_saved(number, folder, child):
+    """F15"""
+    (folder / "endless.py").write_text(ENDLESS)
+    process = child("run", "endless.py", "--out", "run", "--stop-steps", "1_000_000_000")
+    assert process.stdout.readline() == "1 steps\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130, err
+    assert "stopping after this step" in err
+    assert "Traceback" not in err
+    assert out.splitlines()[-1].startswith("interrupted: ")
+    summary = summary_of(folder / "run")
+    assert summary["outcome"] == "interrupted"
+    assert summary["last"]["env_steps"] == len(metrics_of(folder / "run"))
+    assert (folder / "run" / "policy_last.pt").exists()
+    assert not list((folder / "run").glob(".*"))
+
+
+def test_a_second_interrupt_ends_what_is_stuck(folder, child):
+    (folder / "stuck.py").write_text(STUCK)
+    process = child("run", "stuck.py", "--out", "run")
+    assert process.stdout.readline() == "stuck\n"
+    process.send_signal(signal.SIGINT)
+    assert "once more to stop at once" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert summary_of(folder / "run")["outcome"] == "interrupted"
+
+
+def test_an_interrupt_while_the_plan_is_built_leaves_nothing(folder):
+    (folder / "slow.py").write_text(TINY.replace("    return Left()", "    raise KeyboardInterrupt"))
+    done = flowrl("run", "slow.py")
+    assert done.exit_code == 130
+    assert "interrupted" in done.stderr
+    assert not (folder / "runs").exists()
+
+
+class FakeRun:
+    def __init__(self):
+        self.interrupted = threading.Event()
+
+    def interrupt(self):
+        self.interrupted.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_and_threads_are_as_before(number):
+    """F15"""
+    before, threads = signal.getsignal(number), threading.active_count()
+    run = FakeRun()
+    with Interrupts(run) as interrupts:
+        assert not interrupts.asked
+        signal.raise_signal(number)
+        assert interrupts.asked
+        assert run.interrupted.wait(DEADLINE)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+    assert threading.active_count() == threads
+
+
+def test_a_run_in_another_thread_leaves_signals_alone():
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        with Interrupts(FakeRun()):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(DEADLINE)
+    assert seen == [before]

@@ -1,0 +1,105 @@
+"""Small operators, sources and workers that the tests of the engine share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl import Context, context, operator, state
+from flowrl.host import PlanHost
+from flowrl.workers import InlineWorker
+
+
+@operator
+class Total:
+    """Running sum: an operator with state."""
+
+    scale: int = 1
+    total: int = state(default=0)
+
+    def __call__(self, item: int) -> int:
+        self.total += self.scale * item
+        return self.total
+
+
+@operator
+class Pairs:
+    """Pairs of items, for `combine`; an odd last one comes alone."""
+
+    open: list[Any] = state(factory=list)
+
+    def __call__(self, item: Any) -> list[Any]:
+        self.open.append(item)
+        return self.finish() if len(self.open) == 2 else []
+
+    def finish(self) -> list[Any]:
+        pair, self.open = self.open, []
+        return [tuple(pair)] if pair else []
+
+
+@operator
+class Noise:
+    """Adds a draw of its own random stream and counts it."""
+
+    context: Context = context()
+
+    def __call__(self, item: float) -> float:
+        self.context.count("draws")
+        self.context.record("drawn", item)
+        return item + float(self.context.generator().random())
+
+
+@operator
+class Numbers:
+    """Source on a worker: worker 0 gives 0, 1, 2 ..., worker 1 gives 100, 101 ...; counts env_steps."""
+
+    n: int
+    position: int = state(default=0)
+    context: Context = context()
+
+    def pull(self) -> Any:
+        from flowrl.stages import DONE
+
+        if self.position == self.n:
+            return DONE
+        self.position += 1
+        self.context.count("env_steps", 10)
+        return 100 * self.context.worker.index + self.position - 1
+
+
+class Host(PlanHost):
+    """A worker's side that knows its number."""
+
+    def __init__(self, index: int = -1) -> None:
+        super().__init__()
+        self.index = index
+
+
+def hosts() -> Any:
+    """A factory for `ManualWorkers` whose hosts are numbered."""
+    indexes = iter(range(100))
+    return lambda: Host(next(indexes))
+
+
+class InlineWorkers:
+    """Workers of this process that answer at once."""
+
+    def __init__(self, count: int) -> None:
+        self.members = [InlineWorker(Host(index)) for index in range(count)]
+
+    def __repr__(self) -> str:
+        return f"{len(self.members)} inline workers"
+
+
+class Fails:
+    """A function that fails at given items, the first `times` times; it keeps what it has seen."""
+
+    def __init__(self, *items: Any, times: int = 10**9, pure: bool = False) -> None:
+        self.items, self.times, self.pure = items, times, pure
+        self.seen: list[Any] = []
+
+    def __call__(self, item: Any) -> Any:
+        self.seen.append(item)
+        if item in self.items and self.times > 0:
+            self.times -= 1
+            raise ValueError(f"cannot do {item}")
+        return item
