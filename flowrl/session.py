@@ -141,4 +141,4 @@ class Interrupts:
         self.asked = True
         self._run.interrupt()
         # Not print, which refuses to be entered again; nor click, which would write past the live display.
-        os.write(2, b"\nstopping after this step; once more to stop at once\n")
+        os.write(2, b"stopping after this step; once more to stop at once\n")
