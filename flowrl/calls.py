@@ -253,23 +253,34 @@ class Prefetch(Stage):
     ready_items: deque[Any] = state(factory=deque)
     _job: Future[Signal | None] | None = _runtime()
     _pause: bool = _runtime(False)
+    _stuck: bool = _runtime(False)  # the thread could not go on
     _worker: ThreadWorker | None = _runtime()
 
     def step(self) -> Any:
-        signal: Signal | None = WORKED
-        if not self.thread:
-            signal = self._fill()
-        elif self._job is None or self._job.done():
-            finished, self._job = self._job, None
-            signal = finished.result() if finished is not None else None
-            if signal is DONE:
-                self._job = finished
-            elif signal is None or self.ready_items:
-                self._start()
-        if self.ready_items:
+        signal = self._look() if self.thread else self._fill()
+        item = self.ready_items.popleft() if self.ready_items else signal
+        if self.thread and self._job is None and not self._stuck:
+            self._start()
+        if item.__class__ is not Signal:
             self.link.items += 1
-            return self.ready_items.popleft()
-        return WAITING if self._job is not None and signal is not DONE else signal
+        return item
+
+    def _look(self) -> Signal:
+        """What the thread has come to."""
+        if self._job is not None:
+            if not self._job.done():
+                return WAITING
+            job, self._job = self._job, None
+            self._stuck = job.result() is not None  # raises what the thread raised
+            return WORKED
+        if self._stuck:  # since the thread looked things may have changed, so this one looks again
+            item = self.inputs[0].step()
+            if item.__class__ is not Signal:
+                self.ready_items.append(item)
+            elif item is not WORKED:
+                return item
+            self._stuck = False
+        return WAITING
 
     def _start(self) -> None:
         if self._worker is None:
@@ -295,7 +306,7 @@ class Prefetch(Stage):
             self._pause = False
 
     def stuck(self) -> list[str]:
-        return super().stuck() or ([f"{self.link.path}: its thread works"] if self._job else [])
+        return super().stuck() or ([f"{self.link.path}: its thread works"] if self._job is not None else [])
 
     def close(self) -> None:
         self._pause = True

@@ -7,9 +7,18 @@ from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.metrics import Report, StandardMetricsReporting
 from flowrl.operators.replay import Replay, StoreToReplay
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.operators.train import TrainOneStep, UpdateTargetNetwork
+from flowrl.operators.train import (
+    ApplyGradients,
+    AverageGradients,
+    ComputeGradients,
+    TrainOneStep,
+    UpdateTargetNetwork,
+)
 
 __all__ = [
+    "ApplyGradients",
+    "AverageGradients",
+    "ComputeGradients",
     "Concurrently",
     "Confirm",
     "Dequeue",

@@ -12,6 +12,7 @@ from flowrl.errors import PlanError
 from flowrl.operator import context, operator, state
 
 if TYPE_CHECKING:
+    from flowrl.policies.policy import Gradients
     from flowrl.rollout import WorkerSet
 
 
@@ -31,6 +32,63 @@ class TrainOneStep:
         self.context.count("trained", batch.rows)
         self.context.count("updates")
         return scalars
+
+
+@operator
+class ComputeGradients:
+    """Gradients of the loss on each batch `[B, ...]`, without a step of the optimiser: a `Gradients` item.
+
+    The rows are prepared as `TrainOneStep` does.
+    """
+
+    workers: WorkerSet
+
+    def __call__(self, batch: Batch) -> Gradients:
+        learn = self.workers.policy.learn_mode
+        return learn.gradients(learn.prepare(batch))
+
+
+@operator
+class AverageGradients:
+    """The mean of `count` gradients, each weighted by its rows (F13): that of one batch of all their rows.
+
+    For `combine`. Emits: one item for `count`, and what is left at the end. State: the gradients waiting.
+    """
+
+    count: int = attrs.field(validator=attrs.validators.ge(1))
+    waiting: list[Gradients] = state(factory=list)
+
+    def __call__(self, gradients: Gradients) -> list[Gradients]:
+        self.waiting.append(gradients)
+        return self.finish() if len(self.waiting) == self.count else []
+
+    def finish(self) -> list[Gradients]:
+        parts, self.waiting = self.waiting, []
+        if not parts:
+            return []
+        rows = sum(part.rows for part in parts)
+
+        def mean(of: str) -> dict[str, Any]:
+            return {name: sum(getattr(p, of)[name] * p.rows for p in parts) / rows for name in getattr(parts[0], of)}
+
+        return [attrs.evolve(parts[0], values=mean("values"), rows=rows, scalars=mean("scalars"))]
+
+
+@operator
+class ApplyGradients:
+    """One optimiser step with each `Gradients` item; emits its scalars, as `TrainOneStep` does.
+
+    Counts: trained (rows), updates (optimiser steps).
+    """
+
+    workers: WorkerSet
+    context: Context = context()
+
+    def __call__(self, gradients: Gradients) -> dict[str, float]:
+        self.workers.policy.learn_mode.apply(gradients)
+        self.context.count("trained", gradients.rows)
+        self.context.count("updates")
+        return gradients.scalars
 
 
 def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:

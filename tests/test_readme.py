@@ -26,6 +26,18 @@ def test_the_plan_shown_is_the_plan_that_runs() -> None:
     assert _words(shown) in _words(source)
 
 
+def test_the_tree_shown_is_what_explain_prints() -> None:
+    """But for the file:line at the end, which moves."""
+    from flowrl.plan_file import load_plan_file
+
+    plan_file = load_plan_file("dqn")
+    workers, plan = plan_file.build(plan_file.Config())
+    workers.close()
+    (shown,) = re.findall(r"```text\n(├─.*?)```", TEXT, re.DOTALL)
+    tree = [re.sub(r"\S+dqn.py:\d+", "", text).split() for text in (*shown.splitlines(), *plan.explain().splitlines())]
+    assert tree[: len(tree) // 2] == tree[len(tree) // 2 :]
+
+
 def test_the_commands_exist() -> None:
     """Every option that the README names is one of `flowrl run`."""
     from flowrl.cli import cli

@@ -85,7 +85,9 @@ def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bytes | Non
     # the simulator (a process, a handle), and each library raises its own kind of error then.
     for dumps in (pickle.dumps, cloudpickle.dumps):
         try:
-            packed: bytes = dumps(env)
+            # There and back first: it shows that the pickle can be loaded, and gives equal bytes for equal
+            # states, whatever objects they happened to share (D5).
+            packed: bytes = dumps(pickle.loads(dumps(env)))
             return packed
         except Exception:
             continue

@@ -6,14 +6,13 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import gymnasium
 import torch
 from torch import nn
 
 from flowrl.data import Batch
 from flowrl.policies.networks import QNetwork, actions_of, features_of
-from flowrl.policies.policy import Policy, ValueActing
+from flowrl.policies.policy import Learning, Policy, ValueActing
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, linear_schedule
 
 LEARNED_FROM = ("obs", "action", "reward", "next_obs", "discount", "action_mask", "next_action_mask", "weight")
@@ -53,7 +52,7 @@ def dqn_target(
 class DQNPolicy(Policy):
     """Deep Q-learning over discrete actions.
 
-    collect: epsilon-greedy; eval: greedy; learn: one step of Adam on the Huber loss (delta 1).
+    collect: epsilon-greedy; eval: greedy; learn: one step of Adam on the Huber loss.
 
     Args:
         hidden: Sizes of the hidden layers.
@@ -86,8 +85,8 @@ class DQNPolicy(Policy):
     ) -> None:
         self.features, self.actions = features_of(observation_space), actions_of(action_space, "DQN")
         self.hidden, self.dueling, self.double = tuple(hidden), dueling, double
-        self.gamma, self.learning_rate, self.grad_clip, self.epsilon = gamma, learning_rate, grad_clip, epsilon
-        super().__init__(observation_space, action_space, seed=seed, device=device)
+        self.gamma, self.learning_rate, self.epsilon = gamma, learning_rate, epsilon
+        super().__init__(observation_space, action_space, grad_clip=grad_clip, seed=seed, device=device)
 
     def _build(self) -> None:
         self.model = QNetwork(self.features, self.actions, self.hidden, dueling=self.dueling).to(self.device)
@@ -107,9 +106,8 @@ class DQNPolicy(Policy):
                 target.lerp_(online, tau)
 
 
-@attrs.frozen
-class DQNLearning:
-    """The learn mode of a `DQNPolicy`."""
+class DQNLearning(Learning):
+    """The learn mode of a `DQNPolicy`: the Huber loss (delta 1) of Q(s_tm1, a_tm1) and `dqn_target`."""
 
     policy: DQNPolicy
 
@@ -119,7 +117,7 @@ class DQNLearning:
             return batch
         return batch.replace(discount=self.policy.gamma * (1.0 - batch.terminated.astype("float32")))
 
-    def update(self, batch: Batch) -> dict[str, float]:
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Rows `[B, ...]` of the columns `LEARNED_FROM`; the masks and the weight only where there are any."""
         policy = self.policy
         rows = batch.select(name for name in LEARNED_FROM if name in batch).to_torch(policy.device)
@@ -132,12 +130,6 @@ class DQNLearning:
                 rows.reward.float(), rows.discount, q_online_t, q_target_t, double=policy.double, mask_t=mask_t
             )
         q = policy.model(rows.obs.float(), mask_tm1).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
-        loss = nn.functional.smooth_l1_loss(q, target, reduction="none")
-        loss = (loss * rows["weight"]).mean() if "weight" in rows else loss.mean()
-        policy.optimizer.zero_grad()
-        loss.backward()
-        if policy.grad_clip is not None:
-            nn.utils.clip_grad_norm_(policy.model.parameters(), policy.grad_clip)
-        policy.optimizer.step()
-        policy.version += 1
-        return {"loss": float(loss.detach()), "q": float(q.detach().mean())}
+        errors = nn.functional.smooth_l1_loss(q, target, reduction="none")
+        loss = (errors * rows["weight"]).mean() if "weight" in rows else errors.mean()
+        return loss, {"loss": loss.detach(), "q": q.detach().mean()}

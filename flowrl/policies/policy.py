@@ -37,16 +37,61 @@ class ActMode(Protocol):
         ...
 
 
-class LearnMode(Protocol):
-    """How a policy learns."""
+@attrs.frozen(eq=False)
+class Gradients:
+    """Gradients of a loss that is a mean over `rows` rows, by parameter; and the scalars to report of it."""
+
+    values: dict[str, torch.Tensor]
+    rows: int
+    scalars: dict[str, float]
+
+
+class Learning(abc.ABC):
+    """How a policy learns: a subclass has the `loss`, the rest follows from it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
 
     def prepare(self, batch: Batch) -> Batch:
         """Add the columns that the loss needs and the batch lacks; the batch itself if there are none."""
-        ...
+        return batch
+
+    @abc.abstractmethod
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The loss, a mean over the rows of a prepared batch, and scalars to report."""
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """One optimiser step on the rows of a batch; scalars to report."""
-        ...
+        """One optimiser step on the rows of a prepared batch; scalars to report."""
+        scalars = self._backward(batch)
+        self._step()
+        return scalars
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """The gradients of a prepared batch, without a step."""
+        scalars = self._backward(batch)
+        parameters = self.policy.model.named_parameters()
+        values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
+        return Gradients(values, batch.rows, scalars)
+
+    def apply(self, gradients: Gradients) -> None:
+        """One optimiser step with these gradients."""
+        for name, parameter in self.policy.model.named_parameters():
+            # A copy: clipping works in place, and the gradients belong to whoever made them.
+            parameter.grad = gradients.values[name].clone() if name in gradients.values else None
+        self._step()
+
+    def _backward(self, batch: Batch) -> dict[str, float]:
+        loss, scalars = self.loss(batch)
+        self.policy.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {name: float(value) for name, value in scalars.items()}
+
+    def _step(self) -> None:
+        policy = self.policy
+        if policy.grad_clip is not None:
+            nn.utils.clip_grad_norm_(policy.model.parameters(), policy.grad_clip)
+        policy.optimizer.step()
+        policy.version += 1
 
 
 class Policy(abc.ABC):
@@ -56,6 +101,7 @@ class Policy(abc.ABC):
 
     Args:
         observation_space, action_space: Of one environment.
+        grad_clip: Largest norm of the gradient; None for no limit.
         seed: Of the initialisation and of everything random inside torch.
         device: "auto" takes a GPU if there is one.
     """
@@ -63,7 +109,7 @@ class Policy(abc.ABC):
     model: nn.Module
     optimizer: torch.optim.Optimizer
     collect_mode: ActMode
-    learn_mode: LearnMode
+    learn_mode: Learning
     eval_mode: ActMode
 
     def __init__(
@@ -71,10 +117,12 @@ class Policy(abc.ABC):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         *,
+        grad_clip: float | None = None,
         seed: int = 0,
         device: str = "auto",
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
+        self.grad_clip = grad_clip
         self.device = pick_device(device)
         self.version = 0
         self.stream = TorchStream(seed)
