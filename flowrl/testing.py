@@ -128,6 +128,8 @@ def same(a: Any, b: Any) -> bool:
         alike = a.dtype == b.dtype and a.shape == b.shape
         return bool(alike and ((a == b) | ((a != a) & (b != b))).all())
     equality: Any = type(a).__eq__
+    if equality is object.__eq__ and attrs.has(type(a)):
+        return same(attrs.asdict(a, recurse=False), attrs.asdict(b, recurse=False))
     if equality is object.__eq__ and hasattr(a, "__dict__"):
         return same(vars(a), vars(b))
     return bool(a == b) or bool(a != a and b != b)
