@@ -44,8 +44,13 @@ def main() -> None:
             steps.append(last["env_steps"])
             seconds.append(float(summary["seconds"]))  # type: ignore[arg-type]
             scores = f"{last.get('eval_return', float('nan')):7.1f}  {last.get('confirmed_return', float('nan')):11.1f}"
-            print(f"{seed:>4}  {scores}  {steps[-1]:>9,}  {seconds[-1]:7.1f}{'' if solved[-1] else '  NOT SOLVED'}", flush=True)
-    print(f"solved {sum(solved)} of {len(solved)}; median {np.median(steps):,.0f} env steps, {np.median(seconds):.1f} s")
+            print(
+                f"{seed:>4}  {scores}  {steps[-1]:>9,}  {seconds[-1]:7.1f}{'' if solved[-1] else '  NOT SOLVED'}",
+                flush=True,
+            )
+    print(
+        f"solved {sum(solved)} of {len(solved)}; median {np.median(steps):,.0f} env steps, {np.median(seconds):.1f} s"
+    )
 
 
 if __name__ == "__main__":

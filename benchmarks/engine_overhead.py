@@ -101,7 +101,9 @@ def main() -> None:
     }
     contestants = {name: run for name, run in made.items() if run is not None}
     seconds = interleaved(contestants, options.rounds)
-    print(f"{options.items:,} items, {options.operators} operators (branches for the round robin), {options.rounds} rounds")
+    print(
+        f"{options.items:,} items, {options.operators} operators (branches for the round robin), {options.rounds} rounds"
+    )
     for name in made:
         if name not in seconds:
             print(f"{name:<20} not installed")
@@ -109,7 +111,9 @@ def main() -> None:
         # A round robin hands each item through one operator, the others through all of them.
         through = 1 if name == "flowrl round robin" else options.operators
         cost = seconds[name] / options.items / through * 1e6
-        print(f"{name:<20} {np.median(cost):.3f} µs per item and operator   (min {cost.min():.3f}, max {cost.max():.3f})")
+        print(
+            f"{name:<20} {np.median(cost):.3f} µs per item and operator   (min {cost.min():.3f}, max {cost.max():.3f})"
+        )
     for peer in ("torchdata.nodes", "generators"):
         if peer in seconds:
             median, low, high = ratio_with_interval(seconds["flowrl for_each"], seconds[peer])

@@ -46,7 +46,9 @@ def test_a_plan_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     subprocess.run(install, check=True, timeout=300)
     env = {**os.environ, "PYTHONPATH": str(site)}
     where = "import flowrl, flowrl.plans, flowrl.operators as o; print(flowrl.__file__, o.__file__)"
-    found = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
     assert all(path.startswith(str(site)) for path in found.stdout.split())
     command = [sys.executable, "-m", "flowrl", "run", "dqn", "--stop-steps", "1500", "--out", "run"]
     command += ["--set", "eval_episodes=2", "--set", "hidden=[16]"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.rollout.worker import RolloutWorker
 from flowrl.workers import InlineWorker
+
+log = logging.getLogger("flowrl")
 
 PolicyFactory = Callable[[gymnasium.Space[Any], gymnasium.Space[Any]], Policy]
 
@@ -85,6 +88,8 @@ class WorkerSet:
         if not self.members:
             seed = context.seed("workers") if self.seed is None else self.seed
             manager = make_manager(self.env, self.envs_per_worker, self.env_args)
+            if not manager.raw_returns:
+                log.warning("%s: wrappers may change rewards before flowrl adds them up to returns (S1)", self.env)
             self.members = [InlineWorker(RolloutWorker(manager, self.policy, seed=seed))]
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ from flowrl.testing import check_plan
 
 def batches(count: int, rows: int = 2) -> list[Batch]:
     return [
-        Batch(obs=np.arange(rows) + rows * i, reward=np.ones(rows), terminated=np.zeros(rows, bool)) for i in range(count)
+        Batch(obs=np.arange(rows) + rows * i, reward=np.ones(rows), terminated=np.zeros(rows, bool))
+        for i in range(count)
     ]
 
 

@@ -19,7 +19,9 @@ def test_solves_cartpole_within_the_budget(seed: int, tmp_path: Path) -> None:
     """S6: a mean return of 475 in evaluation, on fresh seeds too, within 50 000 env steps."""
     out = tmp_path / "run"
     command = [sys.executable, "-m", "flowrl", "run", "dqn", "--stop-return", "475", "--stop-steps", "50000"]
-    done = subprocess.run([*command, "--seed", str(seed), "--out", str(out)], timeout=900, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--seed", str(seed), "--out", str(out)], timeout=900, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((out / "summary.json").read_text())
     assert summary["confirmed_return"] >= 475

@@ -15,7 +15,7 @@ from flowrl.config import build_config
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.plans import dqn
 from flowrl.rollout import WorkerSet
-from flowrl.testing import same
+from flowrl.testing import check_plan, same
 
 SMALL = {
     "hidden": (16,),
@@ -81,7 +81,9 @@ def test_resumed_at_random_items_it_equals_the_uninterrupted_run() -> None:
                 assert same(resumed.state_dict(), end)
 
 
-@pytest.mark.parametrize("where", ["Rollouts", "ParallelRollouts", "NStep", "StoreToReplay", "Replay", "TrainOneStep", "Concurrently"])
+@pytest.mark.parametrize(
+    "where", ["Rollouts", "ParallelRollouts", "NStep", "StoreToReplay", "Replay", "TrainOneStep", "Concurrently"]
+)
 def test_a_tap_changes_nothing(where: str) -> None:
     """D4: neither items nor state."""
     seen: list[Any] = []
@@ -119,7 +121,9 @@ def test_evaluating_changes_nothing_in_training(tmp_path: Any) -> None:
         assert same(run.state_dict()["resources"], plain["resources"])
 
 
-@pytest.mark.parametrize("settings", [{"double": False}, {"dueling": False}, {"n_step": 1}, {"tau": 0.01, "target_every": 1}])
+@pytest.mark.parametrize(
+    "settings", [{"double": False}, {"dueling": False}, {"n_step": 1}, {"tau": 0.01, "target_every": 1}]
+)
 def test_its_variants_run(settings: dict[str, Any]) -> None:
     results, _ = final(4, **settings)
     assert np.isfinite(results[-1]["loss"])
@@ -136,7 +140,19 @@ def test_global_generators_are_left_alone() -> None:
 def test_the_plan_says_what_it_does() -> None:
     workers, plan = make()
     text = plan.explain()
-    for name in ("store:", "train:", "NStep(n=3", "Replay(", "TrainOneStep", "Concurrently(round_robin 1:*, emits train"):
+    for name in (
+        "store:",
+        "train:",
+        "NStep(n=3",
+        "Replay(",
+        "TrainOneStep",
+        "Concurrently(round_robin 1:*, emits train",
+    ):
         assert name in text
     assert "dqn.py:" in text
     workers.close()
+
+
+def test_the_contract_of_plans() -> None:
+    """D1, D3, D4, D5 at every single step, and a tap behind every operator at once."""
+    check_plan(lambda: make()[1], items=5)

@@ -32,7 +32,9 @@ def test_one_coin_for_each_environment() -> None:
 
 def test_random_actions_are_valid_ones() -> None:
     draws = np.random.default_rng(0).random((30_000, 2))
-    acted = eps_greedy_sample(constant(1.0))(np.tile(VALUE[1:2], (30_000, 1)), draws, 0, np.tile(MASK[1:2], (30_000, 1)))
+    acted = eps_greedy_sample(constant(1.0))(
+        np.tile(VALUE[1:2], (30_000, 1)), draws, 0, np.tile(MASK[1:2], (30_000, 1))
+    )
     assert np.bincount(acted, minlength=3) / 30_000 == pytest.approx([0, 0.5, 0.5], abs=0.01)
 
 

@@ -1,0 +1,560 @@
+"""Runs: sleeping, errors and what becomes of them, state, resources, closing."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+from engine_parts import Fails, InlineWorkers, Noise, Numbers, Total, hosts
+
+from flowrl import Plan, Queue, from_items, from_workers, operator, pure, state
+from flowrl.context import Bell
+from flowrl.errors import CheckpointError, PlanError, Stalled
+from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from flowrl.stages import BLOCKED, WAITING, Signal
+from flowrl.testing import ManualWorkers, same
+
+N = [1, 2, 3, 4, 5]
+
+
+def pull_in_thread(run: Any) -> tuple[threading.Thread, list[Any]]:
+    """A thread that takes one item of a run, and where the item or the error will be."""
+    found: list[Any] = []
+
+    def pull() -> None:
+        try:
+            found.append(next(run))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=pull, name="puller")
+    thread.start()
+    return thread, found
+
+
+def sleeps(run: Any) -> threading.Event:
+    """Set when the run begins to sleep."""
+    slept, wait = threading.Event(), run.context.bell.wait
+
+    def told(seconds: float) -> bool:
+        slept.set()
+        heard: bool = wait(seconds)
+        return heard
+
+    run.context.bell.wait = told
+    return slept
+
+
+# -- sleeping
+
+
+def test_an_idle_run_makes_no_wakeups() -> None:
+    """F6: the run sleeps until a future rings, once, and nothing else wakes it."""
+    workers = ManualWorkers(2, hosts())
+    with from_workers(workers, Numbers(2)).gather_async().for_each(Total()).run() as run:
+        slept = sleeps(run)
+        thread, found = pull_in_thread(run)
+        assert slept.wait(10)
+        thread.join(0.2)
+        assert thread.is_alive()
+        assert run.wakeups == 0
+        workers.answer(1)
+        thread.join(10)
+        assert found == [100]
+        assert run.wakeups == 1
+
+
+def test_no_signal_reaches_a_users_function() -> None:
+    """F4: functions see items only, also when nothing is ready."""
+    seen: list[Any] = []
+    workers = ManualWorkers(1, hosts())
+    slow = from_workers(workers, Numbers(3)).gather_async().for_each(lambda i: seen.append(i) or i)
+    queue = Queue(1)
+    branches = [slow.for_each(Enqueue(queue)), Dequeue(queue).filter(lambda i: seen.append(i) or i > 0)]
+    with Concurrently(branches, "async").batch(2).tap("batch", seen.append).run() as run:
+        signals = set()
+        for _ in range(40):
+            item = run.step()
+            signals.add(item if item.__class__ is Signal else None)
+            if item is WAITING:
+                workers.answer()
+    assert {WAITING, None} <= signals
+    assert not any(isinstance(item, Signal) or item is None for item in seen)
+
+
+def test_a_stall_is_reported_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    workers = ManualWorkers(2, hosts())
+    slow = from_workers(workers, Numbers(2)).gather_async()
+    plan = Concurrently({"slow": slow, "call": from_items(N).call(workers.members[0], "work")}, "async")
+    with plan.run(stall_seconds=0.01, deadline_seconds=0.05) as run, caplog.at_level(logging.WARNING, "flowrl"):
+        with pytest.raises(Stalled) as caught:
+            next(run)
+        for text in (str(caught.value), caplog.messages[0]):
+            assert text.startswith("no progress for 0 s, waiting for: ")
+            assert "branch slow: slow.gather_async: no answer yet from worker 0, 1" in text
+            assert "branch call: call.work: 'work' was asked 1 times, no answer yet" in text
+        assert 2 <= len(caplog.messages) <= 4, "said less and less often"
+        workers.answer(0)
+        assert next(run) == 0, "the run may go on"
+
+
+def test_a_bell_is_heard_once_and_also_when_it_rang_before() -> None:
+    """F6: a ring is never lost, and several of them wake once."""
+    bell = Bell()
+    assert not bell.wait(0)
+    bell.ring()
+    bell.ring()
+    assert bell.wait(0)
+    assert not bell.wait(0)
+    bell.ring()
+    assert bell.wait(0)
+
+
+def test_interrupt_ends_the_iteration_and_keeps_every_item() -> None:
+    """F2: after an interrupt the run goes on where it was, also while it sleeps."""
+    with from_items(N).for_each(Total()).run() as run:
+        first = []
+        for item in run:
+            first.append(item)
+            if item == 3:
+                run.interrupt()
+        assert first + list(run) == [1, 3, 6, 10, 15]
+    workers = ManualWorkers(1, hosts())
+    with from_workers(workers, Numbers(1)).gather_async().run() as run:
+        slept = sleeps(run)
+        thread, found = pull_in_thread(run)
+        assert slept.wait(10)
+        run.interrupt()
+        thread.join(10)
+        assert isinstance(found[0], StopIteration)
+        workers.answer()
+        assert list(run) == [0]
+
+
+# -- errors
+
+
+def fail(item: Any) -> Any:
+    raise ZeroDivisionError("broken")
+
+
+def test_an_error_keeps_its_type_and_gains_one_note() -> None:
+    """F9: the operator's path, the user's line, the item number and the shapes of its input."""
+    import numpy as np
+
+    items = [{"obs": np.zeros((2, 3), "float32"), "names": ["a"]}] * 2
+    line = sys._getframe().f_lineno + 1
+    train = from_items(items).for_each(lambda item: item).for_each(fail)
+    plan = Concurrently({"train": train.batch(2)})
+    with pytest.raises(ZeroDivisionError, match="broken") as caught:
+        list(plan)
+    assert caught.value.__notes__ == [
+        f"in operator train.fail ({__file__}:{line}), item 1, input dict(obs: float32[2, 3], names: list of 1)"
+    ]
+
+
+def broken_source() -> Iterator[int]:
+    yield 1
+    raise OSError("no more")
+
+
+@operator
+class BadEnd:
+    """Cannot be flushed."""
+
+    seen: list[int] = state(factory=list)
+
+    def __call__(self, item: int) -> list[int]:
+        self.seen.append(item)
+        return []
+
+    def finish(self) -> list[int]:
+        raise RuntimeError(f"cannot flush {self.seen}")
+
+
+NOTES = [
+    (from_items(broken_source), OSError, "in operator broken_source ("),
+    (from_items([1]).filter(fail), ZeroDivisionError, "in operator fail ("),
+    (from_items([1]).combine(lambda item: item), TypeError, "in operator lambda ("),
+    (from_items([1]).call(Fails(1), "__call__", name="ask"), ValueError, "in operator ask ("),
+    (from_items([1, 2]).combine(BadEnd()), RuntimeError, "in operator BadEnd ("),
+    (from_workers(InlineWorkers(2), Numbers(1)).gather_sync(fail), ZeroDivisionError, "in operator fail ("),
+    (from_items([1]).tap("Items", fail), ZeroDivisionError, "in operator tap(fail) ("),
+]
+
+
+@pytest.mark.parametrize(("plan", "kind", "note"), NOTES)
+def test_every_kind_of_operator_names_itself(plan: Plan, kind: type[Exception], note: str) -> None:
+    """F9: sources, filters, calls, flushes at the end, what joins a round of workers, taps."""
+    with pytest.raises(kind) as caught:
+        list(plan)
+    assert [n.startswith(note) and f"{__file__}:" in n for n in caught.value.__notes__] == [True]
+
+
+def test_after_a_stop_the_run_goes_on_without_the_item() -> None:
+    """F2: what cannot be tried again without harm is left out, and the numbers of the items stay right."""
+    with from_items(N).for_each(Fails(2, 4)).for_each(Total()).run() as run:
+        assert next(run) == 1
+        with pytest.raises(ValueError, match="cannot do 2") as second:
+            next(run)
+        assert next(run) == 4
+        with pytest.raises(ValueError, match="cannot do 4") as fourth:
+            next(run)
+        assert "item 2" in second.value.__notes__[0]
+        assert "item 4" in fourth.value.__notes__[0]
+        assert list(run) == [9]
+        assert "skipped 2" in run.explain()
+
+
+def test_skip_drops_the_item_counts_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with from_items(N).for_each(Fails(2, 4)).run(on_error="skip") as run:
+        assert list(run) == [1, 3, 5]
+        assert run.counters == {"skipped_items": 2}
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "skipped: ValueError('cannot do 2') in operator Fails" in caplog.messages[0]
+
+
+def test_retry_is_for_sources_calls_and_pure_operators() -> None:
+    """F2: an operator that is not declared pure is never applied to an item twice."""
+    flaky = Fails(2, times=2, pure=True)
+    with from_items(N).for_each(flaky).run(on_error="retry") as run:
+        assert list(run) == N
+        assert run.counters == {"retried_items": 2}
+    assert flaky.seen == [1, 2, 2, 2, 3, 4, 5]
+
+    impure = Fails(2, times=1)
+    with from_items(N).for_each(impure).run(on_error="retry") as run:
+        with pytest.raises(ValueError, match="cannot do 2"):
+            list(run)
+        assert impure.seen == [1, 2]
+        assert list(run) == [3, 4, 5]
+
+    tries = iter([True, True, False])
+
+    def unreliable() -> Iterator[int]:
+        yield 1
+        yield 2
+        if next(tries):
+            raise OSError("lost")
+        yield 3
+
+    assert list(from_items(unreliable).run(on_error="retry")) == [1, 2, 3]
+    asked = Fails(3, times=2)
+    assert list(from_items(N).call(asked, "__call__", 2).run(on_error="retry")) == N
+
+
+def test_a_pure_operator_that_keeps_failing_is_tried_three_times() -> None:
+    broken = Fails(2, pure=True)
+    with from_items(N).for_each(broken).run(on_error="retry") as run:
+        with pytest.raises(ValueError, match="cannot do 2"):
+            list(run)
+        assert broken.seen == [1, 2, 2, 2]
+        broken.items = ()
+        assert list(run) == [2, 3, 4, 5], "the item was kept"
+
+
+def test_a_source_that_is_broken_ends_the_run_under_every_policy() -> None:
+    """There is no item to skip, so skipping would go on for ever."""
+    for policy in ("stop", "skip", "retry"):
+        with pytest.raises(OSError, match="no more"):
+            list(from_items(broken_source).run(on_error=policy))
+
+
+def test_policies_by_name_or_glob() -> None:
+    def plan() -> Plan:
+        return Concurrently({"a": from_items([1, 2]).for_each(Fails(1)), "b": from_items([1, 2]).for_each(Fails(2))})
+
+    assert list(plan().run(on_error={"a.Fails": "skip", "b.*": "skip"})) == [2, 1]
+    assert list(plan().run(on_error={"Fails": "skip"})) == [2, 1]
+    with pytest.raises(ValueError, match="cannot do 2"):
+        list(plan().run(on_error={"a.*": "skip", "*": "stop"}))
+    with pytest.raises(PlanError, match="no operator is named 'Fials'; did you mean"):
+        plan().run(on_error={"Fials": "skip"})
+    with pytest.raises(PlanError, match="'stop', 'skip' or 'retry', got 'ignore'"):
+        plan().run(on_error="ignore")
+
+
+def test_a_keyboard_interrupt_is_never_skipped() -> None:
+    def press(item: int) -> int:
+        if item == 2:
+            raise KeyboardInterrupt
+        return item
+
+    with from_items([1, 2, 3]).for_each(press).run(on_error="skip") as run:
+        with pytest.raises(KeyboardInterrupt):
+            list(run)
+        assert list(run) == [3]
+
+
+# -- state
+
+
+def branchy() -> Plan:
+    store = from_items(N).for_each(Noise()).for_each(Total())
+    return Concurrently({"store": store, "train": from_items(N).batch(2)})
+
+
+def test_state_is_keyed_by_path() -> None:
+    with branchy().run(seed=3) as run:
+        assert len(list(islice(run, 3))) == 3
+        saved = run.state_dict()
+    assert list(saved["operators"]) == ["store.Items", "store.Total", "train.Items", "train.batch", "Concurrently"]
+    assert saved["operators"]["store.Items"] == {"position": 2}
+    assert saved["items"]["store.Noise"] == 2
+    assert saved["ledger"]["counters"] == {"draws": 2}
+    assert saved["seeds"]["seed"] == 3
+    assert list(saved["seeds"]["streams"]) == ["store.Noise/"]
+
+
+def test_a_state_is_a_copy() -> None:
+    """D5: twice in a row it is equal, and what the run does later does not change it."""
+    with branchy().run() as run:
+        next(run)
+        first, second = run.state_dict(), run.state_dict()
+        assert same(first, second)
+        list(run)
+        assert same(first, second)
+        assert not same(first, run.state_dict())
+        run.load_state_dict(first)
+        assert same(run.state_dict(), second), "a run may go back"
+        rest = list(run)
+        run.load_state_dict(first)
+        assert list(run) == rest
+
+
+def test_the_state_of_another_plan_is_refused_and_nothing_is_changed() -> None:
+    with branchy().run() as run:
+        next(run)
+        saved = run.state_dict()
+    queue = Queue(2)
+    other = Concurrently(
+        {
+            "store": from_items(N).for_each(Noise()).for_each(Total(), name="sum"),
+            "train": from_items(N).batch(2).for_each(Enqueue(queue)),
+        }
+    )
+    with other.run() as run:
+        before = run.state_dict()
+        with pytest.raises(CheckpointError) as caught:
+            run.load_state_dict(saved)
+        assert str(caught.value) == (
+            "the state belongs to another plan: operators missing in it: store.sum; "
+            "operators that this plan does not have: store.Total; resources missing in it: Queue"
+        )
+        assert same(run.state_dict(), before)
+
+
+def test_a_generator_function_is_resumed_by_discarding_what_was_consumed() -> None:
+    made: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for i in range(5):
+            made.append(i)
+            yield i
+
+    plan = from_items(numbers).for_each(Total())
+    with plan.run() as run, plan.run() as resumed:
+        assert [next(run), next(run)] == [0, 1]
+        resumed.load_state_dict(run.state_dict())
+        assert list(resumed) == [3, 6, 10]
+        assert made == [0, 1, 0, 1, 2, 3, 4]
+
+
+# -- random streams
+
+
+def test_same_seed_same_items_other_seed_others() -> None:
+    """D1: every draw follows from the seed of the run."""
+    plan = from_items([0.0] * 4).for_each(Noise())
+    assert list(plan.run(seed=1)) == list(plan.run(seed=1))
+    assert list(plan.run(seed=1)) != list(plan.run(seed=2))
+    assert len(set(plan.run(seed=1))) == 4
+
+
+def test_adding_an_operator_does_not_change_the_streams_of_others() -> None:
+    """D6: a stream follows from the seed and the operator's path, and is restored with the state."""
+    plain = Concurrently({"a": from_items([0.0] * 4).for_each(Noise()), "b": from_items([0.0] * 4)})
+    more = plain.insert_before("a.Noise", Noise(), name="before").insert_after("b.Items", Noise())
+    drawn: dict[str, list[float]] = {"plain": [], "more": []}
+    list(plain.tap("a.Noise", drawn["plain"].append).run(seed=7))
+    difference = more.remove("before").insert_before("a.Noise", lambda item: 0.0)
+    list(difference.tap("a.Noise", drawn["more"].append).run(seed=7))
+    assert drawn["plain"] == drawn["more"]
+    with plain.run(seed=7) as run, plain.run(seed=8) as resumed:
+        first = list(islice(run, 3))
+        resumed.load_state_dict(run.state_dict())
+        assert first + list(resumed) == first + list(run)
+
+
+# -- resources
+
+
+def test_a_resource_belongs_to_one_open_run() -> None:
+    queue = Queue(2)
+    plan = from_items([1, 2]).for_each(Enqueue(queue))
+    run = plan.run()
+    with pytest.raises(PlanError, match="Queue belongs to another open run; close that run first"):
+        Dequeue(queue).run()
+    run.close()
+    assert list(Dequeue(Queue(1)).take(0)) == []
+    with plan.run():
+        pass
+
+
+def test_after_close_the_next_run_goes_on_with_the_resource_as_it_is() -> None:
+    queue = Queue(9)
+    fill = from_items([1, 2]).for_each(Enqueue(queue))
+    assert list(fill) == list(fill) == [1, 2], "a run that is no longer used is closed"
+    assert len(queue) == 4
+    assert list(islice(Dequeue(queue).run(), 3)) == [1, 2, 1]
+
+
+def test_a_tapped_function_is_no_resource_of_the_plan() -> None:
+    """D4: a tap with a state of its own changes neither the state nor who owns what."""
+
+    class Meter:
+        """Looks, and can be saved."""
+
+        def __call__(self, item: Any) -> None: ...
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: Any) -> None: ...
+
+    plan, meter = from_items(N).for_each(Total()), Meter()
+    with plan.run() as run, plan.tap("Total", meter).run() as tapped, plan.tap("Total", meter).run():
+        next(run)
+        next(tapped)
+        assert same(run.state_dict(), tapped.state_dict())
+
+
+# -- closing
+
+
+def busy_plan(log: list[str]) -> Plan:
+    def numbers() -> Iterator[int]:
+        try:
+            yield from range(10**9)
+        finally:
+            log.append("closed")
+
+    prefetched = from_items(numbers).prefetch(3, thread=True).prefetch(2, thread=True)
+    return prefetched.call(N, "count", 2, thread=True)
+
+
+def flowrl_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith(("prefetch", "count"))]
+
+
+def test_closing_leaves_no_thread() -> None:
+    """F15: threads end and generators are closed, also after an error and twice."""
+    log: list[str] = []
+    with busy_plan(log).run() as run:
+        assert next(run) == 0
+        assert flowrl_threads()
+        assert not run.closed
+    assert run.closed
+    assert flowrl_threads() == []
+    assert log == ["closed"]
+    run.close()
+    with pytest.raises(PlanError, match="this run is closed"):
+        next(run)
+    with pytest.raises(ZeroDivisionError), busy_plan(log).for_each(fail).run() as run:
+        list(run)
+    assert flowrl_threads() == []
+
+
+@pytest.mark.parametrize("abandon", [lambda run: next(run), lambda run: [run.state_dict(), run.explain()]])
+def test_an_abandoned_run_is_closed_by_its_finaliser(abandon: Callable[[Any], Any]) -> None:
+    """F15: without the help of the garbage collector, as nothing refers back to a run."""
+    log: list[str] = []
+    gc.disable()
+    try:
+        run = busy_plan(log).run()
+        next(run)
+        abandon(run)
+        assert flowrl_threads()
+        del run
+        assert flowrl_threads() == []
+        assert log == ["closed"]
+    finally:
+        gc.enable()
+
+
+def test_a_run_that_cannot_open_leaves_nothing_open() -> None:
+    """F15: what was started is stopped, and its resources are free."""
+
+    class Resource:
+        """Counts what it is asked."""
+
+        def __init__(self) -> None:
+            self.events: list[str] = []
+
+        def start(self, context: Any) -> None:
+            self.events.append(f"start {context.path}")
+
+        def stop(self) -> None:
+            self.events.append("stop")
+
+        def learn(self, item: Any) -> Any:
+            return item
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: Any) -> None: ...
+
+    class Broken:
+        """Workers that cannot be asked."""
+
+        @property
+        def members(self) -> Any:
+            raise OSError("no workers")
+
+    resource = Resource()
+    bad = from_workers(Broken(), Numbers(1)).gather_async().for_each(resource.learn)
+    with pytest.raises(OSError, match="no workers"):
+        bad.run()
+    assert resource.events == ["start Resource", "stop"]
+    assert list(from_items([1]).for_each(resource.learn)) == [1]
+
+
+def test_counters_and_records_are_the_runs_own() -> None:
+    """F12: two runs of one plan count apart."""
+    plan = from_items([0.0] * 3).for_each(Noise())
+    with plan.run() as a, plan.run() as b:
+        list(a)
+        next(b)
+        assert (a.counters, b.counters) == ({"draws": 3}, {"draws": 1})
+        assert a.context.ledger.drain("drawn") == [0.0] * 3
+        assert a.context.ledger.drain("drawn") == []
+
+
+def test_what_blocks_is_measured() -> None:
+    queue = Queue(1)
+    with from_items(N).for_each(Enqueue(queue)).run() as run:
+        assert next(run) == 1
+        assert run.step() is BLOCKED
+        assert run.step() is BLOCKED
+        enqueue = run.links()[-1]
+        run.explain()
+        assert enqueue.blocked > 0
+        assert queue.get() == 1
+        assert next(run) == 2
+
+
+@pure
+def halve(item: float) -> float:
+    return item / 2
+
+
+def test_pure_is_a_declaration_only() -> None:
+    assert halve(3) == 1.5
+    assert list(from_items([2, 4]).for_each(halve)) == [1, 2]

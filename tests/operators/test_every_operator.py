@@ -1,0 +1,129 @@
+"""Every operator keeps the contract: resumable at every step, its inputs left alone, a tap changes nothing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl import Plan, Queue, from_items
+from flowrl import operators as ops
+from flowrl.data import Batch, ReplayBuffer
+from flowrl.operators.metrics import CLOCK_KEYS
+from flowrl.policies import DQNPolicy
+from flowrl.rollout import WorkerSet
+from flowrl.testing import check_operator, check_plan
+
+
+def workers() -> WorkerSet:
+    return WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(4,), device="cpu"), envs_per_worker=2)
+
+
+def fragments(count: int = 4, steps: int = 3, envs: int = 2) -> list[Batch]:
+    draw = np.random.default_rng(3)
+    return [
+        Batch(
+            obs=draw.normal(size=(steps, envs, 4)).astype(np.float32),
+            action=draw.integers(2, size=(steps, envs)),
+            reward=draw.normal(size=(steps, envs)),
+            next_obs=draw.normal(size=(steps, envs, 4)).astype(np.float32),
+            terminated=draw.random((steps, envs)) < 0.3,
+            truncated=draw.random((steps, envs)) < 0.3,
+        )
+        for _ in range(count)
+    ]
+
+
+def results(count: int = 6) -> list[dict[str, Any]]:
+    return [{"env_steps": 10 * i, "eval_return": float(i)} for i in range(1, count)]
+
+
+def rows() -> list[Batch]:
+    return [fragment.flat() for fragment in fragments()]
+
+
+def without_clock(plan: Plan) -> Plan:
+    return plan.for_each(lambda item: {key: value for key, value in item.items() if key not in CLOCK_KEYS})
+
+
+def gradients() -> list[Any]:
+    compute = ops.ComputeGradients(workers())
+    return [compute(batch) for batch in rows()]
+
+
+def confirmed(path: Path) -> Any:
+    of = workers()
+    of.policy.version = 1
+    from flowrl.operators.evaluate import save_weights
+
+    save_weights(of.policy, path / "policy.pt")
+    return ops.Confirm(of, goal=2.0, path=path / "policy.pt", episodes=2)
+
+
+# Operators that go between two others: how to make one, on which items, by which verb.
+TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]] = {
+    "ApplyGradients": (lambda _: ops.ApplyGradients(workers()), gradients, "for_each"),
+    "AverageGradients": (lambda _: ops.AverageGradients(3), gradients, "combine"),
+    "ComputeGradients": (lambda _: ops.ComputeGradients(workers()), rows, "for_each"),
+    "Confirm": (confirmed, results, "for_each"),
+    "Enqueue": (lambda _: ops.Enqueue(Queue(10)), lambda: [1, 2, 3], "for_each"),
+    "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
+    "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
+    "StopWhen": (lambda _: ops.StopWhen({"env_steps": 30}), results, "for_each"),
+    "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),
+    "TrainOneStep": (lambda _: ops.TrainOneStep(workers()), rows, "for_each"),
+    "UpdateTargetNetwork": (lambda _: ops.UpdateTargetNetwork(workers()), lambda: [1, 2], "for_each"),
+    "debug_print": (lambda _: ops.debug_print, fragments, "for_each"),
+}
+
+
+def store_and_replay() -> Plan:
+    buffer = ReplayBuffer(12)
+    return ops.Concurrently([from_items(rows()).for_each(ops.StoreToReplay(buffer)), ops.Replay(buffer, 4)])
+
+
+def through_a_queue() -> Plan:
+    queue = Queue(2)
+    put = from_items(range(9)).for_each(ops.Enqueue(queue))
+    return ops.Concurrently({"put": put, "get": ops.Dequeue(queue)}, round_robin_weights=[2, 1])
+
+
+def reported() -> Plan:
+    of = workers()
+    train = ops.ParallelRollouts(of, steps=4).for_each(lambda batch: {"loss": float(batch.reward.sum())})
+    return without_clock(ops.StandardMetricsReporting(train, of, {"report_every": 20}))
+
+
+# Functions that start, join or end a plan.
+PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
+    "Concurrently": (through_a_queue, None),
+    "Dequeue": (through_a_queue, None),
+    "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
+    "Replay": (store_and_replay, 10),
+    "StandardMetricsReporting": (reported, 3),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_operators_keep_the_contract(name: str, tmp_path: Path) -> None:
+    """D1, D3, D4, D5, F14."""
+    make, items, verb = TRANSFORMS[name]
+    check_operator(lambda: make(tmp_path), items(), verb=verb)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plans_of_operators_keep_the_contract(name: str) -> None:
+    """D1, D3, D4, D5."""
+    make, items = PLANS[name]
+    check_plan(make, items=items)
+
+
+def test_none_is_forgotten() -> None:
+    """Report is inside StandardMetricsReporting."""
+    public = {name for name in ops.__all__ if callable(getattr(ops, name))} - {"Report"}
+    assert public == set(TRANSFORMS) | set(PLANS)
+    assert all(inspect.getdoc(getattr(ops, name)) for name in ops.__all__)

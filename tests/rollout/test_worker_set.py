@@ -1,0 +1,73 @@
+"""Worker sets: described by the user, started by a run, and passed on to the next one."""
+
+from __future__ import annotations
+
+import logging
+
+import gymnasium
+import numpy as np
+import pytest
+
+from flowrl.errors import PlanError
+from flowrl.operators import ParallelRollouts
+from flowrl.rollout import WorkerSet
+from tests.scripted import ScriptedPolicy
+
+
+def make(**kwargs: object) -> WorkerSet:
+    return WorkerSet("CartPole-v1", lambda *spaces: ScriptedPolicy(), envs_per_worker=2, **kwargs)  # type: ignore
+
+
+@pytest.mark.parametrize("mode", ["bulk_sync", "async"])
+def test_a_plan_starts_nothing_and_a_run_does(mode: str) -> None:
+    """F1: neither the set nor the plan over it makes the environments that act."""
+    with make() as workers:
+        plan = ParallelRollouts(workers, mode, steps=3)  # type: ignore[arg-type]
+        assert workers.members == []
+        with plan.run() as run:
+            batch = next(run)
+            assert batch.shape == (3, 2)
+            assert run.counters == {"env_steps": 6}
+
+
+def test_raw_rollouts_take_operators_to_the_worker() -> None:
+    """DESIGN: an adder before the gather runs where the experience is made."""
+    with make() as workers:
+        plan = ParallelRollouts(workers, "raw", steps=3).for_each(lambda batch: batch.flat()).gather_async()
+        with plan.run() as run:
+            assert next(run).shape == (6,)
+
+
+def test_the_next_run_goes_on_where_the_last_one_ended() -> None:
+    """Environments and policy stay; an open run keeps them to itself."""
+    with make() as workers:
+        plan = ParallelRollouts(workers, steps=2)
+        with plan.run() as run:
+            last = next(run)
+            with pytest.raises(PlanError, match="belongs to another open run"):
+                plan.run()
+        with plan.run() as run:
+            first = next(run)
+        ended = last.terminated[-1] | last.truncated[-1]
+        np.testing.assert_array_equal(first.obs[0][~ended], last.next_obs[-1][~ended])
+        assert first.t[0].tolist() == [2, 2]
+
+
+def test_episodes_are_recorded_with_the_items_that_ended_them() -> None:
+    """S1, F12: returns of finished episodes reach the run's ledger once."""
+    with make() as workers, ParallelRollouts(workers, steps=50).run() as run:
+        batch = next(run)
+        returns = run.context.ledger.drain("episode_return")
+        assert len(returns) == int((batch.terminated | batch.truncated).sum()) > 0
+        assert run.context.ledger.drain("episode_return") == []
+
+
+def test_unknown_raw_returns_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    """S1: the log says so where a wrapper may have changed the rewards first."""
+
+    def scaled() -> gymnasium.Env:
+        return gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda reward: 2 * reward)
+
+    workers = WorkerSet(scaled, lambda *spaces: ScriptedPolicy(), envs_per_worker=1)  # type: ignore[arg-type]
+    with workers, caplog.at_level(logging.WARNING, "flowrl"), ParallelRollouts(workers).run():
+        assert "wrappers may change rewards" in caplog.text
