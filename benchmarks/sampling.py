@@ -17,8 +17,8 @@ import torch
 from common import interleaved, print_machine, ratio_with_interval
 
 from flowrl.envs import make_manager
-from flowrl.policies.networks import ActorCritic
 from flowrl.policies.actor_critic import ActorCriticPolicy
+from flowrl.policies.networks import ActorCritic
 from flowrl.rollout import RolloutWorker
 
 ENVS, FRAGMENT = 8, 128

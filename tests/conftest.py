@@ -1,5 +1,6 @@
-"""What all tests need."""
+"""What all tests need, before anything imports ray or torch."""
 
 import os
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before anything imports ray
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small networks only wait for further threads

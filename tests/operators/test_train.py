@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,8 +34,8 @@ def rows(n: int, seed: int = 0) -> Batch:
 
 
 @pytest.fixture
-def batch() -> Iterator[Batch]:
-    yield rows(12)
+def batch() -> Batch:
+    return rows(12)
 
 
 def test_averaging_divides_by_the_rows(batch: Batch) -> None:

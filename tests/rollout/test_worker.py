@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_every_row_is_a_transition_and_every_step_is_counted(mode: Any, table: T
     lengths = sum(episode.length for episode in worker.episodes())
     assert worker.env_steps == lengths + int(worker.manager.t.sum())
     for env_id, rows in enumerate(rows_by_env(fragments)):
-        for before, after in zip(rows, rows[1:]):
+        for before, after in pairwise(rows):
             ended = before["terminated"] or before["truncated"]
             # T7: a fragment's border inside an episode changes nothing.
             assert after["episode_id"] == before["episode_id"] + ended
