@@ -101,9 +101,7 @@ def main() -> None:
     }
     contestants = {name: run for name, run in made.items() if run is not None}
     seconds = interleaved(contestants, options.rounds)
-    print(
-        f"{options.items:,} items, {options.operators} operators (branches for the round robin), {options.rounds} rounds"
-    )
+    print(f"{options.items:,} items, {options.operators} operators or branches, {options.rounds} rounds")
     for name in made:
         if name not in seconds:
             print(f"{name:<20} not installed")

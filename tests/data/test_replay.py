@@ -155,7 +155,7 @@ def fragments(marks, sizes):
 @given(streams(), st.integers(2, 5), st.integers(1, 9))
 @settings(max_examples=80, deadline=None)
 def test_sampled_windows_are_the_loop_over_windows(stream, n, length):
-    """N1-N4, T4: mixed ends, several rings, rings that wrap; every row that can be drawn, and no other."""
+    """N1, N2, N3, N4, T4: mixed ends, several rings, rings that wrap; every row that can be drawn, and no other."""
     marks, sizes = stream
     buffer = ReplayBuffer(len(marks) * length, n_step=n, gamma=GAMMA, seed=0)
     for part in fragments(marks, sizes):
