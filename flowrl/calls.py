@@ -121,9 +121,9 @@ class Gather(Stage):
     """
 
     workers: Any
-    sync: bool
+    sync: bool = attrs.field(repr=False)  # the verb's name says so
     in_flight: int = 1
-    rounds: bool = False
+    rounds: bool = attrs.field(default=False, repr=False)
     todo: list[int] = state(factory=list)
     pending: list[tuple[int, Receipt]] = state(factory=list)
     ended: list[int] = state(factory=list)

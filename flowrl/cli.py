@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -214,7 +215,7 @@ def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Bud
         plan = _added(plan, Evaluate(workers, every=config.eval_every, save=path, **played), "flowrl run")
     bounds: dict[str, float] = {}
     if budget.goal is not None:
-        plan = _added(plan, Confirm(workers, goal=budget.goal, path=path, **played), "flowrl run --stop-return")
+        plan = _added(plan, Confirm(workers, goal=budget.goal, path=path, within=budget.steps or math.inf, **played), "flowrl run --stop-return")
         bounds["confirmed_return"] = budget.goal
     if budget.steps is not None:
         bounds["env_steps"] = budget.steps

@@ -81,7 +81,11 @@ def config_of(op: Any) -> str:
     if not getattr(op, "__flowrl_operator__", False):
         return ""
     # Every operator near the workers holds them; the source says where they are.
-    fields = [field for field in attrs.fields(type(op)) if field.init and field.name not in ("names", "workers")]
+    fields = [
+        field
+        for field in attrs.fields(type(op))
+        if field.init and field.repr and field.name not in ("names", "workers")
+    ]
     shown = [(field, getattr(op, field.name)) for field in fields]
     return ", ".join(f"{f.name}={_short(v)}" for f, v in shown if v is not None and not _is_default(f, v))
 

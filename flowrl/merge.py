@@ -82,6 +82,7 @@ class Concurrent(Merge):
                 self.ended[i] = True
                 self.inputs[i].release()
                 if all(self.ended[k] for k in self.output_indexes):
+                    self.release()  # the other branches end with these
                     return DONE
                 idle.clear()  # the end of a branch may be what another one was blocked by
             else:

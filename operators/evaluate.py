@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from time import perf_counter as clock
@@ -9,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowrl.context import Context
 from flowrl.errors import PlanError
-from flowrl.operator import context, operator, state
+from flowrl.operator import operator, state
 from flowrl.seeds import SeedTree
 
 if TYPE_CHECKING:
@@ -24,9 +24,16 @@ def _play(workers: WorkerSet, policy: Any, episodes: int, seed: int, purpose: st
     from flowrl.rollout import evaluate, mean_return
 
     seed = SeedTree(seed).integer(f"evaluation/{purpose}")
-    return mean_return(
-        evaluate(policy, workers.env, episodes=episodes, seed=seed, env_args=workers.env_args)
-    )
+    envs = {"env_args": workers.env_args, "num_envs": workers.envs_per_worker}
+    return mean_return(evaluate(policy, workers.env, episodes=episodes, seed=seed, **envs))
+
+
+def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    if workers.is_one_object:
+        raise PlanError(
+            f"{type(op).__name__} needs environments of its own (S3), but the workers were given one environment "
+            "object; give them its id or a function that makes it"
+        )
 
 
 @operator
@@ -34,24 +41,23 @@ class Evaluate:
     """Adds `eval_return` to the first result of every `every` env steps, and passes all results on.
 
     It is the mean raw return of `episodes` episodes of the policy in its eval mode, from the same starts each
-    time (S6), in environments of their own (S3).
+    time (S6), in environments of their own (S3); `best_eval_return` is the best so far.
 
     Args:
         workers: Whose policy, in which environment.
         every: Env steps between evaluations.
         episodes: Played each time.
         seed: The starts follow from it.
-        save: File that gets the weights of the best policy so far.
+        save: File that gets the weights of the best policy so far, the latest of equals.
 
-    State: when it evaluated last, the best return.
+    State: when it is due again, the best return.
     """
 
-    workers: WorkerSet
+    workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
     seed: int = 0
     save: Path | None = None
-    context: Context = context()
     due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     best: float | None = state(default=None)
 
@@ -60,7 +66,7 @@ class Evaluate:
             return result
         self.due = (result["env_steps"] // self.every + 1) * self.every
         score = _play(self.workers, self.workers.policy, self.episodes, self.seed, "fixed")
-        if self.best is None or score > self.best:
+        if self.best is None or score >= self.best:
             self.best = score
             if self.save is not None:
                 save_weights(self.workers.policy, self.save)
@@ -69,27 +75,29 @@ class Evaluate:
 
 @operator
 class Confirm:
-    """Adds `confirmed_return` to results whose `eval_return` reaches a goal.
+    """Adds `confirmed_return` to a result whose `eval_return` reaches a goal within a budget of env steps.
 
-    It is the mean raw return of the policy saved at `path`, loaded into a policy of its own, on fresh seeds:
-    a goal reached on the fixed seeds alone may be luck (S6).
+    The policy that was just evaluated is saved at `path`, loaded into a policy of its own, and plays on fresh
+    seeds: a goal reached on the fixed seeds alone may be luck (S6). So each policy is tried once.
 
-    State: how often it was asked, so that the seeds are fresh each time.
+    State: how often a goal was reached, so that the seeds are fresh each time.
     """
 
-    workers: WorkerSet
+    workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     goal: float
     path: Path
+    within: float = math.inf
     episodes: int = 100
     seed: int = 0
     tries: int = state(default=0)
 
     def __call__(self, result: Result) -> Result:
-        if result.get("eval_return", float("-inf")) < self.goal:
+        if result.get("eval_return", -math.inf) < self.goal or result["env_steps"] > self.within:
             return result
         self.tries += 1
-        policy = load_weights(self.workers, self.path)
-        score = _play(self.workers, policy, self.episodes, self.seed, f"fresh-{self.tries}")
+        save_weights(self.workers.policy, self.path)
+        saved = load_weights(self.workers, self.path)
+        score = _play(self.workers, saved, self.episodes, self.seed, f"fresh-{self.tries}")
         return {**result, "confirmed_return": score}
 
 

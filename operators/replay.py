@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from flowrl.context import Context
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.errors import PlanError
 from flowrl.operator import context, operator
 from flowrl.plan import Plan
 from flowrl.stages import BLOCKED, Signal
+
+
+def _is_buffer(op: Any, attribute: Any, buffer: Any) -> None:
+    if not isinstance(buffer, ReplayBuffer):
+        raise PlanError(f"{type(op).__name__} needs a ReplayBuffer, got {buffer!r}")
 
 
 @operator
@@ -18,7 +26,7 @@ class StoreToReplay:
     Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows).
     """
 
-    buffer: ReplayBuffer
+    buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
     context: Context = context()
     _waits_with: int = attrs.field(default=0, init=False, repr=False)
 
@@ -42,8 +50,8 @@ class Sampled:
     Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows).
     """
 
-    buffer: ReplayBuffer
-    batch_size: int
+    buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
+    batch_size: int = attrs.field(validator=attrs.validators.ge(1))
     context: Context = context()
 
     def pull(self) -> Batch | Signal:

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
 
+def _has_policy(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    if not hasattr(workers, "policy"):
+        raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
+
+
+def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    _has_policy(op, attribute, workers)
+    if not hasattr(workers.policy, "update_target"):
+        raise PlanError(f"UpdateTargetNetwork: {type(workers.policy).__name__} has no target network")
+
+
 @operator
 class TrainOneStep:
     """One optimiser step of the workers' policy on each batch `[B, ...]`; emits the learner's scalars, a dict.
@@ -23,7 +34,7 @@ class TrainOneStep:
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
     """
 
-    workers: WorkerSet
+    workers: WorkerSet = attrs.field(validator=_has_policy)
     context: Context = context()
 
     def __call__(self, batch: Batch) -> dict[str, float]:
@@ -41,7 +52,7 @@ class ComputeGradients:
     The rows are prepared as `TrainOneStep` does.
     """
 
-    workers: WorkerSet
+    workers: WorkerSet = attrs.field(validator=_has_policy)
 
     def __call__(self, batch: Batch) -> Gradients:
         learn = self.workers.policy.learn_mode
@@ -67,11 +78,15 @@ class AverageGradients:
         if not parts:
             return []
         rows = sum(part.rows for part in parts)
+        values = _mean([(part.values, part.rows) for part in parts], rows)
+        scalars = _mean([(part.scalars, part.rows) for part in parts], rows)
+        return [attrs.evolve(parts[0], values=values, rows=rows, scalars=scalars)]
 
-        def mean(of: str) -> dict[str, Any]:
-            return {name: sum(getattr(p, of)[name] * p.rows for p in parts) / rows for name in getattr(parts[0], of)}
 
-        return [attrs.evolve(parts[0], values=mean("values"), rows=rows, scalars=mean("scalars"))]
+def _mean(parts: list[tuple[dict[str, Any], int]], rows: int) -> dict[str, Any]:
+    """By name, weighted by rows; what a part has no value for counts as 0 in it."""
+    names = dict.fromkeys(name for values, _ in parts for name in values)
+    return {name: sum(values[name] * n for values, n in parts if name in values) / rows for name in names}
 
 
 @operator
@@ -81,7 +96,7 @@ class ApplyGradients:
     Counts: trained (rows), updates (optimiser steps).
     """
 
-    workers: WorkerSet
+    workers: WorkerSet = attrs.field(validator=_has_policy)
     context: Context = context()
 
     def __call__(self, gradients: Gradients) -> dict[str, float]:
@@ -89,11 +104,6 @@ class ApplyGradients:
         self.context.count("trained", gradients.rows)
         self.context.count("updates")
         return gradients.scalars
-
-
-def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
-    if not hasattr(workers.policy, "update_target"):
-        raise PlanError(f"UpdateTargetNetwork: {type(workers.policy).__name__} has no target network")
 
 
 @operator

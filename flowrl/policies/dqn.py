@@ -112,10 +112,13 @@ class DQNLearning(Learning):
     policy: DQNPolicy
 
     def prepare(self, batch: Batch) -> Batch:
-        """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6)."""
-        if "discount" in batch:
-            return batch
-        return batch.replace(discount=self.policy.gamma * (1.0 - batch.terminated.astype("float32")))
+        """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6).
+
+        Fragments `[T, N, ...]` become rows.
+        """
+        if "discount" not in batch:
+            batch = batch.replace(discount=self.policy.gamma * (1.0 - batch.terminated.astype("float32")))
+        return batch.flat() if batch.reward.ndim == 2 else batch
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Rows `[B, ...]` of the columns `LEARNED_FROM`; the masks and the weight only where there are any."""

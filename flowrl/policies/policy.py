@@ -28,7 +28,7 @@ class ActMode(Protocol):
     def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
         """Columns for `obs [N, ...]`: `action [N, ...]` and what else should be stored with it.
 
-        `noise [N, draws]` is uniform in [0, 1); `env_steps` counts the run's steps so far.
+        `noise [N, draws]` is uniform in [0, 1); `env_steps` counts the steps so far of the worker that acts.
         """
         ...
 
@@ -102,7 +102,7 @@ class Policy(abc.ABC):
     Args:
         observation_space, action_space: Of one environment.
         grad_clip: Largest norm of the gradient; None for no limit.
-        seed: Of the initialisation and of everything random inside torch.
+        seed: Of the initialisation, and of `stream`, in which a model that draws in its forward must run.
         device: "auto" takes a GPU if there is one.
     """
 
@@ -205,6 +205,8 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device={name!r} is none; take 'auto', 'cpu' or 'cuda'") from error
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"device={name!r} cannot train; take 'auto', 'cpu' or 'cuda'")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={name!r}, but torch {torch.__version__} finds no GPU here; take 'auto' or 'cpu'")
     return device

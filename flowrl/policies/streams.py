@@ -12,7 +12,7 @@ import torch
 class TorchStream:
     """A random stream for torch code that can draw from nothing but the global generator.
 
-    Initialisation, dropout and distributions run inside `swapped_in()`.
+    A policy's networks are made inside `swapped_in()`; a forward that draws (dropout, say) belongs there too.
 
     State: the generator's; the next block continues where the last one ended.
     """

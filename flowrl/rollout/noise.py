@@ -10,6 +10,12 @@ import numpy as np
 BLOCK = 64
 
 
+def split_seed(seed: int) -> tuple[int, int]:
+    """Independent seeds for environments and for noise: each spawns a stream for each environment."""
+    env_seed, noise_seed = np.random.SeedSequence(seed).generate_state(2, np.uint64)
+    return int(env_seed) >> 1, int(noise_seed) >> 1
+
+
 class NoiseStreams:
     """`next()` gives `[N, draws]` uniform numbers in [0, 1), row i from the stream of environment i (D2).
 
@@ -17,7 +23,7 @@ class NoiseStreams:
     """
 
     def __init__(self, seed: int, num_envs: int, draws: int) -> None:
-        self._draws = draws
+        self.draws = draws
         sequences = [np.random.SeedSequence(seed, spawn_key=(env_id,)) for env_id in range(num_envs)]
         self._generators = [np.random.Generator(np.random.PCG64(sequence)) for sequence in sequences]
         self._block = np.empty((BLOCK, num_envs, draws))
@@ -34,7 +40,7 @@ class NoiseStreams:
     def _refill(self) -> None:
         self._before = [generator.bit_generator.state for generator in self._generators]
         for env_id, generator in enumerate(self._generators):
-            self._block[:, env_id] = generator.random((BLOCK, self._draws))
+            self._block[:, env_id] = generator.random((BLOCK, self.draws))
         self._at = 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from flowrl.envs import Episode, Manager
 from flowrl.host import PlanHost
 from flowrl.policies import Policy
 from flowrl.rollout.fragment import Fragment
-from flowrl.rollout.noise import NoiseStreams
+from flowrl.rollout.noise import NoiseStreams, split_seed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,11 +36,11 @@ class RolloutWorker(PlanHost):
         super().__init__()
         self.manager, self.policy, self.index = manager, policy, index
         self.env_steps = 0
-        env_seed, noise_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(2, np.uint64))
-        manager.launch(env_seed >> 1)
+        env_seed, self._noise_seed = split_seed(seed)
+        manager.launch(env_seed)
         self._ids = np.arange(manager.num_envs)
         self._fragment = Fragment(manager.num_envs)
-        self._noise = NoiseStreams(noise_seed, manager.num_envs, policy.collect_mode.draws)
+        self._noise = NoiseStreams(self._noise_seed, manager.num_envs, policy.collect_mode.draws)
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self.manager.num_envs} environments)"
@@ -70,8 +70,10 @@ class RolloutWorker(PlanHost):
         return self.manager.drain()
 
     def reset_policy(self, policy: Policy) -> None:
-        """Act with another policy from now on."""
+        """Act with another policy from now on; the noise begins anew if it draws another number of them."""
         self.policy = policy
+        if policy.collect_mode.draws != self._noise.draws:
+            self._noise = NoiseStreams(self._noise_seed, self.manager.num_envs, policy.collect_mode.draws)
 
     def reset_env(self, seed: int | None = None) -> None:
         """Cut the running episodes and begin new ones, from new streams of seeds if `seed` is given."""
@@ -143,7 +145,10 @@ class RolloutWorker(PlanHost):
             padded.mask[: len(piece), column] = True
             for name, values in rows.items():
                 padded[name][: len(piece), column] = values[piece, env_id]
-        self.reset_env()  # what some environments went on with is no whole episode
+        # What some environments went on with meanwhile belongs to no share.
+        ours = [e for e in self.manager.finished if e.episode_id - first[e.env_id] < shares[e.env_id]]
+        self.reset_env()
+        self.manager.finished = ours
         return self._with_provenance(padded, np.array([env_id for env_id, _ in pieces]))
 
 

@@ -1,4 +1,4 @@
-"""WorkerSet: which policy acts in which environments, and where. A run starts it (F1)."""
+"""WorkerSet: which policy acts in which environments, and where. Nothing acts before a run starts it (F1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from flowrl.context import Context
-from flowrl.envs import make_env, make_manager
+from flowrl.envs import Manager, make_manager
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.rollout.worker import RolloutWorker
@@ -54,13 +54,9 @@ class WorkerSet:
             raise ConfigError(f"envs_per_worker={envs_per_worker}: a worker needs at least one environment")
         self.env, self.env_args, self.seed = env, dict(env_args or {}), seed
         self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
-        if isinstance(env, gymnasium.vector.VectorEnv):
-            spaces = env.single_observation_space, env.single_action_space
-        else:
-            with_spaces = make_env(env, self.env_args)
-            spaces = with_spaces.observation_space, with_spaces.action_space
-            with_spaces.close()
-        self._policy_factory, self._spaces = policy, spaces
+        self._manager: Manager | None = make_manager(env, envs_per_worker, self.env_args)
+        self._policy_factory = policy
+        self._spaces = self._manager.observation_space, self._manager.action_space
         self.policy = self.new_policy()
         self.members: list[InlineWorker] = []
 
@@ -83,17 +79,26 @@ class WorkerSet:
         worker: RolloutWorker = self.members[0].target
         return worker
 
+    @property
+    def is_one_object(self) -> bool:
+        """The environment was given as an object, of which no second one can be made."""
+        return isinstance(self.env, gymnasium.vector.VectorEnv)
+
     def start(self, context: Context) -> None:
-        """Make the environments, unless an earlier run did: then they go on where they were."""
+        """Begin the first episodes, unless an earlier run did: then the environments go on where they were."""
         if not self.members:
             seed = context.seed("workers") if self.seed is None else self.seed
-            manager = make_manager(self.env, self.envs_per_worker, self.env_args)
+            manager = self._manager or make_manager(self.env, self.envs_per_worker, self.env_args)
+            self._manager = None
             if not manager.raw_returns:
                 log.warning("%s: wrappers may change rewards before flowrl adds them up to returns (S1)", self.env)
             self.members = [InlineWorker(RolloutWorker(manager, self.policy, seed=seed))]
 
     def close(self) -> None:
         """Close the environments."""
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
         for worker in self.members:
             worker.target.close()
         self.members = []

@@ -313,8 +313,7 @@ def test_operators_on_workers_have_the_paths_and_streams_of_the_whole_plan() -> 
     r1, r2 = noise(InlineWorkers(2)).duplicate(2)
     r3, r4 = noise(InlineWorkers(2)).duplicate(2)
     plan = r1.zip(r3).union(r2.zip(r4))
-    rows = [row for row in plan]
-    draws = {value for row in rows for value in row}
+    draws = {value for row in plan for value in row}
     assert len(draws) == 2 * 2 * 2, "four workers' streams, two draws each"
 
 
@@ -323,9 +322,9 @@ def test_the_state_of_other_workers_is_refused() -> None:
 
     with from_workers(InlineWorkers(2), Numbers(2)).gather_sync().run() as run:
         state = run.state_dict()
-    with from_workers(InlineWorkers(3), Numbers(2)).gather_sync().run() as run:
-        with pytest.raises(CheckpointError, match="gather_sync has 3 workers, and 2 in it"):
-            run.load_state_dict(state)
+    more = from_workers(InlineWorkers(3), Numbers(2)).gather_sync()
+    with more.run() as run, pytest.raises(CheckpointError, match="gather_sync has 3 workers, and 2 in it"):
+        run.load_state_dict(state)
     with from_workers(InlineWorkers(2), Numbers(2)).for_each(Total()).gather_sync().run() as run:
         with pytest.raises(CheckpointError, match="operators missing in it: Total"):
             run.load_state_dict(state)

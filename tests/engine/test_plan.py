@@ -147,7 +147,7 @@ def test_a_stream_read_twice_without_a_fork_is_refused() -> None:
     with pytest.raises(PlanError, match="read twice"):
         stream.union(stream)
     reader, _ = stream.duplicate(2)
-    with pytest.raises(PlanError, match="the stream of reader .* is read twice"):
+    with pytest.raises(PlanError, match=r"the stream of reader .* is read twice"):
         reader.for_each(double).zip(reader)
     deep = stream.for_each(double).union(from_items(N))
     with pytest.raises(PlanError, match="read twice"):
