@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,11 @@ TUNED, FRESH = range(5), range(10, 20)
 def solve(seed: int, out: Path) -> dict[str, object]:
     """Run the plan with a seed; its summary."""
     command = [sys.executable, "-m", "flowrl", "run", "dqn", "--stop-return", "475", "--stop-steps", "50000", "--quiet"]
-    done = subprocess.run([*command, "--seed", str(seed), "--out", str(out)], stdout=subprocess.DEVNULL, timeout=3600)
+    done = subprocess.run(
+        [*command, "--seed", str(seed), "--out", str(out)], capture_output=True, text=True, timeout=3600
+    )
+    if not (out / "summary.json").exists():
+        raise SystemExit(f"seed {seed} ended with exit code {done.returncode}:\n{done.stderr}")
     summary: dict[str, object] = json.loads((out / "summary.json").read_text())
     return {**summary, "exit": done.returncode}
 
@@ -43,14 +48,15 @@ def main() -> None:
             solved.append(summary["exit"] == 0)
             steps.append(last["env_steps"])
             seconds.append(float(summary["seconds"]))  # type: ignore[arg-type]
-            scores = f"{last.get('eval_return', float('nan')):7.1f}  {last.get('confirmed_return', float('nan')):11.1f}"
-            print(
-                f"{seed:>4}  {scores}  {steps[-1]:>9,}  {seconds[-1]:7.1f}{'' if solved[-1] else '  NOT SOLVED'}",
-                flush=True,
-            )
-    print(
-        f"solved {sum(solved)} of {len(solved)}; median {np.median(steps):,.0f} env steps, {np.median(seconds):.1f} s"
-    )
+            scores = f"{last.get('eval_return', nan):7.1f}  {last.get('confirmed_return', nan):11.1f}"
+            mark = "" if solved[-1] else f"  NOT SOLVED (exit {summary['exit']})"
+            print(f"{seed:>4}  {scores}  {steps[-1]:>9,}  {seconds[-1]:7.1f}{mark}", flush=True)
+    by_seed = dict(zip(options.seeds, solved))
+    for name, seeds in (("looked at", TUNED), ("fresh", FRESH)):
+        ours = [by_seed[seed] for seed in seeds if seed in by_seed]
+        print(f"solved {sum(ours)} of {len(ours)} seeds that were {name} while tuning")
+    print(f"median {np.median(steps):,.0f} env steps, {np.median(seconds):.1f} s")
+    sys.exit(0 if all(solved) else 1)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class BareLoop:
     def __init__(self, seed: int) -> None:
         mode = gymnasium.vector.AutoresetMode.SAME_STEP
         self.envs = gymnasium.vector.SyncVectorEnv(
-            [lambda: gymnasium.make("CartPole-v1") for _ in range(ENVS)], autoreset_mode=mode
+            [lambda: gymnasium.make("CartPole-v1", disable_env_checker=True) for _ in range(ENVS)], autoreset_mode=mode
         )
         self.obs, _ = self.envs.reset(seed=seed)
         self.model = ActorCritic(4, 2, (64, 64))

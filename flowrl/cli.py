@@ -54,6 +54,18 @@ class _Count(click.ParamType[int]):
         self.fail(f"{value!r} is not a whole number of at least 1.", param, ctx)
 
 
+class _Finite(click.ParamType[float]):
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            if math.isfinite(float(value)):
+                return float(value)
+        except ValueError:
+            pass
+        self.fail(f"{value!r} is not a finite number.", param, ctx)
+
+
 class _Positive(click.ParamType[float]):
     name = "seconds"
 
@@ -107,7 +119,9 @@ def cli() -> None:
 
 @cli.command()
 @_plan_options
-@click.option("--stop-return", "goal", type=float, metavar="R", help="Goal: mean return of an evaluation, confirmed.")
+@click.option(
+    "--stop-return", "goal", type=_Finite(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
+)
 @click.option("--stop-steps", "steps", type=_Count(), metavar="N", help="Budget in env steps.")
 @click.option("--stop-seconds", "seconds", type=_Positive(), metavar="S", help="Budget in seconds.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
@@ -215,7 +229,8 @@ def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Bud
         plan = _added(plan, Evaluate(workers, every=config.eval_every, save=path, **played), "flowrl run")
     bounds: dict[str, float] = {}
     if budget.goal is not None:
-        plan = _added(plan, Confirm(workers, goal=budget.goal, path=path, within=budget.steps or math.inf, **played), "flowrl run --stop-return")
+        confirm = Confirm(workers, goal=budget.goal, path=path, within=budget.steps or math.inf, **played)
+        plan = _added(plan, confirm, "flowrl run --stop-return")
         bounds["confirmed_return"] = budget.goal
     if budget.steps is not None:
         bounds["env_steps"] = budget.steps

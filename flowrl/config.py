@@ -20,6 +20,22 @@ from flowrl.errors import ConfigError, did_you_mean
 _Config = TypeVar("_Config")
 
 
+def positive(default: Any) -> Any:
+    """A field whose value is above 0, or None where its annotation allows that."""
+    return attrs.field(default=default, validator=validators.optional(validators.gt(0)))
+
+
+def fraction(default: float) -> Any:
+    """A field whose value lies in 0 .. 1."""
+    return attrs.field(default=default, validator=validators.and_(validators.ge(0), validators.le(1)))
+
+
+def sizes(*default: int) -> Any:
+    """A field of one or more sizes, each at least 1."""
+    one = validators.and_(validators.instance_of(int), validators.ge(1))
+    return attrs.field(default=default, validator=validators.and_(validators.min_len(1), validators.deep_iterable(one)))
+
+
 @attrs.define(kw_only=True)
 class Configuration:
     """What every plan has; a plan's own `Config` adds the settings of its algorithm.

@@ -107,6 +107,10 @@ class Plan:
         """Add one operator of a kind: what the verbs are made of."""
         if kind not in ("tap", *get_args(Verb), *WIRING):
             raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
+        if isinstance(op, type) and hasattr(op, "__flowrl_operator__"):
+            raise PlanError(
+                f"{kind} needs an operator, got the class {op.__name__}; make one of it: {op.__name__}(...)"
+            )
         if not callable(op) and kind not in WIRING:
             raise PlanError(f"{kind} needs something to call with an item, got {op!r}")
         explicit = name is not None if explicit is None else explicit

@@ -84,7 +84,6 @@ class Lines:
     budget: Budget
     say: Callable[[str], None] = click.echo
     _next: int = attrs.field(default=0, init=False)
-    _best: float | None = attrs.field(default=None, init=False)
     _started: float = attrs.field(factory=clock, init=False)
 
     def report(self, result: Result) -> None:
@@ -95,10 +94,7 @@ class Lines:
             return
         if share is not None:
             self._next = int(share * LINES_PER_BUDGET) + 1
-        best = evaluated and (self._best is None or result["eval_return"] > self._best)
-        if best:
-            self._best = result["eval_return"]
-        self.say("  ".join([steps_text(result), *evaluation_texts(result, best), *shown_texts(result)]))
+        self.say("  ".join([steps_text(result), *evaluation_texts(result), *shown_texts(result)]))
 
     def __enter__(self) -> Lines:
         return self
@@ -198,10 +194,11 @@ def steps_text(result: Result) -> str:
     return f"{_number(result, 'env_steps'):,} steps"
 
 
-def evaluation_texts(result: Result, best: bool) -> list[str]:
+def evaluation_texts(result: Result) -> list[str]:
     """The scores in a result, if it was evaluated."""
     texts = []
     if result.get("eval_return") is not None:
+        best = result["eval_return"] == result.get("best_eval_return")
         texts.append(f"eval {result['eval_return']:,.1f}" + (" (best)" if best else ""))
     if result.get("confirmed_return") is not None:
         texts.append(f"confirmed {result['confirmed_return']:,.1f}")

@@ -76,9 +76,8 @@ class Session:
             raise PlanError(f"a plan's items must be result dicts, got {describe(result)} from {self.plan.name}")
         self.last = result
         self.directory.record(result)
-        score = result.get("eval_return")
-        if score is not None and (self.best is None or score > self.best):
-            self.best = score
+        if result.get("best_eval_return") is not None:
+            self.best = result["best_eval_return"]
         if result.get("confirmed_return") is not None:
             self.confirmed = result["confirmed_return"]
 

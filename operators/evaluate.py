@@ -24,8 +24,15 @@ def _play(workers: WorkerSet, policy: Any, episodes: int, seed: int, purpose: st
     from flowrl.rollout import evaluate, mean_return
 
     seed = SeedTree(seed).integer(f"evaluation/{purpose}")
-    envs = {"env_args": workers.env_args, "num_envs": workers.envs_per_worker}
-    return mean_return(evaluate(policy, workers.env, episodes=episodes, seed=seed, **envs))
+    played = evaluate(
+        policy,
+        workers.env,
+        episodes=episodes,
+        seed=seed,
+        num_envs=workers.envs_per_worker,
+        env_args=workers.env_args,
+    )
+    return mean_return(played)
 
 
 def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:

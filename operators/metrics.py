@@ -30,20 +30,23 @@ CLOCK_KEYS = ("seconds", "steps_per_second")
 
 @operator
 class Report:
-    """Learner's scalars -> a result every `every` env steps.
+    """Learner's scalars -> a result every `every` env steps, and one at the end.
+
+    Items that are no dicts, such as experience that was stored, only move the clock of env steps.
 
     A result has the run's counters by their names; `episodes` finished so far; `episode_return` (raw, S1) and
     `episode_length`, means of the last 100, None before the first; `ratio`, the rows sampled per row inserted
     since the last result; the means of the learner's scalars since then; `seconds` since the run was opened
     and `steps_per_second` since the last result.
 
-    Emits: nothing or one dict for an item. State: recent episodes, sums since the last result.
+    Emits: nothing or one dict for an item. State: recent episodes, when the next result is due, sums since the last one.
     """
 
     every: int = attrs.field(validator=attrs.validators.ge(1))
     context: Context = context()
     recent: dict[str, deque[float]] = state(factory=lambda: {})
     episodes: int = state(default=0)
+    due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     last: dict[str, int] = state(factory=dict)
     last_episode: int = state(default=0)
     sums: dict[str, tuple[float, int]] = state(factory=dict)
@@ -55,10 +58,12 @@ class Report:
             for name, value in scalars.items():
                 total, count = self.sums.get(name, (0.0, 0))
                 self.sums[name] = (total + value, count + 1)
-        env_steps = self.context.counters.get("env_steps", 0)
-        if env_steps - self.last.get("env_steps", 0) < self.every:
+        if self.context.counters.get("env_steps", 0) < self.due:
             return []
         return [self.result()]
+
+    def finish(self) -> list[dict[str, Any]]:
+        return [self.result()] if self.context.counters != self.last else []
 
     def result(self) -> dict[str, Any]:
         """The result as of now; sums begin anew."""
@@ -74,6 +79,7 @@ class Report:
         result["seconds"] = now - self._opened
         result["steps_per_second"] = since.get("env_steps", 0) / max(now - self._reported, 1e-9)
         self.last, self.sums, self._reported = counters, {}, now
+        self.due = (counters.get("env_steps", 0) // self.every + 1) * self.every
         return result
 
     def _take_episodes(self, env_steps: int) -> None:

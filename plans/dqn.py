@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration
+from flowrl.config import Configuration, fraction, positive, sizes
 from flowrl.data import RateLimiter, ReplayBuffer
 from flowrl.operators import (
     Concurrently,
@@ -28,28 +28,28 @@ class Config(Configuration):
     """Defaults that solve CartPole-v1 within 50 000 env steps."""
 
     # The network
-    hidden: tuple[int, ...] = (128, 128)  #: sizes of the hidden layers
+    hidden: tuple[int, ...] = sizes(128, 128)  #: sizes of the hidden layers
     dueling: bool = True  #: Q = V + A - mean A
     double: bool = True  #: the online network chooses, the target network judges
 
     # Learning
-    gamma: float = 0.99  #: discount per step
-    n_step: int = 3  #: steps of a return before it bootstraps
-    learning_rate: float = 1e-3  #: of Adam
-    grad_clip: float | None = 10.0  #: largest norm of the gradient
-    batch_size: int = 128  #: rows of an update
-    target_every: int = 100  #: updates between copies to the target network
-    tau: float = 1.0  #: how far the target network moves then; 1 copies
+    gamma: float = fraction(0.99)  #: discount per step
+    n_step: int = positive(3)  #: steps of a return before it bootstraps
+    learning_rate: float = positive(1e-3)  #: of Adam
+    grad_clip: float | None = positive(10.0)  #: largest norm of the gradient
+    batch_size: int = positive(128)  #: rows of an update
+    target_every: int = positive(100)  #: updates between copies to the target network
+    tau: float = fraction(1.0)  #: how far the target network moves then; 1 copies
 
     # Experience
-    fragment_steps: int = 4  #: steps of each environment between two looks at the learner
-    buffer_size: int = 50_000  #: rows kept
-    learning_starts: int = 1_000  #: rows stored before the first update
-    replay_ratio: float = 64.0  #: rows trained on per row collected
-    epsilon_start: float = 1.0  #: exploration at the beginning
-    epsilon_end: float = 0.04  #: exploration at the end of its schedule
-    epsilon_steps: int = 10_000  #: env steps of the schedule
-    report_every: int = 500  #: env steps between results
+    fragment_steps: int = positive(4)  #: steps of each environment between two looks at the learner
+    buffer_size: int = positive(50_000)  #: rows kept
+    learning_starts: int = positive(1_000)  #: rows stored before the first update
+    replay_ratio: float = positive(64.0)  #: rows trained on per row collected
+    epsilon_start: float = fraction(1.0)  #: exploration at the beginning
+    epsilon_end: float = fraction(0.04)  #: exploration at the end of its schedule
+    epsilon_steps: int = positive(10_000)  #: env steps of the schedule
+    report_every: int = positive(500)  #: env steps between results
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
@@ -93,6 +93,6 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         .for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
     )
 
-    # (3) Both in turn; what comes out are the learner's results.
-    train_op = Concurrently({"store": store, "train": train}, output_indexes=["train"], round_robin_weights=[1, "*"])
+    # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.
+    train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
     return StandardMetricsReporting(train_op, workers, config)

@@ -35,7 +35,7 @@ def window(reward, terminated, truncated, n):
 @given(experience(), st.integers(1, 5))
 @settings(max_examples=80, deadline=None)
 def test_n_step_is_the_loop_over_windows(experience, n):
-    """N1, N2, N3, N4, T4: windows stop at ends and at T, sum k rewards, and bootstrap with gamma**k unless terminated."""
+    """N1, N2, N3, N4, T4: windows stop at ends and at T, sum k rewards, bootstrap with gamma**k unless terminated."""
     columns = [np.reshape(c, (len(c), -1)) for c in experience]
     expected = np.array(
         [[window(*(c[t:, e] for c in columns), n) for e in range(columns[0].shape[1])] for t in range(len(columns[0]))]

@@ -319,7 +319,7 @@ BAD = {
     "syntax": (("run", "syntax.py"), "SyntaxError"),
     "import": (("run", "import.py"), "line 1: ModuleNotFoundError: No module named 'nowhere'"),
     "continuous actions": (("run", "dqn", "--env", "Pendulum-v1"), "discrete"),
-    "refused by an operator": (("run", "dqn", "--set", "replay_ratio=-1"), "line"),
+    "refused by an operator": (("run", "refuses.py"), "refuses.py: line 47: n is 0"),
     "tap": (
         ("run", "dqn", "--tap", "TrainOneStp"),
         "no operator is named 'TrainOneStp'; did you mean 'train.TrainOneStep'",
@@ -338,6 +338,8 @@ def test_bad_input(case, folder):
     (folder / "empty.py").write_text('"""No plan."""\n')
     (folder / "syntax.py").write_text("def f(:\n")
     (folder / "import.py").write_text("import nowhere\n")
+    refuses = TINY.replace("import flowrl\n", "import flowrl\nfrom flowrl.operators import NStep\n")
+    (folder / "refuses.py").write_text(refuses.replace(".for_each(keep)", ".for_each(NStep(0, 0.9))"))
     (folder / "workers.py").write_text(
         TINY.replace("from_items(results(config))", "from_workers(workers, results(config))")
     )

@@ -30,9 +30,9 @@ def test_with_a_budget_there_is_a_line_per_twentieth():
 def test_every_evaluation_is_a_line_and_the_best_is_marked():
     results = [
         {"env_steps": 1},
-        {"env_steps": 2, "eval_return": 9.04},
-        {"env_steps": 3, "eval_return": 8},
-        {"env_steps": 4, "eval_return": 480.0, "confirmed_return": 477.25},
+        {"env_steps": 2, "eval_return": 9.04, "best_eval_return": 9.04},
+        {"env_steps": 3, "eval_return": 8, "best_eval_return": 9.04},
+        {"env_steps": 4, "eval_return": 480.0, "best_eval_return": 480.0, "confirmed_return": 477.25},
     ]
     assert lines_of(Budget(steps=1000), results) == [
         "1 steps",
@@ -85,7 +85,7 @@ def test_the_display_suits_the_output(terminal, monkeypatch):
 
 def test_the_live_display_shows_the_newest_numbers_and_keeps_evaluations(terminal):
     with terminal as screen, progress("dqn CartPole-v1 seed 0", Budget(goal=475, steps=50_000)) as display:
-        display.report({"env_steps": 1000, "eval_return": 21.5})
+        display.report({"env_steps": 1000, "eval_return": 21.5, "best_eval_return": 21.5})
         display.report({"env_steps": 1500, "episode_return": 30.5, "steps_per_second": 2000.0})
         display.live.refresh()
         print("a tap prints above it")

@@ -131,7 +131,7 @@ def windows(marks, env, n):
 @given(streams(), st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
 def test_any_stream_in_any_fragments_is_the_loop_over_windows(stream, n):
-    """N1, N2, N3, N4, N8, T4: mixed ends, several environments, fragments that cut episodes; nothing lost, nothing doubled."""
+    """N1, N2, N3, N4, N8, T4: mixed ends, several environments, cut episodes; nothing lost, nothing doubled."""
     marks, cuts = stream
     envs = range(len(marks))
     fragments = [fragment([m[a:b] for m in marks], a, envs) for a, b in pairwise(cuts)]

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,9 +15,11 @@ from flowrl import from_items
 from flowrl.context import Context
 from flowrl.errors import PlanError
 from flowrl.operators import Confirm, Evaluate, Report, StopWhen, debug_print
+from flowrl.operators.evaluate import load_weights
 from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.testing import same
 
 
 def report_with(context: Context, every: int = 10) -> Report:
@@ -47,9 +50,25 @@ def test_a_result_has_counters_recent_episodes_and_mean_scalars() -> None:
         "ratio": 2.0,
         "loss": 1.5,
     }
-    context.count("env_steps", 10)
+    context.count("env_steps", 8)
+    context.count("inserted", 5)
+    context.count("sampled", 5)
     (result,) = report({"loss": 5.0})
-    assert (result["loss"], result["episodes"], result["episode_return"]) == (5.0, 2, 2.0)
+    assert (result["loss"], result["episodes"], result["episode_return"], result["ratio"]) == (5.0, 2, 2.0, 1.0)
+
+
+def test_results_keep_to_their_schedule_and_one_closes_the_stream() -> None:
+    """The first at or after every multiple; what is left comes at the end, and nothing twice."""
+    context = Context()
+    report = report_with(context)
+    steps = []
+    for _ in range(10):
+        context.count("env_steps", 7)
+        steps += [result["env_steps"] for result in report("no scalars")]
+    assert steps == [14, 21, 35, 42, 56, 63, 70]
+    assert report.finish() == []
+    context.count("env_steps", 3)
+    assert [result["env_steps"] for result in report.finish()] == [73]
 
 
 def test_before_the_first_episode_there_is_no_return() -> None:
@@ -95,19 +114,40 @@ def test_evaluate_when_due(workers: WorkerSet, tmp_path: Path) -> None:
 
 
 def test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds(workers: WorkerSet, tmp_path: Path) -> None:
-    """S6: what is judged is the file, not the policy that goes on learning."""
+    """S6: each policy that reaches the goal within the budget is saved, loaded and tried once, on fresh seeds."""
     path = tmp_path / "policy.pt"
-    result = Evaluate(workers, every=1, episodes=8, save=path)({"env_steps": 1})
-    confirm = Confirm(workers, goal=0.0, path=path, episodes=8)
+    confirm = Confirm(workers, goal=9.0, path=path, within=50, episodes=8)
+    result = {"env_steps": 50, "eval_return": 9.0}
+    workers.policy.eval_mode = None  # type: ignore[assignment]  # what plays is the file, in a policy of its own
+    first, second = confirm(result)["confirmed_return"], confirm(result)["confirmed_return"]
+    assert first != second, "each try has fresh seeds"
+    assert same(torch.load(path, weights_only=True), workers.policy.weights())
     with torch.no_grad():
         for parameter in workers.policy.model.parameters():
-            parameter.fill_(float("nan"))
-    first, second = confirm(result)["confirmed_return"], confirm(result)["confirmed_return"]
-    assert np.isfinite(first)
-    assert first != second, "each try has fresh seeds"
-    assert "confirmed_return" not in Confirm(workers, goal=1e9, path=path)(result)
+            parameter.zero_()
+    confirm(result)
+    assert same(torch.load(path, weights_only=True), workers.policy.weights()), "a later candidate replaces it"
+    for other in ({"eval_return": 8.9}, {"env_steps": 51}, {"eval_return": None}):
+        given = {**result, **other}
+        if given["eval_return"] is None:
+            del given["eval_return"]
+        assert confirm(given) == given
+    assert confirm.tries == 3
+
+
+def test_evaluation_needs_environments_of_its_own() -> None:
+    """S3: of a vector environment that was passed as an object there is no second one."""
+    envs = gymnasium.make_vec("CartPole-v1", 2)
+    with WorkerSet(envs, lambda *spaces: DQNPolicy(*spaces), envs_per_worker=2) as workers:
+        with pytest.raises(PlanError, match="environments of its own"):
+            Evaluate(workers, every=1)
+        with pytest.raises(PlanError, match="environments of its own"):
+            Confirm(workers, goal=1.0, path=Path("policy.pt"))
+
+
+def test_no_saved_policy_is_said(workers: WorkerSet, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no saved policy"):
-        Confirm(workers, goal=0.0, path=tmp_path / "none.pt")(result)
+        load_weights(workers, tmp_path / "none.pt")
 
 
 def test_debug_print_shows_shapes_and_passes_on(capsys: pytest.CaptureFixture[str]) -> None:

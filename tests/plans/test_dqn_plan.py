@@ -129,6 +129,38 @@ def test_its_variants_run(settings: dict[str, Any]) -> None:
     assert np.isfinite(results[-1]["loss"])
 
 
+QUICK = {"learning_rate": 0.03, "target_every": 15}  # so that the networks soon differ in what they prefer
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden", (8,)),
+        ("dueling", False),
+        ("double", False),
+        ("gamma", 0.5),
+        ("n_step", 1),
+        ("learning_rate", 0.1),
+        ("grad_clip", 0.01),
+        ("batch_size", 4),
+        ("target_every", 2),
+        ("tau", 0.5),
+        ("fragment_steps", 2),
+        ("buffer_size", 60),
+        ("learning_starts", 30),
+        ("replay_ratio", 1.0),
+        ("epsilon_start", 0.1),
+        ("epsilon_end", 0.9),
+        ("epsilon_steps", 20),
+        ("envs_per_worker", 3),
+    ],
+)
+def test_every_setting_matters(key: str, value: Any) -> None:
+    """What the configuration says reaches the parts: another value gives other weights."""
+    usual, other = final(10, **QUICK), final(10, **{**QUICK, key: value})
+    assert not same(usual[1]["resources"]["DQNPolicy"], other[1]["resources"]["DQNPolicy"])
+
+
 def test_global_generators_are_left_alone() -> None:
     """D6: flowrl draws from its own generators only."""
     before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
@@ -146,7 +178,7 @@ def test_the_plan_says_what_it_does() -> None:
         "NStep(n=3",
         "Replay(",
         "TrainOneStep",
-        "Concurrently(round_robin 1:*, emits train",
+        "Concurrently(round_robin 1:*",
     ):
         assert name in text
     assert "dqn.py:" in text

@@ -84,6 +84,45 @@ def test_one_update_is_one_adam_step_on_the_huber_loss() -> None:
     assert policy.version == 1
 
 
+def test_masks_and_weights_in_the_loss() -> None:
+    """Q1, Q3: invalid actions count neither in a dueling mean nor in a target; weights scale each row's error."""
+    batch = rows()
+    draw = np.random.default_rng(7)
+    mask, next_mask = draw.random((2, 32, 3)) < 0.6
+    mask[np.arange(32), batch.action] = next_mask[:, 1] = True
+    weight = draw.random(32).astype(np.float32)
+    policy = make()
+    full = policy.learn_mode.prepare(batch.replace(action_mask=mask, next_action_mask=next_mask, weight=weight))
+    errors = []
+    for b in range(32):
+        row = full[b : b + 1]
+        obs, next_obs = torch.from_numpy(row.obs), torch.from_numpy(row.next_obs)
+        here, there = torch.from_numpy(row.action_mask), torch.from_numpy(row.next_action_mask)
+        values = policy.model(next_obs, there)[0].tolist()
+        best = max((a for a in range(3) if next_mask[b, a]), key=values.__getitem__)
+        target = row.reward[0] + row.discount[0] * policy.target(next_obs, there)[0, best].item()
+        error = abs(policy.model(obs, here)[0, int(row.action[0])].item() - target)
+        errors.append(weight[b] * (0.5 * error**2 if error < 1 else error - 0.5))
+    loss, _ = policy.learn_mode.loss(full)
+    assert loss.item() == pytest.approx(np.mean(errors), rel=1e-4)
+
+
+def test_gradients_are_clipped() -> None:
+    """Their norm, over all parameters together, is at most grad_clip."""
+    policy = make(grad_clip=0.01)
+    policy.learn_mode.update(policy.learn_mode.prepare(rows()))
+    norms = [p.grad.norm() for p in policy.model.parameters() if p.grad is not None]
+    assert float(torch.stack(norms).norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_fragments_become_rows() -> None:
+    """A plan works without an adder: [T, N, ...] is flattened by prepare."""
+    batch = rows(12)
+    fragment = batch.map(lambda column: column.reshape(3, 4, *column.shape[1:]))
+    learn = make().learn_mode
+    assert learn.prepare(fragment) == learn.prepare(batch)
+
+
 def test_truncated_rows_bootstrap_and_terminated_ones_do_not() -> None:
     """T4, T6: the discount looks at `terminated` only."""
     batch = rows().replace(terminated=np.array([True, False] * 16), truncated=np.ones(32, bool))
@@ -141,3 +180,5 @@ def test_devices() -> None:
     assert pick_device("cpu").type == "cpu"
     with pytest.raises(ConfigError, match="'auto', 'cpu' or 'cuda'"):
         pick_device("gpu0")
+    with pytest.raises(ConfigError, match="cannot train"):
+        pick_device("meta")

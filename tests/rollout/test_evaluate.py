@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, FlowError
 from flowrl.rollout import WorkerSet, evaluate, mean_return
 from tests.clock_envs import TERMINATED, Table, clock_envs
 from tests.scripted import ScriptedPolicy
+
+evaluation = importlib.import_module("flowrl.rollout.evaluate")  # the package has the function by that name
 
 # Environment 0 plays short episodes, environment 1 long ones.
 TABLE: Table = [[(1, TERMINATED)], [(10, TERMINATED)]]
@@ -26,6 +30,13 @@ def test_the_same_seed_meets_the_same_starts() -> None:
     first, again, other = (evaluate(policy, "CartPole-v1", episodes=6, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     assert mean_return(first) == np.mean([episode.length for episode in first])
+
+
+def test_an_episode_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hangs: evaluating an environment without a time limit says so."""
+    monkeypatch.setattr(evaluation, "ENDLESS", 50)
+    with pytest.raises(FlowError, match="has not ended after 50 steps"):
+        evaluate(ScriptedPolicy(), clock_envs([[(10**6, TERMINATED)]]), episodes=1, seed=0)
 
 
 def test_a_policy_acts_in_its_eval_mode() -> None:

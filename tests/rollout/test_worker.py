@@ -195,3 +195,31 @@ def test_whole_episodes_in_fixed_shares() -> None:
 def test_bad_requests_are_refused(kwargs: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="sample needs steps"):
         worker_over(TABLE).sample(**kwargs)
+
+
+def test_whole_episodes_leave_nothing_behind() -> None:
+    """S2: the episodes that are reported are those returned, and the next rows begin afresh."""
+    worker = worker_over(TABLE)
+    worker.sample(1)
+    worker.episodes()
+    batch = worker.sample(episodes=5)
+    reported = sorted((episode.env_id, episode.length) for episode in worker.episodes())
+    assert reported == sorted(zip(batch.env_id[0].tolist(), batch.mask.sum(0).tolist()))
+    assert not worker.sample(1).t.any()
+
+
+def test_resetting_cuts_what_waits() -> None:
+    """Rows of cut episodes do not turn up in the next fragment."""
+    worker = worker_over([[(2, TERMINATED)], [(100, TRUNCATED)]], AutoresetMode.NEXT_STEP)
+    worker.sample(3)
+    worker.reset_env()
+    fragment = worker.sample(2)
+    assert fragment.t[0].tolist() == [0, 0]
+    assert fragment.episode_id[0].tolist() == [2, 1]
+
+
+def test_another_policy_may_draw_another_amount() -> None:
+    worker = worker_over(TABLE, policy=ScriptedPolicy(draws=1))
+    worker.sample(2)
+    worker.reset_policy(ScriptedPolicy(lambda obs, noise, env_steps: (noise[:, 1] > 2).astype(np.int64), draws=2))  # type: ignore
+    assert worker.sample(2).shape == (2, 3)
