@@ -226,7 +226,8 @@ def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Bud
 
     played = {"episodes": config.eval_episodes, "seed": config.seed}
     if config.eval_every is not None:
-        plan = _added(plan, Evaluate(workers, every=config.eval_every, save=path, **played), "flowrl run")
+        save = path if hasattr(workers.policy, "weights") else None
+        plan = _added(plan, Evaluate(workers, every=config.eval_every, save=save, **played), "flowrl run")
     bounds: dict[str, float] = {}
     if budget.goal is not None:
         confirm = Confirm(workers, goal=budget.goal, path=path, within=budget.steps or math.inf, **played)
@@ -249,17 +250,13 @@ def _added(plan: Plan, op: Any, option: str) -> Plan:
 def _tapped(plan: Plan, taps: tuple[str, ...]) -> Plan:
     """The plan with a tap that prints behind each named operator; it changes no result (D4)."""
     from flowrl.operator import describe
-    from flowrl.paths import graph
 
     for where in taps:
 
         def show(item: Any, where: str = where) -> None:
             print(f"{where}: {describe(item)}", flush=True)  # click would write past the live display
 
-        plan = plan.tap(where, show)
-        for node in graph(plan):
-            if getattr(node.op, "function", None) is show:  # new, so nobody else sees it change
-                object.__setattr__(node, "site", "flowrl run --tap")
+        plan = plan.tap(where, show, site="flowrl run --tap")
     return plan
 
 

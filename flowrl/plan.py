@@ -103,7 +103,9 @@ class Plan:
         """The first `n` items, then the end."""
         return self.then(transforms.Take(n), "for_each", name or "take", name is not None)
 
-    def then(self, op: Any, kind: str, name: str | None = None, explicit: bool | None = None) -> Plan:
+    def then(
+        self, op: Any, kind: str, name: str | None = None, explicit: bool | None = None, site: str | None = None
+    ) -> Plan:
         """Add one operator of a kind: what the verbs are made of."""
         if kind not in ("tap", *get_args(Verb), *WIRING):
             raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
@@ -114,7 +116,7 @@ class Plan:
         if not callable(op) and kind not in WIRING:
             raise PlanError(f"{kind} needs something to call with an item, got {op!r}")
         explicit = name is not None if explicit is None else explicit
-        return Plan(op, (self,), kind, name or name_of(op), explicit, user_site(), self.on)
+        return Plan(op, (self,), kind, name or name_of(op), explicit, site or user_site(), self.on)
 
     # -- other primitives
 
@@ -224,9 +226,12 @@ class Plan:
             raise PlanError(f"remove {where!r}: without it its neighbours are not connected; use replace")
         return self._edited(node, node.inputs[0])
 
-    def tap(self, where: str, function: Callable[[Any], Any]) -> Plan:
-        """A plan that also calls `function` with each item that leaves the operator; it changes nothing (D4)."""
-        return self._appended(where, *_tap(function))
+    def tap(self, where: str, function: Callable[[Any], Any], *, site: str | None = None) -> Plan:
+        """A plan that also calls `function` with each item that leaves the operator; it changes nothing (D4).
+
+        `site` says where it comes from if not from the caller's line.
+        """
+        return self._appended(where, *_tap(function), site)
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None) -> Plan:
         """A plan that opens the debugger (`sys.breakpointhook`) at the items that leave the operator."""

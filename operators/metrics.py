@@ -39,7 +39,7 @@ class Report:
     since the last result; the means of the learner's scalars since then; `seconds` since the run was opened
     and `steps_per_second` since the last result.
 
-    Emits: nothing or one dict for an item. State: recent episodes, when the next result is due, sums since the last one.
+    Emits: nothing or one dict for an item. State: recent episodes, when the next is due, sums since the last.
     """
 
     every: int = attrs.field(validator=attrs.validators.ge(1))

@@ -12,6 +12,7 @@ from engine_parts import Fails, InlineWorkers, Noise, Numbers, Pairs, Total
 from flowrl import Plan, Queue, from_items, from_workers, operator
 from flowrl.errors import PlanError
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from flowrl.transforms import Take
 
 
 def double(item: int) -> int:
@@ -177,6 +178,7 @@ def test_a_plan_that_is_still_on_the_workers_is_refused() -> None:
 BAD_PLANS = [
     (lambda: from_items(N).for_each(3), "for_each needs something to call with an item, got 3"),
     (lambda: from_items(N).then(double, "foreach"), "there is no verb 'foreach'; did you mean 'for_each'"),
+    (lambda: from_items(N).for_each(Take), "got the class Take; make one of it"),
     (lambda: from_items(N).batch(0), "batch needs a size of at least 1, got 0"),
     (lambda: from_items(N).duplicate(0), "duplicate needs n >= 1"),
     (lambda: from_items(N).duplicate(2, max_lag=0), "max_lag >= 1"),

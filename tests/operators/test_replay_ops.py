@@ -7,7 +7,7 @@ import pytest
 
 from flowrl import Plan, from_items
 from flowrl.data import Batch, RateLimiter, ReplayBuffer
-from flowrl.errors import Deadlock
+from flowrl.errors import Deadlock, PlanError
 from flowrl.operators import Concurrently, Replay, StoreToReplay
 from flowrl.testing import check_plan
 
@@ -61,6 +61,13 @@ def test_storing_alone_waits_for_training() -> None:
     buffer = ReplayBuffer(16, seed=0, limiter=RateLimiter(1, 4, sample_batch=2, insert_batch=2))
     with pytest.raises(Deadlock, match="StoreToReplay: waits for training"):
         list(from_items(batches(8)).for_each(StoreToReplay(buffer)))
+
+
+def test_what_cannot_work_is_refused_when_built() -> None:
+    with pytest.raises(PlanError, match="StoreToReplay needs a ReplayBuffer, got None"):
+        StoreToReplay(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size"):
+        Replay(ReplayBuffer(4), 0)
 
 
 def test_operators_work_alone() -> None:

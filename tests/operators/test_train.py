@@ -96,6 +96,8 @@ def test_the_target_network_moves_when_due() -> None:
 def test_bad_settings_are_refused_when_the_plan_is_built() -> None:
     with pytest.raises(PlanError, match="no target network"):
         UpdateTargetNetwork(WorkerSet("CartPole-v1", lambda *spaces: ScriptedPolicy()))  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="TrainOneStep needs the workers whose policy learns, got 5"):
+        TrainOneStep(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unit"):
         UpdateTargetNetwork(make(), unit="minutes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="every"):
