@@ -208,6 +208,13 @@ FAULTS += [
     ),
     Fault("T7", "flowrl/rollout/worker.py", "ends[-1] = True", "pass", ROLLOUT + "test_values_arrived_in"),
     Fault(
+        "T9",
+        "flowrl/envs/manager.py",
+        "elif inner is not None and inner.episode_lengths > 0:",
+        "elif False:",
+        ENVS + "test_manager.py::test_a_lost_life_is_no_episode_end_for_the_statistics",
+    ),
+    Fault(
         "T10",
         "operators/metrics.py",
         "if values else None",
