@@ -54,28 +54,23 @@ class _Count(click.ParamType[int]):
         self.fail(f"{value!r} is not a whole number of at least 1.", param, ctx)
 
 
-class _Finite(click.ParamType[float]):
+class _Number(click.ParamType[float]):
+    """A finite number above a bound."""
+
     name = "number"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            if math.isfinite(float(value)):
-                return float(value)
-        except ValueError:
-            pass
-        self.fail(f"{value!r} is not a finite number.", param, ctx)
-
-
-class _Positive(click.ParamType[float]):
-    name = "seconds"
+    def __init__(self, above: float = -math.inf) -> None:
+        self.above = above
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            if float(value) > 0:
+            if self.above < float(value) < math.inf:
                 return float(value)
         except ValueError:
             pass
-        self.fail(f"{value!r} is not a number above 0.", param, ctx)
+        self.fail(
+            f"{value!r} is not a finite number" + (f" above {self.above:g}." if self.above == 0 else "."), param, ctx
+        )
 
 
 class BadInput(click.ClickException):
@@ -120,10 +115,10 @@ def cli() -> None:
 @cli.command()
 @_plan_options
 @click.option(
-    "--stop-return", "goal", type=_Finite(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
+    "--stop-return", "goal", type=_Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
 )
 @click.option("--stop-steps", "steps", type=_Count(), metavar="N", help="Budget in env steps.")
-@click.option("--stop-seconds", "seconds", type=_Positive(), metavar="S", help="Budget in seconds.")
+@click.option("--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")

@@ -20,6 +20,7 @@ class Fault(NamedTuple):
 
 PLAN, MERGE = "tests/engine/test_plan.py::", "tests/engine/test_merge.py::"
 CALLS, RUNS = "tests/engine/test_calls.py::", "tests/engine/test_scheduler.py::"
+ERRORS = "tests/engine/test_errors.py::"
 
 FAULTS = [
     Fault(
@@ -84,7 +85,7 @@ FAULTS = [
         "flowrl/link.py",
         "item {number}{seen}",
         "item {self.items}{seen}",
-        RUNS + "test_an_error_keeps_its_type_and_gains_one_note",
+        ERRORS + "test_an_error_keeps_its_type_and_gains_one_note",
     ),
     Fault(
         "F10",

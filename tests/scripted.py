@@ -1,10 +1,25 @@
-"""Policies whose behaviour a test can predict."""
+"""A policy whose behaviour a test can predict, and rows to learn from."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from flowrl.data import Batch
+
+
+def transitions(n: int, seed: int = 0) -> Batch:
+    """Rows `[n]` of CartPole's shape to learn from."""
+    draw = np.random.default_rng(seed)
+    return Batch(
+        obs=draw.normal(size=(n, 4)).astype(np.float32),
+        action=draw.integers(2, size=n),
+        reward=draw.normal(size=n),
+        next_obs=draw.normal(size=(n, 4)).astype(np.float32),
+        terminated=draw.random(n) < 0.3,
+        truncated=draw.random(n) < 0.3,
+    )
 
 
 class ScriptedPolicy:

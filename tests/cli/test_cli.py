@@ -310,7 +310,8 @@ BAD = {
     "value": (("run", "tiny.py", "--seed", "-1"), "seed=-1"),
     "setting without =": (("run", "tiny.py", "--set", "rate"), "--set 'rate': expected KEY=VALUE"),
     "budget": (("run", "tiny.py", "--stop-steps", "1.5"), "'1.5' is not a whole number"),
-    "seconds": (("run", "tiny.py", "--stop-seconds", "0"), "'0' is not a number above 0"),
+    "seconds": (("run", "tiny.py", "--stop-seconds", "0"), "'0' is not a finite number above 0"),
+    "goal": (("run", "tiny.py", "--stop-return", "nan"), "'nan' is not a finite number"),
     "goal out of sight": (
         ("run", "tiny.py", "--stop-return", "1", "--stop-steps", "9", "--set", "eval_every=10"),
         "the goal would never be tested",

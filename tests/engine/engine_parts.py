@@ -103,3 +103,8 @@ class Fails:
             self.times -= 1
             raise ValueError(f"cannot do {item}")
         return item
+
+
+def fail(item: Any) -> Any:
+    """An operator that cannot."""
+    raise ZeroDivisionError("broken")

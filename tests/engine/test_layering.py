@@ -17,7 +17,7 @@ LINKED = {"operators", "plans"}  # folders beside flowrl that are linked into it
 ENGINE = [
     f"flowrl/{file}.py"
     for part in (
-        ("__init__", "plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
+        ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
         ("stages", "link", "merge", "calls", "workers", "host", "scheduler", "explain", "testing"),
     )
     for file in part
@@ -94,7 +94,7 @@ def test_the_engine_knows_no_arrays_and_no_environments() -> None:
     engine = [each for each in IMPORTS if each.file in ENGINE]
     assert [each for each in engine if _is(each, "torch", "ray", "gymnasium", "gym")] == []
     assert [each for each in engine if _is(each, "numpy") and not each.late] == []
-    ours = {name[:-3].replace("/", ".").removesuffix(".__init__") for name in ENGINE}
+    ours = {name[:-3].replace("/", ".") for name in ENGINE}
     others = [each for each in engine if _is(each, "flowrl") and not _is(each, *(ours - {"flowrl"}))]
     assert others == [], "the engine imports what is not the engine"
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import gc
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import pytest
-from engine_parts import Fails, InlineWorkers, Noise, Numbers, Total, hosts
+from engine_parts import Noise, Numbers, Total, fail, hosts
 
-from flowrl import Plan, Queue, from_items, from_workers, operator, pure, state
+from flowrl import Plan, Queue, from_items, from_workers, pure
 from flowrl.context import Bell
 from flowrl.errors import CheckpointError, PlanError, Stalled
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
@@ -136,161 +135,6 @@ def test_interrupt_ends_the_iteration_and_keeps_every_item() -> None:
         assert isinstance(found[0], StopIteration)
         workers.answer()
         assert next(run) == 0
-
-
-# -- errors
-
-
-def fail(item: Any) -> Any:
-    raise ZeroDivisionError("broken")
-
-
-def test_an_error_keeps_its_type_and_gains_one_note() -> None:
-    """F9: the operator's path, the user's line, the item number and the shapes of its input."""
-    import numpy as np
-
-    items = [{"obs": np.zeros((2, 3), "float32"), "names": ["a"]}] * 2
-    line = sys._getframe().f_lineno + 1
-    train = from_items(items).for_each(lambda item: item).for_each(fail)
-    plan = Concurrently({"train": train.batch(2)})
-    with pytest.raises(ZeroDivisionError, match="broken") as caught:
-        list(plan)
-    assert caught.value.__notes__ == [
-        f"in operator train.fail ({__file__}:{line}), item 1, input dict(obs: float32[2, 3], names: list of 1)"
-    ]
-
-
-def broken_source() -> Iterator[int]:
-    yield 1
-    raise OSError("no more")
-
-
-@operator
-class BadEnd:
-    """Cannot be flushed."""
-
-    seen: list[int] = state(factory=list)
-
-    def __call__(self, item: int) -> list[int]:
-        self.seen.append(item)
-        return []
-
-    def finish(self) -> list[int]:
-        raise RuntimeError(f"cannot flush {self.seen}")
-
-
-NOTES = [
-    (from_items(broken_source), OSError, "in operator broken_source ("),
-    (from_items([1]).filter(fail), ZeroDivisionError, "in operator fail ("),
-    (from_items([1]).combine(lambda item: item), TypeError, "in operator lambda ("),
-    (from_items([1]).call(Fails(1), "__call__", name="ask"), ValueError, "in operator ask ("),
-    (from_items([1, 2]).combine(BadEnd()), RuntimeError, "in operator BadEnd ("),
-    (from_workers(InlineWorkers(2), Numbers(1)).gather_sync(fail), ZeroDivisionError, "in operator fail ("),
-    (from_items([1]).tap("Items", fail), ZeroDivisionError, "in operator tap(fail) ("),
-]
-
-
-@pytest.mark.parametrize(("plan", "kind", "note"), NOTES)
-def test_every_kind_of_operator_names_itself(plan: Plan, kind: type[Exception], note: str) -> None:
-    """F9: sources, filters, calls, flushes at the end, what joins a round of workers, taps."""
-    with pytest.raises(kind) as caught:
-        list(plan)
-    assert [n.startswith(note) and f"{__file__}:" in n for n in caught.value.__notes__] == [True]
-
-
-def test_after_a_stop_the_run_goes_on_without_the_item() -> None:
-    """F2: what cannot be tried again without harm is left out, and the numbers of the items stay right."""
-    with from_items(N).for_each(Fails(2, 4)).for_each(Total()).run() as run:
-        assert next(run) == 1
-        with pytest.raises(ValueError, match="cannot do 2") as second:
-            next(run)
-        assert next(run) == 4
-        with pytest.raises(ValueError, match="cannot do 4") as fourth:
-            next(run)
-        assert "item 2" in second.value.__notes__[0]
-        assert "item 4" in fourth.value.__notes__[0]
-        assert list(run) == [9]
-        assert "skipped 2" in run.explain()
-
-
-def test_skip_drops_the_item_counts_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    with from_items(N).for_each(Fails(2, 4)).run(on_error="skip") as run:
-        assert list(run) == [1, 3, 5]
-        assert run.counters == {"skipped_items": 2}
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-    assert "skipped: ValueError('cannot do 2') in operator Fails" in caplog.messages[0]
-
-
-def test_retry_is_for_sources_calls_and_pure_operators() -> None:
-    """F2: an operator that is not declared pure is never applied to an item twice."""
-    flaky = Fails(2, times=2, pure=True)
-    with from_items(N).for_each(flaky).run(on_error="retry") as run:
-        assert list(run) == N
-        assert run.counters == {"retried_items": 2}
-    assert flaky.seen == [1, 2, 2, 2, 3, 4, 5]
-
-    impure = Fails(2, times=1)
-    with from_items(N).for_each(impure).run(on_error="retry") as run:
-        with pytest.raises(ValueError, match="cannot do 2"):
-            list(run)
-        assert impure.seen == [1, 2]
-        assert list(run) == [3, 4, 5]
-
-    tries = iter([True, True, False])
-
-    def unreliable() -> Iterator[int]:
-        yield 1
-        yield 2
-        if next(tries):
-            raise OSError("lost")
-        yield 3
-
-    assert list(from_items(unreliable).run(on_error="retry")) == [1, 2, 3]
-    asked = Fails(3, times=2)
-    assert list(from_items(N).call(asked, "__call__", 2).run(on_error="retry")) == N
-
-
-def test_a_pure_operator_that_keeps_failing_is_tried_three_times() -> None:
-    broken = Fails(2, pure=True)
-    with from_items(N).for_each(broken).run(on_error="retry") as run:
-        with pytest.raises(ValueError, match="cannot do 2"):
-            list(run)
-        assert broken.seen == [1, 2, 2, 2]
-        broken.items = ()
-        assert list(run) == [2, 3, 4, 5], "the item was kept"
-
-
-def test_a_source_that_is_broken_ends_the_run_under_every_policy() -> None:
-    """There is no item to skip, so skipping would go on for ever."""
-    for policy in ("stop", "skip", "retry"):
-        with pytest.raises(OSError, match="no more"):
-            list(from_items(broken_source).run(on_error=policy))
-
-
-def test_policies_by_name_or_glob() -> None:
-    def plan() -> Plan:
-        return Concurrently({"a": from_items([1, 2]).for_each(Fails(1)), "b": from_items([1, 2]).for_each(Fails(2))})
-
-    assert list(plan().run(on_error={"a.Fails": "skip", "b.*": "skip"})) == [2, 1]
-    assert list(plan().run(on_error={"Fails": "skip"})) == [2, 1]
-    with pytest.raises(ValueError, match="cannot do 2"):
-        list(plan().run(on_error={"a.*": "skip", "*": "stop"}))
-    with pytest.raises(PlanError, match="no operator is named 'Fials'; did you mean"):
-        plan().run(on_error={"Fials": "skip"})
-    with pytest.raises(PlanError, match="'stop', 'skip' or 'retry', got 'ignore'"):
-        plan().run(on_error="ignore")
-
-
-def test_a_keyboard_interrupt_is_never_skipped() -> None:
-    def press(item: int) -> int:
-        if item == 2:
-            raise KeyboardInterrupt
-        return item
-
-    with from_items([1, 2, 3]).for_each(press).run(on_error="skip") as run:
-        with pytest.raises(KeyboardInterrupt):
-            list(run)
-        assert list(run) == [3]
 
 
 # -- state

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,27 +14,16 @@ from flowrl.operators import ApplyGradients, AverageGradients, ComputeGradients,
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_plan, same
-from tests.scripted import ScriptedPolicy
+from tests.scripted import ScriptedPolicy, transitions
 
 
 def make() -> WorkerSet:
     return WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(8,), grad_clip=0.5, device="cpu"))
 
 
-def rows(n: int, seed: int = 0) -> Batch:
-    draw = np.random.default_rng(seed)
-    return Batch(
-        obs=draw.normal(size=(n, 4)).astype(np.float32),
-        action=draw.integers(2, size=n),
-        reward=draw.normal(size=n),
-        next_obs=draw.normal(size=(n, 4)).astype(np.float32),
-        terminated=draw.random(n) < 0.3,
-    )
-
-
 @pytest.fixture
 def batch() -> Batch:
-    return rows(12)
+    return transitions(12)
 
 
 def test_averaging_divides_by_the_rows(batch: Batch) -> None:
@@ -71,7 +59,7 @@ def test_resumes_between_microbatches() -> None:
 
     def plan() -> Any:
         workers = make()
-        batches = [rows(n, seed=n) for n in (3, 5, 2, 7, 4)]
+        batches = [transitions(n, seed=n) for n in (3, 5, 2, 7, 4)]
         computed = from_items(batches).for_each(ComputeGradients(workers))
         return computed.combine(AverageGradients(2)).for_each(ApplyGradients(workers))
 
@@ -83,7 +71,9 @@ def test_the_target_network_moves_when_due() -> None:
     workers = make()
     moved: list[int] = []
     workers.policy.update_target = lambda tau: moved.append(workers.policy.version)  # type: ignore[method-assign]
-    plan = from_items([rows(4)] * 7).for_each(TrainOneStep(workers)).for_each(UpdateTargetNetwork(workers, every=3))
+    plan = (
+        from_items([transitions(4)] * 7).for_each(TrainOneStep(workers)).for_each(UpdateTargetNetwork(workers, every=3))
+    )
     list(plan)
     assert moved == [3, 6]
     by_steps = UpdateTargetNetwork(workers, every=100, unit="env_steps")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies import DQNPolicy
 from flowrl.policies.dqn import dqn_target
@@ -18,6 +17,7 @@ from flowrl.policies.networks import QNetwork
 from flowrl.policies.policy import pick_device
 from flowrl.policies.streams import TorchStream
 from flowrl.testing import same
+from tests.scripted import transitions
 
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 ACTIONS = gymnasium.spaces.Discrete(3)
@@ -25,18 +25,6 @@ ACTIONS = gymnasium.spaces.Discrete(3)
 
 def make(**kwargs: Any) -> DQNPolicy:
     return DQNPolicy(OBSERVATIONS, ACTIONS, **{"hidden": (16,), "seed": 3, **kwargs})
-
-
-def rows(n: int = 32, seed: int = 0) -> Batch:
-    draw = np.random.default_rng(seed)
-    return Batch(
-        obs=draw.normal(size=(n, 4)).astype(np.float32),
-        action=draw.integers(3, size=n),
-        reward=draw.normal(size=n),
-        next_obs=draw.normal(size=(n, 4)).astype(np.float32),
-        terminated=draw.random(n) < 0.3,
-        truncated=draw.random(n) < 0.3,
-    )
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -68,7 +56,7 @@ def test_dueling_subtracts_the_mean_over_valid_actions() -> None:
 
 
 def test_one_update_is_one_adam_step_on_the_huber_loss() -> None:
-    policy, batch = make(double=True, grad_clip=None), rows()
+    policy, batch = make(double=True, grad_clip=None), transitions(32)
     online, target = copy.deepcopy(policy.model), policy.target
     scalars = policy.learn_mode.update(policy.learn_mode.prepare(batch))
     losses = []
@@ -86,7 +74,7 @@ def test_one_update_is_one_adam_step_on_the_huber_loss() -> None:
 
 def test_masks_and_weights_in_the_loss() -> None:
     """Q1, Q3: invalid actions count neither in a dueling mean nor in a target; weights scale each row's error."""
-    batch = rows()
+    batch = transitions(32)
     draw = np.random.default_rng(7)
     mask, next_mask = draw.random((2, 32, 3)) < 0.6
     mask[np.arange(32), batch.action] = next_mask[:, 1] = True
@@ -110,14 +98,14 @@ def test_masks_and_weights_in_the_loss() -> None:
 def test_gradients_are_clipped() -> None:
     """Their norm, over all parameters together, is at most grad_clip."""
     policy = make(grad_clip=0.01)
-    policy.learn_mode.update(policy.learn_mode.prepare(rows()))
+    policy.learn_mode.update(policy.learn_mode.prepare(transitions(32)))
     norms = [p.grad.norm() for p in policy.model.parameters() if p.grad is not None]
     assert float(torch.stack(norms).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
 def test_fragments_become_rows() -> None:
     """A plan works without an adder: [T, N, ...] is flattened by prepare."""
-    batch = rows(12)
+    batch = transitions(12)
     fragment = batch.map(lambda column: column.reshape(3, 4, *column.shape[1:]))
     learn = make().learn_mode
     assert learn.prepare(fragment) == learn.prepare(batch)
@@ -125,7 +113,7 @@ def test_fragments_become_rows() -> None:
 
 def test_truncated_rows_bootstrap_and_terminated_ones_do_not() -> None:
     """T4, T6: the discount looks at `terminated` only."""
-    batch = rows().replace(terminated=np.array([True, False] * 16), truncated=np.ones(32, bool))
+    batch = transitions(32).replace(terminated=np.array([True, False] * 16), truncated=np.ones(32, bool))
     prepared = make(gamma=0.9).learn_mode.prepare(batch)
     assert prepared.discount.tolist() == pytest.approx([0.0, 0.9] * 16)
     assert make().learn_mode.prepare(prepared) is prepared
@@ -135,7 +123,7 @@ def test_target_network_moves_by_tau() -> None:
     """Q2: target <- tau online + (1 - tau) target."""
     policy = make()
     before = copy.deepcopy(list(policy.target.parameters()))
-    policy.learn_mode.update(policy.learn_mode.prepare(rows()))
+    policy.learn_mode.update(policy.learn_mode.prepare(transitions(32)))
     policy.update_target(0.25)
     for old, new, online in zip(before, policy.target.parameters(), policy.model.parameters()):
         torch.testing.assert_close(new, 0.75 * old + 0.25 * online)
@@ -146,11 +134,11 @@ def test_target_network_moves_by_tau() -> None:
 def test_state_continues_exactly() -> None:
     """D3, D5: networks, optimiser and version."""
     policy, other = make(), make(seed=9)
-    policy.learn_mode.update(policy.learn_mode.prepare(rows()))
+    policy.learn_mode.update(policy.learn_mode.prepare(transitions(32)))
     state = policy.state_dict()
     other.load_state_dict(state)
     for p in (policy, other):
-        p.learn_mode.update(p.learn_mode.prepare(rows(seed=1)))
+        p.learn_mode.update(p.learn_mode.prepare(transitions(32, seed=1)))
     assert same(policy.state_dict(), other.state_dict())
     assert not same(policy.state_dict(), state)
 
