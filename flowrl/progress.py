@@ -48,6 +48,14 @@ class Progress(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+def say(text: str) -> None:
+    """Print a line; a reader who has left (`| head`) does not end the run."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def progress(title: str, budget: Budget, *, quiet: bool = False) -> Progress:
     """The display that suits standard output; rich is imported for a terminal only."""
     if quiet:
@@ -82,7 +90,7 @@ class Lines:
     """
 
     budget: Budget
-    say: Callable[[str], None] = click.echo
+    say: Callable[[str], None] = attrs.field(factory=lambda: say)
     _next: int = attrs.field(default=0, init=False)
     _started: float = attrs.field(factory=clock, init=False)
 

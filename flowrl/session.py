@@ -13,12 +13,11 @@ from types import FrameType
 from typing import Any
 
 import attrs
-import click
 
 from flowrl.errors import PlanError
 from flowrl.operator import describe
 from flowrl.plan import Plan
-from flowrl.progress import Budget, progress, summary
+from flowrl.progress import Budget, progress, say, summary
 from flowrl.run_dir import RunDirectory
 from flowrl.scheduler import Run
 
@@ -68,7 +67,7 @@ class Session:
             outcome = self._outcome(hard or interrupts.asked)
             seconds = clock() - started
             self.directory.finish(self._summary(outcome, seconds), run.explain())
-        click.echo(summary(outcome, self.last, self.best, self.confirmed, seconds, self.directory.path))
+        say(summary(outcome, self.last, self.best, self.confirmed, seconds, self.directory.path))
         return EXIT_CODES[outcome]
 
     def _take(self, result: Any) -> None:

@@ -456,3 +456,12 @@ def test_a_run_in_another_thread_leaves_signals_alone():
     thread.start()
     thread.join(DEADLINE)
     assert seen == [before]
+
+
+def test_a_reader_who_leaves_does_not_end_the_run(folder):
+    """`flowrl run | head -1`: the run goes on to its end."""
+    command = f"{sys.executable} -W error -m flowrl run tiny.py --set n=2000 --out r | head -1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len(metrics_of(folder / "r")) == 2000
