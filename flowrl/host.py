@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from flowrl.plan import ErrorPolicies, Plan
 
 
+_ENDED = object()
+
+
 class PlanHost:
     """Base of objects that run the part of a plan before `gather_sync` or `gather_async`.
 
@@ -30,9 +33,9 @@ class PlanHost:
 
     def pull_plan(self, key: str) -> Receipt:
         run = self._parts[key]
-        items = [item for item in [next(run, run)] if item is not run]
+        item = next(run, _ENDED)
         counters, records = run.context.ledger.take()
-        return Receipt(items[0] if items else None, not items, counters, records)
+        return Receipt(None if item is _ENDED else item, item is _ENDED, counters, records)
 
     def save_plan(self, key: str) -> dict[str, Any]:
         return self._parts[key].state_dict()
