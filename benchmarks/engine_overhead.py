@@ -106,8 +106,8 @@ def main() -> None:
         if name not in seconds:
             print(f"{name:<20} not installed")
             continue
-        # A round robin hands each item through one operator, the others through all of them.
-        through = 1 if name == "flowrl round robin" else options.operators
+        # A chain's figure includes its share of the source and the pull; a round robin is a source and a merge.
+        through = 2 if name == "flowrl round robin" else options.operators
         cost = seconds[name] / options.items / through * 1e6
         print(
             f"{name:<20} {np.median(cost):.3f} µs per item and operator   (min {cost.min():.3f}, max {cost.max():.3f})"

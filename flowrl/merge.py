@@ -29,6 +29,12 @@ class Merge(Stage):
         return self.inputs[branch].stuck()
 
 
+def _whole_share(weight: float | str) -> int:
+    if isinstance(weight, str):
+        return STAR
+    return int(weight) if float(weight).is_integer() else 0
+
+
 @operator
 class Concurrent(Merge):
     """One item a turn from each branch (`round_robin`), or from each branch that is ready (`async`).
@@ -37,7 +43,7 @@ class Concurrent(Merge):
     a a b. A WAITING branch is waited for and a BLOCKED one skipped, so the order depends on nothing but the
     plan. In async mode, and for the weight "*" (what is ready, at most 100), a WAITING branch is passed over.
 
-    State: whose turn it is and what is left of it, the turns begun, which branches have ended.
+    State: whose turn it is and what is left of it, the turns begun by fractional weights, which branches have ended.
     """
 
     names: tuple[str, ...]
@@ -49,6 +55,11 @@ class Concurrent(Merge):
     turns: list[int] = state(default=attrs.Factory(lambda self: [0 for _ in self.names], takes_self=True))
     ended: list[bool] = state(default=attrs.Factory(lambda self: [False for _ in self.names], takes_self=True))
 
+    # Shares that are the same in every turn; 0 for a fraction, whose share depends on the turn.
+    _whole: tuple[int, ...] = attrs.field(
+        default=attrs.Factory(lambda self: tuple(map(_whole_share, self.weights)), takes_self=True), init=False
+    )
+
     def step(self) -> Any:
         idle: dict[int, Signal] = {}  # branches that could not go on since anything happened
         while True:
@@ -59,7 +70,7 @@ class Concurrent(Merge):
                 self._next()
                 continue
             if self.left < 0:
-                self.left = self._share(i)
+                self.left = self._whole[i] or self._share(i)
             if self.left == 0:
                 self._next()
                 continue
@@ -92,10 +103,8 @@ class Concurrent(Merge):
                 return WAITING if WAITING in idle.values() else BLOCKED
 
     def _share(self, branch: int) -> int:
-        """How many items the next turn of a branch gives."""
-        weight = self.weights[branch]
-        if isinstance(weight, str):
-            return STAR
+        """How many items the next turn of a branch with a fractional weight gives."""
+        weight = float(self.weights[branch])
         # From the number of turns, so that rounding errors do not add up.
         begun = self.turns[branch]
         self.turns[branch] += 1
