@@ -14,7 +14,7 @@ import attrs
 from flowrl.link import judged
 from flowrl.operator import operator, state
 from flowrl.stages import DONE, WAITING, WORKED, Signal, Stage
-from flowrl.workers import ThreadWorker, as_worker, wait_for
+from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
 
 if TYPE_CHECKING:
     from flowrl.link import Link
@@ -84,7 +84,7 @@ class Call(Stage):
 
     def _ask(self, item: Any) -> tuple[Any, Future[Any]]:
         start = clock()
-        future = self._asked.submit(self.method, item)
+        future = ask(self._asked, self.method, item)
         self.link.busy += clock() - start  # all of the work when the worker is in this thread
         future.add_done_callback(self.link.context.bell.ring)
         return item, future
@@ -183,7 +183,7 @@ class Gather(Stage):
 
     def _ask(self, index: int) -> None:
         start = clock()
-        future = self.workers.members[index].submit("pull_plan", self.link.path)
+        future = ask(self.workers.members[index], "pull_plan", self.link.path)
         self.link.busy += clock() - start
         future.add_done_callback(self.link.context.bell.ring)
         self._running.append((index, future))

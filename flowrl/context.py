@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: Newest values kept of each record between two reports; older ones are dropped, so records are bounded (F7).
 RECORD_LIMIT = 10_000
 
+#: Seconds of one sleep at most: a clock takes no infinity.
+LONGEST_WAIT = 86_400.0
+
 
 class Bell:
     """The one thing a run sleeps on: every future that completes rings it, from whichever thread.
@@ -35,9 +38,9 @@ class Bell:
             self._rings.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until rung, at most `seconds`; False when nobody rang."""
+        """Sleep until rung, at most `seconds` and `LONGEST_WAIT`; False when nobody rang."""
         try:
-            self._rings.get(timeout=seconds)
+            self._rings.get(timeout=min(seconds, LONGEST_WAIT))
         except queue.Empty:
             return False
         # Before the next step looks at its futures, so that a ring during that step is not lost.

@@ -212,6 +212,8 @@ class Reader(Stage):
         item = self.fork.read(self.index)
         if item.__class__ is not Signal:
             self.link.items += 1
+        elif item is DONE:
+            self.release()
         return item
 
     def release(self) -> None:

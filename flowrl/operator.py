@@ -8,6 +8,7 @@ receives the run's context. A class may also have, each only if it needs it:
     why() -> str            in words, what a source or a held item waits for
     done: bool              true once no further item will be let through (as in take)
     finish() -> list        the input has ended: what is still to be emitted
+    release()               nobody will pull it any more, finished or not; maybe said twice
     pull() -> item | Signal a source instead of a transform
     pure = True             applying it twice to an item does no harm, so it may be retried (F2)
 

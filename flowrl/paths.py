@@ -19,15 +19,16 @@ def graph(plan: Plan) -> list[Plan]:
     """All operators of a plan, each once, inputs before what they feed."""
     ordered: list[Plan] = []
     seen: set[int] = set()
-
-    def visit(node: Plan) -> None:
+    stack = [plan]
+    while stack:  # no recursion, so that a plan may be as deep as it likes
+        missing = [upstream for upstream in stack[-1].inputs if id(upstream) not in seen]
+        if missing:
+            stack.append(missing[0])
+            continue
+        node = stack.pop()
         if id(node) not in seen:
             seen.add(id(node))
-            for upstream in node.inputs:
-                visit(upstream)
             ordered.append(node)
-
-    visit(plan)
     return ordered
 
 
@@ -35,7 +36,7 @@ def paths(plan: Plan) -> dict[int, str]:
     """The path of each operator by `id`: the branches it is in, and its name.
 
     A name is explicit, or that of the function or class with an ordinal among equal ones of the same
-    branch. A tap has no ordinal, so it shifts nothing. What several readers of a fork share belongs to
+    branch. Taps are numbered apart, so they shift nothing. What several readers of a fork share belongs to
     the branch that all of them are in.
     """
     ordered = graph(plan)
@@ -47,9 +48,9 @@ def paths(plan: Plan) -> dict[int, str]:
             inside.setdefault(id(upstream), []).append(deeper)
     taken = {_common(inside[id(node)]) + node.name for node in ordered if node.explicit}
     result = {}
-    for node in ordered:
+    for node in sorted(ordered, key=lambda node: node.kind == "tap"):
         path = _common(inside[id(node)]) + node.name
-        if not node.explicit and node.kind != "tap":
+        if not node.explicit:
             base, ordinal = path, 1
             while path in taken:
                 ordinal += 1
@@ -65,7 +66,8 @@ def select(plan: Plan, where: str) -> Plan:
     Raises:
         PlanError: for several hits or none, with what there is and the closest name.
     """
-    named = [(path, node) for node, path in ((n, paths(plan)[id(n)]) for n in graph(plan))]
+    by_id = paths(plan)
+    named = [(by_id[id(node)], node) for node in graph(plan)]
     for match in (
         lambda path: path == where,
         lambda path: path.rpartition(".")[2] == where,
@@ -92,6 +94,8 @@ def check_graph(plan: Plan) -> None:
         PlanError: a stream that is read twice (F5), two equal explicit names, a merge of plans that are
             still on the workers.
     """
+    if plan.explicit and set(plan.name) & set(".*?[]"):
+        raise PlanError(f"the name {plan.name!r} has a character that names of operators are found by: . * ? [ ]")
     for upstream in plan.inputs:
         if not isinstance(upstream, type(plan)):
             raise PlanError(f"{plan.name} joins plans, got {upstream!r}")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from flowrl.scheduler import Run
 
 Verb = Literal["for_each", "filter", "combine"]
+#: The least weight of a branch: a turn in a thousand.
+MIN_WEIGHT = 1e-3
 #: "stop", "skip" or "retry", or one of them by operator name or glob.
 ErrorPolicies = str | Mapping[str, str]
 
@@ -247,16 +249,11 @@ class Plan:
         """This plan with one node swapped for a new one, in one place."""
         made: dict[int, Plan] = {}
 
-        def rebuild(node: Plan) -> Plan:
-            if node is old:
-                return new
-            if id(node) not in made:
-                inputs = tuple(rebuild(i) for i in node.inputs)
-                same = all(a is b for a, b in zip(inputs, node.inputs))
-                made[id(node)] = node if same else attrs.evolve(node, inputs=inputs)
-            return made[id(node)]
-
-        return rebuild(self)
+        for node in graph(self):
+            inputs = tuple(made[id(upstream)] for upstream in node.inputs)
+            same = all(a is b for a, b in zip(inputs, node.inputs))
+            made[id(node)] = new if node is old else node if same else attrs.evolve(node, inputs=inputs)
+        return made[id(self)]
 
 
 def from_items(items: Any, *, name: str | None = None) -> Plan:
@@ -310,8 +307,10 @@ def merge(
     if named and any(not n.isidentifier() for n in names):
         raise PlanError(f"{name}: branch names are identifiers, got {', '.join(map(repr, names))}")
     chosen = tuple(1.0 for _ in names) if weights is None else tuple(weights)
-    if len(chosen) != len(names) or any(w != "*" and not (isinstance(w, (int, float)) and 0 < w < inf) for w in chosen):
-        raise PlanError(f"{name}: needs {len(names)} weights, each above 0 or '*', got {list(chosen)}")
+    if len(chosen) != len(names) or any(
+        w != "*" and not (isinstance(w, (int, float)) and MIN_WEIGHT <= w < inf) for w in chosen
+    ):
+        raise PlanError(f"{name}: needs {len(names)} weights, each at least {MIN_WEIGHT} or '*', got {list(chosen)}")
     if mode == "async" and weights is not None:
         raise PlanError(f"{name}: weights go with round_robin; in async each ready branch gives one item a turn")
     indexes = []

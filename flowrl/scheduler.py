@@ -61,6 +61,10 @@ class Run:
                 f"the plan ends with {plan.name} on the workers ({plan.site}); "
                 "end it with gather_sync() or gather_async()"
             )
+        if not (stall_seconds > 0 and deadline_seconds > 0):
+            raise PlanError(
+                f"stall_seconds and deadline_seconds must be above 0, got {stall_seconds} and {deadline_seconds}"
+            )
         self.plan = plan
         if part is None:
             self.paths = paths(plan)
@@ -96,7 +100,13 @@ class Run:
 
     def __next__(self) -> Any:
         while not self._interrupted:
-            item = self._pull()
+            try:
+                item = self._pull()
+            except StopIteration as error:  # it would pass for the end of the run
+                raised = RuntimeError("an operator raised StopIteration")
+                for note in error.__notes__:
+                    raised.add_note(note)
+                raise raised from error
             if item.__class__ is not Signal:
                 return item
             if item is WAITING:
@@ -137,6 +147,8 @@ class Run:
         What is in flight is waited for and becomes part of the state; nothing is lost or doubled, and the
         run goes on as if nothing had happened.
         """
+        if self.closed:
+            _refuse()
         for stage in reversed(self.stages):  # a thread that pulls others must pause before they are looked at
             stage.drain()
         operators: dict[str, Any] = {}
@@ -157,6 +169,8 @@ class Run:
             CheckpointError: the state is that of another plan: paths missing in it and paths that this
                 plan does not have are listed together, before anything is changed.
         """
+        if self.closed:
+            _refuse()
         expected = {self.paths[id(node)] for node in graph(self.plan) if has_state(node.op)}
         problems = _differences("operators", _saved_paths(state), expected, set(self.paths.values()))
         problems += _differences("resources", set(state["resources"]), set(self.resources), set(self.resources))

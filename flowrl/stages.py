@@ -51,7 +51,7 @@ class Stage:
         return [line for stage in self.inputs for line in stage.stuck()]
 
     def release(self) -> None:
-        """Nobody will pull this stage again: forks must not wait for it."""
+        """Nobody will pull this stage again: forks and queues must not wait for it. Maybe said twice."""
         for stage in self.inputs:
             stage.release()
 
@@ -254,6 +254,16 @@ class Chain(Stage):
             self.held += len(outputs)
         return first
 
+    def release(self) -> None:
+        self._release(len(self.chain))
+
+    def _release(self, count: int) -> None:
+        """Tell the first `count` operators, and what is before them, that nobody pulls them any more."""
+        for link in self.chain[:count]:
+            if hasattr(link.op, "release"):
+                link.op.release()
+        super().release()
+
     def _hold(self, index: int, item: Any) -> None:
         self.backlog[index].appendleft(item)
         self.held += 1
@@ -281,7 +291,7 @@ class Chain(Stage):
     def _finish(self, first: int) -> Any:
         """The input of operator `first` ended: flush the operators from there on, one a step."""
         if not self.flushed:
-            self.release()
+            self._release(first)
         self.flushed = max(self.flushed, first)
         while self.flushed < len(self.chain):
             link = self.chain[self.flushed]
@@ -329,11 +339,11 @@ class Chain(Stage):
             load_operator_state(link.op, entry)
             if entry.get("@finished"):
                 self.flushed = i + 1
-        for i, waiting in enumerate(self.backlog):
-            path, key = self._keeper(i)
-            if i == 0 or self._keeper(i - 1) != (path, key):
-                waiting.extend(copy.deepcopy(saved.get(path, {}).get(key, [])))
-                self.held += len(waiting)
+            # Where they were made or held, also if operators were put in between since.
+            for waiting, key in ((self.backlog[i], "@inputs"), (self.backlog[i + 1], "@outputs")):
+                items = copy.deepcopy(entry.get(key, []))
+                waiting.extend(items)
+                self.held += len(items)
 
     def _keeper(self, index: int) -> tuple[str, str]:
         """The path and key under which the items in front of operator `index` are saved.

@@ -73,6 +73,16 @@ def as_worker(target: Any, *, thread: bool, name: str) -> Any:
     return ThreadWorker(target, name) if thread else InlineWorker(target)
 
 
+def ask(worker: Any, method: str, *args: Any) -> Future[Any]:
+    """Ask a worker; one that cannot even be asked, because it is dead, say, has failed to answer."""
+    try:
+        future: Future[Any] = worker.submit(method, *args)
+    except Exception as error:
+        future = Future()
+        future.set_exception(error)
+    return future
+
+
 def wait_for(futures: Iterable[Future[Any]], what: str, seconds: float = DRAIN_SECONDS) -> None:
     """Wait until all futures are done.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from flowrl.operator import operator
+from flowrl.operator import operator, state
 from flowrl.plan import Plan, merge
 from flowrl.queues import Queue
 from flowrl.stages import BLOCKED, DONE, WAITING
@@ -43,6 +43,7 @@ class Enqueue:
     """Puts each item into a queue and passes it on. Blocks when: the queue is full."""
 
     queue: Queue
+    ended: bool = state(default=False)
 
     def ready(self, item: Any) -> bool:
         return not self.queue.full
@@ -55,8 +56,13 @@ class Enqueue:
         return item
 
     def finish(self) -> list[Any]:
-        self.queue.close()
+        self.release()
         return []
+
+    def release(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.queue.close()
 
 
 @operator

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import Future
 
 import pytest
 from engine_parts import Fails, InlineWorkers, Numbers, Total, fail
@@ -15,34 +14,6 @@ from flowrl.errors import PlanError
 from flowrl.operators.concurrency import Concurrently
 
 N = [1, 2, 3, 4, 5]
-
-
-def pull_in_thread(run: Any) -> tuple[threading.Thread, list[Any]]:
-    """A thread that takes one item of a run, and where the item or the error will be."""
-    found: list[Any] = []
-
-    def pull() -> None:
-        try:
-            found.append(next(run))
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=pull, name="puller", daemon=True)
-    thread.start()
-    return thread, found
-
-
-def sleeps(run: Any) -> threading.Event:
-    """Set when the run begins to sleep."""
-    slept, wait = threading.Event(), run.context.bell.wait
-
-    def told(seconds: float) -> bool:
-        slept.set()
-        heard: bool = wait(seconds)
-        return heard
-
-    run.context.bell.wait = told
-    return slept
 
 
 def test_an_error_keeps_its_type_and_gains_one_note() -> None:
@@ -191,3 +162,43 @@ def test_a_keyboard_interrupt_is_never_skipped() -> None:
         with pytest.raises(KeyboardInterrupt):
             list(run)
         assert list(run) == [3]
+
+
+def test_stop_iteration_is_an_error_and_not_the_end() -> None:
+    """F2, F9: what would pass for the end of the run is raised, with its note."""
+
+    def exhausted(item: int) -> int:
+        return next(iter([])) if item == 2 else item
+
+    with from_items(N).for_each(exhausted).run() as run:
+        assert next(run) == 1
+        with pytest.raises(RuntimeError, match="an operator raised StopIteration") as caught:
+            next(run)
+        assert "in operator exhausted (" in caught.value.__notes__[0]
+        assert list(run) == [3, 4, 5]
+
+
+class Refuses:
+    """A worker that cannot be asked the second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def submit(self, method: str, item: int) -> Future[int]:
+        self.asked += 1
+        if self.asked == 2:
+            raise ConnectionError("the worker is gone")
+        future: Future[int] = Future()
+        future.set_result(10 * item)
+        return future
+
+
+def test_a_worker_that_cannot_be_asked_has_failed_to_answer() -> None:
+    """F2, F10: the request is tried again, or raised with a note; no item is lost."""
+    assert list(from_items(N).call(Refuses(), "work", 2).run(on_error="retry")) == [10, 20, 30, 40, 50]
+    with from_items(N).call(Refuses(), "work", 2).run() as run:
+        assert next(run) == 10
+        with pytest.raises(ConnectionError) as caught:
+            next(run)
+        assert len(caught.value.__notes__) == 1
+        assert list(run) == [20, 30, 40, 50]

@@ -1,10 +1,11 @@
-"""Runs: sleeping, errors and what becomes of them, state, resources, closing."""
+"""Runs: sleeping, state, resources, closing."""
 
 from __future__ import annotations
 
 import copy
 import gc
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from engine_parts import Noise, Numbers, Total, fail, hosts
 
-from flowrl import Plan, Queue, from_items, from_workers, pure
+from flowrl import Plan, Queue, from_items, from_workers, operator, pure
 from flowrl.context import Bell
 from flowrl.errors import CheckpointError, PlanError, Stalled
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
@@ -189,7 +190,7 @@ def test_the_state_of_another_plan_is_refused_and_nothing_is_changed() -> None:
         with pytest.raises(CheckpointError) as caught:
             run.load_state_dict(saved)
         assert str(caught.value) == (
-            "the state belongs to another plan: operators missing in it: store.sum; "
+            "the state belongs to another plan: operators missing in it: store.sum, train.Enqueue; "
             "operators that this plan does not have: store.Total; resources missing in it: Queue"
         )
         assert same(run.state_dict(), before)
@@ -403,3 +404,85 @@ def halve(item: float) -> float:
 def test_pure_is_a_declaration_only() -> None:
     assert halve(3) == 1.5
     assert list(from_items([2, 4]).for_each(halve)) == [1, 2]
+
+
+def test_a_closed_run_has_no_state_and_takes_none() -> None:
+    """F15: it owns nothing any more, so it cannot be revived."""
+    with from_items(N).run() as run:
+        state = run.state_dict()
+    for use in (run.state_dict, lambda: run.load_state_dict(state)):
+        with pytest.raises(PlanError, match="this run is closed"):
+            use()
+
+
+@pytest.mark.parametrize("times", [{"stall_seconds": 0}, {"deadline_seconds": -1}, {"stall_seconds": math.nan}])
+def test_times_without_sense_are_refused(times: dict[str, float]) -> None:
+    with pytest.raises(PlanError, match="must be above 0"):
+        from_items(N).run(**times)
+
+
+def test_it_may_wait_without_end() -> None:
+    """An infinite deadline is one that is never reached."""
+    workers = ManualWorkers(1)
+    with from_workers(workers, N).gather_async().run(stall_seconds=math.inf, deadline_seconds=math.inf) as run:
+        slept = sleeps(run)
+        thread, found = pull_in_thread(run)
+        assert slept.wait(10)
+        workers.answer()
+        thread.join(10)
+        assert found == [1]
+
+
+@operator
+class Gate:
+    """Lets items through once something is in the list."""
+
+    opened: list[int]
+
+    def ready(self, item: int) -> bool:
+        return bool(self.opened)
+
+    def __call__(self, item: int) -> int:
+        return item
+
+
+def test_an_item_that_is_held_survives_an_edit_of_the_plan() -> None:
+    """F2: it goes on in front of the operator that held it."""
+    opened: list[int] = []
+    plan = from_items(N).for_each(Gate(opened))
+    with plan.run() as run:
+        assert run.step() is BLOCKED
+        state = run.state_dict()
+    opened.append(1)
+    with plan.insert_before("Gate", lambda item: item).run() as edited:
+        edited.load_state_dict(state)
+        assert list(edited) == N
+
+
+@pytest.mark.parametrize("end", [lambda plan: plan.take(2), lambda plan: plan.zip(from_items([1]))])
+def test_a_queue_ends_with_whoever_feeds_it(end: Callable[[Plan], Plan]) -> None:
+    """F8: a producer that nobody pulls any more is no reason to wait."""
+    queue = Queue(10)
+    put, get = end(from_items(N).for_each(Enqueue(queue))), Dequeue(queue)
+    assert list(Concurrently([put, get], output_indexes=[1])) == [1, 2]
+
+
+def test_deep_plans_are_edited_and_run() -> None:
+    """No part of the engine calls itself once an operator."""
+    plan = from_items(N)
+    for _ in range(2_000):
+        plan = plan.for_each(abs)
+    seen: list[int] = []
+    assert list(plan.tap("Items", seen.append)) == seen == N
+
+
+def look(item: Any) -> None:
+    """A tap."""
+
+
+def test_taps_of_one_function_have_names_of_their_own() -> None:
+    """D4: numbered apart from other operators, so that each is measured and can be removed."""
+    tapped = from_items(N).for_each(abs).tap("Items", look).tap("abs", look)
+    with tapped.run() as run:
+        assert sorted(run.paths.values()) == ["Items", "abs", "tap(look)", "tap(look)-2"]
+    assert "tap(look)-2" not in tapped.remove("tap(look)-2").explain()
