@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flowrl.returns import discounted, n_step
+from flowrl.returns import discounted, gae, n_step, td_lambda
 
 GAMMA = 0.5  # powers and small whole rewards are exact in float32, so results are compared exactly
 
@@ -75,7 +75,124 @@ def test_discounted_is_the_recursion(experience):
     np.testing.assert_array_equal(result, np.array(expected, np.float32))
 
 
+@st.composite
+def valued_experience(draw):
+    """reward, value, next_value, terminated, truncated of one shape, long enough for many passes."""
+    shape = draw(st.tuples(st.integers(1, 40), st.integers(1, 3)))
+    mask = hnp.arrays(bool, shape, elements=st.sampled_from([False, False, False, True]))
+    number = hnp.arrays(np.float32, shape, elements=st.integers(-4, 4))
+    return draw(number), draw(number), draw(number), draw(mask), draw(mask)
+
+
+RATES = st.sampled_from([0.0, 0.5, 0.9, 1.0])
+
+
+def gae_loop(reward, value, next_value, terminated, truncated, gamma, lam):
+    """One environment's advantages, as the paper's recursion has it."""
+    advantage, following = np.zeros(len(reward)), 0.0
+    for t in reversed(range(len(reward))):
+        if terminated[t] or truncated[t]:
+            following = 0.0
+        bootstrap = 0.0 if terminated[t] else next_value[t]
+        following = reward[t] + gamma * bootstrap - value[t] + gamma * lam * following
+        advantage[t] = following
+    return advantage
+
+
+@given(valued_experience(), RATES, RATES)
+@settings(max_examples=80, deadline=None)
+def test_gae_is_the_recursion_in_every_environment(experience, gamma, lam):
+    """T4, T5, T7, G1: terminated wins; truncations and the end of the data bootstrap; the trace is cut at all three."""
+    result = gae(*experience, gamma=gamma, lam=lam)
+    for env, column in enumerate(result.T):
+        expected = gae_loop(*(c[:, env] for c in experience), gamma, lam)
+        np.testing.assert_allclose(column, expected, rtol=1e-5, atol=1e-4)
+        np.testing.assert_array_equal(gae(*(c[:, env] for c in experience), gamma=gamma, lam=lam), column)
+
+
+@given(valued_experience(), RATES, RATES)
+@settings(max_examples=60, deadline=None)
+def test_td_lambda_is_the_recursion_in_every_environment(experience, gamma, lam):
+    """T4, T5, T7: (1 - lambda) of the value and lambda of what follows, inside an episode; the value alone at its end."""
+    reward, _, next_value, terminated, truncated = experience
+    result = td_lambda(reward, next_value, terminated, truncated, gamma=gamma, lam=lam)
+    for env in range(reward.shape[1]):
+        following = None
+        for t in reversed(range(len(reward))):
+            bootstrap = float(next_value[t, env])
+            if following is not None and not truncated[t, env]:
+                bootstrap = (1 - lam) * bootstrap + lam * following
+            following = reward[t, env] + gamma * (0.0 if terminated[t, env] else bootstrap)
+            assert result[t, env] == pytest.approx(following, rel=1e-5, abs=1e-4)
+
+
+@given(valued_experience(), RATES)
+@settings(max_examples=40, deadline=None)
+def test_gae_and_td_lambda_are_one_estimate(experience, lam):
+    """G2: where the value arrived in is that of the next step, advantage + value is the TD(lambda) target."""
+    reward, value, next_value, terminated, truncated = experience
+    inside = ~(terminated | truncated)[:-1]
+    next_value[:-1] = np.where(inside, value[1:], next_value[:-1])
+    advantage = gae(reward, value, next_value, terminated, truncated, gamma=0.9, lam=lam)
+    target = td_lambda(reward, next_value, terminated, truncated, gamma=0.9, lam=lam)
+    np.testing.assert_allclose(advantage + value, target, rtol=1e-5, atol=1e-4)
+
+
+@given(valued_experience(), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_permuting_environments_permutes_columns_and_nothing_else(experience, random):
+    """G1: to the last bit."""
+    order = random.sample(range(experience[0].shape[1]), experience[0].shape[1])
+    advantage = gae(*experience, gamma=0.9, lam=0.8)
+    np.testing.assert_array_equal(gae(*(c[:, order] for c in experience), gamma=0.9, lam=0.8), advantage[:, order])
+
+
+@given(valued_experience())
+@settings(max_examples=30, deadline=None)
+def test_estimators_take_tensors_too(experience):
+    tensors = [torch.from_numpy(c) for c in experience]
+    reward, _, next_value, terminated, truncated = range(5)
+    for estimator, columns in ((gae, range(5)), (td_lambda, (reward, next_value, terminated, truncated))):
+        of_arrays = estimator(*(experience[c] for c in columns), gamma=0.9, lam=0.8)
+        of_tensors = estimator(*(tensors[c] for c in columns), gamma=0.9, lam=0.8)
+        assert of_tensors.dtype == torch.float32
+        np.testing.assert_allclose(of_tensors.numpy(), of_arrays, rtol=1e-5, atol=1e-5)
+
+
 NO = np.zeros(3, bool)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_estimators_keep_the_dtype_of_the_rewards_and_leave_their_inputs(dtype):
+    """Whatever the values' dtype; whole rewards count as float32."""
+    reward, value, end = np.ones(3, dtype), np.ones(3, np.float32), np.array([0, 1, 0], np.uint8)
+    expected = np.float32 if dtype is np.int64 else dtype
+    for result in (
+        gae(reward, value, value, end, NO, gamma=0.9, lam=0.8),
+        gae(reward, value.astype(np.float64), value, NO, end, gamma=0.9, lam=0.8),
+        td_lambda(reward, value, end, NO, gamma=0.9, lam=0.8),
+    ):
+        assert result.dtype == expected
+        assert result.shape == (3,)
+    assert (reward.tolist(), value.tolist(), end.tolist()) == ([1, 1, 1], [1, 1, 1], [0, 1, 0])
+
+
+@pytest.mark.parametrize("nan", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", ["terminated", "truncated"])
+def test_estimates_of_an_episode_ignore_the_one_after(nan, kind):
+    """T5: not even as NaN; nor does the value arrived in where the episode terminated."""
+    ends = {"terminated": np.array([0, 1, 0, 0]), "truncated": np.array([0, 0, 0, 0]), kind: np.array([0, 1, 0, 0])}
+    reward, next_value = np.array([1, 1, nan, nan]), np.array([2, 2 if kind == "truncated" else nan, nan, nan])
+    advantage = gae(reward, np.array([1, 1, nan, nan]), next_value, **ends, gamma=0.5, lam=0.5)
+    target = td_lambda(reward, next_value, **ends, gamma=0.5, lam=0.5)
+    last = 1.0 if kind == "truncated" else 0.0  # 1 + 0.5 * 2 - 1, or 1 - 1
+    assert advantage[:2].tolist() == [1 + 0.25 * last, last]
+    assert target[:2].tolist() == [1 + 0.5 * (1 + 0.5 * (1 + last)), 1 + last]
+
+
+def test_no_steps_give_no_estimates():
+    none = np.zeros((0, 2), np.float32)
+    assert gae(none, none, none, none, none, gamma=0.9, lam=0.8).shape == (0, 2)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -105,3 +222,7 @@ def test_wrong_arguments_are_refused():
         n_step(np.ones(3), NO, NO, gamma=0.9, n=0)
     with pytest.raises(AssertionError, match=r"\(3,\), \(2,\)"):
         n_step(np.ones(3), NO[:2], NO, gamma=0.9, n=1)
+    with pytest.raises(AssertionError, match=r"\(3,\), \(3,\), \(2,\)"):
+        gae(np.ones(3), np.ones(3), np.ones(2), NO, NO, gamma=0.9, lam=0.8)
+    with pytest.raises(AssertionError, match=r"\(3,\), \(3, 1\)"):
+        td_lambda(np.ones(3), np.ones((3, 1)), NO, NO, gamma=0.9, lam=0.8)
