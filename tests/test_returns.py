@@ -181,9 +181,9 @@ def test_estimators_keep_the_dtype_of_the_rewards_and_leave_their_inputs(dtype):
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
 def test_estimates_of_an_episode_ignore_the_one_after(nan, kind):
     """T5: not even as NaN; nor does the value arrived in where the episode terminated."""
-    ends = {"terminated": np.array([0, 1, 0, 0]), "truncated": np.array([0, 0, 0, 0]), kind: np.array([0, 1, 0, 0])}
+    ends = {"terminated": np.zeros(4), "truncated": np.zeros(4), kind: np.array([0, 1, 0, 0])}
     reward, next_value = np.array([1, 1, nan, nan]), np.array([2, 2 if kind == "truncated" else nan, nan, nan])
-    advantage = gae(reward, np.array([1, 1, nan, nan]), next_value, **ends, gamma=0.5, lam=0.5)
+    advantage = gae(reward, np.array([1, 1, 0, 0]), next_value, **ends, gamma=0.5, lam=0.5)
     target = td_lambda(reward, next_value, **ends, gamma=0.5, lam=0.5)
     last = 1.0 if kind == "truncated" else 0.0  # 1 + 0.5 * 2 - 1, or 1 - 1
     assert advantage[:2].tolist() == [1 + 0.25 * last, last]
