@@ -17,7 +17,7 @@ import torch
 from common import interleaved, print_machine, ratio_with_interval
 
 from flowrl.envs import make_manager
-from flowrl.policies.actor_critic import ActorCriticPolicy
+from flowrl.policies import PPOPolicy
 from flowrl.policies.networks import ActorCritic
 from flowrl.rollout import RolloutWorker
 
@@ -95,7 +95,7 @@ def main() -> None:
     fragments = options.steps // (ENVS * FRAGMENT)
 
     manager = make_manager("CartPole-v1", ENVS)
-    policy = ActorCriticPolicy(manager.observation_space, manager.action_space, hidden=(64, 64), seed=0)
+    policy = PPOPolicy(manager.observation_space, manager.action_space, hidden=(64, 64), seed=0)
     worker = RolloutWorker(manager, policy, seed=0)
     bare = BareLoop(seed=0)
     bare.model.load_state_dict(policy.model.state_dict())

@@ -12,6 +12,7 @@ from flowrl.operators.train import (
     AverageGradients,
     ComputeGradients,
     TrainOneStep,
+    UpdateKL,
     UpdateTargetNetwork,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "StopWhen",
     "StoreToReplay",
     "TrainOneStep",
+    "UpdateKL",
     "UpdateTargetNetwork",
     "debug_print",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -27,22 +28,79 @@ def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
         raise PlanError(f"UpdateTargetNetwork: {type(workers.policy).__name__} has no target network")
 
 
+def _has_kl(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    _has_policy(op, attribute, workers)
+    if not hasattr(workers.policy, "update_kl"):
+        raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")
+
+
+def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    if value is not None and value < 1:
+        raise PlanError(f"TrainOneStep needs {attribute.name} >= 1, got {value}")
+
+
 @operator
 class TrainOneStep:
-    """One optimiser step of the workers' policy on each batch `[B, ...]`; emits the learner's scalars, a dict.
+    """Trains the workers' policy on each batch; emits the learner's scalars, a dict of their means.
+
+    One optimiser step on the whole batch, or `num_sgd_iter` epochs, each over shuffled minibatches.
+
+    Args:
+        num_sgd_iter: Epochs over a batch.
+        minibatch_size: Rows of an optimiser step, the last of an epoch maybe fewer; None: the whole batch.
+        target_kl: Ends the epochs of a batch after the first step whose minibatch had a larger `kl` (G5).
 
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
+    Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
     """
 
     workers: WorkerSet = attrs.field(validator=_has_policy)
+    num_sgd_iter: int = attrs.field(default=1, validator=_at_least_one)
+    minibatch_size: int | None = attrs.field(default=None, validator=_at_least_one)
+    target_kl: float | None = None
     context: Context = context()
 
     def __call__(self, batch: Batch) -> dict[str, float]:
         learn = self.workers.policy.learn_mode
-        scalars = learn.update(learn.prepare(batch))
-        self.context.count("trained", batch.rows)
-        self.context.count("updates")
-        return scalars
+        learn.schedule(self.context.counters.get("env_steps", 0))
+        rows = learn.tensors(learn.prepare(batch))
+        steps: list[dict[str, Any]] = []
+        for part in self._minibatches(rows):
+            steps.append(learn.update(part))
+            self.context.count("trained", part.rows)
+            if self.target_kl is not None and float(self._kl(steps[-1])) > self.target_kl:
+                break
+        self.context.count("updates", len(steps))
+        scalars = {name: sum(float(step[name]) for step in steps) / len(steps) for name in steps[-1]}
+        return scalars | {name: float(value) for name, value in learn.describe(rows).items()}
+
+    def _minibatches(self, rows: Batch) -> Iterator[Batch]:
+        size = self.minibatch_size or rows.rows
+        for _ in range(self.num_sgd_iter):
+            yield from [rows] if size >= rows.rows else rows.split(size, self.context.generator("minibatches"))
+
+    def _kl(self, scalars: dict[str, Any]) -> Any:
+        if "kl" not in scalars:
+            raise PlanError(f"target_kl={self.target_kl}: {type(self.workers.policy).__name__} reports no kl")
+        return scalars["kl"]
+
+
+@operator
+class UpdateKL:
+    """Adapts the weight of PPO's KL penalty so that the divergence of an update stays near `target`.
+
+    Items are the scalars of `TrainOneStep`; they pass, with the new weight as `kl_coef`.
+
+    Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", section 4.
+    """
+
+    workers: WorkerSet = attrs.field(validator=_has_kl)
+    target: float = 0.01
+
+    def __call__(self, scalars: dict[str, float]) -> dict[str, float]:
+        policy: Any = self.workers.policy
+        policy.update_kl(scalars["kl"], self.target)
+        return {**scalars, "kl_coef": policy.kl_coef}
 
 
 @operator
@@ -100,7 +158,9 @@ class ApplyGradients:
     context: Context = context()
 
     def __call__(self, gradients: Gradients) -> dict[str, float]:
-        self.workers.policy.learn_mode.apply(gradients)
+        learn = self.workers.policy.learn_mode
+        learn.schedule(self.context.counters.get("env_steps", 0))
+        learn.apply(gradients)
         self.context.count("trained", gradients.rows)
         self.context.count("updates")
         return gradients.scalars

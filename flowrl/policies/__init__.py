@@ -1,7 +1,18 @@
 """Policies: one shared model with collect, learn and eval modes; one file per algorithm family."""
 
+from flowrl.policies.a2c import A2CPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.policy import Policy
+from flowrl.policies.ppo import PPOPolicy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, linear_schedule, multinomial_sample
 
-__all__ = ["DQNPolicy", "Policy", "argmax_sample", "eps_greedy_sample", "linear_schedule", "multinomial_sample"]
+__all__ = [
+    "A2CPolicy",
+    "DQNPolicy",
+    "PPOPolicy",
+    "Policy",
+    "argmax_sample",
+    "eps_greedy_sample",
+    "linear_schedule",
+    "multinomial_sample",
+]

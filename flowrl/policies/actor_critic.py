@@ -1,7 +1,8 @@
-"""Acting for actor-critic algorithms: actions with their log-probabilities and values."""
+"""What actor-critic algorithms share: acting with log-probabilities and values, advantages, the optimiser."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,26 +11,39 @@ import gymnasium
 import numpy as np
 import torch
 
-from flowrl.policies.networks import ActorCritic, actions_of, features_of
-from flowrl.policies.policy import Policy
-from flowrl.policies.wrappers import argmax_sample, multinomial_sample
+from flowrl.data import Batch
+from flowrl.errors import SchemaError
+from flowrl.policies.distributions import distribution
+from flowrl.policies.networks import ActorCritic, encoder
+from flowrl.policies.policy import Learning, Policy
+from flowrl.policies.wrappers import Schedule, value_at
+from flowrl.returns import gae
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ActorCriticPolicy(Policy):
-    """Acts with a policy network and a value network over discrete actions; algorithms add how it learns.
+    """A policy network and a value network; a subclass says how they learn.
 
+    Actions may be discrete, several discrete ones, or continuous; see `distribution`.
     collect: draws from the policy; eval: its most probable action.
 
     Args:
         hidden: Sizes of the hidden layers of each network.
+        squash: Continuous actions through tanh into their bounds, instead of clipping.
+        log_std: Logarithm of the standard deviation of continuous actions, before learning.
+        gamma, lam: Discount per step and decay of the advantage's trace, where no `GAE` made the advantages.
+        value_coef: Weight of the value loss.
+        entropy_coef: Weight of the entropy; a number, or a function of env steps.
+        learning_rate: Of Adam; a number, or a function of env steps.
+        grad_clip: Largest norm of the gradient; None for no limit.
 
     Raises:
-        ConfigError: the actions are not discrete, or the observations are not vectors.
+        ConfigError: there is no distribution for the actions, or no network for the observations.
     """
 
     model: ActorCritic
+    learn_mode: ActorCriticLearning
 
     def __init__(
         self,
@@ -37,45 +51,121 @@ class ActorCriticPolicy(Policy):
         action_space: gymnasium.Space[Any],
         *,
         hidden: Sequence[int] = (64, 64),
-        learning_rate: float = 3e-4,
+        squash: bool = False,
+        log_std: float = 0.0,
+        gamma: float = 0.99,
+        lam: float = 0.95,
+        value_coef: float = 0.5,
+        entropy_coef: Schedule = 0.0,
+        learning_rate: Schedule = 3e-4,
+        grad_clip: float | None = 0.5,
         seed: int = 0,
         device: str = "auto",
     ) -> None:
-        self.features, self.actions = features_of(observation_space), actions_of(action_space, type(self).__name__)
-        self.hidden, self.learning_rate = tuple(hidden), learning_rate
-        super().__init__(observation_space, action_space, seed=seed, device=device)
+        self.hidden, self.squash, self.log_std = tuple(hidden), squash, log_std
+        self.gamma, self.lam = gamma, lam
+        self.value_coef, self.entropy_coef = value_coef, entropy_coef
+        super().__init__(
+            observation_space,
+            action_space,
+            learning_rate=learning_rate,
+            grad_clip=grad_clip,
+            seed=seed,
+            device=device,
+        )
 
     def _build(self) -> None:
-        self.model = ActorCritic(self.features, self.actions, self.hidden).to(self.device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.learning_rate, fused=True)
-        self.collect_mode = ActorCriticActing(self, self.model, multinomial_sample())
-        self.eval_mode = ActorCriticActing(self, self.model, argmax_sample())
+        chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
+        self.model = ActorCritic(encoder(self.observation_space), chosen, self.hidden).to(self.device)
+        rate = value_at(self.learning_rate, 0)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
+        self.collect_mode, self.eval_mode = Drawing(self), MostProbable(self)
+        self.learn_mode = self._learning()
+
+    @abc.abstractmethod
+    def _learning(self) -> ActorCriticLearning:
+        """The learn mode."""
 
 
 @attrs.frozen
-class ActorCriticActing:
-    """Draws actions from a policy whose model gives logits `[N, A]` and values `[N]`.
+class Drawing:
+    """The collect mode: columns action, logp (of the action drawn, G6), value; env_action where it differs."""
 
-    Columns: action, logp (of the action drawn, G6), value.
-    """
-
-    policy: Policy
-    model: ActorCritic
-    sample: multinomial_sample | argmax_sample
+    policy: ActorCriticPolicy
 
     @property
     def draws(self) -> int:
-        return self.sample.draws
+        return self.policy.model.distribution.draws
 
-    def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        model = self.policy.model
         with torch.inference_mode():
-            logits, value = self.model(self.policy.tensor(obs))
-            logp = torch.log_softmax(logits, 1).cpu().numpy()
-        action = self.sample(logp, noise, env_steps)
-        return {"action": action, "logp": logp[np.arange(len(action)), action], "value": value.cpu().numpy()}
+            given, value = model(self.policy.tensor(obs))
+            action, logp = model.distribution.sample(given, noise)
+        columns = {"action": action, "logp": logp, "value": value.cpu().numpy()}
+        if (changed := model.distribution.for_env(action)) is not action:
+            columns["env_action"] = changed
+        return columns
 
-    def value(self, obs: Array) -> Array:
+    def value(self, obs: Any) -> Array:
         """Values `[N]` of observations `[N, ...]`, for where an episode or fragment ends."""
         with torch.inference_mode():
-            value: Array = self.model.critic(self.policy.tensor(obs)).squeeze(1).cpu().numpy()
+            value: Array = self.policy.model.value(self.policy.tensor(obs)).cpu().numpy()
         return value
+
+
+@attrs.frozen
+class MostProbable:
+    """The eval mode: the most probable action. Draws nothing."""
+
+    policy: ActorCriticPolicy
+    draws = 0
+
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        model = self.policy.model
+        with torch.inference_mode():
+            action = model.distribution.mode(model(self.policy.tensor(obs))[0])
+        return {"action": action, "env_action": model.distribution.for_env(action)}
+
+    def value(self, obs: Any) -> Array:
+        """The same as when collecting."""
+        return self.policy.collect_mode.value(obs)
+
+
+class ActorCriticLearning(Learning):
+    """A loss of three parts: policy + value_coef · value − entropy_coef · entropy."""
+
+    policy: ActorCriticPolicy
+
+    def __init__(self, policy: ActorCriticPolicy) -> None:
+        super().__init__(policy)
+        self.schedule(0)
+
+    def schedule(self, env_steps: int) -> None:
+        super().schedule(env_steps)
+        self.entropy_coef = value_at(self.policy.entropy_coef, env_steps)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Rows `[B, ...]` with advantage and target, made here from fragments `[T, N, ...]` where no `GAE` did.
+
+        target = advantage + value, before any normalisation (G2). Padded steps (`mask` 0) are left out.
+        """
+        if "advantage" not in batch:
+            if batch.reward.ndim != 2:
+                raise SchemaError(f"advantages need fragments [T, N, ...]: put GAE(...) before what made {batch!r}")
+            batch = batch.replace(advantage=self._advantage(batch))
+            batch["target"] = batch.advantage + batch.value
+        rows = batch.flat() if batch.reward.ndim == 2 else batch
+        if "mask" in rows and not rows["mask"].all():
+            rows = rows[np.flatnonzero(rows["mask"])]
+        return rows
+
+    def _advantage(self, batch: Batch) -> Array:
+        columns = (batch[name] for name in ("reward", "value", "next_value", "terminated", "truncated"))
+        advantage: Array = gae(*columns, gamma=self.policy.gamma, lam=self.policy.lam).astype(np.float32)
+        return advantage
+
+    def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
+        """explained_variance: 1 − Var(target − value) / Var(target), of the values that acted; 1 is perfect."""
+        spread = rows.target.var(correction=0).clamp_min(1e-12)
+        return {"explained_variance": 1 - (rows.target - rows.value).var(correction=0) / spread}

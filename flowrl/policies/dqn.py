@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.policies.networks import QNetwork, actions_of, features_of
+from flowrl.policies.networks import QNetwork, actions_of, encoder
 from flowrl.policies.policy import Learning, Policy, ValueActing
-from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, linear_schedule
-
-LEARNED_FROM = ("obs", "action", "reward", "next_obs", "discount", "action_mask", "next_action_mask", "weight")
+from flowrl.policies.wrappers import Schedule, argmax_sample, eps_greedy_sample, linear_schedule, value_at
 
 
 def dqn_target(
@@ -58,12 +56,12 @@ class DQNPolicy(Policy):
         hidden: Sizes of the hidden layers.
         dueling, double: See `QNetwork` and `dqn_target`.
         gamma: Discount per step.
-        learning_rate: Of Adam.
+        learning_rate: Of Adam; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
         epsilon: Exploration as a function of env steps.
 
     Raises:
-        ConfigError: the actions are not discrete, or the observations are not vectors.
+        ConfigError: the actions are not discrete, or there is no network for the observations.
     """
 
     model: QNetwork
@@ -77,21 +75,29 @@ class DQNPolicy(Policy):
         dueling: bool = True,
         double: bool = True,
         gamma: float = 0.99,
-        learning_rate: float = 1e-3,
+        learning_rate: Schedule = 1e-3,
         grad_clip: float | None = 10.0,
         epsilon: linear_schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
         seed: int = 0,
         device: str = "auto",
     ) -> None:
-        self.features, self.actions = features_of(observation_space), actions_of(action_space, "DQN")
+        self.actions = actions_of(action_space, "DQN")
         self.hidden, self.dueling, self.double = tuple(hidden), dueling, double
-        self.gamma, self.learning_rate, self.epsilon = gamma, learning_rate, epsilon
-        super().__init__(observation_space, action_space, grad_clip=grad_clip, seed=seed, device=device)
+        self.gamma, self.epsilon = gamma, epsilon
+        super().__init__(
+            observation_space,
+            action_space,
+            learning_rate=learning_rate,
+            grad_clip=grad_clip,
+            seed=seed,
+            device=device,
+        )
 
     def _build(self) -> None:
-        self.model = QNetwork(self.features, self.actions, self.hidden, dueling=self.dueling).to(self.device)
+        network = QNetwork(encoder(self.observation_space), self.actions, self.hidden, dueling=self.dueling)
+        self.model = network.to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.learning_rate, fused=True)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=value_at(self.learning_rate, 0), fused=True)
         self.collect_mode = ValueActing(self, eps_greedy_sample(self.epsilon))
         self.eval_mode = ValueActing(self, argmax_sample())
         self.learn_mode = DQNLearning(self)
@@ -110,6 +116,8 @@ class DQNLearning(Learning):
     """The learn mode of a `DQNPolicy`: the Huber loss (delta 1) of Q(s_tm1, a_tm1) and `dqn_target`."""
 
     policy: DQNPolicy
+    columns = ("obs", "action", "reward", "next_obs", "discount")
+    optional = ("action_mask", "next_action_mask", "weight")
 
     def prepare(self, batch: Batch) -> Batch:
         """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6).
@@ -120,19 +128,17 @@ class DQNLearning(Learning):
             batch = batch.replace(discount=self.policy.gamma * (1.0 - batch.terminated.astype("float32")))
         return batch.flat() if batch.reward.ndim == 2 else batch
 
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Rows `[B, ...]` of the columns `LEARNED_FROM`; the masks and the weight only where there are any."""
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See `Learning.loss`."""
         policy = self.policy
-        rows = batch.select(name for name in LEARNED_FROM if name in batch).to_torch(policy.device)
         mask_tm1, mask_t = rows.get("action_mask"), rows.get("next_action_mask")
-        next_obs = rows.next_obs.float()
         with torch.no_grad():
-            q_target_t = policy.target(next_obs, mask_t)
-            q_online_t = policy.model(next_obs, mask_t) if policy.double else q_target_t
+            q_target_t = policy.target(rows.next_obs, mask_t)
+            q_online_t = policy.model(rows.next_obs, mask_t) if policy.double else q_target_t
             target = dqn_target(
                 rows.reward.float(), rows.discount, q_online_t, q_target_t, double=policy.double, mask_t=mask_t
             )
-        q = policy.model(rows.obs.float(), mask_tm1).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
+        q = policy.model(rows.obs, mask_tm1).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
         errors = nn.functional.smooth_l1_loss(q, target, reduction="none")
         loss = (errors * rows["weight"]).mean() if "weight" in rows else errors.mean()
-        return loss, {"loss": loss.detach(), "q": q.detach().mean()}
+        return loss, {"loss": loss, "q": q.mean()}

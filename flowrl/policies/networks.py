@@ -1,31 +1,124 @@
-"""Networks: small, for vector observations. Each maps float32 `[B, features]` to its outputs."""
+"""Networks: small, for any observation that is an array or a dictionary of arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import gymnasium
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from flowrl.errors import ConfigError
+from flowrl.policies.distributions import Distribution
+
+#: Image sides from which on the convolutions of the Atari papers fit.
+NATURE_SIDE = 36
 
 
-def features_of(space: gymnasium.Space[Any]) -> int:
-    """How many numbers an observation is, flattened.
+def encoder(space: gymnasium.Space[Any]) -> Encoder:
+    """A network from observations `[B, ...]` to `[B, features]`.
+
+    Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
+    a dictionary's parts, each encoded so, are joined in the order of the space.
 
     Raises:
-        ConfigError: the observations are not vectors of numbers.
+        ConfigError: there is no such encoding for the space.
     """
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) <= 2:
-        return math.prod(space.shape)
+    if isinstance(space, spaces.Dict):
+        return DictEncoder({name: encoder(part) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3:
+        return ImageEncoder(space.shape)
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return FlatEncoder(math.prod(space.shape))
+    if isinstance(space, spaces.Discrete):
+        return OneHotEncoder([int(space.n)], [int(space.start)])
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return OneHotEncoder(space.nvec.tolist(), space.start.tolist())
     raise ConfigError(
-        f"these networks need vectors of numbers, the observation space is {space}; "
-        "wrap the environment with gymnasium.wrappers.FlattenObservation"
+        f"there is no network for the observation space {space}: "
+        "wrap the environment with gymnasium.wrappers.FlattenObservation, or give a policy with a model of its own"
     )
+
+
+class Encoder(nn.Module):
+    """Base of encoders; `features` is the width of what they give."""
+
+    features: int
+
+
+class FlatEncoder(Encoder):
+    """Numbers as float32, flattened."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs.flatten(1).float()
+
+
+class OneHotEncoder(Encoder):
+    """Choices `[B]` or `[B, k]` as one-hot vectors side by side."""
+
+    def __init__(self, sizes: Sequence[int], starts: Sequence[int]) -> None:
+        super().__init__()
+        self.sizes, self.starts, self.features = tuple(sizes), tuple(starts), sum(sizes)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        choices = obs.long().reshape(len(obs), len(self.sizes))
+        parts = [
+            nn.functional.one_hot(choices[:, i] - start, size)
+            for i, (size, start) in enumerate(zip(self.sizes, self.starts))
+        ]
+        return torch.cat(parts, 1).float()
+
+
+class ImageEncoder(Encoder):
+    """Images of bytes, scaled to 0 .. 1, through convolutions.
+
+    The axis with the fewest entries holds the channels, be it the first (stacked frames) or the last.
+
+    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; images smaller than
+    36 pixels pass two layers of 3 x 3 instead.
+    """
+
+    def __init__(self, shape: tuple[int, ...], features: int = 256) -> None:
+        super().__init__()
+        self.channels_last = shape[2] < shape[0]
+        channels, *sides = (shape[2], *shape[:2]) if self.channels_last else shape
+        layers: list[nn.Module]
+        if min(sides) >= NATURE_SIDE:
+            layers = [nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
+            layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()]
+        else:
+            layers = [nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()]
+            layers += [nn.Flatten()]
+        with torch.no_grad():
+            width = nn.Sequential(*layers)(torch.zeros(1, channels, *sides)).shape[1]
+        self.layers = nn.Sequential(*layers, nn.Linear(width, features), nn.ReLU())
+        self.features = features
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        pixels = obs.float() / 255
+        encoded: torch.Tensor = self.layers(pixels.permute(0, 3, 1, 2) if self.channels_last else pixels)
+        return encoded
+
+
+class DictEncoder(Encoder):
+    """The parts of a dictionary, each encoded by its own encoder, side by side."""
+
+    def __init__(self, parts: dict[str, Encoder]) -> None:
+        super().__init__()
+        self.names = tuple(parts)
+        self.parts = nn.ModuleList(parts.values())  # a ModuleDict would refuse names such as "a.b"
+        self.features = sum(part.features for part in parts.values())
+
+    def forward(self, obs: Any) -> torch.Tensor:
+        return torch.cat([part(obs[name]) for name, part in zip(self.names, self.parts)], 1)
 
 
 def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
@@ -34,7 +127,7 @@ def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
     Raises:
         ConfigError: the actions are not discrete.
     """
-    if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
+    if isinstance(space, spaces.Discrete) and space.start == 0:
         return int(space.n)
     raise ConfigError(
         f"{algorithm} chooses among discrete actions 0 .. n-1, but the environment's action space is {space}; "
@@ -42,12 +135,24 @@ def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
     )
 
 
-def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+def mlp(sizes: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
     """Linear layers of the given sizes with an activation after each but the last."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), activation()]
     return nn.Sequential(*layers[:-1])
+
+
+def orthogonal(network: nn.Module, last: float) -> None:
+    """Orthogonal weights with gain √2, `last` for the last linear layer; biases 0.
+
+    Source: Andrychowicz et al. 2021, "What Matters In On-Policy Reinforcement Learning?", section 3.2.
+    """
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, last if layer is layers[-1] else math.sqrt(2))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
 
 
 class QNetwork(nn.Module):
@@ -58,13 +163,13 @@ class QNetwork(nn.Module):
     Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9.
     """
 
-    def __init__(self, features: int, actions: int, hidden: Sequence[int], *, dueling: bool) -> None:
+    def __init__(self, encoder: Encoder, actions: int, hidden: Sequence[int], *, dueling: bool) -> None:
         super().__init__()
-        self.trunk = nn.Sequential(nn.Flatten(), mlp([features, *hidden]), nn.ReLU())
+        self.trunk = nn.Sequential(encoder, mlp([encoder.features, *hidden]), nn.ReLU())
         self.advantage = nn.Linear(hidden[-1], actions)
         self.value = nn.Linear(hidden[-1], 1) if dueling else None
 
-    def forward(self, obs: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, obs: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
         hidden = self.trunk(obs)
         advantage: torch.Tensor = self.advantage(hidden)
         if self.value is None:
@@ -78,12 +183,25 @@ class QNetwork(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Logits `[B, A]` and values `[B]` from two separate networks with tanh units."""
+    """What an action distribution is made of, `[B, outputs]`, and values `[B]`.
 
-    def __init__(self, features: int, actions: int, hidden: Sequence[int]) -> None:
+    Two networks of tanh units; an encoder that learns (of images, say) is shared by both.
+    """
+
+    def __init__(self, encoder: Encoder, distribution: Distribution, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.actor = nn.Sequential(nn.Flatten(), mlp([features, *hidden, actions], nn.Tanh))
-        self.critic = nn.Sequential(nn.Flatten(), mlp([features, *hidden, 1], nn.Tanh))
+        self.encoder, self.distribution = encoder, distribution
+        self.actor = mlp([encoder.features, *hidden, distribution.outputs], nn.Tanh)
+        self.critic = mlp([encoder.features, *hidden, 1], nn.Tanh)
+        orthogonal(self.encoder, last=math.sqrt(2))
+        orthogonal(self.actor, last=0.01)
+        orthogonal(self.critic, last=1.0)
 
-    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.actor(obs), self.critic(obs).squeeze(1)
+    def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        features = self.encoder(obs)
+        return self.actor(features), self.critic(features).squeeze(1)
+
+    def value(self, obs: Any) -> torch.Tensor:
+        """Values `[B]` alone."""
+        value: torch.Tensor = self.critic(self.encoder(obs)).squeeze(1)
+        return value

@@ -15,6 +15,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.streams import TorchStream
+from flowrl.policies.wrappers import Schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,7 +48,14 @@ class Gradients:
 
 
 class Learning(abc.ABC):
-    """How a policy learns: a subclass has the `loss`, the rest follows from it."""
+    """How a policy learns: a subclass has the `loss` and the `columns` that it reads, the rest follows.
+
+    A batch is prepared once, and may then be taken apart into minibatches.
+    """
+
+    #: Columns that the loss reads, and those that it reads where they are there.
+    columns: tuple[str, ...]
+    optional: tuple[str, ...] = ()
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -56,12 +64,27 @@ class Learning(abc.ABC):
         """Add the columns that the loss needs and the batch lacks; the batch itself if there are none."""
         return batch
 
-    @abc.abstractmethod
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The loss, a mean over the rows of a prepared batch, and scalars to report."""
+    def tensors(self, batch: Batch) -> Batch:
+        """The columns of a prepared batch that the loss reads, on the policy's device."""
+        names = [*self.columns, *(name for name in self.optional if name in batch)]
+        return batch.select(names).to_torch(self.policy.device)
 
-    def update(self, batch: Batch) -> dict[str, float]:
-        """One optimiser step on the rows of a prepared batch; scalars to report."""
+    def schedule(self, env_steps: int) -> None:
+        """Set what follows a schedule: here the learning rate, where it is a function of env steps (Q7)."""
+        if callable(rate := self.policy.learning_rate):
+            for group in self.policy.optimizer.param_groups:
+                group["lr"] = rate(env_steps)
+
+    @abc.abstractmethod
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The loss, a mean over rows `[B, ...]` of `tensors`, and scalars to report."""
+
+    def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
+        """Scalars to report of a whole batch of `tensors`, before it is learned from."""
+        return {}
+
+    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """One optimiser step on the rows of a prepared batch; scalars to report, as tensors without a gradient."""
         scalars = self._backward(batch)
         self._step()
         return scalars
@@ -71,7 +94,7 @@ class Learning(abc.ABC):
         scalars = self._backward(batch)
         parameters = self.policy.model.named_parameters()
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
-        return Gradients(values, batch.rows, scalars)
+        return Gradients(values, batch.rows, {name: float(value) for name, value in scalars.items()})
 
     def apply(self, gradients: Gradients) -> None:
         """One optimiser step with these gradients."""
@@ -80,16 +103,16 @@ class Learning(abc.ABC):
             parameter.grad = gradients.values[name].clone() if name in gradients.values else None
         self._step()
 
-    def _backward(self, batch: Batch) -> dict[str, float]:
-        loss, scalars = self.loss(batch)
+    def _backward(self, batch: Batch) -> dict[str, torch.Tensor]:
+        loss, scalars = self.loss(self.tensors(batch))
         self.policy.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        return {name: float(value) for name, value in scalars.items()}
+        return {name: value.detach() for name, value in scalars.items()}
 
     def _step(self) -> None:
         policy = self.policy
         if policy.grad_clip is not None:
-            nn.utils.clip_grad_norm_(policy.model.parameters(), policy.grad_clip)
+            nn.utils.clip_grad_norm_(policy.parameters, policy.grad_clip)
         policy.optimizer.step()
         policy.version += 1
 
@@ -101,12 +124,14 @@ class Policy(abc.ABC):
 
     Args:
         observation_space, action_space: Of one environment.
+        learning_rate: Of the optimiser; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
         seed: Of the initialisation, and of `stream`, in which a model that draws in its forward must run.
         device: "auto" takes a GPU if there is one.
     """
 
     model: nn.Module
+    parameters: list[nn.Parameter]  #: of the model
     optimizer: torch.optim.Optimizer
     collect_mode: ActMode
     learn_mode: Learning
@@ -117,17 +142,19 @@ class Policy(abc.ABC):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         *,
+        learning_rate: Schedule = 1e-3,
         grad_clip: float | None = None,
         seed: int = 0,
         device: str = "auto",
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        self.grad_clip = grad_clip
+        self.learning_rate, self.grad_clip = learning_rate, grad_clip
         self.device = pick_device(device)
         self.version = 0
         self.stream = TorchStream(seed)
         with self.stream.swapped_in():
             self._build()
+        self.parameters = list(self.model.parameters())
 
     @abc.abstractmethod
     def _build(self) -> None:
@@ -165,9 +192,9 @@ class Policy(abc.ABC):
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.stream.load_state_dict(state["stream"])
 
-    def tensor(self, obs: Array) -> torch.Tensor:
-        """Observations as float32 on the policy's device."""
-        return torch.from_numpy(obs).to(self.device, torch.float32)
+    def tensor(self, obs: Any) -> Any:
+        """Observations `[N, ...]`, an array or a `Batch` of several, on the policy's device."""
+        return obs.to_torch(self.device) if isinstance(obs, Batch) else torch.from_numpy(obs).to(self.device)
 
 
 @attrs.frozen

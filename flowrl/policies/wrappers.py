@@ -15,6 +15,13 @@ import attrs
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
+#: A number, or a function of env steps (Q7).
+Schedule = float | Callable[[int], float]
+
+
+def value_at(schedule: Schedule, env_steps: int) -> float:
+    """The value of a schedule after so many env steps."""
+    return schedule(env_steps) if callable(schedule) else schedule
 
 
 @attrs.frozen
@@ -66,7 +73,7 @@ class multinomial_sample:
 
 @attrs.frozen
 class linear_schedule:
-    """From `start` to `end` over `steps` env steps, then constant.
+    """From `start` to `end` over `steps` env steps, then constant; without an `end` constant all the time.
 
     >>> epsilon = linear_schedule(1.0, 0.1, 100)
     >>> [round(epsilon(step), 2) for step in (0, 50, 100, 1000)]
@@ -74,8 +81,10 @@ class linear_schedule:
     """
 
     start: float
-    end: float
+    end: float | None
     steps: int
 
     def __call__(self, env_steps: int) -> float:
+        if self.end is None:
+            return self.start
         return self.start + (self.end - self.start) * min(1.0, env_steps / max(1, self.steps))

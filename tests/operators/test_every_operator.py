@@ -14,13 +14,18 @@ from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
 from flowrl.data import Batch, ReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
-from flowrl.policies import DQNPolicy
+from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_operator, check_plan
 
 
 def workers() -> WorkerSet:
     return WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(4,), device="cpu"), envs_per_worker=2)
+
+
+def ppo_workers() -> WorkerSet:
+    policy = lambda *spaces: PPOPolicy(*spaces, hidden=(4,), kl_coef=1.0, device="cpu")  # noqa: E731
+    return WorkerSet("CartPole-v1", policy, envs_per_worker=2)
 
 
 def fragments(count: int = 4, steps: int = 3, envs: int = 2) -> list[Batch]:
@@ -76,6 +81,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "StopWhen": (lambda _: ops.StopWhen({"env_steps": 30}), results, "for_each"),
     "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),
     "TrainOneStep": (lambda _: ops.TrainOneStep(workers()), rows, "for_each"),
+    "UpdateKL": (lambda _: ops.UpdateKL(ppo_workers()), lambda: [{"kl": 0.1}, {"kl": 0.001}], "for_each"),
     "UpdateTargetNetwork": (lambda _: ops.UpdateTargetNetwork(workers()), lambda: [1, 2], "for_each"),
     "debug_print": (lambda _: ops.debug_print, fragments, "for_each"),
 }

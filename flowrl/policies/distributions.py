@@ -1,0 +1,179 @@
+"""Action distributions: from what a network gives, `[B, outputs]`, to actions, their log-probabilities and entropy.
+
+Drawing works by inversion of uniform `noise [B, draws]`, each row from its environment's own stream (D2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from flowrl.errors import ConfigError
+from flowrl.policies.wrappers import argmax_sample, multinomial_sample
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Distribution(Protocol):
+    """`outputs` numbers of the network and `draws` uniform numbers make an action."""
+
+    outputs: int
+    draws: int
+
+    def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
+        """Actions drawn `[B, ...]` and their log-probabilities `[B]` (G6)."""
+        ...
+
+    def mode(self, given: torch.Tensor) -> Array:
+        """The most probable actions `[B, ...]`."""
+        ...
+
+    def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
+        """Log-probabilities of actions, and the entropy, each `[B]`."""
+        ...
+
+    def for_env(self, action: Array) -> Array:
+        """What the environment gets for an action drawn."""
+        ...
+
+
+def distribution(space: gymnasium.Space[Any], *, squash: bool = False, log_std: float = 0.0) -> Distribution:
+    """The distribution for an action space.
+
+    Args:
+        squash: Continuous actions through tanh into their bounds; otherwise they are clipped to them.
+        log_std: Logarithm of a Gaussian's standard deviation, before learning.
+
+    Raises:
+        ConfigError: there is none, or `squash` without bounds.
+    """
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return MultiCategorical(space.nvec.tolist(), space.start.tolist())
+    if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
+        return MultiCategorical([2] * space.shape[0], [0] * space.shape[0], np.int8)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        if squash and not space.is_bounded():
+            raise ConfigError(f"squash=True needs bounds to squash into, but the action space is {space}")
+        return (SquashedGaussian if squash else Gaussian)(space, log_std)
+    raise ConfigError(f"there is no action distribution for the action space {space}; flatten it with a wrapper")
+
+
+class Categorical:
+    """One of n actions; the network gives logits `[B, n]`."""
+
+    draws = 1
+
+    def __init__(self, n: int, start: int = 0) -> None:
+        self.outputs, self.start = n, start
+
+    def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
+        logp = torch.log_softmax(given, 1).cpu().numpy()
+        action = multinomial_sample()(logp, noise)
+        return action, logp[np.arange(len(action)), action]
+
+    def mode(self, given: torch.Tensor) -> Array:
+        return argmax_sample()(given.cpu().numpy())
+
+    def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
+        logp = torch.log_softmax(given, 1)
+        return logp.gather(1, action.long().unsqueeze(1)).squeeze(1), -(logp.exp() * logp).sum(1)
+
+    def for_env(self, action: Array) -> Array:
+        return action + self.start if self.start else action
+
+
+class MultiCategorical:
+    """Several independent choices; the network gives their logits side by side."""
+
+    def __init__(self, sizes: Sequence[int], starts: Sequence[int], dtype: Any = np.int64) -> None:
+        self.sizes, self.starts, self.dtype = list(sizes), np.array(starts, dtype), dtype
+        self.choices = [Categorical(size) for size in sizes]
+        self.outputs, self.draws = sum(sizes), len(sizes)
+
+    def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
+        drawn = [
+            choice.sample(part, noise[:, i : i + 1])
+            for i, (choice, part) in enumerate(zip(self.choices, self._parts(given)))
+        ]
+        return np.stack([action for action, _ in drawn], 1), np.sum([logp for _, logp in drawn], 0)
+
+    def mode(self, given: torch.Tensor) -> Array:
+        return np.stack([choice.mode(part) for choice, part in zip(self.choices, self._parts(given))], 1)
+
+    def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
+        parts = zip(self.choices, self._parts(given), action.unbind(1))
+        logp, entropy = zip(*(choice.evaluate(part, chosen) for choice, part, chosen in parts))
+        return torch.stack(logp).sum(0), torch.stack(entropy).sum(0)
+
+    def for_env(self, action: Array) -> Array:
+        shifted: Array = action.astype(self.dtype, copy=False) + self.starts
+        return shifted
+
+    def _parts(self, given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.split(given, self.sizes, 1)  # type: ignore[no-untyped-call]
+
+
+class Gaussian(nn.Module):
+    """Independent normal distributions; the network gives their means, the deviations are parameters.
+
+    log p(u) = Σᵢ −½ ((uᵢ − μᵢ) / σᵢ)² − log σᵢ − ½ log 2π;  the environment gets u, clipped to its bounds.
+    """
+
+    def __init__(self, space: spaces.Box, log_std: float = 0.0) -> None:
+        super().__init__()
+        self.shape, self.low, self.high = space.shape, space.low, space.high
+        self.outputs = self.draws = math.prod(space.shape)
+        self.log_std = nn.Parameter(torch.full((self.outputs,), float(log_std)))
+
+    def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
+        # 0 has no normal quantile; half the smallest step of a uniform number has.
+        uniform = torch.from_numpy(np.maximum(noise, 2.0**-54)).to(given.device)
+        action = given + self.log_std.exp() * torch.special.ndtri(uniform).to(given.dtype)
+        logp = self._logp(given, action)
+        return action.cpu().numpy().reshape(-1, *self.shape), logp.cpu().numpy()
+
+    def mode(self, given: torch.Tensor) -> Array:
+        mode: Array = given.cpu().numpy().reshape(-1, *self.shape)
+        return mode
+
+    def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
+        entropy = self.log_std.sum() + self.outputs * 0.5 * math.log(2 * math.pi * math.e)
+        return self._logp(given, action.reshape(len(action), -1)), entropy.expand(len(action))
+
+    def _logp(self, mean: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        scaled = (action - mean) * (-self.log_std).exp()
+        return (-0.5 * scaled.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(1)
+
+    def for_env(self, action: Array) -> Array:
+        return np.clip(action, self.low, self.high)
+
+
+class SquashedGaussian(Gaussian):
+    """A Gaussian u whose tanh is scaled into the bounds: the environment gets low + (tanh u + 1) / 2 · (high − low).
+
+    The action stored is u; its log-probability is that of what the environment gets:
+    log p(u) − Σᵢ log (highᵢ − lowᵢ) / 2 + 2 (log 2 − uᵢ − softplus(−2 uᵢ))  (A1, A2). The entropy is that of u.
+    """
+
+    def __init__(self, space: spaces.Box, log_std: float = 0.0) -> None:
+        super().__init__(space, log_std)
+        self.reach = (self.high - self.low) / 2
+        self.log_scale = float(np.log(self.reach).sum())
+
+    def _logp(self, mean: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        slope = 2 * (math.log(2) - action - nn.functional.softplus(-2 * action))
+        return super()._logp(mean, action) - slope.sum(1) - self.log_scale
+
+    def for_env(self, action: Array) -> Array:
+        scaled: Array = self.low + (np.tanh(action) + 1) * self.reach
+        return scaled

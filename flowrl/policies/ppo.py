@@ -1,0 +1,125 @@
+"""PPO: the clipped surrogate loss, with value clipping and a penalty on the KL divergence where asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import torch
+
+from flowrl.data import Batch
+from flowrl.policies.actor_critic import ActorCriticLearning, ActorCriticPolicy
+from flowrl.policies.wrappers import Schedule, value_at
+
+
+def clipped_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, clip: float) -> torch.Tensor:
+    """−min(r A, clip(r, 1 − ε, 1 + ε) A), `[B]`, of r = π(a | s) / μ(a | s) (G7).
+
+    Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", eq. 7.
+
+    >>> clipped_surrogate(torch.tensor([1.5, 1.5, 0.5]), torch.tensor([1.0, -1.0, -1.0]), 0.2)
+    tensor([-1.2000,  1.5000,  0.8000])
+    """
+    assert ratio.shape == advantage.shape
+    return -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+
+
+def value_error(value: torch.Tensor, old: torch.Tensor, target: torch.Tensor, clip: float | None) -> torch.Tensor:
+    """Squared error `[B]` of values; with `clip`, the larger of it and that of values clipped around the old ones (G4).
+
+    >>> value_error(torch.tensor([2.0]), torch.tensor([0.0]), torch.tensor([3.0]), clip=0.5)
+    tensor([6.2500])
+    """
+    assert value.shape == old.shape == target.shape
+    error = (value - target).square()
+    if clip is None:
+        return error
+    return torch.max(error, (old + (value - old).clamp(-clip, clip) - target).square())
+
+
+def standardized(advantage: torch.Tensor) -> torch.Tensor:
+    """(A − mean) / deviation over a minibatch; one row alone stays as it is (G3)."""
+    if len(advantage) < 2:
+        return advantage
+    deviation, mean = torch.std_mean(advantage)
+    return (advantage - mean) / (deviation + 1e-8)
+
+
+class PPOPolicy(ActorCriticPolicy):
+    """Proximal policy optimisation; see `ActorCriticPolicy` for the other arguments.
+
+    Args:
+        clip: ε of the ratio; a number, or a function of env steps.
+        value_clip: How far values may move from the old ones; None for no limit.
+        standardize: Standardise the advantages of each minibatch.
+        kl_coef: Weight of the KL divergence from the policy that acted; `UpdateKL` adapts it.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        clip: Schedule = 0.2,
+        value_clip: float | None = None,
+        standardize: bool = True,
+        kl_coef: float = 0.0,
+        **settings: Any,
+    ) -> None:
+        self.clip, self.value_clip, self.standardize, self.kl_coef = clip, value_clip, standardize, kl_coef
+        super().__init__(observation_space, action_space, **settings)
+
+    def _learning(self) -> PPOLearning:
+        return PPOLearning(self)
+
+    def update_kl(self, kl: float, target: float) -> None:
+        """kl_coef · 1.5 where the divergence was above 2 targets, / 2 where it was below half of one."""
+        if kl > 2 * target:
+            self.kl_coef *= 1.5
+        elif kl < target / 2:
+            self.kl_coef /= 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "kl_coef": self.kl_coef}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.kl_coef = state["kl_coef"]
+
+
+class PPOLearning(ActorCriticLearning):
+    """L = mean clipped_surrogate + value_coef · mean value_error − entropy_coef · mean H + kl_coef · KL.
+
+    KL(μ | π) is estimated by mean((r − 1) − log r) (G5), the ratio r being to the recorded log-probabilities (G7).
+
+    Source: Schulman et al. 2017, eq. 9 and section 4; Schulman 2020, "Approximating KL Divergence".
+    """
+
+    policy: PPOPolicy
+    columns = ("obs", "action", "logp", "advantage", "target", "value")
+
+    def schedule(self, env_steps: int) -> None:
+        super().schedule(env_steps)
+        self.clip = value_at(self.policy.clip, env_steps)
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        policy = self.policy
+        given, value = policy.model(rows.obs)
+        logp, entropy = policy.model.distribution.evaluate(given, rows.action)
+        log_ratio = logp - rows.logp
+        ratio = log_ratio.exp()
+        advantage = standardized(rows.advantage) if policy.standardize else rows.advantage
+        policy_loss = clipped_surrogate(ratio, advantage, self.clip).mean()
+        value_loss = value_error(value, rows.value, rows.target, policy.value_clip).mean()
+        entropy = entropy.mean()
+        kl = ((ratio - 1) - log_ratio).mean()
+        loss = policy_loss + policy.value_coef * value_loss
+        if self.entropy_coef:
+            loss = loss - self.entropy_coef * entropy
+        if policy.kl_coef:
+            loss = loss + policy.kl_coef * kl
+        with torch.no_grad():
+            clipped = ((ratio - 1).abs() > self.clip).float().mean()
+        scalars = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
+        return loss, {**scalars, "entropy": entropy, "kl": kl, "clip_fraction": clipped}

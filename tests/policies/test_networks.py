@@ -1,0 +1,76 @@
+"""Encoders for every kind of observation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.policies.distributions import Categorical
+from flowrl.policies.networks import ActorCritic, encoder
+from flowrl.policies.streams import TorchStream
+
+IMAGE = spaces.Box(0, 255, (40, 44, 3), np.uint8)
+SPACES: dict[str, tuple[gymnasium.Space[Any], int]] = {
+    "vector": (spaces.Box(-1, 1, (4,), np.float64), 4),
+    "matrix": (spaces.Box(-1, 1, (2, 3), np.float32), 6),
+    "choice": (spaces.Discrete(5, start=2), 5),
+    "choices": (spaces.MultiDiscrete([2, 3]), 5),
+    "flags": (spaces.MultiBinary(3), 3),
+    "image": (IMAGE, 256),
+    "small image": (spaces.Box(0, 255, (7, 7, 3), np.uint8), 256),
+    "stacked frames": (spaces.Box(0, 255, (4, 84, 84), np.uint8), 256),
+    "dictionary": (spaces.Dict({"a.b": spaces.Box(-1, 1, (4,)), "image": IMAGE, "n": spaces.Discrete(2)}), 262),
+}
+
+
+def observations(space: gymnasium.Space[Any], rows: int) -> Any:
+    space.seed(3)
+    samples = [space.sample() for _ in range(rows)]
+    if isinstance(space, spaces.Dict):
+        return Batch({name: np.stack([sample[name] for sample in samples]) for name in space.spaces}).to_torch()
+    return torch.from_numpy(np.stack(samples))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_space_becomes_features(name: str) -> None:
+    """As float32, whatever comes in; and the actor-critic takes them."""
+    space, features = SPACES[name]
+    with TorchStream(0).swapped_in():
+        model = ActorCritic(encoder(space), Categorical(3), (8,))
+    obs = observations(space, 5)
+    encoded = model.encoder(obs)
+    assert encoded.shape == (5, features)
+    assert encoded.dtype == torch.float32
+    given, value = model(obs)
+    assert given.shape == (5, 3)
+    assert value.shape == (5,)
+    torch.testing.assert_close(model.value(obs), value)
+
+
+def test_choices_become_one_hot() -> None:
+    net = encoder(spaces.MultiDiscrete([2, 3], start=[0, 4]))
+    assert net(torch.tensor([[1, 6], [0, 4]])).tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
+
+
+def test_channels_first_and_last_are_told_apart() -> None:
+    """The same picture in both layouts gives the same features."""
+    with TorchStream(0).swapped_in():
+        last = encoder(spaces.Box(0, 255, (40, 44, 3), np.uint8))
+    first = encoder(spaces.Box(0, 255, (3, 40, 44), np.uint8))
+    first.load_state_dict(last.state_dict())
+    picture = observations(IMAGE, 2)
+    torch.testing.assert_close(first(picture.permute(0, 3, 1, 2)), last(picture))
+
+
+def test_other_spaces_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no network for the observation space"):
+        encoder(spaces.Text(4))
+    with pytest.raises(ConfigError, match="no network for the observation space"):
+        encoder(spaces.Dict({"a": spaces.Text(4)}))
