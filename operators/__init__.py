@@ -1,6 +1,7 @@
 """The operators: one family a file."""
 
-from flowrl.operators.adders import NStep
+from flowrl.operators.adders import GAE, NStep
+from flowrl.operators.batches import ConcatBatches, SelectExperiences, StandardizeFields
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
@@ -16,9 +17,11 @@ from flowrl.operators.train import (
 )
 
 __all__ = [
+    "GAE",
     "ApplyGradients",
     "AverageGradients",
     "ComputeGradients",
+    "ConcatBatches",
     "Concurrently",
     "Confirm",
     "Dequeue",
@@ -28,7 +31,9 @@ __all__ = [
     "ParallelRollouts",
     "Replay",
     "Report",
+    "SelectExperiences",
     "StandardMetricsReporting",
+    "StandardizeFields",
     "StopWhen",
     "StoreToReplay",
     "TrainOneStep",
