@@ -10,6 +10,7 @@ from flowrl.operators.replay import Replay, StoreToReplay
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.operators.train import (
     ApplyGradients,
+    AsyncGradients,
     AverageGradients,
     ComputeGradients,
     TrainOneStep,
@@ -19,6 +20,7 @@ from flowrl.operators.train import (
 __all__ = [
     "GAE",
     "ApplyGradients",
+    "AsyncGradients",
     "AverageGradients",
     "ComputeGradients",
     "ConcatBatches",

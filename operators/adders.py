@@ -148,13 +148,9 @@ class GAE:
         cut[:-1] |= episode_breaks(used)
         if real is not None:
             cut[:-1] |= ~real[1:]
-        advantage = gae(
-            *(used[name] for name in ("reward", "value", "next_value", "terminated")),
-            cut,
-            gamma=self.gamma,
-            lam=self.lam,
-        )
-        target = advantage + used["value"]
+        reward, value, next_value = used["reward"], used["value"], used["next_value"]
+        advantage = gae(reward, value, next_value, used["terminated"], cut, gamma=self.gamma, lam=self.lam)
+        target = advantage + value
         if real is not None:
             advantage, target = np.where(real, advantage, 0), np.where(real, target, 0)
         return batch.replace(advantage=advantage.astype(np.float32), target=target.astype(np.float32))
