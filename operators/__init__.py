@@ -1,6 +1,7 @@
 """The operators: one family a file."""
 
-from flowrl.operators.adders import NStep
+from flowrl.operators.adders import GAE, NStep
+from flowrl.operators.batches import ConcatBatches, SelectExperiences, StandardizeFields
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
@@ -9,6 +10,7 @@ from flowrl.operators.replay import Replay, StoreToReplay
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.operators.train import (
     ApplyGradients,
+    AsyncGradients,
     AverageGradients,
     ComputeGradients,
     TrainOneStep,
@@ -17,9 +19,12 @@ from flowrl.operators.train import (
 )
 
 __all__ = [
+    "GAE",
     "ApplyGradients",
+    "AsyncGradients",
     "AverageGradients",
     "ComputeGradients",
+    "ConcatBatches",
     "Concurrently",
     "Confirm",
     "Dequeue",
@@ -29,7 +34,9 @@ __all__ = [
     "ParallelRollouts",
     "Replay",
     "Report",
+    "SelectExperiences",
     "StandardMetricsReporting",
+    "StandardizeFields",
     "StopWhen",
     "StoreToReplay",
     "TrainOneStep",

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from flowrl.data.batch import Batch
-from flowrl.data.columns import episode_breaks
+from flowrl.data import Batch
+from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import operator, state
-from flowrl.returns import n_step
+from flowrl.returns import gae, n_step
 
 _OF_LAST = ("next_obs", "terminated", "truncated")
+_NO_VALUES = "the policy's collect mode gives no values, as that of an actor-critic policy does"
+_WHY_MISSING = {
+    "value": _NO_VALUES,
+    "next_value": f"{_NO_VALUES}, and to which the workers then add those of the observations arrived in",
+}
 
 
 @operator
@@ -48,12 +56,11 @@ class NStep:
     def __attrs_post_init__(self) -> None:
         if self.n < 1:
             raise ValueError(f"n is {self.n}: a window holds at least 1 step")
-        if not 0 <= self.gamma <= 1:
-            raise ValueError(f"gamma is {self.gamma}: a discount lies in 0 .. 1")
+        _check_rates(gamma=self.gamma)
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""
-        _check(batch)
+        _check("NStep", batch, needs=("reward", *_OF_LAST), makes=("discount",))
         if self.n == 1 or not batch["reward"].shape[0]:
             terminated = np.asarray(batch["terminated"])
             one = batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)).flat()
@@ -101,17 +108,77 @@ class NStep:
         return result
 
 
+@operator
+class GAE:
+    """Generalised advantage estimates: fragments `[T, N, ...]` in, the same with `advantage` and `target` out.
+
+    advantage is `flowrl.returns.gae`, each environment by itself (G1); target = advantage + value, taken before
+    anybody normalises (G2). Both are float32.
+
+    The trace is cut where an episode ended or went missing (see `NStep`). Padded steps (`mask` 0) enter no other
+    step's estimate and get 0.
+
+    Args:
+        gamma: discount per step. lam: 0 gives the one-step error, 1 the discounted return − value.
+
+    Raises: SchemaError where a needed column is missing, advantages are there already, or steps are not in order.
+    Source: Schulman et al. 2016, "High-dimensional continuous control using generalized advantage estimation", eq. 16.
+
+    >>> no = np.zeros((2, 1), bool)
+    >>> b = Batch(reward=[[1.0], [1.0]], value=[[0.0], [4.0]], next_value=[[4.0], [4.0]], terminated=no, truncated=no)
+    >>> rows = GAE(gamma=0.5, lam=0.5)(b)
+    >>> rows.advantage.tolist(), rows.target.tolist()
+    ([[2.75], [-1.0]], [[2.75], [3.0]])
+    """
+
+    gamma: float
+    lam: float
+    pure = True
+
+    def __attrs_post_init__(self) -> None:
+        _check_rates(gamma=self.gamma, lam=self.lam)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The fragment with its advantages."""
+        needs = ("reward", "terminated", "truncated", "value", "next_value")
+        _check("GAE", batch, needs=needs, makes=("advantage", "target"))
+        used = batch.select([name for name in (*needs, *PROVENANCE, "mask") if name in batch]).to_numpy()
+        real = used["mask"] != 0 if "mask" in used else None
+        cut = used["truncated"] != 0
+        cut[:-1] |= episode_breaks(used)
+        if real is not None:
+            cut[:-1] |= ~real[1:]
+        reward, value, next_value = used["reward"], used["value"], used["next_value"]
+        advantage = gae(reward, value, next_value, used["terminated"], cut, gamma=self.gamma, lam=self.lam)
+        target = advantage + value
+        if real is not None:
+            advantage, target = np.where(real, advantage, 0), np.where(real, target, 0)
+        return batch.replace(advantage=advantage.astype(np.float32), target=target.astype(np.float32))
+
+
 def _stream(batch: Batch) -> str:
     """What tells the environments of one worker from those of another, "" if nothing does."""
     names = [name for name in ("worker", "env_id") if name in batch]
     return "/".join(np.asarray(batch[name][0]).tobytes().hex() for name in names)
 
 
-def _check(batch: Batch) -> None:
-    for name in ("reward", *_OF_LAST):
-        if name not in batch:
-            raise SchemaError(f"NStep needs the column {name!r}: {did_you_mean(name, batch)}")
-    if "discount" in batch:
-        raise SchemaError("NStep makes the column 'discount', which is there already: is there an NStep before this?")
-    if not batch["reward"].ndim == batch["terminated"].ndim == 2:
-        raise SchemaError(f"NStep needs fragments [T, N, ...], in the order of time, not {batch!r}")
+def _check_rates(**rates: float) -> None:
+    for name, rate in rates.items():
+        if not 0 <= rate <= 1:
+            raise ValueError(f"{name} is {rate}: a discount lies in 0 .. 1")
+
+
+def _check(name: str, batch: Batch, *, needs: Sequence[str], makes: Sequence[str]) -> None:
+    """Refuse a batch that the adder of this name cannot use."""
+    for column in needs:
+        if column not in batch:
+            raise SchemaError(
+                f"{name} needs the column {column!r}: {_WHY_MISSING.get(column) or did_you_mean(column, batch)}"
+            )
+    for column in makes:
+        if column in batch:
+            raise SchemaError(
+                f"{name} makes the column {column!r}, which is there already: is there another {name} before this?"
+            )
+    if not is_fragment(batch):
+        raise SchemaError(f"{name} needs fragments [T, N, ...], in the order of time, not {batch!r}")

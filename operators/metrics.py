@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ log = logging.getLogger("flowrl")
 RECENT_EPISODES = 100
 #: Env steps without a finished episode after which the log says so (T10).
 LONG_WITHOUT_EPISODE = 100_000
+
+#: Env steps between results where a plain dict says nothing.
+REPORT_EVERY = 1_000
 
 #: Keys of a result that depend on the clock; all others follow from the seed.
 CLOCK_KEYS = ("seconds", "steps_per_second")
@@ -97,6 +101,7 @@ class Report:
 def StandardMetricsReporting(train_op: Plan, workers: WorkerSet, config: Any) -> Plan:
     """The usual end of an algorithm: a stream of results, one every `config["report_every"]` env steps.
 
-    See `Report` for what a result holds.
+    A plain dict without that key gives one every `REPORT_EVERY`. See `Report` for what a result holds.
     """
-    return train_op.combine(Report(config["report_every"]))
+    plain = isinstance(config, Mapping) and "report_every" not in config
+    return train_op.combine(Report(REPORT_EVERY if plain else config["report_every"]))

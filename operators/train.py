@@ -9,8 +9,10 @@ import attrs
 
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.errors import PlanError
+from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
+from flowrl.operators.rollout import ParallelRollouts
+from flowrl.plan import Plan
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Gradients
@@ -107,14 +109,44 @@ class UpdateKL:
 class ComputeGradients:
     """Gradients of the loss on each batch `[B, ...]`, without a step of the optimiser: a `Gradients` item.
 
-    The rows are prepared as `TrainOneStep` does.
+    The rows are prepared as `TrainOneStep` does. On a worker it takes that worker's policy, and its gradients
+    know whose they are.
+
+    Args:
+        workers: Whose policy; may be left out in a part of a plan that runs on the workers.
+
+    Raises: PlanError where there is neither.
     """
 
-    workers: WorkerSet = attrs.field(validator=_has_policy)
+    workers: WorkerSet | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
+    context: Context = context()
 
     def __call__(self, batch: Batch) -> Gradients:
-        learn = self.workers.policy.learn_mode
-        return learn.gradients(learn.prepare(batch))
+        worker = self.context.worker
+        owner = self.workers if worker is None else worker
+        if owner is None:
+            raise PlanError("ComputeGradients() does not run on a worker: say whose policy, ComputeGradients(workers)")
+        learn = owner.policy.learn_mode
+        gradients: Gradients = learn.gradients(learn.prepare(batch))
+        return gradients if worker is None else attrs.evolve(gradients, worker=worker.index)
+
+
+def AsyncGradients(workers: WorkerSet, in_flight: int = 1, *, steps: int = 32) -> Plan:
+    """Gradients of the workers' own experience, computed where it is collected (A3C): `Gradients` items.
+
+    They come as they are ready. With one request in flight a worker is asked again once its gradients have been
+    applied (F3), so that it acts with what came of them; with more it works meanwhile, on older weights.
+
+    Args:
+        workers: Who acts and computes.
+        in_flight: Requests to each worker at a time.
+        steps: Steps of each environment in the fragment of one gradient.
+
+    Counts: env_steps.
+    Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning".
+    """
+    rollouts = ParallelRollouts(workers, mode="raw", steps=steps)
+    return attrs.evolve(rollouts.for_each(ComputeGradients()).gather_async(in_flight), name="AsyncGradients")
 
 
 @operator
@@ -138,7 +170,9 @@ class AverageGradients:
         rows = sum(part.rows for part in parts)
         values = _mean([(part.values, part.rows) for part in parts], rows)
         scalars = _mean([(part.scalars, part.rows) for part in parts], rows)
-        return [attrs.evolve(parts[0], values=values, rows=rows, scalars=scalars)]
+        by = {part.worker for part in parts}
+        worker = by.pop() if len(by) == 1 else None
+        return [attrs.evolve(parts[0], values=values, rows=rows, scalars=scalars, worker=worker)]
 
 
 def _mean(parts: list[tuple[dict[str, Any], int]], rows: int) -> dict[str, Any]:
@@ -151,13 +185,25 @@ def _mean(parts: list[tuple[dict[str, Any], int]], rows: int) -> dict[str, Any]:
 class ApplyGradients:
     """One optimiser step with each `Gradients` item; emits its scalars, as `TrainOneStep` does.
 
+    Args:
+        workers: Whose policy learns.
+        update_all: Who gets the new weights: all workers, or only the one whose gradients they are, which
+            leaves the others at what they are doing. Workers of this process share the policy either way.
+
     Counts: trained (rows), updates (optimiser steps).
+    Raises: SchemaError for gradients of no one worker where `update_all` is False.
     """
 
     workers: WorkerSet = attrs.field(validator=_has_policy)
+    update_all: bool = True
     context: Context = context()
 
     def __call__(self, gradients: Gradients) -> dict[str, float]:
+        if not self.update_all and gradients.worker is None:
+            raise SchemaError(
+                "ApplyGradients(update_all=False) sends weights to the worker whose gradients they are, but these "
+                "were computed by none, or by several; use AsyncGradients, or update_all=True"
+            )
         learn = self.workers.policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
         learn.apply(gradients)

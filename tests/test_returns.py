@@ -113,7 +113,7 @@ def test_gae_is_the_recursion_in_every_environment(experience, gamma, lam):
 @given(valued_experience(), RATES, RATES)
 @settings(max_examples=60, deadline=None)
 def test_td_lambda_is_the_recursion_in_every_environment(experience, gamma, lam):
-    """T4, T5, T7: (1 - lambda) of the value and lambda of what follows, inside an episode; at its end the value."""
+    """T4, T5, T7: (1 - lambda) of the value, lambda of what follows; the value alone at an episode's end."""
     reward, _, next_value, terminated, truncated = experience
     result = td_lambda(reward, next_value, terminated, truncated, gamma=gamma, lam=lam)
     for env in range(reward.shape[1]):

@@ -120,7 +120,7 @@ class MultiCategorical:
         return shifted
 
     def _parts(self, given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.split(given, self.sizes, 1)  # type: ignore[no-untyped-call]
+        return torch.split(given, self.sizes, 1)
 
 
 class Gaussian(nn.Module):

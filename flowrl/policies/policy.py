@@ -40,11 +40,15 @@ class ActMode(Protocol):
 
 @attrs.frozen(eq=False)
 class Gradients:
-    """Gradients of a loss that is a mean over `rows` rows, by parameter; and the scalars to report of it."""
+    """Gradients of a loss that is a mean over `rows` rows, by parameter; and the scalars to report of it.
+
+    `worker` is the index of the worker that computed them; None: this process, or several workers.
+    """
 
     values: dict[str, torch.Tensor]
     rows: int
     scalars: dict[str, float]
+    worker: int | None = None
 
 
 class Learning(abc.ABC):

@@ -1,4 +1,4 @@
-"""NStep: tables of exact transitions, and the loop over windows that is obviously right."""
+"""Adders: tables of exact samples, and the loops over an episode that are obviously right."""
 
 import copy
 from itertools import pairwise
@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowrl.context import Context
 from flowrl.data.batch import Batch
 from flowrl.errors import SchemaError
-from flowrl.operators.adders import NStep
+from flowrl.operators.adders import GAE, NStep
+from flowrl.rollout import WorkerSet
+from tests.scripted import ScriptedPolicy
 
 GAMMA = 0.5  # exact in float32
 
@@ -227,3 +230,99 @@ def test_only_the_open_rows_are_state():
     (tail,) = adder.tails.values()
     assert tail.obs.shape == (2, 1)
     assert tail.obs.base is None, "a view would keep the whole fragment alive"
+
+
+# -- GAE
+
+# Every reward is 1. The value acted from is 2, the one arrived in 4, so with gamma 1/2 an error is 1 + 2 - 2 = 1 where
+# it bootstraps and 1 - 2 = -1 where the episode terminated; with lambda 1/2 a quarter of what follows is added.
+ADVANTAGES = {
+    "a fragment that ends inside an episode bootstraps (T7)": (["..."], {}, [1.3125, 1.25, 1.0]),
+    "terminated: no bootstrap": (["..T"], {}, [1.1875, 0.75, -1.0]),
+    "truncated: bootstrap, and the trace is cut (T5)": ([".t."], {}, [1.25, 1.0, 1.0]),
+    "both: terminated wins (T4)": ([".*."], {}, [0.75, -1.0, 1.0]),
+    "the next episode is another one": (["T.T"], {}, [-1.0, 0.75, -1.0]),
+    "an episode that went missing": (["..."], {"episode_id": [[7], [8], [8]]}, [1.0, 1.25, 1.0]),
+    "padded after its end (N6)": (["T.."], {"mask": [[1], [0], [0]]}, [-1.0, 0.0, 0.0]),
+    "padded inside an episode (N6)": (["..."], {"mask": [[1], [1], [0]]}, [1.25, 1.0, 0.0]),
+}
+
+
+def valued(ends, **more):
+    """As `fragment`, with the rewards and values of the table."""
+    b = fragment(ends, envs=range(len(ends)), **more)
+    one = np.ones(b.reward.shape, np.float32)
+    return b.replace(reward=one, value=2 * one, next_value=4 * one)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_table_of_advantages(name):
+    """T4, T5, T7, G2: target = advantage + value; the other columns are shared."""
+    ends, more, expected = ADVANTAGES[name]
+    b = valued(ends, **{column: np.array(values) for column, values in more.items()})
+    rows = GAE(gamma=0.5, lam=0.5)(b)
+    assert rows.advantage.tolist() == [[number] for number in expected]
+    real = np.ravel(more.get("mask", [1, 1, 1]))
+    assert rows.target.tolist() == [[number + 2 if r else 0] for number, r in zip(expected, real)]
+    assert list(rows) == [*b, "advantage", "target"]
+    assert all(rows[column] is b[column] for column in b)
+    assert (rows.advantage.dtype, rows.target.dtype) == (np.float32, np.float32)
+
+
+def test_environments_have_nothing_to_do_with_each_other():
+    """G1: permuting them permutes columns and nothing else; what one diverges to stays its own."""
+    adder, ends = GAE(gamma=0.9, lam=0.8), [".t..", "....", "..T.", "T*.."]
+    b = valued(ends)
+    b["value"] = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    rows, order = adder(b), [2, 0, 3, 1]
+    assert adder(b[:, order]) == rows[:, order]
+    b.reward[1, 1] = np.nan
+    clean = [0, 2, 3]
+    assert adder(b)[:, clean] == rows[:, clean]
+    assert np.isnan(adder(b).advantage[:, 1]).tolist() == [True, True, False, False]
+
+
+def test_padding_reaches_nothing_whatever_it_holds():
+    """N6, T5: NaN in every column of a padded step."""
+    b = valued(["..t.", "..T.", "T..."], mask=np.array([[1, 1, 1, 0], [1, 1, 1, 0], [1, 0, 0, 0]]).T)
+    clean = GAE(gamma=0.9, lam=0.8)(b)
+    for name in ("reward", "value", "next_value"):
+        b[name] = np.where(b.mask, b[name], np.nan)
+    rows = GAE(gamma=0.9, lam=0.8)(b)
+    assert rows.select(["advantage", "target"]) == clean.select(["advantage", "target"])
+
+
+def test_whole_episodes_and_fragments_of_a_worker_agree():
+    """T5, T7, N6: CartPole's episodes collected whole and padded, against the recursion over each."""
+    with WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(with_value=True), envs_per_worker=3) as workers:
+        workers.start(Context())
+        for b in (workers.local.sample(40), workers.local.sample(episodes=5)):
+            rows = GAE(gamma=0.9, lam=0.8)(b)
+            for env in range(b.reward.shape[1]):
+                following = 0.0
+                for t in reversed(range(int(b.mask[:, env].sum()) if "mask" in b else 40)):
+                    step = b[t, env]
+                    if step.terminated or step.truncated:
+                        following = 0.0
+                    bootstrap = 0.0 if step.terminated else 0.9 * step.next_obs[-1]
+                    following = step.reward + bootstrap - step.obs[-1] + 0.9 * 0.8 * following
+                    assert rows.advantage[t, env] == pytest.approx(following, rel=1e-4, abs=1e-4)
+
+
+def test_what_gae_cannot_use_is_refused():
+    b = valued([".."])
+    adder = GAE(gamma=0.9, lam=0.8)
+    with pytest.raises(SchemaError, match="GAE needs the column 'value': the policy's collect mode gives no values"):
+        adder(fragment([".."]))
+    with pytest.raises(SchemaError, match=r"GAE needs the column 'next_value': .* the workers then add"):
+        adder(b.select([name for name in b if name != "next_value"]))
+    with pytest.raises(SchemaError, match="GAE needs the column 'truncated': did you mean"):
+        adder(b.select([name for name in b if name != "truncated"]))
+    with pytest.raises(SchemaError, match=r"GAE needs fragments \[T, N, ...\], in the order of time, not Batch\[2\]"):
+        adder(b.flat())
+    with pytest.raises(SchemaError, match="'advantage', which is there already: is there another GAE before this"):
+        adder(adder(b))
+    with pytest.raises(ValueError, match="gamma is 99"):
+        GAE(gamma=99, lam=0.9)
+    with pytest.raises(ValueError, match="lam is -1"):
+        GAE(gamma=0.9, lam=-1)

@@ -12,7 +12,7 @@ import pytest
 
 from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
-from flowrl.data import Batch, ReplayBuffer
+from flowrl.data import Batch, MultiAgentBatch, ReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
@@ -51,6 +51,15 @@ def rows() -> list[Batch]:
     return [fragment.flat() for fragment in fragments()]
 
 
+def valued() -> list[Batch]:
+    return [batch.replace(value=batch.reward, next_value=batch.obs[..., 0]) for batch in fragments()]
+
+
+def many_agents() -> list[Batch | MultiAgentBatch]:
+    alone: list[Batch | MultiAgentBatch] = [*rows()]
+    return [*alone, MultiAgentBatch({"default_policy": rows()[0], "other": rows()[1]}, env_steps=6)]
+
+
 def without_clock(plan: Plan) -> Plan:
     return plan.for_each(lambda item: {key: value for key, value in item.items() if key not in CLOCK_KEYS})
 
@@ -74,10 +83,14 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "ApplyGradients": (lambda _: ops.ApplyGradients(workers()), gradients, "for_each"),
     "AverageGradients": (lambda _: ops.AverageGradients(3), gradients, "combine"),
     "ComputeGradients": (lambda _: ops.ComputeGradients(workers()), rows, "for_each"),
+    "ConcatBatches": (lambda _: ops.ConcatBatches(14), fragments, "combine"),
     "Confirm": (confirmed, results, "for_each"),
     "Enqueue": (lambda _: ops.Enqueue(Queue(10)), lambda: [1, 2, 3], "for_each"),
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
+    "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
+    "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
+    "StandardizeFields": (lambda _: ops.StandardizeFields(["reward"]), many_agents, "for_each"),
     "StopWhen": (lambda _: ops.StopWhen({"env_steps": 30}), results, "for_each"),
     "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),
     "TrainOneStep": (lambda _: ops.TrainOneStep(workers()), rows, "for_each"),
@@ -104,8 +117,14 @@ def reported() -> Plan:
     return without_clock(ops.StandardMetricsReporting(train, of, {"report_every": 20}))
 
 
+def gradients_of_workers() -> Plan:
+    of = workers()
+    return ops.AsyncGradients(of, steps=2).for_each(ops.ApplyGradients(of, update_all=False))
+
+
 # Functions that start, join or end a plan.
 PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
+    "AsyncGradients": (gradients_of_workers, 4),
     "Concurrently": (through_a_queue, None),
     "Dequeue": (through_a_queue, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
 from flowrl import from_items
 from flowrl.data import Batch
-from flowrl.errors import PlanError
-from flowrl.operators import ApplyGradients, AverageGradients, ComputeGradients, TrainOneStep, UpdateTargetNetwork
+from flowrl.errors import PlanError, SchemaError
+from flowrl.operators import (
+    ApplyGradients,
+    AsyncGradients,
+    AverageGradients,
+    ComputeGradients,
+    ConcatBatches,
+    ParallelRollouts,
+    TrainOneStep,
+    UpdateTargetNetwork,
+)
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_plan, same
@@ -52,6 +63,71 @@ def test_compute_and_apply_is_train_one_step(batch: Batch) -> None:
         assert list(other) == scalars
         assert other.counters == counters == {"trained": 36, "updates": 3}
     assert same(apart.policy.state_dict(), together.policy.state_dict())
+
+
+def test_microbatches_are_train_one_step_on_the_whole() -> None:
+    """F13: several steps of the optimiser, each with the average of unequal parts, are those of the joined batches."""
+    apart, together = make(), make()
+    batches = [transitions(n, seed=n) for n in (3, 8, 5, 7, 2, 7)]
+    computed = from_items(batches).for_each(ComputeGradients(apart))
+    averaged = computed.combine(AverageGradients(3)).for_each(ApplyGradients(apart))
+    whole = from_items(batches).combine(ConcatBatches(16)).for_each(TrainOneStep(together))
+    with averaged.run() as one, whole.run() as other:
+        for scalars, expected in zip(one, other, strict=True):
+            assert scalars == pytest.approx(expected, rel=1e-5)
+        assert one.counters == other.counters == {"trained": 32, "updates": 2}
+    for value, expected in zip(apart.policy.model.parameters(), together.policy.model.parameters(), strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+def test_gradients_of_workers_know_whose_they_are() -> None:
+    """F12, F3: env steps count once; each gradient is that of the weights that the one before it left."""
+    workers = make()
+    plan = AsyncGradients(workers, steps=4)
+    versions = []
+    with (
+        plan.tap("Rollouts", lambda batch: versions.append(batch.policy_version))
+        .for_each(ApplyGradients(workers, update_all=False))
+        .run(seed=1) as run
+    ):
+        assert all(scalars.keys() == {"loss", "q"} for scalars in islice(run, 3))
+        assert run.counters == {"env_steps": 3 * 4 * 8, "trained": 3 * 4 * 8, "updates": 3}
+    assert [set(version.flat) for version in versions] == [{0}, {1}, {2}]
+    with AsyncGradients(make(), steps=4).run(seed=1) as run:
+        first = next(run)
+        assert (first.worker, first.rows) == (0, 32)
+    assert "this process" in next(line for line in plan.explain().splitlines() if "ComputeGradients" in line)
+
+
+def test_gradients_from_the_workers_are_those_from_here() -> None:
+    """The rows are prepared and the loss is taken in the same way on a worker."""
+    there, here = make(), make()
+    with AsyncGradients(there, steps=4).run(seed=1) as run:
+        ours = next(run)
+    with ParallelRollouts(here, steps=4).for_each(ComputeGradients(here)).run(seed=1) as run:
+        theirs = next(run)
+    assert same(ours.values, theirs.values)
+    assert (ours.scalars, ours.rows) == (theirs.scalars, theirs.rows)
+    assert (ours.worker, theirs.worker) == (0, None)
+
+
+def test_an_average_is_that_of_a_worker_only_if_all_are(batch: Batch) -> None:
+    part = ComputeGradients(make())(batch)
+    of = [attrs.evolve(part, worker=index) for index in (0, 0, 1)]
+    (alike,) = from_items(of[:2]).combine(AverageGradients(2))
+    (mixed,) = from_items(of[1:]).combine(AverageGradients(2))
+    assert (alike.worker, mixed.worker) == (0, None)
+
+
+def test_weights_go_to_one_worker_only_if_there_is_one(batch: Batch) -> None:
+    workers = make()
+    gradients = ComputeGradients(workers)(batch)
+    with pytest.raises(SchemaError, match="computed by none, or by several; use AsyncGradients, or update_all=True"):
+        ApplyGradients(workers, update_all=False)(gradients)
+    assert workers.policy.version == 0
+    ApplyGradients(workers)(gradients)
+    with pytest.raises(PlanError, match=r"say whose policy, ComputeGradients\(workers\)"):
+        ComputeGradients()(batch)
 
 
 def test_resumes_between_microbatches() -> None:

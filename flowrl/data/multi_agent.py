@@ -1,0 +1,109 @@
+"""MultiAgentBatch: the experience of several policies from the same steps of their environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from flowrl.data.batch import Batch
+from flowrl.data.columns import MissingColumn
+from flowrl.data.steps import joined, real_steps
+from flowrl.errors import did_you_mean
+
+#: The policy of experience that names none: a plain `Batch`.
+DEFAULT_POLICY = "default_policy"
+
+
+def _copied(batches: Mapping[str, Batch]) -> dict[str, Batch]:
+    return dict(batches)
+
+
+@attrs.frozen(repr=False)
+class MultiAgentBatch:
+    """Batches by policy id, dict-like, and the env steps that they come from.
+
+    In one env step every agent that acts adds a row to the batch of its policy, so `rows`, the agent steps, may
+    be more or fewer than `env_steps`. Selecting policies keeps `env_steps` (M3).
+
+    >>> import numpy as np
+    >>> both = MultiAgentBatch({"cat": Batch(reward=np.ones(4)), "mouse": Batch(reward=np.ones(8))}, env_steps=4)
+    >>> both
+    MultiAgentBatch[4 env steps](cat=Batch[4](reward=float64[4]), mouse=Batch[8](reward=float64[8]))
+    >>> both.rows, both.select(["cat"]).rows, both.select(["cat"]).env_steps
+    (12, 4, 4)
+    """
+
+    batches: dict[str, Batch] = attrs.field(converter=_copied)
+    env_steps: int = attrs.field(validator=attrs.validators.ge(0))
+
+    @property
+    def rows(self) -> int:
+        """Agent steps: the rows of all policies, padding aside."""
+        return sum(real_steps(batch) for batch in self.batches.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is neither a row nor an env step."""
+        return not self.env_steps and not self.rows
+
+    def select(self, policy_ids: Iterable[str]) -> MultiAgentBatch:
+        """The batches of these policies, as far as they are there, and all env steps (M3)."""
+        return attrs.evolve(self, batches={name: self[name] for name in policy_ids if name in self})
+
+    def map(self, function: Any) -> MultiAgentBatch:
+        """The same with `function(batch)` for the batch of every policy."""
+        return attrs.evolve(self, batches={name: function(batch) for name, batch in self.items()})
+
+    @staticmethod
+    def cat(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:
+        """Join: by policy, fragments side by side and rows one after another; env steps add up.
+
+        A policy may be missing from some of them. Raises SchemaError where the columns of a policy differ.
+        """
+        if not batches:
+            raise ValueError("MultiAgentBatch.cat of no batches: give at least one")
+        parts: dict[str, list[Batch]] = {}
+        for each in batches:
+            for name, batch in each.items():
+                parts.setdefault(name, []).append(batch)
+        env_steps = sum(each.env_steps for each in batches)
+        return MultiAgentBatch({name: joined(of) for name, of in parts.items()}, env_steps)
+
+    # -- as a dict of batches
+
+    def __getitem__(self, policy_id: str) -> Batch:
+        try:
+            return self.batches[policy_id]
+        except KeyError:
+            raise MissingColumn(f"no experience of policy {policy_id!r}: {did_you_mean(policy_id, self)}") from None
+
+    def __contains__(self, policy_id: object) -> bool:
+        return policy_id in self.batches
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def keys(self) -> Iterable[str]:
+        """The policy ids."""
+        return self.batches.keys()
+
+    def values(self) -> Iterable[Batch]:
+        """The batches."""
+        return self.batches.values()
+
+    def items(self) -> Iterable[tuple[str, Batch]]:
+        """Policy ids and batches."""
+        return self.batches.items()
+
+    def get(self, policy_id: str, default: Any = None) -> Any:
+        """The batch of a policy, or the default where there is none."""
+        return self.batches.get(policy_id, default)
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={batch!r}" for name, batch in self.items())
+        return f"MultiAgentBatch[{self.env_steps} env steps]({inner})"

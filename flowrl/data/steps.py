@@ -1,0 +1,52 @@
+"""Steps in batches: telling fragments from rows, counting them, joining them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowrl.data import columns as cols
+from flowrl.data.batch import Batch
+from flowrl.errors import SchemaError
+
+
+def is_fragment(batch: Batch) -> bool:
+    """Whether the columns are `[T, N, ...]`, in the order of time, and not rows `[B, ...]`.
+
+    `reward` tells, which is one number a step; without it the axes that all columns share.
+    """
+    return len(batch["reward"].shape if "reward" in batch else batch.shape) >= 2
+
+
+def real_steps(batch: Batch) -> int:
+    """How many steps a batch holds; padding (`mask` 0, N6) does not count.
+
+    >>> import numpy as np
+    >>> real_steps(Batch(reward=np.ones((3, 2)), mask=[[1, 1], [1, 0], [1, 0]]))
+    4
+    """
+    return int((batch["mask"] != 0).sum()) if "mask" in batch else batch.rows
+
+
+def check_joinable(first: Batch, batch: Batch, what: str) -> None:
+    """Raise a SchemaError, beginning with `what`, that says why two batches cannot be joined and what to do."""
+    cols.check_names(dict(first.items()), batch, f"{what}: a batch beside others")
+    if is_fragment(first) != is_fragment(batch):
+        raise SchemaError(
+            f"{what} got fragments [T, N, ...] and rows [B, ...]: {first!r}, then {batch!r}; "
+            "make rows of the fragments first, with .for_each(Batch.flat), or leave all of them fragments"
+        )
+    if is_fragment(first) and len(first) != len(batch):
+        raise SchemaError(
+            f"{what} got fragments of {len(first)} steps and of {len(batch)}, which do not fit side by side; "
+            "give all of them the same `steps`, or make rows of them first, with .for_each(Batch.flat)"
+        )
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Fragments side by side along N, so that each stays its own columns (G1); rows along B. One is itself.
+
+    >>> import numpy as np
+    >>> joined([Batch(reward=np.ones((3, 2))), Batch(reward=np.ones((3, 1)))]).shape
+    (3, 3)
+    """
+    return batches[0] if len(batches) == 1 else Batch.cat(batches, axis=int(is_fragment(batches[0])))
