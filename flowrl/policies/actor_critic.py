@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from flowrl.data import Batch
+from flowrl.data.advantages import NEEDED, with_advantages
+from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError
 from flowrl.policies.distributions import distribution
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Learning, Policy
 from flowrl.policies.wrappers import Schedule, value_at
-from flowrl.returns import gae
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -151,19 +152,15 @@ class ActorCriticLearning(Learning):
         target = advantage + value, before any normalisation (G2). Padded steps (`mask` 0) are left out.
         """
         if "advantage" not in batch:
-            if batch.reward.ndim != 2:
-                raise SchemaError(f"advantages need fragments [T, N, ...]: put GAE(...) before what made {batch!r}")
-            batch = batch.replace(advantage=self._advantage(batch))
-            batch["target"] = batch.advantage + batch.value
-        rows = batch.flat() if batch.reward.ndim == 2 else batch
+            missing = [name for name in NEEDED if name not in batch]
+            if missing or not is_fragment(batch):
+                what = f"the column {missing[0]!r}" if missing else "fragments [T, N, ...]"
+                raise SchemaError(f"advantages need {what}: put GAE(...) before what made {batch!r}")
+            batch = with_advantages(batch, self.policy.gamma, self.policy.lam)
+        rows = batch.flat() if is_fragment(batch) else batch
         if "mask" in rows and not rows["mask"].all():
             rows = rows[np.flatnonzero(rows["mask"])]
         return rows
-
-    def _advantage(self, batch: Batch) -> Array:
-        columns = (batch[name] for name in ("reward", "value", "next_value", "terminated", "truncated"))
-        advantage: Array = gae(*columns, gamma=self.policy.gamma, lam=self.policy.lam).astype(np.float32)
-        return advantage
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
         """explained_variance: 1 − Var(target − value) / Var(target), of the values that acted; 1 is perfect."""

@@ -1,0 +1,91 @@
+"""A2C: one synchronous policy-gradient step on every batch of fresh experience."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.operators import (
+    GAE,
+    ApplyGradients,
+    AverageGradients,
+    ComputeGradients,
+    ConcatBatches,
+    ParallelRollouts,
+    StandardMetricsReporting,
+    TrainOneStep,
+)
+from flowrl.plan import Plan
+from flowrl.policies import A2CPolicy, linear_schedule
+from flowrl.rollout import WorkerSet
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    """Defaults that solve CartPole-v1 within 500 000 env steps."""
+
+    # The network
+    hidden: tuple[int, ...] = sizes(64, 64)  #: sizes of the hidden layers, of the actor and of the critic
+    squash: bool = False  #: continuous actions through tanh into their bounds, instead of clipping
+    log_std: float = 0.0  #: of continuous actions, before learning
+
+    # Experience
+    fragment_steps: int = positive(16)  #: steps of each environment in a batch
+    train_batch_size: int = positive(128)  #: env steps that are learned from at a time
+    gamma: float = fraction(0.99)  #: discount per step
+    lam: float = fraction(0.95)  #: decay of the advantage's trace
+
+    # Learning
+    microbatches: int = positive(1)  #: parts of a batch whose gradients are averaged before the step
+    learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
+    learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
+    entropy_coef: float = 0.0  #: weight of the entropy, at the beginning
+    entropy_coef_end: float | None = None  #: at the end of the schedule; None: as at the beginning
+    schedule_steps: int = positive(500_000)  #: env steps of the schedules
+    value_coef: float = 0.5  #: weight of the value loss
+    grad_clip: float | None = positive(0.5)  #: largest norm of the gradient
+
+    report_every: int = positive(1_000)  #: env steps between results
+
+
+def policy(config: Config, observation_space: Any, action_space: Any) -> A2CPolicy:
+    """The policy that acts and learns."""
+    return A2CPolicy(
+        observation_space,
+        action_space,
+        hidden=config.hidden,
+        squash=config.squash,
+        log_std=config.log_std,
+        gamma=config.gamma,
+        lam=config.lam,
+        learning_rate=linear_schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
+        entropy_coef=linear_schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
+        value_coef=config.value_coef,
+        grad_clip=config.grad_clip,
+        seed=config.seed,
+        device=config.device,
+    )
+
+
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """One branch: act, estimate advantages, take one step, report."""
+    # (1) Act with the newest weights; advantages per environment and fragment.
+    rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+    batches = rollouts.for_each(GAE(config.gamma, config.lam))
+
+    # (2) One step on each batch; its gradient at once, or in parts that need less memory.
+    if config.microbatches == 1:
+        batches = batches.combine(ConcatBatches(config.train_batch_size))
+        train_op = batches.for_each(TrainOneStep(workers))
+    else:
+        train_op = (
+            batches.combine(ConcatBatches(config.train_batch_size // config.microbatches))
+            .for_each(ComputeGradients(workers))
+            .combine(AverageGradients(config.microbatches))
+            .for_each(ApplyGradients(workers))
+        )
+
+    # (3) A result every so many env steps.
+    return StandardMetricsReporting(train_op, workers, config)

@@ -1,0 +1,101 @@
+"""PPO: clipped policy gradients, several epochs over each batch of fresh experience."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.operators import (
+    GAE,
+    ConcatBatches,
+    ParallelRollouts,
+    StandardMetricsReporting,
+    TrainOneStep,
+    UpdateKL,
+)
+from flowrl.plan import Plan
+from flowrl.policies import PPOPolicy, linear_schedule
+from flowrl.rollout import WorkerSet
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    """Defaults that solve CartPole-v1 within 100 000 env steps."""
+
+    # The network
+    hidden: tuple[int, ...] = sizes(64, 64)  #: sizes of the hidden layers, of the actor and of the critic
+    squash: bool = False  #: continuous actions through tanh into their bounds, instead of clipping
+    log_std: float = 0.0  #: of continuous actions, before learning
+
+    # Experience
+    fragment_steps: int = positive(32)  #: steps of each environment in a batch
+    train_batch_size: int = positive(256)  #: env steps that are learned from at a time
+    gamma: float = fraction(0.98)  #: discount per step
+    lam: float = fraction(0.8)  #: decay of the advantage's trace
+
+    # Learning
+    num_sgd_iter: int = positive(20)  #: epochs over a batch
+    minibatch_size: int = positive(256)  #: rows of an optimiser step
+    learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
+    learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
+    clip: float = positive(0.2)  #: ε of the ratio, at the beginning
+    clip_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
+    entropy_coef: float = 0.0  #: weight of the entropy, at the beginning
+    entropy_coef_end: float | None = None  #: at the end of the schedule; None: as at the beginning
+    schedule_steps: int = positive(100_000)  #: env steps of the schedules
+    value_coef: float = 0.5  #: weight of the value loss
+    value_clip: float | None = positive(None)  #: how far values may move from the old ones; None: no limit
+    standardize: bool = True  #: the advantages of each minibatch
+    target_kl: float | None = positive(None)  #: divergence that ends the epochs of a batch
+    kl_coef: float = 0.0  #: weight of the KL penalty; if not 0, adapted to keep the divergence near kl_target
+    kl_target: float = positive(0.01)  #: see kl_coef
+    grad_clip: float | None = positive(0.5)  #: largest norm of the gradient
+
+    report_every: int = positive(1_000)  #: env steps between results
+
+
+def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPolicy:
+    """The policy that acts and learns."""
+    return PPOPolicy(
+        observation_space,
+        action_space,
+        hidden=config.hidden,
+        squash=config.squash,
+        log_std=config.log_std,
+        gamma=config.gamma,
+        lam=config.lam,
+        learning_rate=linear_schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
+        clip=linear_schedule(config.clip, config.clip_end, config.schedule_steps),
+        entropy_coef=linear_schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
+        value_coef=config.value_coef,
+        value_clip=config.value_clip,
+        standardize=config.standardize,
+        kl_coef=config.kl_coef,
+        grad_clip=config.grad_clip,
+        seed=config.seed,
+        device=config.device,
+    )
+
+
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """One branch: act, estimate advantages, learn, report."""
+    # (1) Act with the newest weights; advantages per environment and fragment.
+    rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+    batches = rollouts.for_each(GAE(config.gamma, config.lam)).combine(ConcatBatches(config.train_batch_size))
+
+    # (2) Several epochs over each batch.
+    train_op = batches.for_each(
+        TrainOneStep(
+            workers,
+            num_sgd_iter=config.num_sgd_iter,
+            minibatch_size=config.minibatch_size,
+            target_kl=config.target_kl,
+        )
+    )
+    if config.kl_coef:
+        train_op = train_op.for_each(UpdateKL(workers, target=config.kl_target))
+
+    # (3) A result every so many env steps.
+    return StandardMetricsReporting(train_op, workers, config)
