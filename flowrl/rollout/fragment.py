@@ -83,9 +83,12 @@ class Fragment:
         self._columns, self._room, self._rows, self._cursor = Batch(), 0, 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        columns = self._columns[: self._rows].map(np.copy).to_dict() if self._rows else {}
-        cursor = None if self._cursor is None else self._cursor.tolist()
-        return {"columns": columns, "rows": self._rows, "cursor": cursor}
+        columns = self._columns[: self._rows].map(np.copy) if self._rows else Batch()
+        if self._cursor is None:
+            return {"columns": columns.to_dict(), "rows": self._rows, "cursor": None}
+        # What is not written yet is whatever the memory held: equal states must be equal (D5).
+        columns[np.arange(self._rows)[:, None] >= self._cursor] = 0
+        return {"columns": columns.to_dict(), "rows": self._rows, "cursor": self._cursor.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.clear()
