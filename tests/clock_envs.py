@@ -1,4 +1,4 @@
-"""Environments whose observations prove where a row came from (rules T1, T3, T6, T7, T11).
+"""Environments whose observations prove where a row came from (rules T1, T2, T3, T6, T7, T11).
 
 They are registered nowhere: pass them as callables, or `clock_vector` as a gymnasium VectorEnv.
 """
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from flowrl.data import Batch
 from flowrl.envs import Manager
 
 # How episodes end: their lengths in turn (the last one repeats), each with its ending.
@@ -22,7 +23,7 @@ End = tuple[int, str]
 Table = Sequence[Sequence[End]]  # one row per environment
 
 
-class ClockEnv(gymnasium.Env[npt.NDArray[np.float32], Any]):
+class ClockEnv(gymnasium.Env[Any, Any]):
     """Observes `[env index, episode, clock]`; the clock counts the steps of all its life, and goes on at a reset.
 
     A reset moves the clock too, by 1000, so within an episode `next_obs == obs + [0, 0, 1]` and across a reset
@@ -41,9 +42,7 @@ class ClockEnv(gymnasium.Env[npt.NDArray[np.float32], Any]):
         self.closed = 0
         self.running = False
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.episode += 1
         self.clock += 1000
@@ -52,7 +51,7 @@ class ClockEnv(gymnasium.Env[npt.NDArray[np.float32], Any]):
         self.mark = float(self.np_random.integers(2**20)) if self.noisy else float(self.episode)
         return self._obs(), {"is_success": True, "reset": True}
 
-    def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.running, "an ended episode was stepped on"
         self.clock += 1
         self.step_in_episode += 1
@@ -63,7 +62,7 @@ class ClockEnv(gymnasium.Env[npt.NDArray[np.float32], Any]):
         info = {"is_success": terminated} if over else {}
         return self._obs(), float(self.clock), terminated, truncated, info
 
-    def _obs(self) -> npt.NDArray[np.float32]:
+    def _obs(self) -> Any:
         return np.array([self.index, self.mark, self.clock], np.float32)
 
     def close(self) -> None:
@@ -73,16 +72,73 @@ class ClockEnv(gymnasium.Env[npt.NDArray[np.float32], Any]):
 class EchoEnv(ClockEnv):
     """Observes `[env index, last action, clock]`: an observation proves which action led to it (T11)."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self.mark = -1.0
         return self._obs(), {"is_success": True, "reset": True}
 
-    def step(self, action: Any) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.mark = float(action)
         return super().step(action)
+
+
+class DictClockEnv(ClockEnv):
+    """Observes a dictionary with another one inside; each leaf is a clock of its own, in a space of another kind."""
+
+    def __init__(self, index: int, ends: Sequence[End], noisy: bool = False) -> None:
+        super().__init__(index, ends, noisy)
+        spaces = gymnasium.spaces
+        self.observation_space = spaces.Dict(
+            image=spaces.Box(0, 255, (2, 3, 1), np.uint8),
+            count=spaces.Discrete(10**6),
+            goal=spaces.Dict(vector=self.observation_space, bits=spaces.MultiBinary(20)),
+            where=spaces.MultiDiscrete([100, 10**6]),
+        )
+
+    def _obs(self) -> Any:
+        return {
+            "image": np.full((2, 3, 1), self.clock % 256, np.uint8),
+            "count": self.clock,
+            "goal": {"vector": super()._obs(), "bits": self.clock >> np.arange(20) & 1},
+            "where": np.array([self.index, self.clock]),
+        }
+
+
+class ReusedDictClockEnv(DictClockEnv):
+    """Hands out one dictionary with the same arrays in it all its life."""
+
+    def _obs(self) -> Any:
+        fresh = super()._obs()
+        self.mine = getattr(self, "mine", fresh)
+        self.mine["count"] = fresh["count"]
+        for part, new in ((self.mine, fresh), (self.mine["goal"], fresh["goal"])):
+            for key in part.keys() - {"count", "goal"}:
+                part[key][:] = new[key]
+        return self.mine
+
+
+def clocks_of(obs: Batch) -> dict[str, npt.NDArray[np.int64]]:
+    """What each leaf of a DictClockEnv's observations `[...]` shows; the image modulo 256."""
+    return {
+        "image": obs.image[..., 0, 0, 0].astype(np.int64),
+        "count": obs["count"],
+        "goal.vector": obs.goal.vector[..., 2].astype(np.int64),
+        "goal.bits": obs.goal.bits.astype(np.int64) @ (1 << np.arange(20)),
+        "where": obs.where[..., 1],
+    }
+
+
+def assert_one_tick(obs: Batch, next_obs: Batch) -> None:
+    """Every leaf of every row is one step further in `next_obs`."""
+    before, after = clocks_of(obs), clocks_of(next_obs)
+    for leaf in before:
+        ticks = (after[leaf] - before[leaf]) % (256 if leaf == "image" else 10**9)
+        assert (ticks == 1).all(), f"{leaf}: {before[leaf]} -> {after[leaf]}"
+
+
+def plain(row: Any) -> Any:
+    """One observation as lists, in a dictionary where it is one."""
+    return {name: plain(column) for name, column in row.items()} if isinstance(row, Batch) else row.tolist()
 
 
 def clock_envs(table: Table, *, noisy: bool = False, kind: type[ClockEnv] = ClockEnv) -> Callable[[], ClockEnv]:
@@ -129,11 +185,11 @@ def collect(manager: Manager, steps: int, start: int = 0) -> list[list[tuple[Any
             if result.acted is None or result.acted[i]:
                 rows[i].append(
                     (
-                        *(*at[i], before[i].tolist(), int(actions[i]), float(result.reward[i])),
-                        *(bool(result.terminated[i]), bool(result.truncated[i]), result.next_obs[i].tolist()),
+                        *(*at[i], plain(before[i]), int(actions[i]), float(result.reward[i])),
+                        *(bool(result.terminated[i]), bool(result.truncated[i]), plain(result.next_obs[i])),
                     )
                 )
-                np.testing.assert_array_equal(ready[i], before[i])
+                assert plain(ready[i]) == plain(before[i])
             else:
                 assert i not in ready
                 flags = (result.terminated[i], result.truncated[i], manager.done[i])

@@ -23,7 +23,10 @@ def transitions(n: int, seed: int = 0) -> Batch:
 
 
 class ScriptedPolicy:
-    """Acts with `action(obs, noise, env_steps)`; values are the observation's last number."""
+    """Acts with `action(obs, noise, env_steps)`, an array or a dict of columns.
+
+    Values are the observation's last number; of a nested one that of its last column.
+    """
 
     def __init__(self, action: Any = None, *, draws: int = 0, with_value: bool = False) -> None:
         self.version = 0
@@ -32,12 +35,21 @@ class ScriptedPolicy:
         self.collect_mode = self.eval_mode = self
         self.calls = 0
 
-    def act(self, obs: np.ndarray, noise: np.ndarray, env_steps: int) -> dict[str, np.ndarray]:
+    def act(self, obs: Any, noise: np.ndarray, env_steps: int) -> dict[str, np.ndarray]:
         self.calls += 1
-        columns = {"action": self._action(obs, noise, env_steps)}
+        drawn = self._action(obs, noise, env_steps)
+        columns = drawn if isinstance(drawn, dict) else {"action": drawn}
         if self.with_value:
-            columns["value"] = obs[:, -1].copy()
+            columns["value"] = self.value(obs).copy()
         return columns
 
-    def value(self, obs: np.ndarray) -> np.ndarray:
+    def value(self, obs: Any) -> np.ndarray:
+        while isinstance(obs, Batch):
+            obs = obs[list(obs)[-1]]
         return obs[:, -1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": self.version, "calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.version, self.calls = state["version"], state["calls"]

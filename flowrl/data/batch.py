@@ -222,7 +222,8 @@ class Batch:
         """Each column beside its part of `other`; what is no batch stands beside every column."""
         if not isinstance(other, Batch | Mapping):
             return [(column, other) for column in self._columns.values()]
-        cols.check_names(self._columns, other, "the batch on the right")
+        if other.keys() != self._columns.keys():
+            cols.check_names(self._columns, other, "the batch on the right")
         return [(column, other[name]) for name, column in self._columns.items()]
 
     # -- the rest

@@ -11,20 +11,17 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from flowrl.data.batch import Batch
+from flowrl.data.columns import describe
+from flowrl.envs.spaces import Observations, array_form, make_store, plain_copy, row_shape, same_form
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
-
-ARRAY_SPACES = (
-    gymnasium.spaces.Box,
-    gymnasium.spaces.Discrete,
-    gymnasium.spaces.MultiDiscrete,
-    gymnasium.spaces.MultiBinary,
-)
 
 
 class StepResult(NamedTuple):
     """What one step of all environments gave. The arrays are written again by the next step: copy to keep.
 
-    - `next_obs [N, ...]`: the observation arrived in; where an episode ended the true last one (T2, T6).
+    - `next_obs [N, ...]`: the observation arrived in; where an episode ended the true last one (T2, T6). It has
+      the form of `Manager.obs`.
     - `reward [N]` float64, as the environment gave it.
     - `terminated [N]`, `truncated [N]` bool, as reported: both can be set, and then terminated wins (T4).
     - `acted`: None when every row is a transition, else a bool mask `[N]`. A row with False took no action:
@@ -32,7 +29,7 @@ class StepResult(NamedTuple):
       row is never stored nor counted (T1); its reward is 0 and its flags are False.
     """
 
-    next_obs: npt.NDArray[Any]
+    next_obs: Observations
     reward: npt.NDArray[np.float64]
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
@@ -56,7 +53,8 @@ class Manager(abc.ABC):
     `launch(seed)` once, then `step(actions)` for ever. Between steps these describe what each of the N
     environments acts from (`episode_id` and `t` change in place: copy to keep):
 
-    - `obs [N, ...]`: the observation. The array handed out stays intact over the next step, not over two.
+    - `obs [N, ...]`: the observation; where the space is a Dict, nested or not, a `Batch` of such columns. What is
+      handed out stays intact over the next step, not over two.
     - `episode_id [N]`, `t [N]` int64: which episode of its environment, counted from 0, and which step in it.
     - `done [N]` bool: whether the last step ended an episode.
 
@@ -66,9 +64,10 @@ class Manager(abc.ABC):
 
     Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`.
 
-    Raises: ConfigError for spaces that are not arrays; FlowError for a call out of order; SchemaError for
-    actions or observations of a wrong shape. An error of an environment keeps its type and gains a note that
-    says which one it was; some have stepped then and some not: `reset()` or `load_state_dict()` must follow.
+    Raises: ConfigError for spaces that are not arrays, nor Dicts of them (observations); FlowError for a call out
+    of order; SchemaError for actions or observations of a wrong shape. An error of an environment keeps its type
+    and gains a note that says which one it was; some have stepped then and some not: `reset()` or
+    `load_state_dict()` must follow.
     """
 
     autoreset: str
@@ -82,7 +81,6 @@ class Manager(abc.ABC):
         self.num_envs = num_envs
         self.observation_space = observation_space
         self.action_space = action_space
-        self._row_shape, self._row_dtype = array_form(observation_space, "observation")
         action_shape, self._action_dtype = array_form(action_space, "action")
         self._actions_shape = (num_envs, *action_shape)
         self.episode_id = np.zeros(num_envs, np.int64)
@@ -94,7 +92,8 @@ class Manager(abc.ABC):
         self._streams: list[np.random.PCG64] = []
         # Three buffers in turn: the one acted from, the one arrived in and, where an episode ended, the one
         # that goes on. So a step without an end writes each observation once, and the caller's `obs` survives.
-        self._buffers = [np.zeros((num_envs, *self._row_shape), self._row_dtype) for _ in range(3)]
+        self._buffers = [make_store(observation_space, num_envs) for _ in range(3)]
+        self._row_shape = row_shape(self._buffers[0])
         self._at = 0
         self._phase = "not launched"
 
@@ -152,16 +151,17 @@ class Manager(abc.ABC):
         self._phase = "running"
 
     @property
-    def obs(self) -> npt.NDArray[Any]:
+    def obs(self) -> Observations:
         """`[N, ...]`: the observation that each environment acts from now."""
         if self._phase != "running":
             self._refuse("read observations")
         return self._buffers[self._at]
 
     @property
-    def ready_obs(self) -> dict[int, npt.NDArray[Any]]:
+    def ready_obs(self) -> dict[int, Observations]:
         """By id, the environments whose next action counts: all but those about to reset themselves (T1)."""
-        return dict(enumerate(self.obs))
+        obs = self.obs
+        return {env_id: obs[env_id] for env_id in range(self.num_envs)}
 
     def drain(self) -> list[Episode]:
         """The episodes finished since the last drain, oldest first."""
@@ -186,7 +186,7 @@ class Manager(abc.ABC):
             self._refuse("save")
         return {
             "kind": self._kind(),
-            "obs": self.obs.copy(),
+            "obs": plain_copy(self.obs),
             "episode_id": self.episode_id.tolist(),
             "t": self.t.tolist(),
             "return": list(self._return),
@@ -207,13 +207,14 @@ class Manager(abc.ABC):
         obs = self._buffers[self._at]
         if state["kind"] != self._kind():
             raise CheckpointError(f"the state is that of {state['kind']}, this is {self._kind()}")
-        if state["obs"].shape != obs.shape or state["obs"].dtype != obs.dtype:
+        held = Batch(state["obs"]) if isinstance(state["obs"], dict) else state["obs"]
+        if not same_form(held, obs):
             raise CheckpointError(
-                f"the state holds observations {state['obs'].dtype}{list(state['obs'].shape)}, environments "
-                f"first; this manager's are {obs.dtype}{list(obs.shape)}: make it as it was when it was saved"
+                f"the state holds observations {describe(held)}, environments first; this manager's are "
+                f"{describe(obs)}: make it as it was when it was saved"
             )
         self._phase = "failed"
-        obs[:] = state["obs"]
+        obs[:] = held
         self.episode_id[:] = state["episode_id"]
         self.t[:] = state["t"]
         self._return = list(state["return"])
@@ -264,14 +265,3 @@ class Manager(abc.ABC):
             "closed": "the manager is closed: make a new one",
         }
         raise FlowError(f"cannot {what}: {reason[self._phase]}")
-
-
-def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of one observation or action.
-
-    Raises: ConfigError for a space whose members are not arrays of one shape, with the way out.
-    """
-    if isinstance(space, ARRAY_SPACES) and space.shape is not None and space.dtype is not None:
-        return space.shape, np.dtype(space.dtype)
-    wrapper = "FlattenObservation" if role == "observation" else "TransformAction"
-    raise ConfigError(f"the {role} space {space} is not one array: flatten it with gymnasium.wrappers.{wrapper}")

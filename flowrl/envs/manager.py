@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.spaces import Observations, are_alike, check_dtypes, checked_row
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
-from flowrl.errors import ConfigError, SchemaError
+from flowrl.errors import ConfigError
 
 
 class EnvManager(Manager):
@@ -71,7 +72,7 @@ class EnvManager(Manager):
                 reward[env_id] = gain
                 returns[env_id] += float(gain)  # in float64, whatever the environment's own type
                 if type(obs) is not ndarray or obs.shape != shape:
-                    obs = self._checked_row(obs)
+                    obs = checked_row(obs, shape)
                 arrived[env_id] = obs
                 if over or cut:
                     terminated[env_id], truncated[env_id] = over, cut
@@ -93,7 +94,7 @@ class EnvManager(Manager):
             self._refuse("seed")
         self._sow(seed)
 
-    def _end(self, env_id: int, info: dict[str, Any], into: npt.NDArray[Any]) -> None:
+    def _end(self, env_id: int, info: dict[str, Any], into: Observations) -> None:
         return_, length = float(self._return[env_id]), self.t.item(env_id)
         episode_id = self.episode_id.item(env_id)
         self.done[env_id] = True
@@ -117,19 +118,11 @@ class EnvManager(Manager):
             self._note(error, env_id)
             raise
 
-    def _begin(self, env_id: int, into: npt.NDArray[Any]) -> None:
+    def _begin(self, env_id: int, into: Observations) -> None:
         obs, _ = self._envs[env_id].reset(seed=self._draw_seed(env_id))
-        row = self._checked_row(obs)
-        # Once per episode only: an environment does not change its dtype on the way.
-        if row.dtype != self._row_dtype and not np.can_cast(row.dtype, self._row_dtype, "same_kind"):
-            raise SchemaError(f"the observation is {row.dtype}, but its space says {self._row_dtype}")
+        row = checked_row(obs, self._row_shape)
+        check_dtypes(row, into)  # once per episode only: an environment does not change its dtypes on the way
         into[env_id] = row
-
-    def _checked_row(self, obs: object) -> npt.NDArray[Any]:
-        row = np.asarray(obs)
-        if row.shape != self._row_shape:
-            raise SchemaError(f"the observation has shape {row.shape}, but its space says {self._row_shape}")
-        return row
 
     def _note(self, error: Exception, env_id: int) -> None:
         error.add_note(f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}")
@@ -167,5 +160,5 @@ def _check_alike(first: gymnasium.Env[Any, Any], env: gymnasium.Env[Any, Any], e
         ("observation", first.observation_space, env.observation_space),
         ("action", first.action_space, env.action_space),
     ):
-        if type(ours) is not type(theirs) or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+        if not are_alike(ours, theirs):
             raise ConfigError(f"environment {env_id} has the {role} space {theirs}, environment 0 has {ours}")

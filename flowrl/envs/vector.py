@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.spaces import Observations, checked_row, row_of, shares_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -70,7 +71,7 @@ class VectorEnvManager(Manager):
         obs, reward, terminated, truncated, infos = self._env.step(chosen)
         at = (self._at + 1) % 3
         arrived = self._buffers[at]
-        _write("observations", obs, arrived)
+        write_rows("observations", obs, arrived)
         reward = self._column("rewards", reward, np.float64)
         terminated = self._column("terminations", terminated, np.bool_)
         truncated = self._column("truncations", truncated, np.bool_)
@@ -98,8 +99,8 @@ class VectorEnvManager(Manager):
         return StepResult(arrived, reward, terminated, truncated, acted)
 
     @property
-    def ready_obs(self) -> dict[int, npt.NDArray[Any]]:
-        return {env_id: row for env_id, row in enumerate(self.obs) if not self._pending[env_id]}
+    def ready_obs(self) -> dict[int, Observations]:
+        return {env_id: row for env_id, row in super().ready_obs.items() if not self._pending[env_id]}
 
     def seed(self, seed: int) -> None:
         if self._phase not in ("running", "failed"):
@@ -143,22 +144,19 @@ class VectorEnvManager(Manager):
             return episode["r"][env_id], episode["l"][env_id]
         return None
 
-    def _final_obs(self, env_id: int, infos: Mapping[str, Any]) -> npt.NDArray[Any]:
+    def _final_obs(self, env_id: int, infos: Mapping[str, Any]) -> Any:
         if not _masked(infos, "final_obs", env_id):
             raise SchemaError(
                 f"environment {env_id} ended an episode, but infos['final_obs'] or its mask '_final_obs' is "
                 f"missing: in SAME_STEP mode the last observation is lost without them"
             )
-        row = np.asarray(infos["final_obs"][env_id])
+        final = row_of(infos["final_obs"], env_id)
+        row = checked_row(final, self._row_shape, f"final_obs of environment {env_id}")
         latest = getattr(self._env.unwrapped, "_env_obs", None)  # SyncVectorEnv keeps references
-        if latest is not None and np.may_share_memory(row, latest[env_id]):
+        if latest is not None and shares_memory(final, latest[env_id]):
             raise SchemaError(
-                f"environment {env_id} reuses its observation's array, so its reset has overwritten the last "
+                f"environment {env_id} reuses its observation's arrays, so its reset has overwritten the last "
                 f"observation: use EnvManager or the NEXT_STEP mode"
-            )
-        if row.shape != self._row_shape:
-            raise SchemaError(
-                f"environment {env_id}: final_obs has shape {row.shape}, but its space says {self._row_shape}"
             )
         return row
 
@@ -167,12 +165,12 @@ class VectorEnvManager(Manager):
         # VectorEnv.reset is typed for one seed; Sync- and AsyncVectorEnv take one for each environment.
         seed: Any = seeds if self._own_seeds else seeds[0]
         obs, _ = self._env.reset(seed=seed)
-        _write("observations", obs, self._buffers[self._at])
+        write_rows("observations", obs, self._buffers[self._at])
         self._reseed.fill(False)
         if not self._resets_twice:
             self._pending = np.zeros(self.num_envs, np.bool_)
 
-    def _begin_some(self, env_ids: Sequence[int], into: npt.NDArray[Any]) -> None:
+    def _begin_some(self, env_ids: Sequence[int], into: Observations) -> None:
         mask = np.zeros(self.num_envs, np.bool_)
         mask[env_ids] = True
         seed: Any = None
@@ -181,10 +179,7 @@ class VectorEnvManager(Manager):
             seed = [self._draw_seed(env_id) if fresh[env_id] else None for env_id in range(self.num_envs)]
             self._reseed &= ~mask
         obs, _ = self._env.reset(seed=seed, options={"reset_mask": mask.copy()})
-        whole = np.asarray(obs)
-        if whole.shape != into.shape:
-            raise SchemaError(f"observations have shape {whole.shape} after a reset, expected {into.shape}")
-        into[mask] = whole[mask]
+        write_rows("observations", obs, into, only=mask)
 
     def _column(self, what: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
         column = np.asarray(values, dtype)
@@ -236,10 +231,3 @@ def _masked(infos: Mapping[str, Any], key: str, env_id: int) -> bool:
     """Whether `infos[key]` holds a value of this environment: without its mask it may be a filler (T10)."""
     mask = infos.get(f"_{key}")
     return key in infos and mask is not None and bool(mask[env_id])
-
-
-def _write(what: str, values: Any, into: npt.NDArray[Any]) -> None:
-    given = np.asarray(values)
-    if given.shape != into.shape:
-        raise SchemaError(f"{what} have shape {given.shape}, expected {into.shape}: environments first")
-    np.copyto(into, given, casting="same_kind")

@@ -29,7 +29,10 @@ class ActMode(Protocol):
     def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
         """Columns for `obs [N, ...]`: `action [N, ...]` and what else should be stored with it.
 
-        `noise [N, draws]` is uniform in [0, 1); `env_steps` counts the steps so far of the worker that acts.
+        `obs` is a nested `Batch` of such arrays where the observation space is a Dict. `noise [N, draws]` is uniform
+        in [0, 1); `env_steps` counts the steps so far of the worker that acts. Where there is a column `env_action`
+        (the action clipped, or in the environment's own scale), the environments are given that one; `action`, what
+        the policy drew, is what is stored (G6), and `env_action` is not.
         """
         ...
 

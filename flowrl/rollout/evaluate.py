@@ -36,7 +36,8 @@ def evaluate(
         missing = shares_of(episodes, manager.num_envs)
         played: list[Episode] = []
         while missing.any():
-            manager.step(policy.eval_mode.act(manager.obs, noise.next(), 0)["action"])
+            columns = policy.eval_mode.act(manager.obs, noise.next(), 0)
+            manager.step(columns.get("env_action", columns["action"]))
             if manager.t.max() > ENDLESS:
                 raise FlowError(f"an episode of {env} has not ended after {ENDLESS} steps; give it a time limit")
             for episode in manager.drain():

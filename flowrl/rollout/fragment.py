@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from flowrl.data import Batch
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from flowrl.data.columns import Column
 
 
 class Fragment:
-    """Rows of N environments.
+    """Rows of N environments; a column is an array, or a nested batch where observations are dictionaries.
 
     A row on which an environment only reset itself is not written (T1). From the first such row on, every
     environment has its own cursor; rows past T open the next fragment.
@@ -22,7 +21,7 @@ class Fragment:
 
     def __init__(self, num_envs: int) -> None:
         self._ids = np.arange(num_envs)
-        self._columns: dict[str, Array] = {}
+        self._columns = Batch()
         self._room = 0  # rows that the columns can take
         self._reserved = 1
         self._rows = 0  # the highest cursor; every environment's while `_cursor` is None
@@ -37,7 +36,7 @@ class Fragment:
         """Make the next allocation fit so many rows."""
         self._reserved = rows
 
-    def write(self, row: dict[str, Array], acted: np.ndarray[Any, np.dtype[np.bool_]] | None) -> None:
+    def write(self, row: dict[str, Column], acted: np.ndarray[Any, np.dtype[np.bool_]] | None) -> None:
         """Write one row `[N, ...]` of each column, for the environments that acted (None: all)."""
         if self._rows >= self._room:
             self._allocate(row)
@@ -58,9 +57,9 @@ class Fragment:
 
     def cut(self, rows: int) -> Batch:
         """Take the first `rows` rows of every environment out; the batch owns its arrays."""
-        taken = Batch({name: column[:rows] for name, column in self._columns.items()})
-        over = {name: column[rows : self._rows] for name, column in self._columns.items()}
-        self._columns, self._room, self._rows = {}, 0, self._rows - rows
+        taken: Batch = self._columns[:rows]
+        over: Batch = self._columns[rows : self._rows]
+        self._columns, self._room, self._rows = Batch(), 0, self._rows - rows
         if self._cursor is not None:
             self._cursor -= rows
             if (self._cursor == self._rows).all():
@@ -75,36 +74,38 @@ class Fragment:
 
     def cut_all(self) -> Batch:
         """Take everything out, also rows that only some environments have: see `lengths`."""
-        taken = Batch({name: column[: self._rows] for name, column in self._columns.items()})
+        taken: Batch = self._columns[: self._rows]
         self.clear()
         return taken
 
     def clear(self) -> None:
         """Forget what was written."""
-        self._columns, self._room, self._rows, self._cursor = {}, 0, 0, None
+        self._columns, self._room, self._rows, self._cursor = Batch(), 0, 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        columns = {name: column[: self._rows].copy() for name, column in self._columns.items() if self._rows}
-        cursor = None if self._cursor is None else self._cursor.tolist()
-        return {"columns": columns, "rows": self._rows, "cursor": cursor}
+        columns = self._columns[: self._rows].map(np.copy) if self._rows else Batch()
+        if self._cursor is None:
+            return {"columns": columns.to_dict(), "rows": self._rows, "cursor": None}
+        # What is not written yet is whatever the memory held: equal states must be equal (D5).
+        columns[np.arange(self._rows)[:, None] >= self._cursor] = 0
+        return {"columns": columns.to_dict(), "rows": self._rows, "cursor": self._cursor.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.clear()
         self._rows = state["rows"]
         self._cursor = None if state["cursor"] is None else np.array(state["cursor"], np.int64)
         if self._rows:
-            self._restore(state["columns"])
+            self._restore(Batch(state["columns"]))
 
-    def _restore(self, columns: dict[str, Array]) -> None:
+    def _restore(self, columns: Batch) -> None:
         self._room = max(self._reserved, self._rows)
-        for name, column in columns.items():
-            self._columns[name] = np.empty((self._room, *column.shape[1:]), column.dtype)
-            self._columns[name][: self._rows] = column[: self._rows]
+        self._columns = columns.map(lambda column: np.empty((self._room, *column.shape[1:]), column.dtype))
+        self._columns[: self._rows] = columns
 
-    def _allocate(self, row: dict[str, Array]) -> None:
+    def _allocate(self, row: dict[str, Column]) -> None:
         """Room for the rows that were reserved, or for twice as many as there are."""
         self._room = max(self._reserved, 2 * self._rows)
-        grown = {name: np.empty((self._room, *value.shape), value.dtype) for name, value in row.items()}
-        for name, column in self._columns.items():
-            grown[name][: self._rows] = column[: self._rows]
+        grown = Batch(row).map(lambda value: np.empty((self._room, *value.shape), value.dtype))
+        if self._rows:
+            grown[: self._rows] = self._columns[: self._rows]
         self._columns = grown

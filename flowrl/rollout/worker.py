@@ -19,9 +19,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class RolloutWorker(PlanHost):
     """Acts in the environments of one manager with a policy's collect mode.
 
-    `sample` gives `[T, N, ...]` columns: obs, what the mode's `act` gives (action, perhaps logp and value), reward
-    (raw), terminated, truncated, next_obs (the true one where an episode ended, T2, T6), next_value where
-    there is a value, and the provenance of every row: policy_version, worker, env_id, episode_id, t.
+    `sample` gives `[T, N, ...]` columns: obs, what the mode's `act` gives (action, perhaps logp and value; but
+    `env_action` goes to the environments in place of `action` and is not stored), reward (raw), terminated,
+    truncated, next_obs (the true one where an episode ended, T2, T6), next_value where there is a value, and the
+    provenance of every row: policy_version, worker, env_id, episode_id, t. Observations that are dictionaries are
+    nested batches.
 
     Args:
         manager: Environments, not launched yet.
@@ -105,7 +107,8 @@ class RolloutWorker(PlanHost):
         row = self.policy.collect_mode.act(obs, self._noise.next(), self.env_steps)
         row["obs"] = obs
         row["episode_id"], row["t"] = manager.episode_id.copy(), manager.t.copy()  # the step changes them
-        row["next_obs"], row["reward"], row["terminated"], row["truncated"], acted = manager.step(row["action"])
+        actions = row.pop("env_action", row["action"])  # what is stored is what the policy drew (G6)
+        row["next_obs"], row["reward"], row["terminated"], row["truncated"], acted = manager.step(actions)
         row["policy_version"] = np.full(len(self._ids), self.policy.version)
         self._fragment.write(row, acted)
         self.env_steps += len(self._ids) if acted is None else int(acted.sum())
@@ -139,12 +142,12 @@ class RolloutWorker(PlanHost):
             wanted = range(first[env_id], first[env_id] + shares[env_id])
             pieces += [(env_id, np.flatnonzero(ids == episode)) for episode in wanted]
         longest = max(len(piece) for _, piece in pieces)
-        padded = Batch({name: np.zeros((longest, episodes, *c.shape[2:]), c.dtype) for name, c in rows.items()})
-        padded["mask"] = np.zeros((longest, episodes), np.bool_)
+        padded = rows.map(lambda column: np.zeros((longest, episodes, *column.shape[2:]), column.dtype))
+        mask = np.zeros((longest, episodes), np.bool_)
         for column, (env_id, piece) in enumerate(pieces):
-            padded.mask[: len(piece), column] = True
-            for name, values in rows.items():
-                padded[name][: len(piece), column] = values[piece, env_id]
+            mask[: len(piece), column] = True
+            padded[: len(piece), column] = rows[piece, env_id]
+        padded["mask"] = mask
         # What some environments went on with meanwhile belongs to no share.
         ours = [e for e in self.manager.finished if e.episode_id - first[e.env_id] < shares[e.env_id]]
         self.reset_env()

@@ -1,0 +1,157 @@
+"""Spaces as arrays: an observation is one array, or where its space is a Dict a nested Batch of arrays.
+
+What holds the observations of N environments, a *store*, is an array `[N, ...]` or a nested Batch of them. Both take
+`store[env_id] = row` and `store[mask] = rows`, so that little outside of this file tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from flowrl.data.batch import Batch
+from flowrl.data.columns import check_names
+from flowrl.errors import ConfigError, SchemaError
+
+ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+Observations: TypeAlias = Any
+"""An array `[N, ...]`; a nested `Batch` of such arrays where the observation space is a Dict."""
+
+RowShape: TypeAlias = Any
+"""The shape of one observation, or a nested dict of shapes."""
+
+
+def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of one observation or action.
+
+    Raises: ConfigError for a space whose members are not arrays of one shape, with the way out.
+    """
+    if isinstance(space, ARRAY_SPACES) and space.shape is not None and space.dtype is not None:
+        return space.shape, np.dtype(space.dtype)
+    raise ConfigError(f"the {role} space {space} is not one array: {_way_out(space, role)}")
+
+
+def _way_out(space: gymnasium.Space[Any], role: str) -> str:
+    if role == "action":
+        return "flatten it with gymnasium.wrappers.TransformAction"
+    wrapper = "FlattenObservation" if space.is_np_flattenable else "TransformObservation"
+    return f"make it a Box or a Dict with gymnasium.wrappers.{wrapper}"
+
+
+def make_store(space: gymnasium.Space[Any], num_envs: int, role: str = "observation") -> Observations:
+    """Zeros `[N, ...]` for the observations of N environments, in the dtypes of the space.
+
+    Raises: ConfigError for a space that is neither an array nor a Dict of arrays and such Dicts.
+    """
+    if not isinstance(space, spaces.Dict):
+        shape, dtype = array_form(space, role)
+        return np.zeros((num_envs, *shape), dtype)
+    if not space.spaces:
+        raise ConfigError(f"the {role} space {space} is empty: a Dict of observations needs at least one entry")
+    if unnamed := [key for key in space.spaces if not isinstance(key, str)]:
+        raise ConfigError(f"the {role} space has the key {unnamed[0]!r}: a column is named by a string")
+    return Batch({key: make_store(part, num_envs, f"{role}[{key!r}]") for key, part in space.spaces.items()})
+
+
+def row_shape(store: Observations) -> RowShape:
+    """The shape of one row of a store."""
+    if isinstance(store, Batch):
+        return {name: row_shape(column) for name, column in store.items()}
+    return store.shape[1:]
+
+
+def are_alike(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
+    """Whether two spaces are of one kind, with the same keys, shapes and dtypes."""
+    if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
+        return one.spaces.keys() == other.spaces.keys() and all(are_alike(one[key], other[key]) for key in one.spaces)
+    return type(one) is type(other) and (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:
+    """One observation as a store takes it. Raises: SchemaError that names the key where it is of another shape."""
+    if type(shape) is tuple:
+        row = np.asarray(obs)
+        if row.shape != shape:
+            raise SchemaError(f"the {what} has shape {row.shape}, but its space says {shape}")
+        return row
+    entries = _entries(obs, shape, what)
+    ndarray, rows = np.ndarray, {}
+    for key, part in shape.items():
+        value = entries[key]
+        if type(value) is not ndarray or value.shape != part:
+            value = checked_row(value, part, f"{what}[{key!r}]")
+        rows[key] = value
+    return rows
+
+
+def check_dtypes(row: Any, store: Observations, what: str = "observation") -> None:
+    """Raises: SchemaError where a checked row is of another kind of number than its store."""
+    if isinstance(store, Batch):
+        for key, column in store.items():
+            check_dtypes(row[key], column, f"{what}[{key!r}]")
+    elif row.dtype != store.dtype and not np.can_cast(row.dtype, store.dtype, "same_kind"):
+        raise SchemaError(f"the {what} is {row.dtype}, but its space says {store.dtype}")
+
+
+def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.bool_] | None = None) -> None:
+    """Copies the observations of all environments into a store, those of a mask `[N]` where there is one.
+
+    Raises: SchemaError that names the key where they are of another shape or kind of number.
+    """
+    if type(into) is not np.ndarray:
+        entries = _entries(values, into, what)
+        for key, column in into.items():
+            write_rows(f"{what}[{key!r}]", entries[key], column, only)
+        return
+    given = np.asarray(values)
+    if given.shape != into.shape:
+        raise SchemaError(f"{what} have shape {given.shape}, expected {into.shape}: environments first")
+    if given.dtype != into.dtype and not np.can_cast(given.dtype, into.dtype, "same_kind"):
+        raise SchemaError(f"{what} are {given.dtype}, expected {into.dtype}")
+    if only is None:
+        into[:] = given
+    else:
+        into[only] = given[only]
+
+
+def row_of(values: Any, env_id: int) -> Any:
+    """The observation of one environment: out of an array of any kind, or out of a dictionary of arrays."""
+    if isinstance(values, Mapping):
+        return {key: row_of(column, env_id) for key, column in values.items()}
+    return values[env_id]
+
+
+def shares_memory(row: Any, other: Any) -> bool:
+    """Whether writing into one observation may change the other."""
+    if isinstance(row, Mapping):
+        return row is other or any(shares_memory(part, other[key]) for key, part in row.items())
+    return bool(np.may_share_memory(np.asarray(row), np.asarray(other)))
+
+
+def same_form(one: Observations, other: Observations) -> bool:
+    """Whether two stores have the same keys, shapes and dtypes."""
+    if isinstance(one, Batch) and isinstance(other, Batch):
+        return one.keys() == other.keys() and all(same_form(one[name], other[name]) for name in one)
+    if isinstance(one, Batch) or isinstance(other, Batch):
+        return False
+    return bool(one.shape == other.shape and one.dtype == other.dtype)
+
+
+def plain_copy(store: Observations) -> Any:
+    """A copy of a store as plain data: an array, or nested dicts of arrays."""
+    return store.map(np.copy).to_dict() if isinstance(store, Batch) else store.copy()
+
+
+def _entries(value: Any, expected: Mapping[str, Any] | Batch, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        keys = ", ".join(map(repr, expected))
+        raise SchemaError(f"{what}: got {type(value).__name__}, but its space says a dictionary of {keys}")
+    if value.keys() != expected.keys():
+        check_names(dict(expected.items()), value, what)
+    return value
