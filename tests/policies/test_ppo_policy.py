@@ -120,7 +120,7 @@ def test_advantages_are_made_where_no_adder_made_them() -> None:
     names = ("reward", "value", "next_value", "terminated", "truncated")
     wanted = gae(*(batch[name] for name in names), gamma=0.9, lam=0.5)
     assert prepared.advantage == pytest.approx(wanted.ravel(), rel=1e-5, abs=1e-6)
-    assert prepared.target == pytest.approx(prepared.advantage + batch.value.ravel())
+    assert prepared.target == pytest.approx(prepared.advantage + batch.value.ravel(), abs=1e-6)
     assert policy.learn_mode.prepare(prepared) is prepared
     mask = np.ones((6, 3), bool)
     mask[4:, 1] = False
