@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowrl.data import Batch
-from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.advantages import NEEDED, with_advantages
+from flowrl.data.columns import episode_breaks
 from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import operator, state
-from flowrl.returns import gae, n_step
+from flowrl.returns import n_step
 
 _OF_LAST = ("next_obs", "terminated", "truncated")
 _NO_VALUES = "the policy's collect mode gives no values, as that of an actor-critic policy does"
@@ -140,20 +141,8 @@ class GAE:
 
     def __call__(self, batch: Batch) -> Batch:
         """The fragment with its advantages."""
-        needs = ("reward", "terminated", "truncated", "value", "next_value")
-        _check("GAE", batch, needs=needs, makes=("advantage", "target"))
-        used = batch.select([name for name in (*needs, *PROVENANCE, "mask") if name in batch]).to_numpy()
-        real = used["mask"] != 0 if "mask" in used else None
-        cut = used["truncated"] != 0
-        cut[:-1] |= episode_breaks(used)
-        if real is not None:
-            cut[:-1] |= ~real[1:]
-        reward, value, next_value = used["reward"], used["value"], used["next_value"]
-        advantage = gae(reward, value, next_value, used["terminated"], cut, gamma=self.gamma, lam=self.lam)
-        target = advantage + value
-        if real is not None:
-            advantage, target = np.where(real, advantage, 0), np.where(real, target, 0)
-        return batch.replace(advantage=advantage.astype(np.float32), target=target.astype(np.float32))
+        _check("GAE", batch, needs=NEEDED, makes=("advantage", "target"))
+        return with_advantages(batch, self.gamma, self.lam)
 
 
 def _stream(batch: Batch) -> str:

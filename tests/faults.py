@@ -425,9 +425,9 @@ FAULTS += [
     ),
     Fault(
         "G2",
-        "operators/adders.py",
-        "        target = advantage + value\n",
-        "        target = advantage - advantage.mean() + value\n",
+        "flowrl/data/advantages.py",
+        "    target = advantage + value\n",
+        "    target = advantage - advantage.mean() + value\n",
         ADDERS + "test_table_of_advantages",
     ),
     Fault(
@@ -446,9 +446,9 @@ FAULTS += [
     ),
     Fault(
         "N6",
-        "operators/adders.py",
-        "            cut[:-1] |= ~real[1:]\n",
-        "            pass\n",
+        "flowrl/data/advantages.py",
+        "        cut[:-1] |= ~real[1:]\n",
+        "        pass\n",
         ADDERS + "test_table_of_advantages",
     ),
     Fault(
