@@ -391,3 +391,72 @@ FAULTS += [
         "tests/operators/test_train.py::test_averaging_divides_by_the_rows",
     ),
 ]
+
+RETURNS, BATCHES = "tests/test_returns.py::", "tests/operators/test_batches.py::"
+
+FAULTS += [
+    Fault(
+        "T4",
+        "flowrl/returns.py",
+        "xp.where(terminated != 0, 0, next_value) - value",
+        "xp.where((terminated != 0) & (truncated == 0), 0, next_value) - value",
+        RETURNS + "test_gae_is_the_recursion_in_every_environment",
+    ),
+    Fault(
+        "T5",
+        "flowrl/returns.py",
+        "goes_on = (terminated == 0) & (truncated == 0)",
+        "goes_on = terminated == 0",
+        RETURNS + "test_gae_is_the_recursion_in_every_environment",
+    ),
+    Fault(
+        "T7",
+        "flowrl/returns.py",
+        "    goes_on[-1:] = False\n",
+        "",
+        RETURNS + "test_td_lambda_is_the_recursion_in_every_environment",
+    ),
+    Fault(
+        "G1",
+        "flowrl/data/steps.py",
+        "axis=int(is_fragment(batches[0]))",
+        "axis=0",
+        BATCHES + "test_advantages_of_joined_fragments_are_those_of_each",
+    ),
+    Fault(
+        "G2",
+        "flowrl/data/advantages.py",
+        "    target = advantage + value\n",
+        "    target = advantage - advantage.mean() + value\n",
+        ADDERS + "test_table_of_advantages",
+    ),
+    Fault(
+        "G3",
+        "operators/batches.py",
+        "axes = 2 if is_fragment(batch) else 1",
+        "axes = 1",
+        BATCHES + "test_mean_zero_and_deviation_one_over_the_whole_batch",
+    ),
+    Fault(
+        "G3",
+        "operators/batches.py",
+        "(deviation + eps)",
+        "deviation",
+        BATCHES + "test_equal_numbers_become_zero",
+    ),
+    Fault(
+        "N6",
+        "flowrl/data/advantages.py",
+        "        cut[:-1] |= ~real[1:]\n",
+        "        pass\n",
+        ADDERS + "test_table_of_advantages",
+    ),
+    Fault(
+        "M3",
+        "flowrl/data/multi_agent.py",
+        "return attrs.evolve(self, batches={name: self[name] for name in policy_ids if name in self})",
+        "mine = {name: self[name] for name in policy_ids if name in self}\n"
+        "        return MultiAgentBatch(mine, env_steps=sum(batch.rows for batch in mine.values()))",
+        "tests/data/test_multi_agent.py::test_selecting_keeps_the_env_steps",
+    ),
+]

@@ -257,7 +257,7 @@ def valued(ends, **more):
 
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_table_of_advantages(name):
-    """T4, T5, T7, G2: target = advantage + value; the other columns are shared."""
+    """T4, T5, T7, N6, G2: target = advantage + value; the other columns are shared."""
     ends, more, expected = ADVANTAGES[name]
     b = valued(ends, **{column: np.array(values) for column, values in more.items()})
     rows = GAE(gamma=0.5, lam=0.5)(b)

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import torch
 
-from flowrl import from_items
+from flowrl import Plan, from_items
 from flowrl.data import Batch
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators import (
@@ -97,6 +97,19 @@ def test_gradients_of_workers_know_whose_they_are() -> None:
         first = next(run)
         assert (first.worker, first.rows) == (0, 32)
     assert "this process" in next(line for line in plan.explain().splitlines() if "ComputeGradients" in line)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_gradients_in_flight_resume(in_flight: int) -> None:
+    """D3, F2: those that wait to be applied are in the state; nothing is lost, nothing applied twice."""
+
+    def plan() -> Plan:
+        workers = make()
+        grads = AsyncGradients(workers, in_flight, steps=2)
+        averaged = grads.combine(AverageGradients(2))
+        return averaged.for_each(ApplyGradients(workers, update_all=False))
+
+    check_plan(plan, items=4)
 
 
 def test_gradients_from_the_workers_are_those_from_here() -> None:
