@@ -225,8 +225,8 @@ FAULTS += [
     Fault(
         "T11",
         "flowrl/rollout/worker.py",
-        'manager.step(row["action"])',
-        'manager.step(row["action"][::-1])',
+        "manager.step(actions)",
+        "manager.step(actions[::-1])",
         ROLLOUT + "test_actions_lead_to_the_observations_beside_them",
     ),
     Fault(
@@ -389,5 +389,59 @@ FAULTS += [
         "values[name] * n for values, n in parts if name in values) / rows",
         "values[name] for values, n in parts if name in values) / len(parts)",
         "tests/operators/test_train.py::test_averaging_divides_by_the_rows",
+    ),
+]
+
+SPACES, DICTS = "flowrl/envs/spaces.py", "tests/rollout/test_dict_observations.py::"
+
+FAULTS += [
+    Fault(
+        "G6",
+        "flowrl/rollout/worker.py",
+        'actions = row.pop("env_action", row["action"])',
+        'actions = row["action"] = row.pop("env_action", row["action"])',
+        ROLLOUT + "test_environments_get_the_env_action_and_rows_keep_what_was_drawn",
+    ),
+    Fault(
+        "G6",
+        "flowrl/rollout/evaluate.py",
+        'columns.get("env_action", columns["action"])',
+        'columns["action"]',
+        "tests/rollout/test_evaluate.py::test_environments_get_the_env_action",
+    ),
+    Fault(
+        "B6",
+        SPACES,
+        "np.zeros((num_envs, *shape), dtype)",
+        "np.zeros((num_envs, *shape), np.float32 if dtype == np.uint8 else dtype)",
+        DICTS + "test_dtypes_are_kept",
+    ),
+    Fault(
+        "T2",
+        SPACES,
+        "return row is other or any(",
+        "return False and any(",
+        ENVS + "test_spaces.py::test_environments_that_reuse_dictionary_and_arrays",
+    ),
+    Fault(
+        "T3",
+        SPACES,
+        "into[only] = given[only]",
+        "into[:] = given[::-1]",
+        ENVS + "test_spaces.py::test_all_modes_give_the_same_sequences",
+    ),
+    Fault(
+        "D5",
+        "flowrl/rollout/fragment.py",
+        "columns[np.arange(self._rows)[:, None] >= self._cursor] = 0",
+        "pass",
+        DICTS + "test_resumes_mid_fragment",
+    ),
+    Fault(
+        "D3",
+        SPACES,
+        "store.map(np.copy).to_dict()",
+        "store.to_dict()",
+        ENVS + "test_spaces.py::test_a_resumed_manager_goes_on_as_if_nothing_happened",
     ),
 ]
