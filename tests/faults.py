@@ -419,8 +419,8 @@ FAULTS += [
     Fault(
         "T2",
         SPACES,
-        "return row is other or any(",
-        "return False and any(",
+        "    if row is other:\n        return what\n",
+        '    if other:\n        return ""\n',
         ENVS + "test_spaces.py::test_environments_that_reuse_dictionary_and_arrays",
     ),
     Fault(
