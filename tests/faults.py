@@ -225,8 +225,8 @@ FAULTS += [
     Fault(
         "T11",
         "flowrl/rollout/worker.py",
-        'manager.step(row["action"])',
-        'manager.step(row["action"][::-1])',
+        "manager.step(actions)",
+        "manager.step(actions[::-1])",
         ROLLOUT + "test_actions_lead_to_the_observations_beside_them",
     ),
     Fault(
@@ -458,5 +458,56 @@ FAULTS += [
         "mine = {name: self[name] for name in policy_ids if name in self}\n"
         "        return MultiAgentBatch(mine, env_steps=sum(batch.rows for batch in mine.values()))",
         "tests/data/test_multi_agent.py::test_selecting_keeps_the_env_steps",
+SPACES, DICTS = "flowrl/envs/spaces.py", "tests/rollout/test_dict_observations.py::"
+
+FAULTS += [
+    Fault(
+        "G6",
+        "flowrl/rollout/worker.py",
+        'actions = row.pop("env_action", row["action"])',
+        'actions = row["action"] = row.pop("env_action", row["action"])',
+        ROLLOUT + "test_environments_get_the_env_action_and_rows_keep_what_was_drawn",
+    ),
+    Fault(
+        "G6",
+        "flowrl/rollout/evaluate.py",
+        'columns.get("env_action", columns["action"])',
+        'columns["action"]',
+        "tests/rollout/test_evaluate.py::test_environments_get_the_env_action",
+    ),
+    Fault(
+        "B6",
+        SPACES,
+        "np.zeros((num_envs, *shape), dtype)",
+        "np.zeros((num_envs, *shape), np.float32 if dtype == np.uint8 else dtype)",
+        DICTS + "test_dtypes_are_kept",
+    ),
+    Fault(
+        "T2",
+        SPACES,
+        "    if row is other:\n        return what\n",
+        '    if other:\n        return ""\n',
+        ENVS + "test_spaces.py::test_environments_that_reuse_dictionary_and_arrays",
+    ),
+    Fault(
+        "T3",
+        SPACES,
+        "into[only] = given[only]",
+        "into[:] = given[::-1]",
+        ENVS + "test_spaces.py::test_all_modes_give_the_same_sequences",
+    ),
+    Fault(
+        "D5",
+        "flowrl/rollout/fragment.py",
+        "columns[np.arange(self._rows)[:, None] >= self._cursor] = 0",
+        "pass",
+        DICTS + "test_resumes_mid_fragment",
+    ),
+    Fault(
+        "D3",
+        SPACES,
+        "store.map(np.copy).to_dict()",
+        "store.to_dict()",
+        ENVS + "test_spaces.py::test_a_resumed_manager_goes_on_as_if_nothing_happened",
     ),
 ]

@@ -220,7 +220,7 @@ class Batch:
 
     def _beside(self, other: Any) -> list[tuple[Column, Any]]:
         """Each column beside its part of `other`; what is no batch stands beside every column."""
-        if not isinstance(other, Batch | Mapping):
+        if type(other) is not dict and not isinstance(other, (Batch, Mapping)):
             return [(column, other) for column in self._columns.values()]
         if other.keys() != self._columns.keys():
             cols.check_names(self._columns, other, "the batch on the right")

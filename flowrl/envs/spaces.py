@@ -127,11 +127,14 @@ def row_of(values: Any, env_id: int) -> Any:
     return values[env_id]
 
 
-def shares_memory(row: Any, other: Any) -> bool:
-    """Whether writing into one observation may change the other."""
-    if isinstance(row, Mapping):
-        return row is other or any(shares_memory(part, other[key]) for key, part in row.items())
-    return bool(np.may_share_memory(np.asarray(row), np.asarray(other)))
+def shared_memory(row: Any, other: Any, what: str = "observation") -> str:
+    """The part of one observation that writing into the other may change; "" if there is none."""
+    if not isinstance(row, Mapping):
+        return what if np.may_share_memory(np.asarray(row), np.asarray(other)) else ""
+    if row is other:
+        return what
+    parts = (shared_memory(part, other[key], f"{what}[{key!r}]") for key, part in row.items())
+    return next(filter(None, parts), "")
 
 
 def same_form(one: Observations, other: Observations) -> bool:
@@ -149,7 +152,7 @@ def plain_copy(store: Observations) -> Any:
 
 
 def _entries(value: Any, expected: Mapping[str, Any] | Batch, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         keys = ", ".join(map(repr, expected))
         raise SchemaError(f"{what}: got {type(value).__name__}, but its space says a dictionary of {keys}")
     if value.keys() != expected.keys():

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.contract import Episode, Manager, StepResult
-from flowrl.envs.spaces import Observations, checked_row, row_of, shares_memory, write_rows
+from flowrl.envs.spaces import Observations, checked_row, row_of, shared_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -153,10 +153,10 @@ class VectorEnvManager(Manager):
         final = row_of(infos["final_obs"], env_id)
         row = checked_row(final, self._row_shape, f"final_obs of environment {env_id}")
         latest = getattr(self._env.unwrapped, "_env_obs", None)  # SyncVectorEnv keeps references
-        if latest is not None and shares_memory(final, latest[env_id]):
+        if latest is not None and (part := shared_memory(final, latest[env_id])):
             raise SchemaError(
-                f"environment {env_id} reuses its observation's arrays, so its reset has overwritten the last "
-                f"observation: use EnvManager or the NEXT_STEP mode"
+                f"environment {env_id} reuses the memory of its {part}, so its reset may have overwritten the last "
+                f"one: use EnvManager or the NEXT_STEP mode, or let the environment hand out copies"
             )
         return row
 

@@ -254,7 +254,7 @@ def test_a_last_observation_that_was_overwritten_is_not_passed_off_as_true(mode:
     with VectorEnvManager(clock_vector(TABLE, mode, kind=Reused)) as manager:
         manager.launch(0)
         if mode is SAME_STEP:
-            with pytest.raises(SchemaError, match="environment 0 reuses its observation's array"):
+            with pytest.raises(SchemaError, match="environment 0 reuses the memory of its observation,"):
                 collect(manager, 4)
         else:
             for rows in collect(manager, 6):

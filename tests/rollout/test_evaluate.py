@@ -45,6 +45,17 @@ def test_a_policy_acts_in_its_eval_mode() -> None:
     assert len(evaluate(policy, "CartPole-v1", episodes=1, seed=0)) == 1
 
 
+def test_environments_get_the_env_action() -> None:
+    """G6: CartPole takes the one and would refuse the other."""
+
+    def act(obs: np.ndarray, noise: np.ndarray, env_steps: int) -> dict[str, np.ndarray]:
+        return {"action": np.tanh(obs[:, 2]), "env_action": (obs[:, 2] > 0).astype(np.int64)}
+
+    plain = ScriptedPolicy(lambda *args: act(*args)["env_action"])
+    played, expected = (evaluate(policy, "CartPole-v1", episodes=3, seed=0) for policy in (ScriptedPolicy(act), plain))
+    assert played == expected
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [

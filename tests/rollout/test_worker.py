@@ -100,6 +100,22 @@ def test_actions_lead_to_the_observations_beside_them() -> None:
         np.testing.assert_array_equal(batch.next_obs[..., 1], batch.action)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_environments_get_the_env_action_and_rows_keep_what_was_drawn(mode: Any) -> None:
+    """G6, T11: the environment echoes the clipped action; the row has the drawn one, and no column besides."""
+
+    def act(obs: np.ndarray, noise: np.ndarray, env_steps: int) -> dict[str, np.ndarray]:
+        drawn = 10 * obs[:, 2]
+        return {"action": drawn, "env_action": np.clip(drawn, 0, 999).astype(np.int64) - obs[:, 0].astype(np.int64)}
+
+    batch = worker_over(TABLE, mode, ScriptedPolicy(act), kind=EchoEnv).sample(12)
+    np.testing.assert_array_equal(batch.action, 10 * batch.obs[..., 2])
+    np.testing.assert_array_equal(batch.next_obs[..., 1], 999 - batch.env_id)
+    assert "env_action" not in batch
+    episodes = worker_over(TABLE, mode, ScriptedPolicy(act)).sample(episodes=3)
+    assert "env_action" not in episodes
+
+
 def test_rows_know_the_version_that_made_them() -> None:
     """Provenance: policy_version, worker, env_id, episode_id and t of every row."""
     policy = ScriptedPolicy()
