@@ -458,6 +458,9 @@ FAULTS += [
         "mine = {name: self[name] for name in policy_ids if name in self}\n"
         "        return MultiAgentBatch(mine, env_steps=sum(batch.rows for batch in mine.values()))",
         "tests/data/test_multi_agent.py::test_selecting_keeps_the_env_steps",
+    ),
+]
+
 SPACES, DICTS = "flowrl/envs/spaces.py", "tests/rollout/test_dict_observations.py::"
 
 FAULTS += [
