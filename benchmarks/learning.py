@@ -1,0 +1,101 @@
+"""Do the built-in plans learn, and in how many steps and seconds? One run of the command line for each seed.
+
+A seed is solved (S6) when 100 evaluation episodes reach the task's mean return within its budget of env steps, and so
+do 100 more on fresh seeds for the saved policy. Seeds 0 to 4 were looked at while the settings were chosen; 10 to 19
+were not.
+
+    python benchmarks/learning.py [TASK ...] [--seeds 0 1 2 3 4 10 ...] [--keep DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from contextlib import nullcontext
+from math import nan
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from common import print_machine
+
+TUNED, FRESH = range(5), range(10, 20)
+
+
+class Task(NamedTuple):
+    """`flowrl run PLAN --stop-return GOAL --stop-steps BUDGET`, with settings; how many seeds in ten must succeed."""
+
+    plan: str
+    goal: float
+    budget: int
+    settings: tuple[str, ...] = ()
+    of_ten: int = 9
+
+
+#: Settings of PPO for Pendulum-v1.
+PENDULUM = ()
+
+TASKS = {
+    "dqn-cartpole": Task("dqn", 475, 50_000),
+    "a2c-cartpole": Task("a2c", 475, 500_000),
+    "ppo-cartpole": Task("ppo", 475, 100_000),
+    "ppo-pendulum": Task("ppo", -200, 100_000, PENDULUM, of_ten=8),
+}
+
+
+def solve(task: Task, seed: int, out: Path) -> dict[str, object]:
+    """Run the plan with a seed; its summary."""
+    command = [sys.executable, "-m", "flowrl", "run", task.plan, *task.settings]
+    command += ["--stop-return", str(task.goal), "--stop-steps", str(task.budget)]
+    command += ["--seed", str(seed), "--out", str(out), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    if not (out / "summary.json").exists():
+        raise SystemExit(f"seed {seed} ended with exit code {done.returncode}:\n{done.stderr}")
+    summary: dict[str, object] = json.loads((out / "summary.json").read_text())
+    return {**summary, "exit": done.returncode}
+
+
+def report(name: str, task: Task, seeds: list[int], folder: Path) -> bool:
+    """Run the seeds of one task and print a line for each; whether enough of them were solved."""
+    print(f"\n{name}: a return of {task.goal:g} within {task.budget:,} env steps  {' '.join(task.settings)}")
+    print(f"{'seed':>4}  {'return':>7}  {'fresh seeds':>11}  {'env steps':>9}  {'seconds':>7}")
+    solved, steps, seconds = [], [], []
+    for seed in seeds:
+        summary = solve(task, seed, folder / name / f"seed-{seed}")
+        last: dict[str, float] = summary["last"]  # type: ignore[assignment]
+        solved.append(summary["exit"] == 0)
+        steps.append(last["env_steps"])
+        seconds.append(float(summary["seconds"]))  # type: ignore[arg-type]
+        scores = f"{last.get('eval_return', nan):7.1f}  {last.get('confirmed_return', nan):11.1f}"
+        mark = "" if solved[-1] else f"  NOT SOLVED (exit {summary['exit']})"
+        print(f"{seed:>4}  {scores}  {steps[-1]:>9,}  {seconds[-1]:7.1f}{mark}", flush=True)
+    by_seed = dict(zip(seeds, solved))
+    passed = True
+    for what, group in (("looked at while tuning", TUNED), ("fresh", FRESH)):
+        ours = [by_seed[seed] for seed in group if seed in by_seed]
+        if ours:
+            passed &= 10 * sum(ours) >= task.of_ten * len(ours)
+            print(f"solved {sum(ours)} of {len(ours)} seeds that were {what}")
+    print(f"median {np.median(steps):,.0f} env steps, {np.median(seconds):.1f} s")
+    return passed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; all if none is given")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*TUNED, *FRESH])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run directories here")
+    options = parser.parse_args()
+    if unknown := set(options.tasks) - set(TASKS):
+        parser.error(f"no task {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
+    print_machine("numpy", "torch", "gymnasium")
+    with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
+        passed = [report(name, TASKS[name], options.seeds, Path(folder)) for name in options.tasks or TASKS]
+    sys.exit(0 if all(passed) else 1)
+
+
+if __name__ == "__main__":
+    main()
