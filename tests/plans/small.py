@@ -1,0 +1,74 @@
+"""The built-in plans, small enough that a test sees every part of them at work in a few hundred steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowrl import Plan
+from flowrl.config import build_config
+from flowrl.operators.metrics import CLOCK_KEYS
+from flowrl.plan_file import load_plan_file
+from flowrl.rollout import WorkerSet
+
+SMALL: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 3,
+        "batch_size": 8,
+        "learning_starts": 50,
+        "buffer_size": 100,  # wraps during the tests
+        "replay_ratio": 2.0,
+        "target_every": 7,
+        "report_every": 20,
+        "device": "cpu",
+    },
+    "ppo": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "train_batch_size": 20,
+        "minibatch_size": 8,
+        "num_sgd_iter": 2,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
+    "a2c": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "train_batch_size": 20,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
+}
+
+Edit = Callable[[Plan], Plan]
+
+
+def make(name: str, seed: int = 0, edit: Edit = lambda plan: plan, **settings: Any) -> tuple[WorkerSet, Plan]:
+    """A plan and its workers; what its results say of the clock is left out."""
+    plan_file = load_plan_file(name)
+    config = build_config(plan_file.Config, {**SMALL[name], "seed": seed, **settings})
+    workers, plan = plan_file.build(config)
+    return workers, edit(plan).for_each(without_clock)
+
+
+def without_clock(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key not in CLOCK_KEYS}
+
+
+def final(name: str, results: int, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The first results of a run, and its state after them."""
+    workers, plan = make(name, **kwargs)
+    with workers, plan.run(seed=kwargs.get("seed", 0)) as run:
+        return [next(run) for _ in range(results)], run.state_dict()
+
+
+def weights(state: dict[str, Any]) -> Any:
+    """The policy's part of a run's state."""
+    (found,) = [part for name, part in state["resources"].items() if name.endswith("Policy")]
+    return found

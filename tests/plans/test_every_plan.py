@@ -1,0 +1,201 @@
+"""Every built-in plan: exact, resumable, counted, and governed by its configuration."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.paths import paths
+from flowrl.plan_file import builtin_plans, load_plan_file
+from flowrl.testing import check_plan, same
+from tests.plans.small import SMALL, final, make, weights
+
+PLANS = sorted(builtin_plans())
+
+
+def test_none_is_forgotten() -> None:
+    assert sorted(SMALL) == PLANS
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_same_seed_gives_the_same_parameters(name: str) -> None:
+    """D1: bit for bit; another seed gives others."""
+    (first, state), (again, state_again), (_, other) = final(name, 8), final(name, 8), final(name, 8, seed=1)
+    assert same(first, again)
+    assert same(state, state_again)
+    assert not same(weights(state), weights(other))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_resumed_at_random_items_it_equals_the_uninterrupted_run(name: str) -> None:
+    """D3, D5, Q7: mid-fragment, mid-round-robin, before and after learning starts; nothing is shared but the state."""
+    results, end = final(name, 10)
+    workers, plan = make(name)
+    draw = np.random.default_rng(5)
+    with workers, plan.run(seed=0) as run:
+        steps, resumes = 0, 0
+        seen: list[Any] = []
+        for at in sorted(draw.choice(600, 24, replace=False)):
+            while steps < at and len(seen) < 10:
+                item = run.step()
+                seen += [item] if isinstance(item, dict) else []
+                steps += 1
+            if len(seen) >= 10:
+                break
+            state = copy.deepcopy(run.state_dict())
+            assert same(state, run.state_dict())  # D5
+            other_workers, other = make(name)
+            with other_workers, other.run(seed=123) as resumed:
+                resumed.load_state_dict(state)
+                assert same([next(resumed) for _ in range(10 - len(seen))], results[len(seen) :])
+                assert same(resumed.state_dict(), end)
+            resumes += 1
+        assert resumes
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_tap_changes_nothing(name: str) -> None:
+    """D4: neither items nor state, behind any operator."""
+    plain, state = final(name, 6)
+    workers, plan = make(name)
+    workers.close()
+    for where in list(paths(plan).values())[:-1]:
+        seen: list[Any] = []
+        tapped, tapped_state = final(name, 6, edit=lambda plan, where=where, seen=seen: plan.tap(where, seen.append))
+        assert seen
+        assert same(plain, tapped)
+        assert same(state, tapped_state)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_contract_of_plans(name: str) -> None:
+    """D1, D3, D4, D5 at every single step, and a tap behind every operator at once."""
+    check_plan(lambda: make(name)[1], items=4)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_evaluating_changes_nothing_in_training(name: str) -> None:
+    """S3: with and without evaluation, the parameters are the same."""
+    from flowrl.operators import Evaluate
+
+    _, plain = final(name, 6)
+    workers, plan = make(name)
+    with workers, plan.for_each(Evaluate(workers, every=20, episodes=3)).run(seed=0) as run:
+        results = [next(run) for _ in range(6)]
+        assert all("eval_return" in result for result in results[1:])
+        assert same(run.state_dict()["resources"], plain["resources"])
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_global_generators_are_left_alone(name: str) -> None:
+    """D6: flowrl draws from its own generators only."""
+    before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    final(name, 4)
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    assert torch.equal(torch_before, torch.get_rng_state())
+
+
+# Another value of every setting of learning, and the settings beside which it shows.
+MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
+    "dqn": [
+        ({key: value}, {"learning_rate": 0.03, "target_every": 15})  # the networks soon differ in what they prefer
+        for key, value in {
+            "hidden": (8,),
+            "dueling": False,
+            "double": False,
+            "gamma": 0.5,
+            "n_step": 1,
+            "learning_rate": 0.1,
+            "grad_clip": 0.01,
+            "batch_size": 4,
+            "target_every": 2,
+            "tau": 0.5,
+            "fragment_steps": 2,
+            "buffer_size": 60,
+            "learning_starts": 30,
+            "replay_ratio": 1.0,
+            "epsilon_start": 0.1,
+            "epsilon_end": 0.9,
+            "epsilon_steps": 20,
+            "envs_per_worker": 3,
+        }.items()
+    ],
+    "ppo": [
+        *(
+            ({key: value}, {})
+            for key, value in {
+                "hidden": (8,),
+                "fragment_steps": 4,
+                "train_batch_size": 30,
+                "gamma": 0.5,
+                "lam": 0.5,
+                "num_sgd_iter": 3,
+                "minibatch_size": 5,
+                "learning_rate": 0.1,
+                "learning_rate_end": None,
+                "clip": 0.001,
+                "entropy_coef": 0.1,
+                "schedule_steps": 50,
+                "value_coef": 0.1,
+                "value_clip": 1e-4,
+                "standardize": False,
+                "target_kl": 1e-9,
+                "kl_coef": 1.0,
+                "grad_clip": 0.01,
+                "envs_per_worker": 3,
+            }.items()
+        ),
+        ({"clip_end": None}, {"learning_rate": 0.03}),
+        ({"entropy_coef_end": 0.0}, {"entropy_coef": 0.1}),
+        ({"kl_target": 1e-6}, {"kl_coef": 1.0}),
+        ({"squash": True}, {"env": "Pendulum-v1"}),
+        ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
+    ],
+    "a2c": [
+        *(
+            ({key: value}, {})
+            for key, value in {
+                "hidden": (8,),
+                "fragment_steps": 4,
+                "train_batch_size": 30,
+                "gamma": 0.5,
+                "lam": 0.5,
+                "learning_rate": 0.1,
+                "learning_rate_end": None,
+                "entropy_coef": 0.1,
+                "schedule_steps": 50,
+                "value_coef": 0.1,
+                "grad_clip": 0.01,
+                "envs_per_worker": 3,
+            }.items()
+        ),
+        ({"entropy_coef_end": 0.0}, {"entropy_coef": 0.1}),
+        ({"squash": True}, {"env": "Pendulum-v1"}),
+        ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
+    ],
+}
+
+# What every configuration has, and what changes no weights.
+OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
+OTHERS |= {"checkpoint_every", "report_every", "microbatches"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "beside"), [(name, *case) for name, cases in MATTERS.items() for case in cases]
+)
+def test_every_setting_matters(name: str, changed: dict[str, Any], beside: dict[str, Any]) -> None:
+    """What the configuration says reaches the parts: another value gives other weights."""
+    usual, other = final(name, 10, **beside), final(name, 10, **{**beside, **changed})
+    assert not same(weights(usual[1]), weights(other[1]))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_no_setting_is_forgotten(name: str) -> None:
+    import attrs
+
+    known = {field.name for field in attrs.fields(load_plan_file(name).Config)}
+    assert known - OTHERS == {key for changed, _ in MATTERS[name] for key in changed}

@@ -1,0 +1,60 @@
+"""What is PPO's and A2C's own; what every plan must do is in test_every_plan.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.plans.small import final, make, weights
+
+
+@pytest.mark.parametrize(("name", "updates"), [("ppo", 2 * 3), ("a2c", 1)])
+def test_every_unit_is_counted_once(name: str, updates: int) -> None:
+    """F12: 20 env steps a batch; PPO trains on them in 2 epochs of 3 minibatches, A2C in one step."""
+    workers, plan = make(name)
+    with workers, plan.run(seed=0) as run:
+        for _ in range(5):
+            result = next(run)
+        epochs = 2 if name == "ppo" else 1
+        assert run.counters == {"env_steps": 100, "trained": 100 * epochs, "updates": 5 * updates}
+        assert workers.policy.version == 5 * updates
+        assert {"policy_loss", "value_loss", "entropy", "explained_variance"} <= result.keys()
+
+
+def test_the_epochs_end_at_the_target_divergence() -> None:
+    """G5: after the first minibatch that is beyond it."""
+    results, _ = final("ppo", 5, target_kl=1e-9)
+    assert results[-1]["updates"] < 5 * 6
+    results, _ = final("ppo", 5, target_kl=100.0)
+    assert results[-1]["updates"] == 5 * 6
+
+
+def test_microbatches_give_the_step_of_the_whole_batch() -> None:
+    """F13: A2C in four parts of a batch, up to rounding."""
+    _, whole = final("a2c", 5)
+    results, parts = final("a2c", 5, fragment_steps=5, train_batch_size=20, microbatches=2)
+    assert results[-1]["updates"] == 5
+    for name, value in weights(whole)["modules"]["model"].items():
+        torch.testing.assert_close(weights(parts)["modules"]["model"][name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env": "Pendulum-v1"},
+        {"env": "Pendulum-v1", "squash": True},
+        {"env": "tests.spaces_envs:Pictures"},
+        {"env": "tests.spaces_envs:Dictionary"},
+        {"env": "tests.spaces_envs:Choices"},
+        {"env": "tests.spaces_envs:Switches"},
+    ],
+    ids=lambda settings: "-".join(str(value).rpartition(":")[2] for value in settings.values()),
+)
+def test_kinds_of_observations_and_actions(name: str, settings: dict[str, Any]) -> None:
+    """Continuous, squashed, images, dictionaries, several discrete actions, switches."""
+    results, _ = final(name, 3, **settings)
+    assert np.isfinite(results[-1]["loss"])
