@@ -195,7 +195,7 @@ class _Decoder:
             raise TypeError(f"torch has no dtype {node['dtype']!r}")
         tensor = torch.from_numpy(array)
         if node["dtype"] not in _SHARED:
-            tensor = tensor.view(dtype)
+            tensor = tensor.view(dtype) if tensor.numel() else torch.empty(0, dtype=dtype)
         tensor = tensor.reshape(node["shape"])
         if node["device"] != "cpu":
             # Where that device is not here, the tensor's owner moves it where it belongs.
