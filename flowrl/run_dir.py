@@ -101,7 +101,8 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock()
-            (self.path / "summary.json").unlink(missing_ok=True)
+            for left in [self.path / "summary.json", *self.path.glob(".*.tmp"), *self.path.glob("*.part")]:
+                left.unlink(missing_ok=True)  # of the end before, or of a process that was killed
             write(self.path / "config.json", self.config_text)
             write(self.path / "plan.txt", explained + "\n")
             write(self.path / "plan.py", plan_file.text)

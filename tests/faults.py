@@ -382,7 +382,7 @@ FAULTS += [
         "flowrl/session.py",
         "self._policy.read_bytes() if self._policy.exists() else None",
         "None",
-        RESUME + "test_a_run_that_was_killed_goes_on_in_place",
+        RESUME + "test_the_best_policy_is_the_best_until_the_checkpoint",
     ),
     Fault(
         "D5",

@@ -107,6 +107,16 @@ def test_a_run_that_was_killed_goes_on_in_place(run, whole):
     assert [earlier["command"][2] for earlier in about["earlier"]] == ["dqn"]
 
 
+def test_the_best_policy_is_the_best_until_the_checkpoint(run):
+    """D3: an evaluation that came later does not count."""
+    best = checkpoints(run).load(trusted=True)["session"]["policy"]
+    assert best is not None
+    (run / "policy.pt").write_bytes(b"that of a later evaluation")
+    assert flowrl("run", "--resume", run, "--stop-steps", 1100, "--quiet").exit_code == 0
+    assert "eval_return" not in metrics(run)[-1], "none has come since"
+    assert (run / "policy.pt").read_bytes() == best
+
+
 def test_from_any_checkpoint(run, whole):
     """D3: one that is named, and later ones give way."""
     first = checkpoints(run).paths()[0]
