@@ -58,6 +58,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
         _write_manifest(partial, files, about or {})
         _flush_folder(partial)
         if replaced:
+            shutil.rmtree(old, ignore_errors=True)
             os.replace(path, old)
         os.replace(partial, path)
     except BaseException:
@@ -66,8 +67,8 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
         shutil.rmtree(partial, ignore_errors=True)
         raise
     _flush_folder(path.parent)
-    if replaced:
-        shutil.rmtree(old, ignore_errors=True)
+    for left in (old, *_left_by_killed(path, "tmp"), *_left_by_killed(path, "old")):
+        shutil.rmtree(left, ignore_errors=True)
     return path
 
 
@@ -231,6 +232,10 @@ def _write_manifest(folder: Path, parts: Mapping[str, Any], about: Mapping[str, 
         "about": dict(about),
         "parts": dict(parts),
     }
+    try:
+        body = json.loads(json.dumps(body))  # as it will be read: JSON makes strings of all keys
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"about={dict(about)!r} cannot be written to the manifest: {error}") from error
     with _new(folder / _MANIFEST) as file:
         file.write(json.dumps({**body, "sha256": _checksum(body)}, indent=2).encode())
 
@@ -274,7 +279,8 @@ def _flush_folder(path: Path) -> None:
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         what = "is a file" if path.exists() else "is not there"
-        raise CheckpointError(f"{path} {what}: a checkpoint is a folder with a {_MANIFEST}")
+        kept = [f"; a save that was killed left the one before it as {old}" for old in _left_by_killed(path, "old")]
+        raise CheckpointError(f"{path} {what}: a checkpoint is a folder with a {_MANIFEST}{''.join(kept)}")
     try:
         manifest = json.loads((path / _MANIFEST).read_bytes())
     except FileNotFoundError:
@@ -329,6 +335,12 @@ def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -
     finally:
         for each in opened.values():
             each.close()
+
+
+def _left_by_killed(path: Path, suffix: str) -> list[Path]:
+    """What saves at a path have left beside it."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.{suffix}")
+    return [each for each in _entries(path.parent) if pattern.fullmatch(each.name)]
 
 
 def _entries(folder: Path) -> list[Path]:

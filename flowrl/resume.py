@@ -68,7 +68,7 @@ class EarlierRun:
         if not source.is_file():
             log.warning("%s is gone: the plan is the copy in the run directory, %s", source, kept)
             source = kept
-        elif not kept.is_file() or source.read_bytes() != kept.read_bytes():
+        elif not kept.is_file() or source.read_text("utf-8") != kept.read_text("utf-8"):
             raise ConfigError(
                 f"{source} has changed since the run began; to go on with it as it is now: "
                 f"flowrl run {source} --resume {self.path}; as it was: flowrl run {kept} --resume {self.path}"

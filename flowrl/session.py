@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, SupportsInt
 
 import attrs
 
@@ -175,7 +175,7 @@ class Session:
 
     def _steps(self, run: Run) -> int:
         reported = self.last.get("env_steps")
-        return max(run.counters.get("env_steps", 0), reported if isinstance(reported, int) else 0)
+        return max(run.counters.get("env_steps", 0), int(reported) if isinstance(reported, SupportsInt) else 0)
 
     def _next_due(self, run: Run) -> int:
         return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every

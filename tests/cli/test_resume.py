@@ -436,6 +436,13 @@ def test_settings_that_change_no_result_may_change(own, caplog):
     assert json.loads((own / "config.json").read_text())["checkpoint_every"] == 7
 
 
+def test_results_that_somebody_removed_are_missed_but_the_run_goes_on(own, caplog):
+    (own / "metrics.jsonl").unlink()
+    assert flowrl("run", "--resume", "run", "--stop-steps", 80).exit_code == 0
+    assert "metrics.jsonl has 0 results, the checkpoint has seen 3" in caplog.text
+    assert [result["env_steps"] for result in metrics(own)] == [80]
+
+
 def test_other_versions_are_warned_of(own, caplog):
     about = json.loads((own / "run.json").read_text())
     about["versions"]["torch"] = "1.0"

@@ -66,6 +66,41 @@ def test_a_checkpoint_is_replaced_but_nothing_else_is(tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == {"a", "mine"}
 
 
+def test_a_replacement_that_is_killed_between_its_two_renames_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F2: the message says where the one before it is; the next save clears up."""
+    path, real = save_checkpoint(tmp_path / "a", {"x": 1}), os.replace
+    left = tmp_path / ".a.4711.old"
+    real(path, left)
+    with pytest.raises(
+        CheckpointError, match=r"a is not there: .*; a save that was killed left .* as .*/\.a\.4711\.old"
+    ):
+        load_checkpoint(path)
+    assert load_checkpoint(left) == {"x": 1}
+    save_checkpoint(path, {"x": 2})
+    assert list(tmp_path.iterdir()) == [path]
+
+    def fails(*args: Any) -> Any:
+        if str(args[0]).endswith(".tmp"):
+            raise OSError("disk")
+        return real(*args)
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="disk"):
+        save_checkpoint(path, {"x": 3})
+    assert load_checkpoint(path) == {"x": 2}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_manifest_says_what_the_caller_says(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "a", {"x": 1}, {"by steps": {10: 1, 9: 2}, "none": float("nan")})
+    assert verify_checkpoint(path)["about"]["by steps"] == {"10": 1, "9": 2}
+    with pytest.raises(CheckpointError, match="cannot be written to the manifest"):
+        save_checkpoint(tmp_path / "b", {"x": 1}, {"plan": object()})
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_two_checkpoints_of_one_state_are_equal(tmp_path: Path) -> None:
     """D5: byte for byte, but for the time in the manifest."""
     a, b = (save_checkpoint(tmp_path / name, STATE) for name in "ab")

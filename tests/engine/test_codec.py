@@ -158,6 +158,20 @@ def test_any_tree_comes_out_as_it_went_in(tree: Any) -> None:
     assert same(again.arrays, encoded.arrays)
 
 
+def test_a_tensor_of_a_device_that_is_not_here_comes_to_the_cpu() -> None:
+    """As when a policy of a machine with a GPU is looked at on a laptop."""
+    encoded = encode(torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
+    encoded.skeleton["device"] = "xpu:7"
+    assert same(through_files(encoded), torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_tensor_comes_back_to_its_device() -> None:
+    back = through_files(encode(torch.ones(2, device="cuda", dtype=torch.bfloat16)))
+    assert back.device.type == "cuda"
+    assert same(back, torch.ones(2, device="cuda", dtype=torch.bfloat16))
+
+
 def test_plain_data_holds_no_pickle() -> None:
     """Only what nothing else can hold is pickled."""
     for name, tree in TREES.items():

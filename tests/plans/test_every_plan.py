@@ -47,7 +47,7 @@ def test_it_goes_on_from_disk(name: str, after: int, steps: int, tmp_path: Path)
     with workers, plan.run(seed=0) as run:
         assert same(take(run, after), whole[:after])
         for _ in range(steps):
-            assert not isinstance(run.step(), dict), "a result would be lost to this test"
+            after += isinstance(run.step(), dict)
         state = run.state_dict()
         first, second = (save_checkpoint(tmp_path / each, run.state_dict()) for each in "ab")
     assert [path.read_bytes() for path in sorted(first.glob("[0-9]*"))] == [
