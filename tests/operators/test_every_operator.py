@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 
 from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
+from flowrl.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.data import Batch, MultiAgentBatch, ReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.testing import check_operator, check_plan
+from flowrl.testing import check_operator, check_plan, same
 
 
 def workers() -> WorkerSet:
@@ -145,6 +147,31 @@ def test_plans_of_operators_keep_the_contract(name: str) -> None:
     """D1, D3, D4, D5."""
     make, items = PLANS[name]
     check_plan(make, items=items)
+
+
+@pytest.mark.parametrize("name", [*TRANSFORMS, *PLANS])
+def test_operators_continue_from_disk(name: str, tmp_path: Path) -> None:
+    """D3, D5: from the middle, in another run, with fresh resources."""
+
+    def plan() -> Plan:
+        if name in PLANS:
+            return PLANS[name][0]()
+        make, items, verb = TRANSFORMS[name]
+        return from_items(items()).then(make(tmp_path), verb)
+
+    count = PLANS[name][1] if name in PLANS else None
+    with plan().run() as run:
+        items = list(islice(run, count))
+        final = run.state_dict()
+    with plan().run() as run:
+        assert same(list(islice(run, len(items) // 2)), items[: len(items) // 2])
+        state = run.state_dict()
+    loaded = load_checkpoint(save_checkpoint(tmp_path / "checkpoint", state), trusted=True)
+    assert same(loaded, state)
+    with plan().run() as resumed:
+        resumed.load_state_dict(loaded)
+        assert same(list(islice(resumed, None if count is None else count - len(items) // 2)), items[len(items) // 2 :])
+        assert same(resumed.state_dict(), final)
 
 
 def test_none_is_forgotten() -> None:

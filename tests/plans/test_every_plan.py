@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from flowrl.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.paths import paths
 from flowrl.plan_file import builtin_plans, load_plan_file
 from flowrl.testing import check_plan, same
@@ -55,6 +58,30 @@ def test_resumed_at_random_items_it_equals_the_uninterrupted_run(name: str) -> N
                 assert same(resumed.state_dict(), end)
             resumes += 1
         assert resumes
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(("after", "steps"), [(0, 3), (1, 0), (2, 7)])
+def test_it_goes_on_from_disk(name: str, after: int, steps: int, tmp_path: Path) -> None:
+    """D3, D5: from between two results and from between two steps; nothing is shared but the files."""
+    whole, end = final(name, 5)
+    workers, plan = make(name)
+    with workers, plan.run(seed=0) as run:
+        assert same(list(islice(run, after)), whole[:after])
+        for _ in range(steps):
+            after += isinstance(run.step(), dict)
+        state = run.state_dict()
+        first, second = (save_checkpoint(tmp_path / each, run.state_dict()) for each in "ab")
+    parts = [[path.read_bytes() for path in sorted(folder.glob("[0-9]*"))] for folder in (first, second)]
+    assert parts[0]
+    assert parts[0] == parts[1]  # D5
+    loaded = load_checkpoint(first, trusted=True)
+    assert same(loaded, state)
+    workers, plan = make(name)
+    with workers, plan.run(seed=123) as run:
+        run.load_state_dict(loaded)
+        assert same(list(islice(run, 5 - after)), whole[after:])
+        assert same(run.state_dict(), end)
 
 
 @pytest.mark.parametrize("name", PLANS)
