@@ -121,6 +121,17 @@ def cli() -> None:
 @click.option("--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
+@click.option(
+    "--sink",
+    "sinks",
+    metavar="NAME",
+    multiple=True,
+    help="Also write the results as: csv, tensorboard (may be repeated).",
+)
+@click.option(
+    "--seeds", type=_Count(), metavar="N", help="Run N times, with the seeds from --seed on; see OUT/summary.json."
+)
+@click.option("--jobs", type=_Count(), metavar="N", help="How many of --seeds run at a time.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
 @click.pass_context
 def run(
@@ -132,6 +143,9 @@ def run(
     seconds: float | None,
     taps: tuple[str, ...],
     out: str | None,
+    sinks: tuple[str, ...],
+    seeds: int | None,
+    jobs: int | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -144,13 +158,21 @@ def run(
 
     from flowrl.operators.evaluate import save_weights
     from flowrl.progress import Budget
-    from flowrl.run_dir import RunDirectory
+    from flowrl.run_dir import RunDirectory, new_path
     from flowrl.session import Session
 
     plan_file, config = _configured(plan, **options)
     budget = Budget(goal, steps, seconds)
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
-    directory = RunDirectory.choose(plan_file, config, out)
+    if seeds is not None:
+        from flowrl.seeds_run import SeedsRun, given
+
+        folder = new_path(plan_file.name, config.env, f"{config.seed}..{config.seed + seeds - 1}", out)
+        arguments = given(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
+        ctx.exit(SeedsRun(arguments, range(config.seed, config.seed + seeds), folder, jobs or 1, quiet).run())
+    if jobs is not None:
+        raise ConfigError(f"--jobs {jobs} is how many of --seeds run at a time; give --seeds N too")
+    directory = RunDirectory.choose(plan_file, config, out, sinks)
     workers, built = plan_file.build(config)
     try:
         complete = _tapped(_with_end(built, workers, config, budget, directory.path / "policy.pt"), taps)
@@ -173,6 +195,48 @@ def explain(plan: str, **options: Any) -> None:
     workers, built = plan_file.build(config)
     workers.close()
     click.echo(built.explain())
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--episodes", type=_Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
+@click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
+@click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(
+    run: str, episodes: int, seed: int, last: bool, env: str | None, env_args: tuple[str, ...], as_json: bool
+) -> None:
+    """Play the saved policy of the run directory RUN: total return, reward per step, win rate."""
+    import json
+
+    from flowrl.evaluate_run import evaluate_run
+    from flowrl.run_dir import plain
+
+    args = _pairs("--env-arg", env_args)
+    found = evaluate_run(Path(run), episodes=episodes, seed=seed, last=last, env=env, env_args=args)
+    click.echo(json.dumps(plain(found.values()), indent=2) if as_json else "\n".join(found.lines()))
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
+@click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any number of the results.")
+@click.option("--out", metavar="FILE", help="A .png or .svg; otherwise curve.png and curve.svg in the first RUN.")
+def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
+    """Draw learning curves of run directories and folders of them.
+
+    Runs of one plan and configuration are one curve over their seeds: the interquartile mean (the mean of fewer
+    than 4) with a 95 % bootstrap interval, as far as the shortest run goes, and a thin line for each run.
+    """
+    from flowrl.plot import plot
+
+    files, left_out = plot([Path(run) for run in runs], x=x, y=y, out=None if out is None else Path(out))
+    for path in left_out:
+        click.echo(f"left out: {path} has nothing to show yet", err=True)
+    for file in files:
+        click.echo(file)
 
 
 @cli.command(name="list")

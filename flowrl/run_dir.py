@@ -19,6 +19,7 @@ import attrs
 from flowrl.config import Configuration
 from flowrl.errors import ConfigError
 from flowrl.plan_file import PlanFile
+from flowrl.sinks import Sink, check_sinks, open_sinks
 
 
 @attrs.define
@@ -28,37 +29,30 @@ class RunDirectory:
     config.json   the whole resolved configuration; `flowrl run PLAN --config RUN/config.json` runs it again
     run.json      the command, versions, git hash, time
     plan.py       the plan file's text, plan.txt the plan as a tree
-    metrics.jsonl one result a line, as they come
+    metrics.jsonl one result a line, as they come; the sinks' files hold the same
     summary.json  how it ended;  explain_run.txt  where the time went
     """
 
     path: Path
     plan_file: PlanFile
     config_text: str = attrs.field(repr=False)
+    sinks: Sequence[str] = ()
     _metrics: TextIO | None = attrs.field(default=None, init=False, repr=False)
+    _sinks: list[Sink] = attrs.field(factory=list, init=False, repr=False)
 
     @classmethod
-    def choose(cls, plan_file: PlanFile, config: Configuration, out: str | Path | None = None) -> RunDirectory:
+    def choose(
+        cls, plan_file: PlanFile, config: Configuration, out: str | Path | None = None, sinks: Sequence[str] = ()
+    ) -> RunDirectory:
         """`out`, or runs/PLAN-ENV-SEED-YYYYmmdd-HHMMSS with an ordinal if that is there already.
 
         Raises:
-            ConfigError: `out` is a file or a directory that holds something, or the configuration holds what
-                JSON cannot.
+            ConfigError: `out` is a file or a directory that holds something, the configuration holds what
+                JSON cannot, or a sink cannot be opened.
         """
+        check_sinks(sinks)
         text = config_text(config)
-        if out is not None:
-            path = Path(out)
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                what = "is not empty" if path.is_dir() else "is a file"
-                raise ConfigError(f"{path} {what}; a run gets a new directory")
-            return cls(path, plan_file, text)
-        slug = re.sub(r"[^\w.-]+", "_", config.env).strip("._") or "env"
-        base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
-        path, ordinal = base, 1
-        while path.exists():
-            ordinal += 1
-            path = base.with_name(f"{base.name}-{ordinal}")
-        return cls(path, plan_file, text)
+        return cls(new_path(plan_file.name, config.env, str(config.seed), out), plan_file, text, sinks)
 
     def create(self, explained: str, command: Sequence[str]) -> None:
         """Make the directory and write what is known before the run.
@@ -82,22 +76,48 @@ class RunDirectory:
             write(self.path / "plan.txt", explained + "\n")
             write(self.path / "plan.py", plan_file.text)
             self._metrics = (self.path / "metrics.jsonl").open("w", encoding="utf-8")
+            self._sinks = open_sinks(self.sinks, self.path)
         except OSError as error:
             raise ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}") from error
 
     def record(self, result: Mapping[str, Any]) -> None:
-        """Append one result to metrics.jsonl; it is on disk when this returns, also if the run is killed."""
+        """Append one result to metrics.jsonl and the sinks; on disk when this returns, also if the run is killed."""
         assert self._metrics is not None, "create() comes first"
-        self._metrics.write(json.dumps(plain(result), allow_nan=False) + "\n")
+        values = plain(result)
+        self._metrics.write(json.dumps(values, allow_nan=False) + "\n")
         self._metrics.flush()
+        for sink in self._sinks:
+            sink.record(values)
 
     def finish(self, summary: Mapping[str, Any], explained: str = "") -> None:
-        """Write summary.json, and explain_run.txt if there is something to explain; close metrics.jsonl."""
-        if self._metrics is not None:
-            self._metrics.close()
+        """Write summary.json, and explain_run.txt if there is something to explain; close what holds the metrics."""
+        for file in (self._metrics, *self._sinks):
+            if file is not None:
+                file.close()
         if explained:
             write(self.path / "explain_run.txt", explained + "\n")
         write(self.path / "summary.json", json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
+
+
+def new_path(plan: str, env: str, seed: str, out: str | Path | None = None) -> Path:
+    """`out` if it is empty or not there, or runs/PLAN-ENV-SEED-YYYYmmdd-HHMMSS with an ordinal if that is there.
+
+    Raises:
+        ConfigError: `out` is a file or a directory that holds something.
+    """
+    if out is not None:
+        path = Path(out)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = "is not empty" if path.is_dir() else "is a file"
+            raise ConfigError(f"{path} {what}; a run gets a new directory")
+        return path
+    slug = re.sub(r"[^\w.-]+", "_", env).strip("._") or "env"
+    base = Path("runs") / f"{plan}-{slug}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    path, ordinal = base, 1
+    while path.exists():
+        ordinal += 1
+        path = base.with_name(f"{base.name}-{ordinal}")
+    return path
 
 
 def config_text(config: Configuration) -> str:
