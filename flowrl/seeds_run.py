@@ -94,8 +94,8 @@ class SeedsRun:
             summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             summary = {}
-        outcome = summary.get("outcome")
-        if EXIT_CODES.get(outcome) != code:
+        outcome = summary.get("outcome", "")
+        if EXIT_CODES.get(outcome, BAD_INPUT) != code:  # it says nothing, or the process ended otherwise after it
             outcome = "interrupted" if code in (None, EXIT_CODES["interrupted"]) else "failed"
         ended = {"seed": seed, "outcome": outcome, "exit_code": code, "seconds": summary.get("seconds")}
         results = read_results(directory) if (directory / "metrics.jsonl").exists() else []
@@ -199,7 +199,13 @@ def middle(values: Sequence[float | None]) -> dict[str, Any] | None:
         return None
     low, high = interval([known], confidence=CONFIDENCE) or (None, None)
     name = "iqm" if len(known) >= FEWEST_TRIMMED else "mean"
-    return {"runs": len(known), name: interquartile_mean(known), "low": low, "high": high, "confidence": CONFIDENCE}
+    return {
+        "runs": len(known),
+        name: float(interquartile_mean(known)),
+        "low": low,
+        "high": high,
+        "confidence": CONFIDENCE,
+    }
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:

@@ -52,7 +52,7 @@ def interval(
     Source: Agarwal et al. 2021, section 4.1.
 
     >>> low, high = interval([[1.0, 2.0, 3.0, 4.0, 5.0]])
-    >>> 1 < low < 3 < high < 5
+    >>> bool(1 < low < 3 < high < 5)
     True
     """
     from scipy.stats import bootstrap
