@@ -153,7 +153,9 @@ class Children:
 
     def __enter__(self) -> Children:
         if threading.current_thread() is threading.main_thread():  # no other one may set handlers
-            self._previous = {number: signal.signal(number, self._handle) for number in self._signals}
+            # A hangup that is ignored, as nohup has it, stays ignored.
+            heard = [n for n in self._signals if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._handle) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:

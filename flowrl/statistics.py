@@ -46,6 +46,8 @@ def interval(
         seed: Of the resampling, which draws from no other generator.
         resamples: How many.
 
+    Of few runs it is too narrow, since no resample goes beyond them; 2 runs have 3 different means.
+
     Returns: the lower and the upper bound, numbers or `[points]` each; None where a task has a single run, of
     which nothing is known about the spread.
 

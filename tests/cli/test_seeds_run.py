@@ -86,32 +86,27 @@ def test_each_seed_is_the_run_that_it_would_be_alone(
     assert done.stdout.splitlines()[-1] == "in out"
 
 
-def test_one_after_another_each_is_shown_as_it_runs(folder: Path) -> None:
-    arguments = command("run", "tiny.py", "--seeds", 2, "--out", "out")
+def test_one_at_a_time_is_shown_as_it_runs(folder: Path) -> None:
+    arguments = command("run", "tiny.py", "--seed", 7, "--seeds", 1, "--out", "out")
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "seed 0 (1 of 2)"
-    assert lines[1] == "10 steps  return 1.0"
-    assert lines.index("seed 1 (2 of 2)") == lines.index("10 steps  return 11.0") - 1
-    assert "training return: mean 9.0, 95 % interval [4.0, 14.0] (2 runs)" in lines
-
-
-def test_quiet_shows_the_end_of_all_and_nothing_else(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    done = flowrl("run", "tiny.py", "--seeds", 1, "--quiet")
-    assert done.exit_code == 0, done.output
-    assert capfd.readouterr().out == ""
-    assert done.stdout.splitlines()[0].split() == ["seed", "outcome", "env", "steps", "eval", "return", "seconds"]
-    (out,) = (folder / "runs").iterdir()
-    assert out.name.startswith("tiny-CartPole-v1-0..0-")
-    assert done.stdout.splitlines()[-1] == f"in runs/{out.name}"
+    assert lines[:2] == ["seed 7 (1 of 1)", "10 steps  return 71.0"]
+    assert "training return: mean 74.0 (1 run)" in lines
 
 
 def test_a_seed_that_fails_leaves_the_others_alone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    done = flowrl("run", "fails.py", "--seed", 1, "--seeds", 2, "--out", "out", "--quiet")
+    """Quiet, it shows why one failed and how all ended, and nothing else."""
+    done = flowrl("run", "fails.py", "--seed", 1, "--seeds", 2, "--jobs", 2, "--quiet")
     assert done.exit_code == 1
-    assert "an unlucky seed" in capfd.readouterr().err
-    summary = summary_of(folder / "out")
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "an unlucky seed" in shown.err
+    assert done.stdout.splitlines()[0].split() == ["seed", "outcome", "env", "steps", "eval", "return", "seconds"]
+    (out,) = (folder / "runs").iterdir()
+    assert out.name.startswith("fails-CartPole-v1-1..2-")
+    assert done.stdout.splitlines()[-1] == f"in runs/{out.name}"
+    summary = summary_of(out)
     assert [seed["outcome"] for seed in summary["seeds"]] == ["failed", "done"]
     assert summary["outcome"] == "failed"
     assert summary["episode_return"] == {"runs": 1, "mean": 24.0, "low": None, "high": None, "confidence": 0.95}
