@@ -121,18 +121,10 @@ def cli() -> None:
 @click.option("--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
-@click.option(
-    "--sink",
-    "sinks",
-    metavar="NAME",
-    multiple=True,
-    help="Also write the results as: csv, tensorboard (may be repeated).",
-)
-@click.option(
-    "--seeds", type=_Count(), metavar="N", help="Run N times, with the seeds from --seed on; see OUT/summary.json."
-)
-@click.option("--jobs", type=_Count(), metavar="N", help="How many of --seeds run at a time.")
+@click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
+@click.option("--seeds", type=_Count(), metavar="N", help="Run N times, with seeds from --seed on.")
+@click.option("--jobs", type=_Count(), metavar="N", help="How many of --seeds run at a time.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -144,9 +136,9 @@ def run(
     taps: tuple[str, ...],
     out: str | None,
     sinks: tuple[str, ...],
+    quiet: bool,
     seeds: int | None,
     jobs: int | None,
-    quiet: bool,
     **options: Any,
 ) -> None:
     """Run PLAN, the name of a built-in plan or a file.
@@ -158,21 +150,21 @@ def run(
 
     from flowrl.operators.evaluate import save_weights
     from flowrl.progress import Budget
-    from flowrl.run_dir import RunDirectory, new_path
+    from flowrl.run_dir import RunDirectory
     from flowrl.session import Session
 
     plan_file, config = _configured(plan, **options)
     budget = Budget(goal, steps, seconds)
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
+    directory = RunDirectory.choose(plan_file, config, out, sinks)
     if seeds is not None:
         from flowrl.seeds_run import SeedsRun, given
 
-        folder = new_path(plan_file.name, config.env, f"{config.seed}..{config.seed + seeds - 1}", out)
         arguments = given(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
-        ctx.exit(SeedsRun(arguments, range(config.seed, config.seed + seeds), folder, jobs or 1, quiet).run())
+        each = range(config.seed, config.seed + seeds)
+        ctx.exit(SeedsRun(arguments, each, directory.path, jobs or 1, quiet).run())
     if jobs is not None:
         raise ConfigError(f"--jobs {jobs} is how many of --seeds run at a time; give --seeds N too")
-    directory = RunDirectory.choose(plan_file, config, out, sinks)
     workers, built = plan_file.build(config)
     try:
         complete = _tapped(_with_end(built, workers, config, budget, directory.path / "policy.pt"), taps)

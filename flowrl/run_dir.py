@@ -52,7 +52,19 @@ class RunDirectory:
         """
         check_sinks(sinks)
         text = config_text(config)
-        return cls(new_path(plan_file.name, config.env, str(config.seed), out), plan_file, text, sinks)
+        if out is not None:
+            path = Path(out)
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                what = "is not empty" if path.is_dir() else "is a file"
+                raise ConfigError(f"{path} {what}; a run gets a new directory")
+            return cls(path, plan_file, text, sinks)
+        slug = re.sub(r"[^\w.-]+", "_", config.env).strip("._") or "env"
+        base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+        path, ordinal = base, 1
+        while path.exists():
+            ordinal += 1
+            path = base.with_name(f"{base.name}-{ordinal}")
+        return cls(path, plan_file, text, sinks)
 
     def create(self, explained: str, command: Sequence[str]) -> None:
         """Make the directory and write what is known before the run.
@@ -97,27 +109,6 @@ class RunDirectory:
         if explained:
             write(self.path / "explain_run.txt", explained + "\n")
         write(self.path / "summary.json", json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
-
-
-def new_path(plan: str, env: str, seed: str, out: str | Path | None = None) -> Path:
-    """`out` if it is empty or not there, or runs/PLAN-ENV-SEED-YYYYmmdd-HHMMSS with an ordinal if that is there.
-
-    Raises:
-        ConfigError: `out` is a file or a directory that holds something.
-    """
-    if out is not None:
-        path = Path(out)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            what = "is not empty" if path.is_dir() else "is a file"
-            raise ConfigError(f"{path} {what}; a run gets a new directory")
-        return path
-    slug = re.sub(r"[^\w.-]+", "_", env).strip("._") or "env"
-    base = Path("runs") / f"{plan}-{slug}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
-    path, ordinal = base, 1
-    while path.exists():
-        ordinal += 1
-        path = base.with_name(f"{base.name}-{ordinal}")
-    return path
 
 
 def config_text(config: Configuration) -> str:

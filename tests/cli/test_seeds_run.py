@@ -104,7 +104,7 @@ def test_a_seed_that_fails_leaves_the_others_alone(folder: Path, capfd: pytest.C
     assert "an unlucky seed" in shown.err
     assert done.stdout.splitlines()[0].split() == ["seed", "outcome", "env", "steps", "eval", "return", "seconds"]
     (out,) = (folder / "runs").iterdir()
-    assert out.name.startswith("fails-CartPole-v1-1..2-")
+    assert out.name.startswith("fails-CartPole-v1-1-")
     assert done.stdout.splitlines()[-1] == f"in runs/{out.name}"
     summary = summary_of(out)
     assert [seed["outcome"] for seed in summary["seeds"]] == ["failed", "done"]
@@ -127,6 +127,7 @@ def test_bad_input_is_said_before_any_seed_runs(folder: Path) -> None:
     (folder / "full" / "x").write_text("x")
     for arguments, message in [
         (("--seeds", 3, "--set", "rat=1"), "unknown configuration key 'rat'"),
+        (("--seeds", 3, "--sink", "cvs"), "no sink 'cvs'; did you mean 'csv'?"),
         (("--seeds", 3, "--out", "full"), "full is not empty"),
         (("--seeds", 0), "'0' is not a whole number of at least 1"),
         (("--jobs", 2), "give --seeds N too"),
