@@ -31,7 +31,7 @@ class CsvSink:
     """
 
     def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
-        self.path = folder / "metrics.csv"
+        self.path = folder / FILES["csv"]
         self.columns = list(dict.fromkeys(key for result in kept for key in result))
         self._file = self._written([_cells(result) for result in kept])
 
@@ -78,7 +78,7 @@ class TensorBoardSink:
 
         self.results = len(kept)
         steps = [_step(result, index) for index, result in enumerate(kept)]
-        ordinal = len(list(folder.glob("events.out.tfevents.*")))
+        ordinal = len(list(folder.glob(FILES["tensorboard"])))
         # From this step on all is forgotten, and what is kept of it written again: steps are no unique names.
         again = steps[-1] if steps and ordinal else 0
         # Not EventFileWriter, which has a thread and names its files by second, host and process, not in their order.
@@ -111,8 +111,9 @@ class TensorBoardSink:
         self._file.write(Event(wall_time=time.time(), step=step, **what).SerializeToString())
 
 
-#: The sinks by name.
+#: The sinks by name, and by which files in a run directory each is known.
 SINKS: dict[str, Callable[[Path, Sequence[Result]], Sink]] = {"csv": CsvSink, "tensorboard": TensorBoardSink}
+FILES = {"csv": "metrics.csv", "tensorboard": "events.out.tfevents.*"}
 
 
 def check_sinks(names: Sequence[str]) -> None:
@@ -126,6 +127,11 @@ def check_sinks(names: Sequence[str]) -> None:
             raise ConfigError(f"no sink {name!r}; {did_you_mean(name, SINKS)}")
     if "tensorboard" in names and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("the sink 'tensorboard' needs a package: pip install 'flowrl-engine[viz]'")
+
+
+def sinks_in(folder: Path) -> list[str]:
+    """The sinks that a run directory has; a run that goes on there must not leave them behind."""
+    return [name for name, files in FILES.items() if any(folder.glob(files))]
 
 
 def open_sinks(names: Sequence[str], folder: Path, kept: Sequence[Result] = ()) -> list[Sink]:

@@ -13,7 +13,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from flowrl.errors import ConfigError
-from flowrl.sinks import check_sinks, open_sinks
+from flowrl.sinks import check_sinks, open_sinks, sinks_in
 from tests.tiny_plan import TINY, flowrl, results_of
 
 
@@ -78,6 +78,7 @@ def test_each_result_is_on_disk_when_it_is_recorded(tmp_path: Path) -> None:
     """Of a run that is killed, nothing is lost."""
     sinks = open_sinks(["csv", "tensorboard", "csv"], tmp_path)
     assert len(sinks) == 2, "each sink once"
+    assert sinks_in(tmp_path) == ["csv", "tensorboard"]
     for n in (1, 2):
         for sink in sinks:
             sink.record({"env_steps": n, "x": n})
@@ -110,6 +111,7 @@ def test_a_run_that_goes_on_cuts_them_back_to_the_results_it_keeps(tmp_path: Pat
 
 def test_a_sink_may_begin_with_a_run_that_goes_on(tmp_path: Path) -> None:
     kept = [result(10, 1.0), result(20, 2.0)]
+    assert sinks_in(tmp_path) == []
     for sink in open_sinks(["csv", "tensorboard"], tmp_path, kept):
         sink.record(result(30, 3.0))
         sink.close()
