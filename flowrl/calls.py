@@ -220,14 +220,14 @@ class Gather(Stage):
         own["@workers"] = [future.result() for future in futures]
         return saved
 
-    def differences(self, entry: Mapping[str, Any]) -> list[str]:
-        """What keeps a saved state from being that of these workers, in words."""
+    def differs(self, entry: Mapping[str, Any]) -> str:
+        """What keeps a saved state from being that of these workers, in words; nothing if it is."""
         ours, theirs = len(self.workers.members), len(entry.get("@workers", ()))
-        return [f"{self.link.path} has {ours} workers, and {theirs} in it"] if ours != theirs else []
+        return f"{self.link.path} has {ours} workers, and {theirs} in it" if ours != theirs else ""
 
     def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
         super().load(saved)
-        states = saved[self.link.path]["@workers"]
+        states = saved.get(self.link.path, {}).get("@workers", [])
         futures = [
             worker.submit("load_plan", self.link.path, copy.deepcopy(state))
             for worker, state in zip(self.workers.members, states)

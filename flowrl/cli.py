@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flowrl.plan import Plan
     from flowrl.plan_file import PlanFile
     from flowrl.progress import Budget
+    from flowrl.resume import EarlierRun
     from flowrl.rollout import WorkerSet
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -28,7 +29,6 @@ EVAL_EVERY = 2_500
 
 #: What the commands that build a plan take: they override the configuration of the plan.
 PLAN_OPTIONS = (
-    click.argument("plan"),
     click.option("--env", metavar="ENV", help="Environment: a gymnasium id or module:factory."),
     click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it."),
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any key of the plan's Config."),
@@ -113,6 +113,7 @@ def cli() -> None:
 
 
 @cli.command()
+@click.argument("plan", required=False)
 @_plan_options
 @click.option(
     "--stop-return", "goal", type=_Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
@@ -122,6 +123,7 @@ def cli() -> None:
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
 @click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
+@click.option("--resume", metavar="RUN", help="Go on with a run, or from RUN/checkpoints/STEP; PLAN is then its own.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
 @click.option("--seeds", type=_Count(), metavar="N", help="Run N times, with seeds from --seed on.")
 @click.option("--jobs", type=_Count(), metavar="N", help="How many of --seeds run at a time.")
@@ -129,37 +131,57 @@ def cli() -> None:
 def run(
     ctx: click.Context,
     /,
-    plan: str,
+    plan: str | None,
     goal: float | None,
     steps: int | None,
     seconds: float | None,
     taps: tuple[str, ...],
     out: str | None,
+    resume: str | None,
     sinks: tuple[str, ...],
     quiet: bool,
     seeds: int | None,
     jobs: int | None,
     **options: Any,
 ) -> None:
-    """Run PLAN, the name of a built-in plan or a file.
+    """Run PLAN, the name of a built-in plan or a file, or go on with a run.
+
+    A resumed run keeps its plan, settings and --stop options, and goes on bit for bit in its directory. The --stop
+    options may be given anew; so may settings that change no result (eval_every, eval_episodes, checkpoint_every).
 
     Ends with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
     budget ended before the goal, and 130 after Ctrl-C.
     """
     import attrs
 
+    from flowrl.config import build_config
     from flowrl.operators.evaluate import save_weights
+    from flowrl.plan_file import load_plan_file
     from flowrl.progress import Budget
-    from flowrl.run_dir import RunDirectory
-    from flowrl.session import Session
+    from flowrl.run_dir import RunDirectory, config_text
+    from flowrl.session import CHECKPOINT_EVERY, Session
+    from flowrl.sinks import check_sinks, sinks_in
 
-    plan_file, config = _configured(plan, **options)
     budget = Budget(goal, steps, seconds)
+    earlier = _earlier(plan, resume, out)
+    if earlier is None:
+        assert plan is not None
+        plan_file, config = _configured(load_plan_file(plan), {}, **options)
+    else:
+        plan_file, config = _configured(earlier.plan_file(plan), earlier.values, **options)
+        earlier.check(config, build_config(plan_file.Config, earlier.values))
+        budget = earlier.budget(budget)
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
-    directory = RunDirectory.choose(plan_file, config, out, sinks)
+    if earlier is None:
+        directory = RunDirectory.choose(plan_file, config, out, sinks)
+    else:
+        check_sinks(sinks)
+        directory = RunDirectory(earlier.path, plan_file, config_text(config), [*sinks_in(earlier.path), *sinks])
     if seeds is not None:
         from flowrl.seeds_run import SeedsRun, given
 
+        if earlier is not None:
+            raise ConfigError("--seeds begins new runs, --resume goes on with one: give one of them")
         arguments = given(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
         each = range(config.seed, config.seed + seeds)
         ctx.exit(SeedsRun(arguments, each, directory.path, jobs or 1, quiet).run())
@@ -167,23 +189,30 @@ def run(
         raise ConfigError(f"--jobs {jobs} is how many of --seeds run at a time; give --seeds N too")
     workers, built = plan_file.build(config)
     try:
+        if earlier is not None:
+            directory.lock()
         complete = _tapped(_with_end(built, workers, config, budget, directory.path / "policy.pt"), taps)
         title = f"{plan_file.name} {config.env} seed {config.seed}"
         # A policy without weights, a scripted one, has nothing to save.
         save = partial(save_weights, workers.policy) if hasattr(workers.policy, "weights") else None
-        code = Session(complete, config.seed, title, directory, budget, save).run(
+        every = config.checkpoint_every or config.eval_every or CHECKPOINT_EVERY
+        code = Session(complete, config.seed, title, directory, budget, save, every, earlier).run(
             ctx.meta["flowrl.command"], quiet=quiet
         )
     finally:
         workers.close()
+        directory.close()
     ctx.exit(code)
 
 
 @cli.command()
+@click.argument("plan")
 @_plan_options
 def explain(plan: str, **options: Any) -> None:
     """Show PLAN as a tree, without running it."""
-    plan_file, config = _configured(plan, **options)
+    from flowrl.plan_file import load_plan_file
+
+    plan_file, config = _configured(load_plan_file(plan), {}, **options)
     workers, built = plan_file.build(config)
     workers.close()
     click.echo(built.explain())
@@ -242,15 +271,31 @@ def list_plans() -> None:
         click.echo(f"{name:<{width}}  {doc}")
 
 
-def _configured(
-    plan: str, settings: tuple[str, ...], env_args: tuple[str, ...], config_file: str | None, **options: Any
-) -> tuple[PlanFile, Configuration]:
-    """The plan file, and its configuration: defaults, then the file, then --set, then the options."""
-    from flowrl.config import build_config, load_config_file
-    from flowrl.plan_file import load_plan_file
+def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRun | None:
+    """The run to go on with, None for a new one."""
+    if resume is None:
+        if plan is None:
+            raise click.UsageError("Missing argument 'PLAN', or --resume RUN.")
+        return None
+    from flowrl.resume import EarlierRun
 
-    plan_file = load_plan_file(plan)
-    base = {} if config_file is None else load_config_file(Path(config_file))
+    if out is not None:
+        raise ConfigError(f"--out {out}: a resumed run goes on in its own directory, {resume}")
+    return EarlierRun.find(resume)
+
+
+def _configured(
+    plan_file: PlanFile,
+    saved: dict[str, Any],
+    settings: tuple[str, ...],
+    env_args: tuple[str, ...],
+    config_file: str | None,
+    **options: Any,
+) -> tuple[PlanFile, Configuration]:
+    """A plan file with its configuration: defaults, what an earlier run had, then the file, --set, the options."""
+    from flowrl.config import build_config, load_config_file
+
+    base = saved if config_file is None else {**saved, **load_config_file(Path(config_file))}
     chosen = _pairs("--set", settings)
     direct = {key: value for key, value in options.items() if value is not None}
     if env_args:

@@ -66,6 +66,8 @@ class Configuration:
     eval_episodes: int = attrs.field(default=100, validator=validators.ge(1))
     #: Env steps between two evaluations; None: 1/20 of the budget.
     eval_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
+    #: Env steps between two checkpoints; None: as between evaluations, 10 000 where there are none.
+    checkpoint_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
 
     def __getitem__(self, key: str) -> Any:
         names = [field.name for field in attrs.fields(type(self))]

@@ -6,6 +6,7 @@ import copy
 import queue
 import threading
 from collections import deque
+from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -93,6 +94,18 @@ class Ledger:
         self.merge(state["counters"], copy.deepcopy(state["records"]))
 
 
+@attrs.define
+class Stopwatch:
+    """Seconds that a run has been open, those before a resume among them."""
+
+    earlier: float = 0.0
+    _opened: float = attrs.field(factory=clock, init=False)
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier + clock() - self._opened
+
+
 @attrs.define(slots=False, eq=False)
 class Context:
     """An operator's view of its run. Alone, outside a run, an operator has a small one of its own.
@@ -105,6 +118,7 @@ class Context:
     ledger: Ledger = attrs.field(factory=Ledger)
     seeds: SeedTree = attrs.field(factory=SeedTree)
     bell: Bell = attrs.field(factory=Bell)
+    watch: Stopwatch = attrs.field(factory=Stopwatch)
     worker: Any = None
 
     def at(self, path: str) -> Context:

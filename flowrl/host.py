@@ -41,7 +41,7 @@ class PlanHost:
         return self._parts[key].state_dict()
 
     def load_plan(self, key: str, state: dict[str, Any]) -> None:
-        self._parts[key].load_state_dict(state)
+        self._parts[key].load_state_dict(state, partial=True)  # the run has compared it with the whole plan
 
     def close_plan(self, key: str) -> None:
         """Close the part; closing one that is not open does nothing."""

@@ -82,15 +82,16 @@ def operator_state(op: Any) -> dict[str, Any]:
     return {name: copy.deepcopy(getattr(op, name)) for name in _fields(op, "state")}
 
 
-def has_state(op: Any) -> bool:
-    """Does a checkpoint hold something of this operator?"""
-    return bool(_fields(op, "state"))
+def state_fields(op: Any) -> list[str]:
+    """The names of the fields of an operator that a checkpoint holds."""
+    return _fields(op, "state")
 
 
 def load_operator_state(op: Any, saved: Mapping[str, Any]) -> None:
-    """Put saved state fields back."""
+    """Put saved state fields back; those that were not saved stay as they are."""
     for name in _fields(op, "state"):
-        setattr(op, name, copy.deepcopy(saved[name]))
+        if name in saved:
+            setattr(op, name, copy.deepcopy(saved[name]))
 
 
 def resources(op: Any) -> Iterator[Any]:

@@ -56,13 +56,16 @@ def say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def progress(title: str, budget: Budget, *, quiet: bool = False) -> Progress:
-    """The display that suits standard output; rich is imported for a terminal only."""
+def progress(title: str, budget: Budget, *, quiet: bool = False, earlier: float = 0.0) -> Progress:
+    """The display that suits standard output; rich is imported for a terminal only.
+
+    `earlier` are the seconds that a run had taken before it was resumed.
+    """
     if quiet:
         return Quiet()
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        return Live(title, budget)
-    return Lines(budget)
+        return Live(title, budget, earlier)
+    return Lines(budget, started=clock() - earlier)
 
 
 class Quiet:
@@ -92,7 +95,7 @@ class Lines:
     budget: Budget
     say: Callable[[str], None] = attrs.field(factory=lambda: say)
     _next: int = attrs.field(default=0, init=False)
-    _started: float = attrs.field(factory=clock, init=False)
+    _started: float = attrs.field(factory=clock)
 
     def report(self, result: Result) -> None:
         share = self.budget.share(_number(result, "env_steps"), clock() - self._started)
@@ -114,12 +117,12 @@ class Lines:
 class Live:
     """Two lines that are drawn anew as results come, and above them a line for every evaluation."""
 
-    def __init__(self, title: str, budget: Budget) -> None:
+    def __init__(self, title: str, budget: Budget, earlier: float = 0.0) -> None:
         from rich.console import Console
         from rich.live import Live as RichLive
 
         self.title, self.budget = title, budget
-        self.started = clock()
+        self.started = clock() - earlier
         self.result: Result = {}
         self.evaluation: Result = {}
         self.console = Console(highlight=False)

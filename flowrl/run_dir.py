@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import platform
@@ -18,8 +19,10 @@ import attrs
 
 from flowrl.config import Configuration
 from flowrl.errors import ConfigError
-from flowrl.plan_file import PlanFile
+from flowrl.plan_file import BUILTIN, PlanFile
 from flowrl.sinks import Sink, check_sinks, open_sinks
+
+log = logging.getLogger("flowrl")
 
 
 @attrs.define
@@ -30,7 +33,10 @@ class RunDirectory:
     run.json      the command, versions, git hash, time
     plan.py       the plan file's text, plan.txt the plan as a tree
     metrics.jsonl one result a line, as they come; the sinks' files hold the same
+    checkpoints/  the newest states of the run, from which it can go on
     summary.json  how it ended;  explain_run.txt  where the time went
+
+    While a process writes to it, no other one may.
     """
 
     path: Path
@@ -39,6 +45,7 @@ class RunDirectory:
     sinks: Sequence[str] = ()
     _metrics: TextIO | None = attrs.field(default=None, init=False, repr=False)
     _sinks: list[Sink] = attrs.field(factory=list, init=False, repr=False)
+    _lock: int | None = attrs.field(default=None, init=False, repr=False)
 
     @classmethod
     def choose(
@@ -56,7 +63,8 @@ class RunDirectory:
             path = Path(out)
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 what = "is not empty" if path.is_dir() else "is a file"
-                raise ConfigError(f"{path} {what}; a run gets a new directory")
+                hint = f", or goes on with --resume {path}" if (path / "run.json").is_file() else ""
+                raise ConfigError(f"{path} {what}; a run gets a new directory{hint}")
             return cls(path, plan_file, text, sinks)
         slug = re.sub(r"[^\w.-]+", "_", config.env).strip("._") or "env"
         base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -66,31 +74,89 @@ class RunDirectory:
             path = base.with_name(f"{base.name}-{ordinal}")
         return cls(path, plan_file, text, sinks)
 
-    def create(self, explained: str, command: Sequence[str]) -> None:
+    def create(
+        self,
+        explained: str,
+        command: Sequence[str],
+        stop: Mapping[str, Any] | None = None,
+        *,
+        earlier: Mapping[str, Any] | None = None,
+        results: int = 0,
+    ) -> None:
         """Make the directory and write what is known before the run.
 
+        `stop` is what ends the run. For a run that goes on, `earlier` is its run.json, and metrics.jsonl is cut back
+        to the first `results` lines.
+
         Raises:
-            ConfigError: it cannot be made.
+            ConfigError: it cannot be made, or another process writes to it.
         """
         plan_file = self.plan_file
         about = {
             "plan": plan_file.name,
             "path": str(plan_file.path),
+            "builtin": plan_file.path.parent == BUILTIN.resolve(),
             "command": list(command),
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "stop": dict(stop or {}),
             "versions": versions(),
             "git": git_state(plan_file.path.parent),
         }
+        if earlier is not None:
+            about["earlier"] = [*earlier.get("earlier", ()), {k: v for k, v in earlier.items() if k != "earlier"}]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self.lock()
+            (self.path / "summary.json").unlink(missing_ok=True)
             write(self.path / "config.json", self.config_text)
-            write(self.path / "run.json", json.dumps(about, indent=2) + "\n")
             write(self.path / "plan.txt", explained + "\n")
             write(self.path / "plan.py", plan_file.text)
-            self._metrics = (self.path / "metrics.jsonl").open("w", encoding="utf-8")
-            self._sinks = open_sinks(self.sinks, self.path)
+            kept = self._first_lines(results)
+            write(self.path / "metrics.jsonl", "".join(kept))
+            self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+            self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in kept])
+            write(self.path / "run.json", json.dumps(about, indent=2) + "\n")  # last: with it, it is a run
         except OSError as error:
             raise ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}") from error
+
+    def lock(self) -> None:
+        """Keep other processes from writing to the directory until `close`, where the system has such locks.
+
+        Raises:
+            ConfigError: another process does already.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            return
+        if self._lock is None:
+            self._lock = os.open(self.path, os.O_RDONLY)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.close()
+                raise ConfigError(f"{self.path} is in use: another process runs there; end that one first") from None
+            except OSError:
+                pass  # a file system without locks
+
+    def close(self) -> None:
+        """Let others write to the directory. A second call does nothing."""
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _first_lines(self, count: int) -> list[str]:
+        if not count:
+            return []
+        try:
+            lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:count]
+        except FileNotFoundError:
+            lines = []
+        if len(lines) < count:
+            log.warning("%s has %d results, the checkpoint has seen %d", self.path / "metrics.jsonl", len(lines), count)
+        return lines
 
     def record(self, result: Mapping[str, Any]) -> None:
         """Append one result to metrics.jsonl and the sinks; on disk when this returns, also if the run is killed."""
@@ -100,6 +166,11 @@ class RunDirectory:
         self._metrics.flush()
         for sink in self._sinks:
             sink.record(values)
+
+    def flush(self) -> None:
+        """Have what was recorded on the disk, also if the machine dies."""
+        assert self._metrics is not None, "create() comes first"
+        os.fsync(self._metrics.fileno())
 
     def finish(self, summary: Mapping[str, Any], explained: str = "") -> None:
         """Write summary.json, and explain_run.txt if there is something to explain; close what holds the metrics."""
@@ -147,8 +218,13 @@ def plain(value: Any) -> Any:
 
 def write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_bytes(content)
     os.replace(partial, path)
 
 

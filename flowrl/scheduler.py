@@ -12,7 +12,8 @@ from flowrl.calls import Gather
 from flowrl.context import Context
 from flowrl.errors import CheckpointError, Deadlock, PlanError, Stalled, did_you_mean
 from flowrl.link import Link
-from flowrl.operator import fresh, has_state, resources
+from flowrl.mapped import LeftOut, compare
+from flowrl.operator import fresh, resources
 from flowrl.paths import WIRING, graph, matches, paths
 from flowrl.seeds import SeedTree
 from flowrl.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
@@ -162,36 +163,50 @@ class Run:
             "seeds": self.context.seeds.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, partial: bool = False) -> LeftOut:
         """Continue exactly where `state_dict` was taken.
 
+        With `partial`, the state of another plan is loaded as far as it maps: operators by path, resources by name,
+        counters and random streams whole. What the plan has besides begins afresh; what the state has besides is
+        lost, items that it held among it. Both are returned.
+
         Raises:
-            CheckpointError: the state is that of another plan: paths missing in it and paths that this
-                plan does not have are listed together, before anything is changed.
+            CheckpointError: the state is that of another plan: what is missing in it, what this plan does not
+                have and what maps are listed together, before anything is changed.
         """
         if self.closed:
             _refuse()
-        expected = {self.paths[id(node)] for node in graph(self.plan) if has_state(node.op)}
-        problems = _differences("operators", _saved_paths(state), expected, set(self.paths.values()))
-        problems += _differences("resources", set(state["resources"]), set(self.resources), set(self.resources))
-        for gather in (stage for stage in self.stages if isinstance(stage, Gather)):
-            problems += gather.differences(state["operators"].get(gather.link.path, {}))
-        if problems:
-            raise CheckpointError("the state belongs to another plan: " + "; ".join(problems))
+        operators = {self.paths[id(node)]: node.op for node in graph(self.plan)}
+        mapped = compare(state, operators, self.resources, [s for s in self.stages if isinstance(s, Gather)])
+        if (problems := mapped.problems()) and not partial:
+            raise CheckpointError(
+                f"the state belongs to another plan: {'; '.join(problems)}. What maps: "
+                f"{', '.join(mapped.both) or 'nothing'}; load_state_dict(state, partial=True) takes that alone"
+            )
         for name, resource in self.resources.items():
-            resource.load_state_dict(state["resources"][name])
+            if name in state["resources"]:
+                resource.load_state_dict(state["resources"][name])
         self.context.ledger.load_state_dict(state["ledger"])
+        for resource in self.resources.values():  # what could not be continued is counted, such as a cut episode
+            self.context.ledger.merge(getattr(resource, "lost", {}), {})
         self.context.seeds.load_state_dict(state["seeds"])
         for stage in reversed(self.stages):
             stage.close()
         self.stages.clear()
         self._open_stages()
+        entries = mapped.entries(state["operators"])
         for stage in self.stages:
-            stage.load(state["operators"])
+            stage.load(entries)
         for link in self.links():
             link.items = state["items"].get(link.path, 0)
+        return mapped.left_out
 
     # -- seeing
+
+    @property
+    def ending(self) -> bool:
+        """The plan's end lets nothing more through: the next step ends the run, where a state now could go on."""
+        return self._root.ending
 
     @property
     def counters(self) -> dict[str, int]:
@@ -311,18 +326,3 @@ def _check_policies(policies: Mapping[str, str], named: Collection[str]) -> None
             raise PlanError(f"on_error is 'stop', 'skip' or 'retry', got {policy!r} for {pattern!r}")
         if not any(matches(path, pattern) for path in named):
             raise PlanError(f"on_error: no operator is named {pattern!r}; {did_you_mean(pattern, named)}")
-
-
-def _saved_paths(state: Mapping[str, Any]) -> set[str]:
-    """The paths of the operators in a state, those on workers among them."""
-    found = set(state["operators"])
-    for entry in state["operators"].values():
-        for part in entry.get("@workers", ()):
-            found |= _saved_paths(part)
-    return found
-
-
-def _differences(what: str, saved: set[str], expected: set[str], known: set[str]) -> list[str]:
-    missing, unexpected = sorted(expected - saved), sorted(saved - known)
-    found = [f"{what} missing in it: {', '.join(missing)}"] if missing else []
-    return found + ([f"{what} that this plan does not have: {', '.join(unexpected)}"] if unexpected else [])

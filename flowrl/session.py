@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import perf_counter as clock
 from types import FrameType
 from typing import Any
 
 import attrs
 
-from flowrl.errors import PlanError
-from flowrl.operator import describe
+from flowrl.checkpoint import Checkpoints
+from flowrl.errors import CheckpointError, PlanError
+from flowrl.operator import describe, state_fields
+from flowrl.paths import graph
 from flowrl.plan import Plan
 from flowrl.progress import Budget, progress, say, summary
-from flowrl.run_dir import RunDirectory
+from flowrl.resume import EarlierRun
+from flowrl.run_dir import RunDirectory, plain, write_bytes
 from flowrl.scheduler import Run
+
+log = logging.getLogger("flowrl")
+
+#: Env steps between checkpoints where neither the configuration nor evaluations say it.
+CHECKPOINT_EVERY = 10_000
 
 #: Exit code by outcome.
 EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130}
@@ -27,9 +36,10 @@ EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130
 
 @attrs.define
 class Session:
-    """Runs a plan whose items are result dicts, over a run directory.
+    """Runs a plan whose items are result dicts, over a run directory, with a checkpoint every so many env steps.
 
-    `save` writes the weights of the policy as it is to a path; None if it has none.
+    `save` writes the weights of the policy as it is to a path; None if it has none. `earlier` is the run to go on
+    with, if it is not a new one.
     """
 
     plan: Plan
@@ -38,43 +48,144 @@ class Session:
     directory: RunDirectory
     budget: Budget
     save: Callable[[Path], None] | None
+    checkpoint_every: int = CHECKPOINT_EVERY
+    earlier: EarlierRun | None = None
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
     confirmed: float | None = attrs.field(default=None, init=False)
     error: Exception | None = attrs.field(default=None, init=False)
+    _results: int = attrs.field(default=0, init=False)
+    _due: int = attrs.field(default=0, init=False)
 
     def run(self, command: list[str], *, quiet: bool = False) -> int:
         """Run to the end and return the exit code.
 
         Raises:
-            FlowError: the plan cannot be opened; nothing was written.
+            FlowError: the plan cannot be opened, or the earlier run's state is not its own; nothing was written.
         """
-        started = clock()
-        with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
-            self.directory.create(self.plan.explain(), command)
-            hard = False
-            try:
-                with progress(self.title, self.budget, quiet=quiet) as display:
-                    for result in run:
-                        self._take(result)
-                        display.report(result)
-                self._save_policy()
-            except KeyboardInterrupt:  # asked twice: what is written is whole, the rest is left
-                hard = True
-            except Exception as error:
-                self.error = error
-                traceback.print_exception(error)
-            outcome = self._outcome(hard or interrupts.asked)
-            seconds = clock() - started
-            self.directory.finish(self._summary(outcome, seconds), run.explain())
-        say(summary(outcome, self.last, self.best, self.confirmed, seconds, self.directory.path))
+        try:
+            with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
+                self._open(run, command, quiet)
+                hard = False
+                try:
+                    with progress(self.title, self.budget, quiet=quiet, earlier=run.context.watch.earlier) as display:
+                        for result in run:
+                            self._take(result)
+                            display.report(result)
+                            # At the end before the plan is told of it: then it may go on with a larger budget.
+                            if run.ending or self._steps(run) >= self._due:
+                                self._checkpoint(run)
+                    if not run.ending:
+                        self._checkpoint(run)
+                    self._save_policy()
+                except KeyboardInterrupt:  # asked twice: what is written is whole, the rest is left
+                    hard = True
+                except Exception as error:
+                    self.error = error
+                    traceback.print_exception(error)
+                outcome = self._outcome(hard or interrupts.asked)
+                seconds = run.context.watch.seconds
+                self.directory.finish(self._summary(outcome, seconds), run.explain())
+        finally:
+            self.directory.close()
+        ended = summary(outcome, self.last, self.best, self.confirmed, seconds, self.directory.path)
+        if outcome in ("interrupted", "failed") and self._checkpoints.latest() is not None:
+            ended += f"; to go on: flowrl run --resume {shlex.quote(str(self.directory.path))}"
+        say(ended)
         return EXIT_CODES[outcome]
+
+    def _open(self, run: Run, command: list[str], quiet: bool) -> None:
+        """Begin the run, or put it where the earlier one was."""
+        stop, explained = attrs.asdict(self.budget), self.plan.explain()
+        if self.earlier is None:
+            self.directory.create(explained, command, stop)
+        else:
+            self._load(run, self.earlier.checkpoint)
+            self.directory.create(explained, command, stop, earlier=self.earlier.about, results=self._results)
+            if not quiet:
+                say(f"resumed at {self._steps(run):,} steps" + self._cut(run))
+        self._due = self._next_due(run)
+
+    def _load(self, run: Run, chosen: Path | None) -> None:
+        """The state of a checkpoint; a run that was killed before its first one begins anew."""
+        policy: bytes | None = None
+        if chosen is not None or self._checkpoints.paths():
+            try:
+                # What a run wrote in its own directory is as trustworthy as the plan file beside it, which runs too.
+                state = self._checkpoints.load(chosen, trusted=True)
+                session = state.pop("session")
+            except KeyError:
+                raise CheckpointError(f"{chosen or self._checkpoints.latest()} was not written by flowrl run") from None
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}{self._offer(chosen)}") from error
+            fresh = run.state_dict()["operators"]
+            for path in self._added(run) - state["operators"].keys():  # an option of now that was not given then
+                state["operators"][path] = fresh[path]
+            run.load_state_dict(state)
+            self.last, self.best, self.confirmed = session["last"], session["best"], session["confirmed"]
+            self._results, policy = session["results"], session["policy"]
+            run.context.watch.earlier = session["seconds"]
+            self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
+        # The best policy as it was then: a later evaluation may have replaced it.
+        if policy is None:
+            self._policy.unlink(missing_ok=True)
+        else:
+            write_bytes(self._policy, policy)
+
+    def _offer(self, chosen: Path | None) -> str:
+        latest = chosen or self._checkpoints.latest()
+        before = None if latest is None else self._checkpoints.before(latest)
+        return "" if before is None else f"; to go on from there: flowrl run --resume {shlex.quote(str(before))}"
+
+    @staticmethod
+    def _added(run: Run) -> set[str]:
+        """The operators that options of the command have added to the plan, and that keep something."""
+        return {run.paths[id(n)] for n in graph(run.plan) if n.site.startswith("flowrl run") and state_fields(n.op)}
+
+    @staticmethod
+    def _cut(run: Run) -> str:
+        cut = sum(getattr(resource, "lost", {}).get("cut_episodes", 0) for resource in run.resources.values())
+        return f"; {cut} episodes that could not be saved were cut" if cut else ""
+
+    def _checkpoint(self, run: Run) -> None:
+        """Save everything. If that fails the run goes on, and what was saved before remains."""
+        self._due = self._next_due(run)
+        try:
+            self.directory.flush()
+            session = {
+                "results": self._results,
+                "seconds": run.context.watch.seconds,
+                "last": plain(self.last),
+                "best": self.best,
+                "confirmed": self.confirmed,
+                "policy": self._policy.read_bytes() if self._policy.exists() else None,
+            }
+            about = {"plan": self.title, "operators": sorted(run.paths.values()), "counters": dict(run.counters)}
+            self._checkpoints.save({**run.state_dict(), "session": session}, about, step=self._steps(run))
+        except Exception as error:
+            log.warning("no checkpoint at %d steps: %s: %s", self._steps(run), type(error).__name__, error)
+
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.directory.path / "checkpoints")
+
+    @property
+    def _policy(self) -> Path:
+        return self.directory.path / "policy.pt"
+
+    def _steps(self, run: Run) -> int:
+        reported = self.last.get("env_steps")
+        return max(run.counters.get("env_steps", 0), reported if isinstance(reported, int) else 0)
+
+    def _next_due(self, run: Run) -> int:
+        return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every
 
     def _take(self, result: Any) -> None:
         if not isinstance(result, Mapping):
             raise PlanError(f"a plan's items must be result dicts, got {describe(result)} from {self.plan.name}")
         self.last = result
         self.directory.record(result)
+        self._results += 1
         if result.get("best_eval_return") is not None:
             self.best = result["best_eval_return"]
         if result.get("confirmed_return") is not None:
@@ -85,8 +196,8 @@ class Session:
         if self.save is None:
             return
         self.save(self.directory.path / "policy_last.pt")
-        if not (self.directory.path / "policy.pt").exists():
-            self.save(self.directory.path / "policy.pt")
+        if not self._policy.exists():
+            self.save(self._policy)
 
     def _outcome(self, interrupted: bool) -> str:
         if self.error is not None:

@@ -61,6 +61,11 @@ class Stage:
     def close(self) -> None:
         """End threads and generators of this stage."""
 
+    @property
+    def ending(self) -> bool:
+        """Nothing more will come, although the inputs have not been told yet."""
+        return False
+
     def links(self) -> list[Link]:
         """The operators that this stage runs, from input to output."""
         return [self.link]
@@ -315,6 +320,10 @@ class Chain(Stage):
         if self.since is not None and self.since[0] == "blocked":
             return [_why(self.since[1])]
         return super().stuck()
+
+    @property
+    def ending(self) -> bool:
+        return any(op.done for _, op in self.stoppers)
 
     def links(self) -> list[Link]:
         return self.chain

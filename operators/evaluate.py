@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowrl.context import Context
 from flowrl.errors import PlanError
-from flowrl.operator import operator, state
+from flowrl.operator import context, operator, state
 from flowrl.seeds import SeedTree
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ class StopWhen:
 
     Args:
         bounds: Lower bounds of entries of a result, by name; one that a result lacks is not reached.
-        seconds: Since the run was opened.
+        seconds: That the run has been open.
 
-    State: whether it has ended.
+    State: what the last result had of that, so that a run that has ended goes on with larger bounds.
 
     >>> stop = StopWhen({"env_steps": 100})
     >>> [stop({"env_steps": n})["env_steps"] for n in (50, 100)], stop.done
@@ -130,13 +130,18 @@ class StopWhen:
 
     bounds: dict[str, float]
     seconds: float | None = None
-    done: bool = state(default=False)
-    _opened: float = attrs.field(factory=clock, init=False, repr=False)
+    last: dict[str, float] = state(factory=dict)
+    elapsed: float | None = state(default=None)
+    context: Context = context()
+
+    @property
+    def done(self) -> bool:
+        reached = any(name in self.last and self.last[name] >= bound for name, bound in self.bounds.items())
+        return reached or (self.seconds is not None and self.elapsed is not None and self.elapsed >= self.seconds)
 
     def __call__(self, result: Result) -> Result:
-        reached = any(result.get(name) is not None and result[name] >= bound for name, bound in self.bounds.items())
-        late = self.seconds is not None and clock() - self._opened >= self.seconds
-        self.done = reached or late
+        self.last = {name: result[name] for name in self.bounds if result.get(name) is not None}
+        self.elapsed = None if self.seconds is None else self.context.watch.seconds
         return result
 
 

@@ -36,7 +36,7 @@ class Report:
 
     A result has the run's counters by their names; `episodes` finished so far; `episode_return` (raw, S1) and
     `episode_length`, means of the last 100, None before the first; `ratio`, the rows sampled per row inserted
-    since the last result; the means of the learner's scalars since then; `seconds` since the run was opened
+    since the last result; the means of the learner's scalars since then; `seconds` that the run has been open
     and `steps_per_second` since the last result.
 
     Emits: nothing or one dict for an item. State: recent episodes, when the next is due, sums since the last.
@@ -50,7 +50,6 @@ class Report:
     last: dict[str, int] = state(factory=dict)
     last_episode: int = state(default=0)
     sums: dict[str, tuple[float, int]] = state(factory=dict)
-    _opened: float = attrs.field(factory=clock, init=False, repr=False)
     _reported: float = attrs.field(factory=clock, init=False, repr=False)
 
     def __call__(self, scalars: Any) -> list[dict[str, Any]]:
@@ -76,7 +75,7 @@ class Report:
         if since.get("inserted"):
             result["ratio"] = since.get("sampled", 0) / since["inserted"]
         result |= {name: total / count for name, (total, count) in self.sums.items()}
-        result["seconds"] = now - self._opened
+        result["seconds"] = self.context.watch.seconds
         result["steps_per_second"] = since.get("env_steps", 0) / max(now - self._reported, 1e-9)
         self.last, self.sums, self._reported = counters, {}, now
         self.due = (counters.get("env_steps", 0) // self.every + 1) * self.every

@@ -21,6 +21,7 @@ class Fault(NamedTuple):
 PLAN, MERGE = "tests/engine/test_plan.py::", "tests/engine/test_merge.py::"
 CALLS, RUNS = "tests/engine/test_calls.py::", "tests/engine/test_scheduler.py::"
 ERRORS = "tests/engine/test_errors.py::"
+DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
 
 FAULTS = [
     Fault(
@@ -361,6 +362,41 @@ FAULTS += [
         "self._ahead(inserts + rows, samples) >= -self._bound",
         "self._ahead(inserts, samples) >= -self._bound",
         "tests/data/test_limiter.py::test_bound_holds_and_one_side_can_always_go_on",
+    ),
+    Fault(
+        "D3",
+        "flowrl/checkpoint.py",
+        'if _digest(at) != file["sha256"]:',
+        "if not _digest(at):",
+        DISK + "test_every_flipped_bit_and_every_cut_is_noticed",
+    ),
+    Fault(
+        "D3",
+        "flowrl/run_dir.py",
+        ".splitlines(keepends=True)[:count]",
+        ".splitlines(keepends=True)",
+        RESUME + "test_a_run_that_was_killed_goes_on_in_place",
+    ),
+    Fault(
+        "D3",
+        "flowrl/session.py",
+        "self._policy.read_bytes() if self._policy.exists() else None",
+        "None",
+        RESUME + "test_a_run_that_was_killed_goes_on_in_place",
+    ),
+    Fault(
+        "D5",
+        "flowrl/checkpoint.py",
+        'slug = f"{index:02}-"',
+        'slug = f"{id(encoded)}-"',
+        DISK + "test_two_checkpoints_of_one_state_are_equal",
+    ),
+    Fault(
+        "S3",
+        "flowrl/session.py",
+        "self._checkpoints.save({**run.state_dict(), ",
+        "self._checkpoints.save({**run.state_dict(), **{'n': run.context.count('saved') or 1}, ",
+        RESUME + "test_checkpoints_are_where_evaluations_are_and_change_nothing",
     ),
     Fault(
         "P7",

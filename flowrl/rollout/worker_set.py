@@ -59,6 +59,8 @@ class WorkerSet:
         self._spaces = self._manager.observation_space, self._manager.action_space
         self.policy = self.new_policy()
         self.members: list[InlineWorker] = []
+        #: What the last load could not continue, by counter.
+        self.lost: dict[str, int] = {}
 
     def __repr__(self) -> str:
         where = f"{self.num_workers} workers" if self.num_workers else "this process"
@@ -113,5 +115,10 @@ class WorkerSet:
         return {"workers": [worker.target.state_dict() for worker in self.members]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        cut = 0
         for worker, saved in zip(self.members, state["workers"]):
             worker.target.load_state_dict(saved)
+            cut += worker.target.manager.cut_episodes - saved["manager"]["cut_episodes"]
+        self.lost = {"cut_episodes": cut} if cut else {}
+        if cut:
+            log.warning("%d running episodes of %s could not be saved: they are cut, new ones begin", cut, self.env)

@@ -191,7 +191,9 @@ def test_the_state_of_another_plan_is_refused_and_nothing_is_changed() -> None:
             run.load_state_dict(saved)
         assert str(caught.value) == (
             "the state belongs to another plan: operators missing in it: store.sum, train.Enqueue; "
-            "operators that this plan does not have: store.Total; resources missing in it: Queue"
+            "operators that this plan does not have: store.Total; resources missing in it: Queue. "
+            "What maps: Concurrently, store.Items, train.Items, train.batch; "
+            "load_state_dict(state, partial=True) takes that alone"
         )
         assert same(run.state_dict(), before)
 

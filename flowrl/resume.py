@@ -1,0 +1,101 @@
+"""Going on with a run that was ended or killed: what was run, from where, and what may differ now."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowrl.config import Configuration, load_config_file
+from flowrl.errors import ConfigError
+from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
+from flowrl.progress import Budget
+from flowrl.run_dir import versions
+
+log = logging.getLogger("flowrl")
+
+#: Settings that change no parameter of the policy: a resumed run may have other ones.
+FREE = {"checkpoint_every", "eval_every", "eval_episodes"}
+#: Settings that change the last bits only: allowed, with a warning.
+ROUNDING = {"device", "torch_threads"}
+
+
+@attrs.frozen
+class EarlierRun:
+    """A run directory as it was found, and the checkpoint in it that was asked for, None for the newest."""
+
+    path: Path
+    checkpoint: Path | None
+    about: dict[str, Any]
+    values: dict[str, Any]  #: of its configuration
+
+    @classmethod
+    def find(cls, name: str | Path) -> EarlierRun:
+        """The run of a directory, or of one checkpoint in it.
+
+        Raises:
+            ConfigError: it is none, or what it says of itself cannot be read.
+        """
+        path = Path(name)
+        checkpoint = path if path.parent.name == "checkpoints" else None
+        run = path if checkpoint is None else path.parent.parent
+        if not (run / "run.json").is_file():
+            raise ConfigError(f"{name} is no run directory: it has no run.json; --resume takes what a run printed last")
+        if checkpoint is not None and not checkpoint.is_dir():
+            raise ConfigError(f"there is no checkpoint {checkpoint}")
+        try:
+            about = json.loads((run / "run.json").read_text(encoding="utf-8"))
+            about["plan"], about["path"]
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise ConfigError(f"{run / 'run.json'} cannot be read: {error!r}") from error
+        return cls(run, checkpoint, about, load_config_file(run / "config.json"))
+
+    def plan_file(self, given: str | None) -> PlanFile:
+        """The plan that was given, else that of the run.
+
+        Raises:
+            ConfigError: the run's plan has changed since; both ways to go on are named.
+        """
+        if given is not None:
+            return load_plan_file(given)
+        kept = self.path / "plan.py"
+        source = (
+            BUILTIN.resolve() / f"{self.about['plan']}.py" if self.about.get("builtin") else Path(self.about["path"])
+        )
+        if not source.is_file():
+            log.warning("%s is gone: the plan is the copy in the run directory, %s", source, kept)
+            source = kept
+        elif not kept.is_file() or source.read_bytes() != kept.read_bytes():
+            raise ConfigError(
+                f"{source} has changed since the run began; to go on with it as it is now: "
+                f"flowrl run {source} --resume {self.path}; as it was: flowrl run {kept} --resume {self.path}"
+            )
+        return attrs.evolve(load_plan_file(source), name=self.about["plan"])
+
+    def budget(self, asked: Budget) -> Budget:
+        """What is asked for now, and else what was asked for then."""
+        stop = self.about.get("stop", {})
+        return Budget(**{name: stop.get(name) if now is None else now for name, now in attrs.asdict(asked).items()})
+
+    def check(self, config: Configuration, before: Configuration) -> None:
+        """Refuse settings that would make another run of it, warn of those that change the last bits.
+
+        Raises:
+            ConfigError: naming them, and how to begin a new run with them.
+        """
+        old, new = before.to_dict(), config.to_dict()
+        changed = sorted(key for key in new if new[key] != old[key])
+        if refused := [key for key in changed if key not in FREE | ROUNDING]:
+            listed = ", ".join(f"{key}={new[key]!r} (it was {old[key]!r})" for key in refused)
+            raise ConfigError(
+                f"{listed}: a resumed run keeps its settings, but for {', '.join(sorted(FREE | ROUNDING))} and the "
+                f"--stop options; begin a new run with --config {self.path / 'config.json'}"
+            )
+        if rounding := [key for key in changed if key in ROUNDING]:
+            log.warning("%s has changed: the run goes on, but not bit for bit", " and ".join(rounding))
+        then, now = self.about.get("versions", {}), versions()
+        for name in sorted(key for key in now if key in then and then[key] != now[key]):
+            log.warning("%s was %s and is %s now: the last bits may differ", name, then[name], now[name])

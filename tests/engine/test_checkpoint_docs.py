@@ -1,0 +1,29 @@
+"""The page on checkpoints: its snippets run, in order, as a reader would type them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+
+
+def test_the_snippets_run() -> None:
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+
+
+def test_its_commands_and_settings_exist() -> None:
+    from flowrl.cli import cli
+    from flowrl.config import Configuration
+    from flowrl.resume import FREE, ROUNDING
+
+    known = {name for option in cli.commands["run"].params for name in option.opts}
+    text = PAGE.read_text()
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", text.replace("--stop-...", ""))) <= known
+    keys = {field.name for field in Configuration.__attrs_attrs__}
+    assert keys >= FREE | ROUNDING
+    assert all(f"`{key}`" in text for key in FREE | ROUNDING)
