@@ -21,6 +21,7 @@ from gymnasium.vector import (
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
+from flowrl.codec import Pickled
 from flowrl.errors import CheckpointError
 
 _KEEP_REWARDS = (
@@ -74,7 +75,7 @@ def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, 
     return env
 
 
-def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bytes | None:
+def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Pickled | None:
     """The environment with its whole state, or None where pickling fails or would lose the state."""
     base = env.unwrapped
     parts = [*layers(env), *(layer for single in getattr(base, "envs", ()) for layer in layers(single))]
@@ -87,8 +88,7 @@ def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bytes | Non
         try:
             # There and back first: it shows that the pickle can be loaded, and gives equal bytes for equal
             # states, whatever objects they happened to share (D5).
-            packed: bytes = dumps(pickle.loads(dumps(env)))
-            return packed
+            return Pickled(dumps(pickle.loads(dumps(env))))
         except Exception:
             continue
     return None
@@ -96,6 +96,8 @@ def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bytes | Non
 
 def unpack(packed: bytes, what: str) -> Any:
     """The environment that `pack` saved. Raises CheckpointError when it cannot be rebuilt here."""
+    if not isinstance(packed, Pickled):  # bytes from anywhere else must not run
+        raise CheckpointError(f"{what} in the state is not what flowrl saves, but a {type(packed).__name__}")
     try:
         return pickle.loads(packed)
     except Exception as error:
