@@ -8,19 +8,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import gymnasium
 import numpy as np
 
 from flowrl.config import Configuration, build_config, load_config_file
 from flowrl.data import Batch
-from flowrl.envs.contract import array_form
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, SchemaError
-from flowrl.rollout import evaluate, mean_return
+from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
+from flowrl.rollout import evaluate, scores
 from flowrl.seeds import SeedTree
+from flowrl.trainer import named
 
 if TYPE_CHECKING:
-    from flowrl.plan_file import PlanFile
     from flowrl.policies import Policy
+    from flowrl.rollout import WorkerSet
 
 
 class TrainedPolicy:
@@ -56,15 +58,14 @@ class TrainedPolicy:
         columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps)
         # What the environment gets may be a clipped form of what the policy drew (G6).
         action = np.asarray(columns.get("env_action", columns["action"]))
-        action = action.astype(array_form(self.policy.action_space, "action")[1], copy=False)
+        action = action.astype(self.policy.action_space.dtype, copy=False)
         return action[0] if count is None else action
 
     def evaluate(self, episodes: int | None = None, seed: int | None = None) -> dict[str, Any]:
-        """Play whole episodes in the eval mode, in environments of their own (S3); the scores.
+        """Play whole episodes in the eval mode, in environments of their own (S3); see `flowrl.rollout.Scores`.
 
         Without arguments it plays the `eval_episodes` of the configuration from the starts that the plan's own
-        evaluation has. The scores: `eval_return` and `eval_length`, means of an episode; `eval_reward`, the mean
-        of a step; `eval_win_rate` where the environment says who won (S5); `eval_episodes`.
+        evaluation has.
 
         Raises:
             PlanError: there is but one environment object, of which no second one can be made.
@@ -82,32 +83,46 @@ class TrainedPolicy:
             num_envs=self.config.envs_per_worker,
             env_args=self.config.env_args,
         )
-        steps = sum(episode.length for episode in played)
-        scores = {
-            "eval_return": mean_return(played),
-            "eval_length": steps / len(played),
-            "eval_reward": sum(episode.return_ for episode in played) / steps,
-            "eval_episodes": len(played),
-        }
-        won = [episode.success for episode in played if episode.success is not None]
-        return {**scores, "eval_win_rate": sum(won) / len(won)} if won else scores
+        return attrs.asdict(scores(played))
 
 
-def load(run: str | Path, *, last: bool = False, env: Any = None, device: str | None = None) -> TrainedPolicy:
-    """The policy of a run directory: `flowrl.load("runs/...").act(obs)`.
+def load(
+    run: str | Path,
+    *,
+    last: bool = False,
+    env: Any = None,
+    env_args: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> TrainedPolicy:
+    """The policy that a run saved: `flowrl.load("runs/...").act(obs)`. See `load_workers`."""
+    workers, config = load_workers(run, last=last, env=env, env_args=env_args, device=device)
+    workers.close()
+    return TrainedPolicy(workers.policy, config, env=workers.env, env_steps=_env_steps(Path(run)))
 
-    The best policy of the run, or with `last` the one at its end. Its weights are read without pickle; the plan
-    that made it is code and is imported: the file that was run if it is as it was, else the directory's copy.
+
+def load_workers(
+    run: str | Path,
+    *,
+    last: bool = False,
+    env: Any = None,
+    env_args: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> tuple[WorkerSet, Configuration]:
+    """Workers whose policy is the best one of a run, or with `last` that of its end, and the configuration.
+
+    The weights are read without pickle. The plan is code and is imported: the file that was run if it is as it
+    was, else the directory's copy. The caller closes the workers.
 
     Args:
         run: A directory that `flowrl run` wrote.
-        last: The policy at the end of the run instead of the one that evaluated best.
-        env: An environment to use instead of the configuration's.
-        device: Where to run it, if not where it was trained.
+        last: policy_last.pt instead of policy.pt.
+        env: Another environment than the run's, which does not get the arguments of that one.
+        env_args: Arguments of the environment, besides those it has.
+        device: Where to run the policy, if not where the run did.
 
     Raises:
         ConfigError: not a run directory, nothing saved in it yet, a plan or an environment that is not here.
-        CheckpointError: a damaged file, or weights of another network.
+        CheckpointError: a damaged file, or weights that do not fit the environment.
     """
     run = Path(run)
     if not (run / "config.json").is_file():
@@ -121,22 +136,27 @@ def load(run: str | Path, *, last: bool = False, env: Any = None, device: str | 
             "evaluation or its end, and policy_last.pt at its end"
         )
     plan_file = _plan_of(run)
-    config = build_config(
-        plan_file.Config, load_config_file(run / "config.json"), {} if device is None else {"device": device}
-    )
+    values = load_config_file(run / "config.json")
+    changed: dict[str, Any] = {} if device is None else {"device": device}
+    if env is not None:
+        changed |= named(env) | {"env_args": dict(env_args or {})}
+    elif env_args:
+        changed["env_args"] = {**values.get("env_args", {}), **env_args}
+    config = build_config(plan_file.Config, values, changed)
     try:
         workers = plan_file.trainer.make_workers(config, env)
     except FlowError as error:
         raise ConfigError(f"{run} cannot be loaded here: {error}") from error
-    workers.close()
-    _load_weights(workers.policy, weights)
-    return TrainedPolicy(workers.policy, config, env=env, env_steps=_env_steps(run))
+    try:
+        _load_weights(workers.policy, weights)
+    except BaseException:
+        workers.close()
+        raise
+    return workers, config
 
 
 def _plan_of(run: Path) -> PlanFile:
     """The plan that was run: from where it was, from the built-in ones, or from its copy in the directory."""
-    from flowrl.plan_file import BUILTIN, load_plan_file
-
     try:
         about = json.loads((run / "run.json").read_text(encoding="utf-8"))
         text = (run / "plan.py").read_text(encoding="utf-8")
@@ -169,19 +189,24 @@ def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
     """Observations as rows `[N, ...]` of the space's dtype, and N; None for one observation."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(obs, Mapping) or set(obs) != set(space):
-            raise SchemaError(f"expected an observation with the keys {', '.join(space)}, got {obs!r}")
+            keys = ", ".join(map(str, obs)) if isinstance(obs, Mapping) else f"a {type(obs).__name__}"
+            raise SchemaError(f"expected an observation with the keys {', '.join(space)}, got {keys}")
         parts = {name: _rows(obs[name], inner) for name, inner in space.items()}
         counts = {count for _, count in parts.values()}
-        if len(counts) != 1:
-            raise SchemaError(f"the parts of the observation differ in their number of rows: {counts}")
+        if len(counts) > 1:
+            raise SchemaError(f"the parts of the observation are of {' and '.join(map(str, counts))} rows")
         return Batch({name: rows for name, (rows, _) in parts.items()}), counts.pop()
-    shape, dtype = array_form(space, "observation")
+    shape, dtype = space.shape, space.dtype
+    assert shape is not None, "the workers have refused other spaces"
+    assert dtype is not None, "the workers have refused other spaces"
     given = np.asarray(obs)
-    fits = np.can_cast(given.dtype, dtype, "same_kind") or given.dtype.kind in "iu"
-    if not fits or given.shape[given.ndim - len(shape) :] != shape or given.ndim > len(shape) + 1:
+    fits = given.dtype.kind in "biu" or np.can_cast(given.dtype, dtype, "same_kind")
+    single = given.shape == shape
+    several = given.ndim > len(shape) and given.shape[1:] == shape
+    if not (fits and (single or several)):
         raise SchemaError(
             f"the observation is {given.dtype}{list(given.shape)}, expected {dtype}{list(shape)}, "
             f"or [N, ...] of them: one or several of {space}"
         )
     rows = given.astype(dtype)  # always a copy: what a caller holds may be read-only
-    return (rows[None], None) if given.ndim == len(shape) else (rows, len(rows))
+    return (rows[None], None) if single else (rows, len(rows))

@@ -72,7 +72,7 @@ class Trainer:
         **settings: Any,
     ) -> None:
         given = config.to_dict() if isinstance(config, Configuration) else config or {}
-        direct = {} if env is None else _named(env)
+        direct = {} if env is None else named(env)
         direct |= {} if seed is None else {"seed": seed}
         self.config = build_config(self.Config, given, direct, settings)
         self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
@@ -237,9 +237,10 @@ class Trainer:
         """
         from flowrl.checkpoint import load_checkpoint
 
+        run = self._open()
         state = load_checkpoint(path, trusted=True)
         mine = state.pop("trainer", {})
-        self._open().load_state_dict(state)
+        run.load_state_dict(state)
         self.result, self.done = mine.get("result", {}), mine.get("done", False)
         self._keys = set(self.result)
 
@@ -314,7 +315,7 @@ def _always(result: Result) -> bool:
     return True
 
 
-def _named(env: Any) -> dict[str, Any]:
+def named(env: Any) -> dict[str, Any]:
     """The keys of a configuration that an environment decides: its name, and how many a VectorEnv holds."""
     if isinstance(env, str):
         return {"env": env}

@@ -14,8 +14,9 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import PlanError
+from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Learning, Policy
-from flowrl.policies.wrappers import argmax_sample, multinomial_sample
+from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Space: TypeAlias = gymnasium.Space[Any]
@@ -23,6 +24,9 @@ Space: TypeAlias = gymnasium.Space[Any]
 ModelFactory: TypeAlias = Callable[[Space, Space], nn.Module]
 #: (model, batch) -> the loss, a mean over the rows; perhaps with scalars to report by name.
 Loss: TypeAlias = Callable[[Any, Batch], torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]]
+
+#: Wrappers that choose one of A discrete actions from A scores.
+DISCRETE = (argmax_sample, eps_greedy_sample, multinomial_sample)
 
 
 def adam(learning_rate: float = 1e-3) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
@@ -110,23 +114,28 @@ class _Functional(Policy):
 
     def _try_out(self) -> None:
         """Act once on an observation of zeros, so that a model that does not fit is refused before any work."""
+        name, space = type(self).__name__, self.action_space
         empty: Any = create_empty_array(self.observation_space, 1, np.zeros)
         zeros: Any = Batch(empty) if isinstance(empty, Mapping) else empty
-        for mode in (self.collect_mode, self.eval_mode):
-            try:
-                columns = mode.act(zeros, np.full((1, mode.draws), 0.5), 0)
-            except Exception as error:
-                error.add_note(
-                    f"while {type(self).__name__} acted on an observation of zeros of {self.observation_space}"
+        try:
+            with torch.no_grad():  # not in inference mode, in which lazy layers would get weights that cannot learn
+                output = self.model(_observed(self, zeros))
+            modes = (self.collect_mode, self.eval_mode)
+            acted = [(mode.sample, mode.act(zeros, np.full((1, mode.draws), 0.5), 0)) for mode in modes]
+        except Exception as error:
+            error.add_note(f"while {name} acted on an observation of zeros of {self.observation_space}")
+            raise
+        scores = output[0] if isinstance(output, tuple) else output
+        for sample, columns in acted:
+            if isinstance(sample, DISCRETE) and scores.shape[1:] != (actions_of(space, name),):
+                raise PlanError(
+                    f"{name}: the model gives {list(scores.shape[1:])} scores, expected one for each of {space}"
                 )
-                raise
-            expected = {"action": (1, *(self.action_space.shape or ())), "value": (1,)}
-            for name, shape in expected.items():
-                if name in columns and columns[name].shape != shape:
+            for column, shape in (("action", (1, *(space.shape or ()))), ("value", (1,))):
+                if column in columns and columns[column].shape != shape:
                     raise PlanError(
-                        f"{type(self).__name__}: for one observation its {name} has the shape "
-                        f"{list(columns[name].shape)}, expected {list(shape)}, from what the model gives to "
-                        f"{getattr(mode.sample, '__name__', type(mode.sample).__name__)}; actions: {self.action_space}"
+                        f"{name}: the {column} for one observation has the shape {list(columns[column].shape)}, "
+                        f"expected {list(shape)}; the observations are {self.observation_space}, the actions {space}"
                     )
 
 
@@ -163,7 +172,7 @@ class FunctionalActing:
 
     def _forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         with torch.inference_mode():
-            output = self.policy.model(self.policy.tensor(obs))
+            output = self.policy.model(_observed(self.policy, obs))
         return output if isinstance(output, tuple) else (output, None)
 
 
@@ -193,12 +202,18 @@ class FunctionalLearning(Learning):
         if not isinstance(loss, torch.Tensor) or loss.ndim:
             what = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise PlanError(f"the loss is {what}, expected a scalar tensor: the mean over the rows")
-        return loss, {"loss": loss.detach(), **scalars}
+        plain = {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in scalars.items()}
+        return loss, {"loss": loss.detach(), **plain}
 
 
 def _single(column: Any) -> Any:
     """Without double precision: the model has none."""
     return column.astype(np.float32) if column.dtype == np.float64 else column
+
+
+def _observed(policy: Policy, obs: Any) -> Any:
+    """Observations for the model: float32 tensors, a nested batch of them where observations are dictionaries."""
+    return _floats(obs.to_torch(policy.device)) if isinstance(obs, Batch) else policy.tensor(obs)
 
 
 def _floats(obs: Any) -> Any:
