@@ -1,7 +1,16 @@
 """Policies: one shared model with collect, learn and eval modes; one file per algorithm family."""
 
 from flowrl.policies.dqn import DQNPolicy
+from flowrl.policies.functional import policy_from
 from flowrl.policies.policy import Policy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, linear_schedule, multinomial_sample
 
-__all__ = ["DQNPolicy", "Policy", "argmax_sample", "eps_greedy_sample", "linear_schedule", "multinomial_sample"]
+__all__ = [
+    "DQNPolicy",
+    "Policy",
+    "argmax_sample",
+    "eps_greedy_sample",
+    "linear_schedule",
+    "multinomial_sample",
+    "policy_from",
+]
