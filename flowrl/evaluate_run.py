@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 
-from flowrl.load import load_workers
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.seeds import SeedTree
+from flowrl.trained import load_workers
 
 
 @attrs.frozen

@@ -149,3 +149,20 @@ def test_nothing_of_it_is_loaded_before_it_is_needed() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1] == "[]"
+
+
+def test_a_run_that_goes_on_takes_its_sinks_along(folder: Path) -> None:
+    """Also where the command that goes on names none of them: they would hold what is no more."""
+    settings = ("n=8", "checkpoint_every=20")
+    options = [word for setting in settings for word in ("--set", setting)]
+    sinks = ("--sink", "csv", "--sink", "tensorboard")
+    assert flowrl("run", "tiny.py", *options, *sinks, "--out", "run", "--quiet").exit_code == 0
+    whole = rows_of(folder / "run"), scalars_of(folder / "run")
+    first = min((folder / "run" / "checkpoints").iterdir())
+    (folder / "run" / "metrics.csv").write_text("env_steps\n999\n")
+    assert flowrl("run", "--resume", first, "--quiet").exit_code == 0
+    assert (rows_of(folder / "run"), scalars_of(folder / "run")) == whole
+    assert len(list((folder / "run").glob("events.out.tfevents.*"))) == 2
+    refused = flowrl("run", "--resume", "run", "--seeds", 2)
+    assert refused.exit_code == 2
+    assert "--seeds begins new runs, --resume goes on with one" in refused.stderr
