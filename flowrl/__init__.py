@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flowrl.context import Context
@@ -12,6 +13,8 @@ from flowrl.scheduler import Run
 
 if TYPE_CHECKING:
     from flowrl.data import Batch
+    from flowrl.trained import load
+    from flowrl.trainer import Trainer
 
 __all__ = [
     "Batch",
@@ -19,9 +22,11 @@ __all__ = [
     "Plan",
     "Queue",
     "Run",
+    "Trainer",
     "context",
     "from_items",
     "from_workers",
+    "load",
     "operator",
     "pure",
     "state",
@@ -29,9 +34,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Batch":  # when asked for: a plan over plain lists needs no numpy
-        from flowrl.data import Batch
+#: Loaded when asked for, since a plan over plain lists needs no numpy and no torch.
+_LATER = {"Batch": "flowrl.data", "Trainer": "flowrl.trainer", "load": "flowrl.trained"}
 
-        return Batch
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -122,8 +122,11 @@ def cli() -> None:
 @click.option("--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
+@click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
 @click.option("--resume", metavar="RUN", help="Go on with a run, or from RUN/checkpoints/STEP; PLAN is then its own.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
+@click.option("--seeds", type=_Count(), metavar="N", help="Run N times, with seeds from --seed on.")
+@click.option("--jobs", type=_Count(), metavar="N", help="How many of --seeds run at a time.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -135,7 +138,10 @@ def run(
     taps: tuple[str, ...],
     out: str | None,
     resume: str | None,
+    sinks: tuple[str, ...],
     quiet: bool,
+    seeds: int | None,
+    jobs: int | None,
     **options: Any,
 ) -> None:
     """Run PLAN, the name of a built-in plan or a file, or go on with a run.
@@ -154,6 +160,7 @@ def run(
     from flowrl.progress import Budget
     from flowrl.run_dir import RunDirectory, config_text
     from flowrl.session import CHECKPOINT_EVERY, Session
+    from flowrl.sinks import check_sinks, sinks_in
 
     budget = Budget(goal, steps, seconds)
     earlier = _earlier(plan, resume, out)
@@ -166,9 +173,20 @@ def run(
         budget = earlier.budget(budget)
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
     if earlier is None:
-        directory = RunDirectory.choose(plan_file, config, out)
+        directory = RunDirectory.choose(plan_file, config, out, sinks)
     else:
-        directory = RunDirectory(earlier.path, plan_file, config_text(config))
+        check_sinks(sinks)
+        directory = RunDirectory(earlier.path, plan_file, config_text(config), [*sinks_in(earlier.path), *sinks])
+    if seeds is not None:
+        from flowrl.seeds_run import SeedsRun, given
+
+        if earlier is not None:
+            raise ConfigError("--seeds begins new runs, --resume goes on with one: give one of them")
+        arguments = given(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
+        each = range(config.seed, config.seed + seeds)
+        ctx.exit(SeedsRun(arguments, each, directory.path, jobs or 1, quiet).run())
+    if jobs is not None:
+        raise ConfigError(f"--jobs {jobs} is how many of --seeds run at a time; give --seeds N too")
     workers, built = plan_file.build(config)
     try:
         if earlier is not None:
@@ -198,6 +216,48 @@ def explain(plan: str, **options: Any) -> None:
     workers, built = plan_file.build(config)
     workers.close()
     click.echo(built.explain())
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--episodes", type=_Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
+@click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
+@click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(
+    run: str, episodes: int, seed: int, last: bool, env: str | None, env_args: tuple[str, ...], as_json: bool
+) -> None:
+    """Play the saved policy of the run directory RUN: total return, reward per step, win rate."""
+    import json
+
+    from flowrl.evaluate_run import evaluate_run
+    from flowrl.run_dir import plain
+
+    args = _pairs("--env-arg", env_args)
+    found = evaluate_run(Path(run), episodes=episodes, seed=seed, last=last, env=env, env_args=args)
+    click.echo(json.dumps(plain(found.values()), indent=2) if as_json else "\n".join(found.lines()))
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
+@click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any number of the results.")
+@click.option("--out", metavar="FILE", help="A .png or .svg; otherwise curve.png and curve.svg in the first RUN.")
+def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
+    """Draw learning curves of run directories and folders of them.
+
+    Runs of one plan and configuration are one curve over their seeds: the interquartile mean (the mean of fewer
+    than 4) with a 95 % bootstrap interval, as far as the shortest run goes, and a thin line for each run.
+    """
+    from flowrl.plot import plot
+
+    files, left_out = plot([Path(run) for run in runs], x=x, y=y, out=None if out is None else Path(out))
+    for path in left_out:
+        click.echo(f"left out: {path} has nothing to show yet", err=True)
+    for file in files:
+        click.echo(file)
 
 
 @cli.command(name="list")

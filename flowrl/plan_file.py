@@ -1,4 +1,9 @@
-"""Plan files: from a built-in name or a path to its `Config`, `policy` and `execution_plan`."""
+"""Plan files: from a built-in name or a path to its Trainer.
+
+A plan file holds one subclass of `Trainer`; if one in it is the parent of another, the child is meant. Or it has at
+module level `Config` (an attrs class over `Configuration`), `policy(config, observation_space, action_space)` and
+`execution_plan(workers, config)`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,14 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from flowrl.config import Configuration
-from flowrl.errors import ConfigError, PlanError, did_you_mean
+from flowrl.errors import ConfigError, did_you_mean
 from flowrl.plan import Plan
+from flowrl.trainer import Trainer
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
@@ -23,20 +29,24 @@ if TYPE_CHECKING:
 #: The folder of the built-in plans; a link in a checkout, so it is compared resolved.
 BUILTIN = Path(__file__).parent / "plans"
 
+#: What a plan file without a class of its own has.
+PARTS = ("Config", "policy", "execution_plan")
+
 
 @attrs.frozen
 class PlanFile:
-    """A loaded plan file.
-
-    It has at module level `Config` (an attrs class over `Configuration`), `policy(config,
-    observation_space, action_space)` and `execution_plan(workers, config)`.
-    """
+    """A loaded plan file, as the `Trainer` class that it holds or is made into."""
 
     name: str
     path: Path
     module: ModuleType
-    Config: type[Configuration]
+    trainer: type[Trainer]
     text: str = attrs.field(repr=False)
+
+    @property
+    def Config(self) -> type[Configuration]:
+        """What the plan can be configured with."""
+        return self.trainer.Config
 
     def build(self, config: Configuration) -> tuple[WorkerSet, Plan]:
         """The workers and the plan over them; no worker starts (F1). The caller closes the workers.
@@ -47,32 +57,10 @@ class PlanFile:
             PlanError: the plan cannot be built, or `execution_plan` returns something else.
         """
         try:
-            workers = self._workers(config)
-            try:
-                plan = self.module.execution_plan(workers, config)
-                if not isinstance(plan, Plan):
-                    raise PlanError(f"{self.path}: execution_plan returned a {type(plan).__name__}, expected a Plan")
-            except BaseException:
-                workers.close()
-                raise
+            trainer = self.trainer(config=config)
         except ValueError as error:  # how operators and buffers refuse an argument
             raise ConfigError(f"{self.path}: {_where(error, self.path)}{error}") from error
-        return workers, plan
-
-    def _workers(self, config: Configuration) -> WorkerSet:
-        import torch
-
-        from flowrl.rollout import WorkerSet
-
-        torch.set_num_threads(config.torch_threads)
-        return WorkerSet(
-            env=config.env,
-            policy=lambda observation_space, action_space: self.module.policy(config, observation_space, action_space),
-            num_workers=config.num_workers,
-            envs_per_worker=config.envs_per_worker,
-            env_args=config.env_args,
-            seed=config.seed,
-        )
+        return trainer.workers, trainer.plan
 
 
 def builtin_plans() -> dict[str, str]:
@@ -97,21 +85,39 @@ def load_plan_file(name_or_path: str | Path) -> PlanFile:
     """
     path = _find(str(name_or_path))
     module = _import(path)
-    missing = [name for name in ("Config", "policy", "execution_plan") if not hasattr(module, name)]
+    return PlanFile(path.stem, path, module, _trainer(path, module), path.read_text(encoding="utf-8"))
+
+
+def _trainer(path: Path, module: ModuleType) -> type[Trainer]:
+    """The Trainer of a plan file: the class defined in it, or one made of its parts."""
+    classes = {
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Trainer) and value.__module__ == module.__name__
+    }
+    leaves = [each for each in classes if not any(each in other.__mro__[1:] for other in classes)]
+    if len(leaves) > 1:
+        raise ConfigError(
+            f"{path} holds {len(leaves)} trainers, {' and '.join(sorted(each.__name__ for each in leaves))}: "
+            "keep one of them, or make one a subclass of the other"
+        )
+    if leaves:
+        return leaves[0]
+    missing = [name for name in PARTS if not hasattr(module, name)]
     if missing:
         raise ConfigError(
             f"{path} has no {' and no '.join(missing)}: a plan file defines Config, "
-            "policy(config, observation_space, action_space) and execution_plan(workers, config)"
+            "policy(config, observation_space, action_space) and execution_plan(workers, config), "
+            "or a subclass of flowrl.Trainer"
         )
-    config: Any = module.Config
-    if not (isinstance(config, type) and issubclass(config, Configuration)):
-        raise ConfigError(f"{path}: Config must be a subclass of flowrl.config.Configuration, got {config!r}")
-    if "__attrs_attrs__" not in vars(config):  # the base's fields are inherited, its own would be ignored
-        raise ConfigError(f"{path}: Config needs the decorator @attrs.define(kw_only=True)")
     for name in ("policy", "execution_plan"):
         if not callable(getattr(module, name)):
             raise ConfigError(f"{path}: {name} must be a function, got {getattr(module, name)!r}")
-    return PlanFile(path.stem, path, module, config, path.read_text(encoding="utf-8"))
+    parts = {name: getattr(module, name) for name in PARTS}
+    try:
+        return type(path.stem, (Trainer,), {**parts, "__module__": module.__name__, "__doc__": module.__doc__})
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _find(name: str) -> Path:

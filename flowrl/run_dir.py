@@ -20,6 +20,7 @@ import attrs
 from flowrl.config import Configuration
 from flowrl.errors import ConfigError
 from flowrl.plan_file import BUILTIN, PlanFile
+from flowrl.sinks import Sink, check_sinks, open_sinks
 
 log = logging.getLogger("flowrl")
 
@@ -31,7 +32,7 @@ class RunDirectory:
     config.json   the whole resolved configuration; `flowrl run PLAN --config RUN/config.json` runs it again
     run.json      the command, versions, git hash, time
     plan.py       the plan file's text, plan.txt the plan as a tree
-    metrics.jsonl one result a line, as they come
+    metrics.jsonl one result a line, as they come; the sinks' files hold the same
     checkpoints/  the newest states of the run, from which it can go on
     summary.json  how it ended;  explain_run.txt  where the time went
 
@@ -41,17 +42,22 @@ class RunDirectory:
     path: Path
     plan_file: PlanFile
     config_text: str = attrs.field(repr=False)
+    sinks: Sequence[str] = ()
     _metrics: TextIO | None = attrs.field(default=None, init=False, repr=False)
+    _sinks: list[Sink] = attrs.field(factory=list, init=False, repr=False)
     _lock: int | None = attrs.field(default=None, init=False, repr=False)
 
     @classmethod
-    def choose(cls, plan_file: PlanFile, config: Configuration, out: str | Path | None = None) -> RunDirectory:
+    def choose(
+        cls, plan_file: PlanFile, config: Configuration, out: str | Path | None = None, sinks: Sequence[str] = ()
+    ) -> RunDirectory:
         """`out`, or runs/PLAN-ENV-SEED-YYYYmmdd-HHMMSS with an ordinal if that is there already.
 
         Raises:
-            ConfigError: `out` is a file or a directory that holds something, or the configuration holds what
-                JSON cannot.
+            ConfigError: `out` is a file or a directory that holds something, the configuration holds what
+                JSON cannot, or a sink cannot be opened.
         """
+        check_sinks(sinks)
         text = config_text(config)
         if out is not None:
             path = Path(out)
@@ -59,14 +65,14 @@ class RunDirectory:
                 what = "is not empty" if path.is_dir() else "is a file"
                 hint = f", or goes on with --resume {path}" if (path / "run.json").is_file() else ""
                 raise ConfigError(f"{path} {what}; a run gets a new directory{hint}")
-            return cls(path, plan_file, text)
+            return cls(path, plan_file, text, sinks)
         slug = re.sub(r"[^\w.-]+", "_", config.env).strip("._") or "env"
         base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         path, ordinal = base, 1
         while path.exists():
             ordinal += 1
             path = base.with_name(f"{base.name}-{ordinal}")
-        return cls(path, plan_file, text)
+        return cls(path, plan_file, text, sinks)
 
     def create(
         self,
@@ -106,8 +112,10 @@ class RunDirectory:
             write(self.path / "config.json", self.config_text)
             write(self.path / "plan.txt", explained + "\n")
             write(self.path / "plan.py", plan_file.text)
-            write(self.path / "metrics.jsonl", "".join(self._first_lines(results)))
+            kept = self._first_lines(results)
+            write(self.path / "metrics.jsonl", "".join(kept))
             self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+            self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in kept])
             write(self.path / "run.json", json.dumps(about, indent=2) + "\n")  # last: with it, it is a run
         except OSError as error:
             raise ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}") from error
@@ -152,10 +160,13 @@ class RunDirectory:
         return lines
 
     def record(self, result: Mapping[str, Any]) -> None:
-        """Append one result to metrics.jsonl; it is on disk when this returns, also if the run is killed."""
+        """Append one result to metrics.jsonl and the sinks; on disk when this returns, also if the run is killed."""
         assert self._metrics is not None, "create() comes first"
-        self._metrics.write(json.dumps(plain(result), allow_nan=False) + "\n")
+        values = plain(result)
+        self._metrics.write(json.dumps(values, allow_nan=False) + "\n")
         self._metrics.flush()
+        for sink in self._sinks:
+            sink.record(values)
 
     def flush(self) -> None:
         """Have what was recorded on the disk, also if the machine dies."""
@@ -163,9 +174,10 @@ class RunDirectory:
         os.fsync(self._metrics.fileno())
 
     def finish(self, summary: Mapping[str, Any], explained: str = "") -> None:
-        """Write summary.json, and explain_run.txt if there is something to explain; close metrics.jsonl."""
-        if self._metrics is not None:
-            self._metrics.close()
+        """Write summary.json, and explain_run.txt if there is something to explain; close what holds the metrics."""
+        for file in (self._metrics, *self._sinks):
+            if file is not None:
+                file.close()
         if explained:
             write(self.path / "explain_run.txt", explained + "\n")
         write(self.path / "summary.json", json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")

@@ -15,13 +15,13 @@ from flowrl.operator import context, operator, state
 from flowrl.seeds import SeedTree
 
 if TYPE_CHECKING:
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import Scores, WorkerSet
 
 Result = dict[str, Any]
 
 
-def _play(workers: WorkerSet, policy: Any, episodes: int, seed: int, purpose: str) -> float:
-    from flowrl.rollout import evaluate, mean_return
+def _play(workers: WorkerSet, policy: Any, episodes: int, seed: int, purpose: str) -> Scores:
+    from flowrl.rollout import evaluate, scores
 
     seed = SeedTree(seed).integer(f"evaluation/{purpose}")
     played = evaluate(
@@ -32,7 +32,7 @@ def _play(workers: WorkerSet, policy: Any, episodes: int, seed: int, purpose: st
         num_envs=workers.envs_per_worker,
         env_args=workers.env_args,
     )
-    return mean_return(played)
+    return scores(played)
 
 
 def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:
@@ -48,7 +48,8 @@ class Evaluate:
     """Adds `eval_return` to the first result of every `every` env steps, and passes all results on.
 
     It is the mean raw return of `episodes` episodes of the policy in its eval mode, from the same starts each
-    time (S6), in environments of their own (S3); `best_eval_return` is the best so far.
+    time (S6), in environments of their own (S3); `best_eval_return` is the best so far. Of the same episodes,
+    `eval_reward_per_step` and, where the environment says who won, `eval_win_rate` (S5, see `flowrl.rollout.scores`).
 
     Args:
         workers: Whose policy, in which environment.
@@ -72,12 +73,16 @@ class Evaluate:
         if result["env_steps"] < self.due:
             return result
         self.due = (result["env_steps"] // self.every + 1) * self.every
-        score = _play(self.workers, self.workers.policy, self.episodes, self.seed, "fixed")
+        scores = _play(self.workers, self.workers.policy, self.episodes, self.seed, "fixed")
+        score = scores.return_mean
         if self.best is None or score >= self.best:
             self.best = score
             if self.save is not None:
                 save_weights(self.workers.policy, self.save)
-        return {**result, "eval_return": score, "best_eval_return": self.best}
+        found = {"eval_return": score, "best_eval_return": self.best, "eval_reward_per_step": scores.reward_per_step}
+        if scores.win_rate is not None:
+            found["eval_win_rate"] = scores.win_rate
+        return {**result, **found}
 
 
 @operator
@@ -105,7 +110,7 @@ class Confirm:
         save_weights(self.workers.policy, self.path)
         saved = load_weights(self.workers, self.path)
         score = _play(self.workers, saved, self.episodes, self.seed, f"fresh-{self.tries}")
-        return {**result, "confirmed_return": score}
+        return {**result, "confirmed_return": score.return_mean}
 
 
 @operator

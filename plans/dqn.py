@@ -21,6 +21,7 @@ from flowrl.operators import (
 from flowrl.plan import Plan
 from flowrl.policies import DQNPolicy, linear_schedule
 from flowrl.rollout import WorkerSet
+from flowrl.trainer import Trainer
 
 
 @attrs.define(kw_only=True)
@@ -96,3 +97,11 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.
     train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
     return StandardMetricsReporting(train_op, workers, config)
+
+
+class DQN(Trainer):
+    """`DQN(env="CartPole-v1").train(until={"env_steps": 20_000})`."""
+
+    Config = Config
+    policy = staticmethod(policy)
+    execution_plan = staticmethod(execution_plan)

@@ -426,6 +426,20 @@ FAULTS += [
         "values[name] for values, n in parts if name in values) / len(parts)",
         "tests/operators/test_train.py::test_averaging_divides_by_the_rows",
     ),
+    Fault(
+        "S4",
+        "flowrl/statistics.py",
+        "tasks = [np.asarray(task, dtype=float) for task in scores]",
+        "tasks = [np.concatenate([np.asarray(task, dtype=float) for task in scores])]",
+        "tests/test_statistics.py::test_every_task_keeps_its_number_of_runs",
+    ),
+    Fault(
+        "S5",
+        "flowrl/rollout/evaluate.py",
+        "float(returns.sum() / lengths.sum())",
+        "float((returns / lengths).mean())",
+        "tests/rollout/test_evaluate.py::test_the_three_kinds_of_score",
+    ),
 ]
 
 RETURNS, BATCHES = "tests/test_returns.py::", "tests/operators/test_batches.py::"

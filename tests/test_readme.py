@@ -39,12 +39,16 @@ def test_the_tree_shown_is_what_explain_prints() -> None:
 
 
 def test_the_commands_exist() -> None:
-    """Every option that the README names is one of `flowrl run`."""
+    """Every option that the README names is one of the command above it."""
     from flowrl.cli import cli
 
-    known = {name for option in cli.commands["run"].params for name in option.opts}
     block = next(block for block in re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL) if "flowrl list" in block)
-    assert set(re.findall(r"--[a-z-]+", block)) <= known
+    told = re.findall(r"^flowrl ([a-z]+)(.*?)(?=^flowrl|\Z)", block, re.DOTALL | re.MULTILINE)
+    assert {name for name, _ in told} <= set(cli.commands)
+    for name, text in told:
+        known = {opt for option in cli.commands[name].params for opt in option.opts}
+        assert set(re.findall(r"--[a-z-]+", text)) <= known, name
+    known = {name for option in cli.commands["run"].params for name in option.opts}
     job = TEXT.split("```sh\n")[1].splitlines()[0].split("flowrl run ")[1]
     assert {word for word in shlex.split(job) if word.startswith("--")} <= known
 

@@ -2,6 +2,7 @@
 
 from flowrl.policies.a2c import A2CPolicy
 from flowrl.policies.dqn import DQNPolicy
+from flowrl.policies.functional import policy_from
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, linear_schedule, multinomial_sample
@@ -15,4 +16,5 @@ __all__ = [
     "eps_greedy_sample",
     "linear_schedule",
     "multinomial_sample",
+    "policy_from",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from flowrl.envs import Episode, make_manager
@@ -50,3 +51,53 @@ def evaluate(
 def mean_return(episodes: Sequence[Episode]) -> float:
     """The mean of the episodes' raw returns (S1)."""
     return float(np.mean([episode.return_ for episode in episodes]))
+
+
+@attrs.frozen
+class Scores:
+    """What some episodes say of the policy that played them.
+
+    `reward_per_step` is all reward over all steps, so long episodes count for more. `win_rate` is the share of
+    successes among the episodes that say whether they were one, None if none does; `judged` is how many do.
+    Standard deviations are those of the episodes played (divided by n).
+    """
+
+    episodes: int
+    return_mean: float
+    return_std: float
+    return_min: float
+    return_max: float
+    length_mean: float
+    length_std: float
+    reward_per_step: float
+    win_rate: float | None
+    judged: int
+
+
+def scores(episodes: Sequence[Episode]) -> Scores:
+    """The three kinds of score: total return, mean reward per step, win rate (S5), all of raw rewards (S1).
+
+    Raises:
+        ValueError: no episodes.
+
+    >>> found = scores([Episode(0, 0, 6.0, 2, True), Episode(0, 1, 2.0, 6, False), Episode(0, 2, 1.0, 1)])
+    >>> found.return_mean, found.reward_per_step, found.win_rate, found.judged
+    (3.0, 1.0, 0.5, 2)
+    """
+    if not episodes:
+        raise ValueError("there is no score of no episodes")
+    returns = np.array([episode.return_ for episode in episodes])
+    lengths = np.array([episode.length for episode in episodes])
+    judged = [episode.success for episode in episodes if episode.success is not None]
+    return Scores(
+        episodes=len(episodes),
+        return_mean=float(returns.mean()),
+        return_std=float(returns.std()),
+        return_min=float(returns.min()),
+        return_max=float(returns.max()),
+        length_mean=float(lengths.mean()),
+        length_std=float(lengths.std()),
+        reward_per_step=float(returns.sum() / lengths.sum()),
+        win_rate=float(np.mean(judged)) if judged else None,
+        judged=len(judged),
+    )

@@ -20,6 +20,8 @@ from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import same
+from tests.clock_envs import TERMINATED, TRUNCATED, clock_envs
+from tests.scripted import ScriptedPolicy
 
 
 def report_with(context: Context, every: int = 10) -> Report:
@@ -111,6 +113,16 @@ def test_evaluate_when_due(workers: WorkerSet, tmp_path: Path) -> None:
     assert torch.equal(before, torch.get_rng_state())
     assert (tmp_path / "policy.pt").exists()
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_an_evaluation_has_all_kinds_of_score(workers: WorkerSet) -> None:
+    """S5: the win rate only where the environment knows it."""
+    result = Evaluate(workers, every=1, episodes=2)({"env_steps": 1})
+    assert result["eval_reward_per_step"] == 1.0
+    assert "eval_win_rate" not in result
+    ends = clock_envs([[(1, TERMINATED)], [(3, TRUNCATED)]])
+    with WorkerSet(ends, lambda *spaces: ScriptedPolicy(), envs_per_worker=2) as clocks:
+        assert Evaluate(clocks, every=1, episodes=4)({"env_steps": 1})["eval_win_rate"] == 0.5
 
 
 def test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds(workers: WorkerSet, tmp_path: Path) -> None:

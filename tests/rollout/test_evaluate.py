@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 
+import attrs
 import numpy as np
 import pytest
 
 from flowrl.errors import ConfigError, FlowError
-from flowrl.rollout import WorkerSet, evaluate, mean_return
-from tests.clock_envs import TERMINATED, Table, clock_envs
+from flowrl.rollout import WorkerSet, evaluate, mean_return, scores
+from tests.clock_envs import TERMINATED, TRUNCATED, Table, clock_envs
 from tests.scripted import ScriptedPolicy
 
 evaluation = importlib.import_module("flowrl.rollout.evaluate")  # the package has the function by that name
@@ -67,3 +68,25 @@ def test_environments_get_the_env_action() -> None:
 def test_bad_worker_sets_are_refused_before_any_work(kwargs: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         WorkerSet(**{"env": "CartPole-v1", "policy": lambda *spaces: ScriptedPolicy(), **kwargs})
+
+
+def test_the_three_kinds_of_score() -> None:
+    """S5, S1: total return, mean reward of a step, and the share of wins among the episodes that know."""
+    played = evaluate(
+        ScriptedPolicy(), clock_envs([[(1, TERMINATED)], [(10, TRUNCATED)]]), episodes=6, seed=0, num_envs=2
+    )
+    returns = [episode.return_ for episode in played]
+    found = scores(played)
+    assert (found.episodes, found.return_mean) == (6, mean_return(played))
+    assert (found.return_std, found.return_min, found.return_max) == (np.std(returns), min(returns), max(returns))
+    assert (found.length_mean, found.length_std) == (5.5, 4.5)
+    assert found.reward_per_step == sum(returns) / 33, (
+        "not the mean of the episodes' means, where short ones weigh more"
+    )
+    assert (found.win_rate, found.judged) == (0.5, 6)
+
+    unknown = [attrs.evolve(episode, success=None) for episode in played[:3]]
+    assert (scores(unknown).win_rate, scores(unknown).judged) == (None, 0)
+    assert scores([*unknown, attrs.evolve(played[3], success=True)]).win_rate == 1.0
+    with pytest.raises(ValueError, match="no episodes"):
+        scores([])

@@ -1,0 +1,220 @@
+"""A policy from a model and a loss function, without a class of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector.utils import create_empty_array
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.errors import PlanError
+from flowrl.policies.networks import actions_of
+from flowrl.policies.policy import Learning, Policy
+from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Space: TypeAlias = gymnasium.Space[Any]
+#: (space of observations, space of actions) -> the network.
+ModelFactory: TypeAlias = Callable[[Space, Space], nn.Module]
+#: (model, batch) -> the loss, a mean over the rows; perhaps with scalars to report by name.
+Loss: TypeAlias = Callable[[Any, Batch], torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]]
+
+#: Wrappers that choose one of A discrete actions from A scores.
+DISCRETE = (argmax_sample, eps_greedy_sample, multinomial_sample)
+
+
+def adam(learning_rate: float = 1e-3) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    """What makes Adam over parameters."""
+    return lambda parameters: torch.optim.Adam(parameters, lr=learning_rate)
+
+
+def policy_from(
+    model: ModelFactory,
+    loss: Loss,
+    *,
+    prepare: Callable[[Batch], Batch] | None = None,
+    collect: Any = multinomial_sample(),  # noqa: B008  frozen
+    eval: Any = argmax_sample(),  # noqa: B008  frozen
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = adam(),  # noqa: B008  frozen
+    grad_clip: float | None = None,
+    name: str = "FunctionalPolicy",
+) -> type[Policy]:
+    """A `Policy` class, for `Trainer(policy=...)`, for a Trainer's `policy`, or for `WorkerSet(policy=...)`.
+
+    Args:
+        model: Called with both spaces. The network maps float32 observations `[B, ...]` to scores `[B, A]` (logits,
+            values of actions: whatever the wrappers act on), or to `(scores, value)` with values `[B]`. It is in
+            train mode in the loss and in eval mode where it acts.
+        loss: Called with the model and rows `[B, ...]`, tensors on the model's device, floats and observations in
+            float32. Gives a scalar, or it and a dict of scalars to report.
+        prepare: What the loss needs and experience lacks: called with a batch of numpy columns, as they were
+            collected (`[T, N, ...]` from rollouts, `[B, ...]` from replay), before it is cut into rows.
+        collect, eval: Model wrappers, see `flowrl.policies.wrappers`: called with the scores as an array, the noise
+            and the env steps; they give actions `[N, ...]`, or a dict of columns with `action` among them.
+        optimizer: Called with the parameters.
+        grad_clip: Largest norm of the gradient; None for no limit.
+        name: Of the class.
+
+    With `multinomial_sample` the column `logp` is stored, with a value the columns `value` and `next_value`.
+
+    Raises (when the policy is made):
+        PlanError: the model is no module, or its scores do not give actions of the action space.
+    """
+    if not name.isidentifier():
+        raise PlanError(f"policy_from: name={name!r} is no name of a class")
+    parts = {
+        "make_model": staticmethod(model),
+        "loss": staticmethod(loss),
+        "prepare": staticmethod(prepare or _as_it_is),
+        "collect": collect,
+        "eval": eval,
+        "make_optimizer": staticmethod(optimizer),
+        "clip": grad_clip,
+    }
+    return type(name, (_Functional,), parts)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+class _Functional(Policy):
+    """The base of what `policy_from` makes; its parts are attributes of the class."""
+
+    make_model: ModelFactory
+    loss: Loss
+    prepare: Callable[[Batch], Batch]
+    collect: Any
+    eval: Any
+    collect_mode: FunctionalActing
+    eval_mode: FunctionalActing
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    clip: float | None
+
+    def __init__(self, observation_space: Space, action_space: Space, *, seed: int = 0, device: str = "auto") -> None:
+        super().__init__(observation_space, action_space, grad_clip=self.clip, seed=seed, device=device)
+
+    def _build(self) -> None:
+        model = self.make_model(self.observation_space, self.action_space)
+        if not isinstance(model, nn.Module):
+            raise PlanError(f"{type(self).__name__}: the model is a {type(model).__name__}, expected a torch.nn.Module")
+        self.model = model.to(self.device).eval()
+        self.collect_mode = FunctionalActing(self, self.collect)
+        self.eval_mode = FunctionalActing(self, self.eval)
+        self.learn_mode = FunctionalLearning(self)
+        # Before the optimiser: lazy layers get their sizes from it.
+        self._try_out()
+        self.optimizer = self.make_optimizer(self.model.parameters())
+
+    def _try_out(self) -> None:
+        """Act once on an observation of zeros, so that a model that does not fit is refused before any work."""
+        name, space = type(self).__name__, self.action_space
+        empty: Any = create_empty_array(self.observation_space, 1, np.zeros)
+        zeros: Any = Batch(empty) if isinstance(empty, Mapping) else empty
+        try:
+            with torch.no_grad():  # not in inference mode, in which lazy layers would get weights that cannot learn
+                output = self.model(_observed(self, zeros))
+            modes = (self.collect_mode, self.eval_mode)
+            acted = [(mode.sample, mode.act(zeros, np.full((1, mode.draws), 0.5), 0)) for mode in modes]
+        except Exception as error:
+            error.add_note(f"while {name} acted on an observation of zeros of {self.observation_space}")
+            raise
+        scores = output[0] if isinstance(output, tuple) else output
+        for sample, columns in acted:
+            if isinstance(sample, DISCRETE) and scores.shape[1:] != (actions_of(space, name),):
+                raise PlanError(
+                    f"{name}: the model gives {list(scores.shape[1:])} scores, expected one for each of {space}"
+                )
+            for column, shape in (("action", (1, *(space.shape or ()))), ("value", (1,))):
+                if column in columns and columns[column].shape != shape:
+                    raise PlanError(
+                        f"{name}: the {column} for one observation has the shape {list(columns[column].shape)}, "
+                        f"expected {list(shape)}; the observations are {self.observation_space}, the actions {space}"
+                    )
+
+
+@attrs.frozen
+class FunctionalActing:
+    """Acts on what a model says through a wrapper; columns as `policy_from` says."""
+
+    policy: Policy
+    sample: Any
+
+    @property
+    def draws(self) -> int:
+        return int(self.sample.draws)
+
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        scores, value = self._forward(obs)
+        if isinstance(self.sample, multinomial_sample):
+            scores = torch.log_softmax(scores, -1)
+        made = self.sample(scores.cpu().numpy(), noise, env_steps)
+        columns = dict(made) if isinstance(made, Mapping) else {"action": made}
+        if isinstance(self.sample, multinomial_sample):
+            index = torch.as_tensor(columns["action"], device=scores.device)
+            columns["logp"] = scores.gather(-1, index.unsqueeze(-1)).squeeze(-1).cpu().numpy()
+        if value is not None:
+            columns["value"] = value.cpu().numpy()
+        return columns
+
+    def value(self, obs: Any) -> Array:
+        """The model's values `[B]`."""
+        _, value = self._forward(obs)
+        assert value is not None, "asked only where acting gives values"
+        found: Array = value.cpu().numpy()
+        return found
+
+    def _forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        with torch.inference_mode():
+            output = self.policy.model(_observed(self.policy, obs))
+        return output if isinstance(output, tuple) else (output, None)
+
+
+class FunctionalLearning(Learning):
+    """Learns with the functions of a `policy_from`."""
+
+    policy: _Functional
+
+    def prepare(self, batch: Batch) -> Batch:
+        prepared = self.policy.prepare(batch)
+        if not isinstance(prepared, Batch):
+            raise PlanError(f"prepare returned a {type(prepared).__name__}, expected a Batch")
+        return prepared.flat() if prepared.reward.ndim == 2 else prepared
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        policy = self.policy
+        rows = batch.map(_single).to_torch(policy.device)
+        observed = [name for name in ("obs", "next_obs") if name in rows]
+        rows = rows.replace(**{name: _floats(rows[name]) for name in observed})
+        policy.model.train()
+        try:
+            with policy.stream.swapped_in():  # dropout and the like draw from the policy's stream
+                made = policy.loss(policy.model, rows)
+        finally:
+            policy.model.eval()
+        loss, scalars = made if isinstance(made, tuple) else (made, {})
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            what = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise PlanError(f"the loss is {what}, expected a scalar tensor: the mean over the rows")
+        plain = {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in scalars.items()}
+        return loss, {"loss": loss.detach(), **plain}
+
+
+def _single(column: Any) -> Any:
+    """Without double precision: the model has none."""
+    return column.astype(np.float32) if column.dtype == np.float64 else column
+
+
+def _observed(policy: Policy, obs: Any) -> Any:
+    """Observations for the model: float32 tensors, a nested batch of them where observations are dictionaries."""
+    return _floats(obs.to_torch(policy.device)) if isinstance(obs, Batch) else policy.tensor(obs)
+
+
+def _floats(obs: Any) -> Any:
+    return obs.map(torch.Tensor.float) if isinstance(obs, Batch) else obs.float()

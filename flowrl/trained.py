@@ -1,0 +1,212 @@
+"""A trained policy in use: acting, evaluating, and loading it from the directory of a run."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import gymnasium
+import numpy as np
+
+from flowrl.config import Configuration, build_config, load_config_file
+from flowrl.data import Batch
+from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, SchemaError
+from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
+from flowrl.rollout import evaluate, scores
+from flowrl.seeds import SeedTree
+from flowrl.trainer import named
+
+if TYPE_CHECKING:
+    from flowrl.policies import Policy
+    from flowrl.rollout import WorkerSet
+
+
+class TrainedPolicy:
+    """A policy and the environment that it was trained in: `act` and `evaluate`.
+
+    Attributes:
+        policy: Its model is `policy.model`.
+        config: What it was trained with.
+        env: As the workers were given it.
+        env_steps: Where exploration schedules stand when it acts stochastically.
+    """
+
+    def __init__(self, policy: Policy, config: Configuration, *, env: Any = None, env_steps: int = 0) -> None:
+        self.policy, self.config, self.env_steps = policy, config, env_steps
+        self.env = config.env if env is None else env
+        self._noise = SeedTree(config.seed).generator("act")
+
+    def __repr__(self) -> str:
+        return f"TrainedPolicy({self.policy!r} of {self.config.env})"
+
+    def act(self, obs: Any, deterministic: bool = True) -> Any:
+        """An action for `env.step`, in the numbers of the action space.
+
+        Args:
+            obs: One observation, or `[N, ...]` of them for `[N, ...]` actions; a mapping where the space is a Dict.
+            deterministic: The eval mode; else the collect mode, with noise from a stream of its own.
+
+        Raises:
+            SchemaError: the observation does not fit the observation space.
+        """
+        rows, count = _rows(obs, self.policy.observation_space)
+        mode = self.policy.eval_mode if deterministic else self.policy.collect_mode
+        columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps)
+        # What the environment gets may be a clipped form of what the policy drew (G6).
+        action = np.asarray(columns.get("env_action", columns["action"]))
+        action = action.astype(self.policy.action_space.dtype, copy=False)
+        return action[0] if count is None else action
+
+    def evaluate(self, episodes: int | None = None, seed: int | None = None) -> dict[str, Any]:
+        """Play whole episodes in the eval mode, in environments of their own (S3); see `flowrl.rollout.Scores`.
+
+        Without arguments it plays the `eval_episodes` of the configuration from the starts that the plan's own
+        evaluation has.
+
+        Raises:
+            PlanError: there is but one environment object, of which no second one can be made.
+        """
+        if isinstance(self.env, gymnasium.vector.VectorEnv):
+            raise PlanError(
+                "evaluating needs environments of its own (S3), but there is one environment object; "
+                "give its id or a function that makes it"
+            )
+        played = evaluate(
+            self.policy,
+            self.env,
+            episodes=self.config.eval_episodes if episodes is None else episodes,
+            seed=SeedTree(self.config.seed if seed is None else seed).integer("evaluation/fixed"),
+            num_envs=self.config.envs_per_worker,
+            env_args=self.config.env_args,
+        )
+        return attrs.asdict(scores(played))
+
+
+def load(
+    run: str | Path,
+    *,
+    last: bool = False,
+    env: Any = None,
+    env_args: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> TrainedPolicy:
+    """The policy that a run saved: `flowrl.load("runs/...").act(obs)`. See `load_workers`."""
+    workers, config = load_workers(run, last=last, env=env, env_args=env_args, device=device)
+    workers.close()
+    return TrainedPolicy(workers.policy, config, env=workers.env, env_steps=_env_steps(Path(run)))
+
+
+def load_workers(
+    run: str | Path,
+    *,
+    last: bool = False,
+    env: Any = None,
+    env_args: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> tuple[WorkerSet, Configuration]:
+    """Workers whose policy is the best one of a run, or with `last` that of its end, and the configuration.
+
+    The weights are read without pickle. The plan is code and is imported: the file that was run if it is as it
+    was, else the directory's copy. The caller closes the workers.
+
+    Args:
+        run: A directory that `flowrl run` wrote.
+        last: policy_last.pt instead of policy.pt.
+        env: Another environment than the run's, which does not get the arguments of that one.
+        env_args: Arguments of the environment, besides those it has.
+        device: Where to run the policy, if not where the run did.
+
+    Raises:
+        ConfigError: not a run directory, nothing saved in it yet, a plan or an environment that is not here.
+        CheckpointError: a damaged file, or weights that do not fit the environment.
+    """
+    run = Path(run)
+    if not (run / "config.json").is_file():
+        what = "has no config.json" if run.is_dir() else "is no directory"
+        raise ConfigError(f"{run} {what}; give the directory that `flowrl run` printed at its end")
+    weights = run / ("policy_last.pt" if last else "policy.pt")
+    if not weights.is_file():
+        saved = ", ".join(sorted(path.name for path in run.glob("policy*.pt"))) or "none"
+        raise ConfigError(
+            f"{run} has no {weights.name} (saved policies: {saved}); a run writes policy.pt at its first "
+            "evaluation or its end, and policy_last.pt at its end"
+        )
+    plan_file = _plan_of(run)
+    values = load_config_file(run / "config.json")
+    changed: dict[str, Any] = {} if device is None else {"device": device}
+    if env is not None:
+        changed |= named(env) | {"env_args": dict(env_args or {})}
+    elif env_args:
+        changed["env_args"] = {**values.get("env_args", {}), **env_args}
+    config = build_config(plan_file.Config, values, changed)
+    try:
+        workers = plan_file.trainer.make_workers(config, env)
+    except FlowError as error:
+        raise ConfigError(f"{run} cannot be loaded here: {error}") from error
+    try:
+        _load_weights(workers.policy, weights)
+    except BaseException:
+        workers.close()
+        raise
+    return workers, config
+
+
+def _plan_of(run: Path) -> PlanFile:
+    """The plan that was run: from where it was, from the built-in ones, or from its copy in the directory."""
+    try:
+        about = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        text = (run / "plan.py").read_text(encoding="utf-8")
+        places = [Path(about["path"]), BUILTIN / f"{about['plan']}.py"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{run} does not say which plan it ran: {error}") from error
+    same = [place for place in places if place.is_file() and place.read_text(encoding="utf-8") == text]
+    return load_plan_file(same[0] if same else run / "plan.py")
+
+
+def _load_weights(policy: Any, path: Path) -> None:
+    import torch
+
+    try:
+        policy.load_weights(torch.load(path, weights_only=True, map_location="cpu"))
+    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path} does not fit {type(policy).__name__}: {error}") from error
+
+
+def _env_steps(run: Path) -> int:
+    """The env steps of the last result of a run, 0 if it had none."""
+    try:
+        last = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
+        return int(json.loads(last)["env_steps"])
+    except (OSError, IndexError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
+    """Observations as rows `[N, ...]` of the space's dtype, and N; None for one observation."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        if not isinstance(obs, Mapping) or set(obs) != set(space):
+            keys = ", ".join(map(str, obs)) if isinstance(obs, Mapping) else f"a {type(obs).__name__}"
+            raise SchemaError(f"expected an observation with the keys {', '.join(space)}, got {keys}")
+        parts = {name: _rows(obs[name], inner) for name, inner in space.items()}
+        counts = {count for _, count in parts.values()}
+        if len(counts) > 1:
+            raise SchemaError(f"the parts of the observation are of {' and '.join(map(str, counts))} rows")
+        return Batch({name: rows for name, (rows, _) in parts.items()}), counts.pop()
+    shape, dtype = space.shape, space.dtype
+    assert shape is not None, "the workers have refused other spaces"
+    assert dtype is not None, "the workers have refused other spaces"
+    given = np.asarray(obs)
+    fits = given.dtype.kind in "biu" or np.can_cast(given.dtype, dtype, "same_kind")
+    single = given.shape == shape
+    several = given.ndim > len(shape) and given.shape[1:] == shape
+    if not (fits and (single or several)):
+        raise SchemaError(
+            f"the observation is {given.dtype}{list(given.shape)}, expected {dtype}{list(shape)}, "
+            f"or [N, ...] of them: one or several of {space}"
+        )
+    rows = given.astype(dtype)  # always a copy: what a caller holds may be read-only
+    return (rows[None], None) if single else (rows, len(rows))

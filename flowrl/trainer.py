@@ -1,0 +1,344 @@
+"""The front door: an algorithm as a class, with `train`, `evaluate`, `save`, `restore` and `act`."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import attrs
+
+from flowrl.config import Configuration, build_config, positive
+from flowrl.errors import ConfigError, PlanError, did_you_mean
+from flowrl.paths import graph
+from flowrl.plan import Plan
+
+if TYPE_CHECKING:
+    from flowrl.policies import Policy
+    from flowrl.rollout import WorkerSet
+    from flowrl.scheduler import Run
+    from flowrl.trained import TrainedPolicy
+
+Result = dict[str, Any]
+#: When to end training: lower bounds of entries of a result, or a function of a result.
+Until = Mapping[str, float] | Callable[[Result], bool]
+
+#: Counters that a result has only once learning has begun.
+LEARNING = frozenset({"sampled", "trained", "updates"})
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    """What the plan of `Trainer` itself has."""
+
+    fragment_steps: int = positive(128)  #: steps of each environment between two updates
+    report_every: int = positive(1_000)  #: env steps between results
+
+
+class Trainer:
+    """An algorithm over an environment: a policy, a plan, and the run of it.
+
+    A subclass is an algorithm. It overrides any of `Config`, `policy` and `execution_plan`; a plan may be its
+    parent's, edited: `return DQN.execution_plan(workers, config).insert_after("NStep", op)` in a static method, or
+    `super().execution_plan(workers, config)` in a class method. Functions without a decorator are taken as static.
+
+    Building one makes environments and networks; nothing acts before the first `train()`, which opens `run`.
+    It is a context manager; leaving it stops it.
+
+    Args:
+        env: A gymnasium id, "module:factory", a callable, or a gymnasium VectorEnv.
+        config: Values for `Config`, or one.
+        seed: Root of all random streams; the same as the key `seed`.
+        policy: Instead of the class's `policy`: a function like it, or a `Policy` class.
+        settings: Keys of `Config`; they override `config`.
+
+    Raises:
+        ConfigError: an unknown key (with the closest one), a bad value, no such environment.
+        PlanError: `execution_plan` returns something else than a plan.
+    """
+
+    Config: ClassVar[type[Configuration]] = Config
+
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        seed: int | None = None,
+        policy: Any = None,
+        **settings: Any,
+    ) -> None:
+        given = config.to_dict() if isinstance(config, Configuration) else config or {}
+        direct = {} if env is None else named(env)
+        direct |= {} if seed is None else {"seed": seed}
+        self.config = build_config(self.Config, given, direct, settings)
+        self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
+        try:
+            self.plan: Plan = self.execution_plan(self.workers, self.config)
+            if not isinstance(self.plan, Plan):
+                raise PlanError(
+                    f"{type(self).__name__}.execution_plan returned a {type(self.plan).__name__}, expected a Plan"
+                )
+        except BaseException:
+            self.workers.close()
+            raise
+        self.run: Run | None = None
+        self.result: Result = {}  #: the last one
+        self.done = False  #: whether the plan has ended
+        self._stopped = False
+        self._trained: TrainedPolicy | None = None
+        self._keys: set[str] = set()  # of all results so far
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("policy", "execution_plan"):
+            function = vars(cls).get(name)
+            if isinstance(function, FunctionType) and not _is_method(function):
+                setattr(cls, name, staticmethod(function))
+        if "Config" in vars(cls):
+            _check_config(cls.Config)
+
+    def __repr__(self) -> str:
+        steps = self.counters.get("env_steps", 0)
+        return f"{type(self).__name__}({self.config.env}, seed {self.config.seed}, {steps} env steps)"
+
+    # -- what an algorithm overrides
+
+    @staticmethod
+    def policy(config: Any, observation_space: Any, action_space: Any) -> Policy:
+        """The policy that acts and learns; a subclass or the argument `policy` has it."""
+        raise PlanError("there is no policy: pass policy=..., or override `policy` in a subclass of Trainer")
+
+    @staticmethod
+    def execution_plan(workers: WorkerSet, config: Any) -> Plan:
+        """The plan whose items are results. Here the simplest one: act, learn from it once, report."""
+        from flowrl.operators import ParallelRollouts, StandardMetricsReporting, TrainOneStep
+
+        train_op = ParallelRollouts(workers, steps=config.fragment_steps).for_each(TrainOneStep(workers))
+        return StandardMetricsReporting(train_op, workers, config)
+
+    @classmethod
+    def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> WorkerSet:
+        """The workers that act: `env` and `policy` instead of the configuration's and the class's, if given."""
+        import torch
+
+        from flowrl.rollout import WorkerSet
+
+        torch.set_num_threads(config.torch_threads)
+        make = cls.policy if policy is None else policy
+
+        def make_policy(observation_space: Any, action_space: Any) -> Policy:
+            made: Policy
+            if isinstance(make, type):
+                made = make(observation_space, action_space, seed=config.seed, device=config.device)
+            else:
+                made = make(config, observation_space, action_space)
+            return made
+
+        return WorkerSet(
+            env=config.env if env is None else env,
+            policy=make_policy,
+            num_workers=config.num_workers,
+            envs_per_worker=config.envs_per_worker,
+            env_args=config.env_args,
+            seed=config.seed,
+        )
+
+    # -- training
+
+    def train(self, until: Until | None = None) -> Result:
+        """The next result; with `until`, train up to the first result that reaches it, and return that one.
+
+        Args:
+            until: Lower bounds by name, any of which ends it, as in `{"env_steps": 50_000, "episode_return": 475}`;
+                if the last result reaches one already, nothing more is done. Or a function of a result.
+
+        When the plan ends by itself the last result is returned, and `done` is True from then on. Ctrl-C raises
+        KeyboardInterrupt at the end of a step, so that the trainer may be saved or go on.
+
+        Raises:
+            ConfigError: a bound of a name that no result has, so that it would never be reached.
+            PlanError: the trainer was stopped.
+        """
+        from flowrl.session import Interrupts
+
+        run, bounds = self._open(), None
+        if until is None:
+            reached: Callable[[Result], bool] = _always
+        elif callable(until):
+            reached = until
+        else:
+            bounds = _checked(until)
+            reached = self._reaches(bounds)
+            if reached(self.result):
+                return self.result
+        ended = False
+        with Interrupts(run) as interrupts:
+            for result in run:
+                self._take(result)
+                if bounds is not None:
+                    self._check_names(bounds)
+                if reached(result):
+                    break
+            else:
+                ended = True
+        if interrupts.asked:
+            if not ended:
+                next(run, None)  # takes notice of the interruption, so that the next call goes on
+            raise KeyboardInterrupt
+        self.done = self.done or ended
+        return self.result
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The run's counters by unit: env_steps, sampled, trained, updates ...; empty before the first `train()`."""
+        return {} if self.run is None else dict(self.run.counters)
+
+    # -- using what was learnt
+
+    def act(self, obs: Any, deterministic: bool = True) -> Any:
+        """An action for `env.step`; see `TrainedPolicy.act`."""
+        trained = self._use()
+        trained.env_steps = self.counters.get("env_steps", 0)
+        return trained.act(obs, deterministic)
+
+    def evaluate(self, episodes: int | None = None, seed: int | None = None) -> Result:
+        """The scores of whole episodes in environments of their own; training goes on as if it had not been (S3).
+
+        See `TrainedPolicy.evaluate`.
+        """
+        return self._use().evaluate(episodes, seed)
+
+    # -- saving and stopping
+
+    def save(self, path: str | Path) -> Path:
+        """Write the complete state of the run as a folder; whoever restores it goes on bit for bit (D3).
+
+        Raises:
+            CheckpointError: there is something else at `path`, or a part of the state cannot be saved.
+        """
+        from flowrl.checkpoint import save_checkpoint
+        from flowrl.run_dir import plain
+
+        mine = {"result": self.result, "done": self.done}
+        about = {"trainer": type(self).__name__, "config": plain(self.config.to_dict())}
+        return save_checkpoint(path, {**self._open().state_dict(), "trainer": mine}, about)
+
+    def restore(self, path: str | Path) -> None:
+        """Go on exactly where `save` was called, in any process, with the same class and configuration.
+
+        Environments in the middle of an episode are unpickled, so restore only what you trust.
+
+        Raises:
+            CheckpointError: no checkpoint, a damaged one, or that of another plan.
+        """
+        from flowrl.checkpoint import load_checkpoint
+
+        run = self._open()
+        state = load_checkpoint(path, trusted=True)
+        mine = state.pop("trainer", {})
+        run.load_state_dict(state)
+        self.result, self.done = mine.get("result", {}), mine.get("done", False)
+        self._keys = set(self.result)
+
+    def stop(self) -> None:
+        """Close the run and the environments. `act` and `evaluate` still work; a second call does nothing."""
+        self._stopped = True
+        try:
+            if self.run is not None:
+                self.run.close()
+        finally:
+            self.workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _open(self) -> Run:
+        if self._stopped:
+            raise PlanError(
+                f"this {type(self).__name__} was stopped; make a new one, which may restore() what was saved"
+            )
+        if self.run is None:
+            self.run = self.plan.run(seed=self.config.seed)
+        return self.run
+
+    def _use(self) -> TrainedPolicy:
+        from flowrl.trained import TrainedPolicy
+
+        if self._trained is None:
+            self._trained = TrainedPolicy(self.workers.policy, self.config, env=self.workers.env)
+        return self._trained
+
+    def _take(self, result: Any) -> None:
+        if not isinstance(result, dict):
+            raise PlanError(f"a plan's items must be result dicts, got a {type(result).__name__} from {self.plan.name}")
+        self.result = result
+        self._keys |= result.keys()
+
+    def _reaches(self, bounds: Mapping[str, float]) -> Callable[[Result], bool]:
+        from flowrl.operators import StopWhen
+
+        stop = StopWhen(dict(bounds))
+
+        def reached(result: Result) -> bool:
+            stop(result)
+            return stop.done
+
+        return reached
+
+    def _check_names(self, bounds: Mapping[str, float]) -> None:
+        """Refuse a bound that can never be reached, at the first result and again when learning has begun."""
+        coming = LEARNING if "updates" not in self._keys else frozenset()
+        for name in bounds.keys() - self._keys - coming:
+            if name not in self._evaluated():
+                raise ConfigError(
+                    f"until: no result has {name!r}; {did_you_mean(name, self._keys)}. For an entry that comes "
+                    f"later give a function: until=lambda result: result.get({name!r}, 0) >= {bounds[name]:g}"
+                )
+
+    def _evaluated(self) -> set[str]:
+        """The entries that evaluation in the plan adds to some results."""
+        from flowrl.operators import Confirm, Evaluate
+
+        ops = [node.op for node in graph(self.plan)]
+        found = {"eval_return", "best_eval_return"} if any(isinstance(op, Evaluate) for op in ops) else set()
+        return found | ({"confirmed_return"} if any(isinstance(op, Confirm) for op in ops) else set())
+
+
+def _always(result: Result) -> bool:
+    return True
+
+
+def named(env: Any) -> dict[str, Any]:
+    """The keys of a configuration that an environment decides: its name, and how many a VectorEnv holds."""
+    if isinstance(env, str):
+        return {"env": env}
+    if hasattr(env, "num_envs"):
+        return {"env": type(env).__name__, "envs_per_worker": env.num_envs}
+    return {"env": f"{getattr(env, '__module__', '')}:{getattr(env, '__qualname__', type(env).__name__)}"}
+
+
+def _checked(until: Any) -> dict[str, float]:
+    if not isinstance(until, Mapping) or not until:
+        raise ConfigError(f"until={until!r}: expected lower bounds like {{'env_steps': 50_000}}, or a function")
+    for name, bound in until.items():
+        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
+            raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected a number")
+    return dict(until)
+
+
+def _is_method(function: FunctionType) -> bool:
+    return next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
+
+
+def _check_config(config: Any) -> None:
+    if not (isinstance(config, type) and issubclass(config, Configuration)):
+        raise ConfigError(f"Config must be a subclass of flowrl.config.Configuration, got {config!r}")
+    if "__attrs_attrs__" not in vars(config):  # the base's fields are inherited, its own would be ignored
+        raise ConfigError("Config needs the decorator @attrs.define(kw_only=True)")

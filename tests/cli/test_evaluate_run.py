@@ -1,0 +1,144 @@
+"""`flowrl evaluate RUN`: the saved policy plays as `flowrl.rollout.evaluate` has it play."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flowrl.evaluate_run import evaluate_run
+from flowrl.plan_file import load_plan_file
+from flowrl.rollout import evaluate, scores
+from flowrl.seeds import SeedTree
+from tests.tiny_plan import TINY, flowrl
+
+#: An environment that knows who has won: with probability 1/2, whatever is done.
+COIN = """
+import gymnasium
+import numpy as np
+
+
+class Coin(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, prize=1.0):
+        self.prize = prize
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        won = bool(self.np_random.random() < 0.5)
+        return np.zeros(4, np.float32), self.prize * won, True, False, {"is_success": won}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of dqn, whose last policy is another than its best one."""
+    run = tmp_path_factory.mktemp("runs") / "dqn"
+    settings = ("hidden=[8]", "learning_starts=100", "replay_ratio=8", "report_every=100", "eval_every=300")
+    options = [word for setting in (*settings, "eval_episodes=3") for word in ("--set", setting)]
+    done = flowrl("run", "dqn", *options, "--stop-steps", 500, "--out", run, "--quiet")
+    assert done.exit_code == 0, done.output
+    best, last = (torch.load(run / name, weights_only=True) for name in ("policy.pt", "policy_last.pt"))
+    assert not all(torch.equal(best[name], last[name]) for name in best)
+    return run
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text(TINY)
+    (tmp_path / "coin.py").write_text(COIN)
+    assert flowrl("run", "tiny.py", "--env", "coin:Coin", "--out", "run", "--quiet").exit_code == 0
+    return tmp_path / "run"
+
+
+def found(*arguments: Any) -> dict[str, Any]:
+    done = flowrl("evaluate", *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("options", "weights"), [((), "policy.pt"), (("--last",), "policy_last.pt")])
+def test_it_is_what_evaluate_finds_with_the_saved_weights(run: Path, options: tuple[str, ...], weights: str) -> None:
+    """S5, S6"""
+    plan_file = load_plan_file("dqn")
+    workers, _ = plan_file.build(plan_file.Config(hidden=(8,)))
+    with workers:
+        workers.policy.load_weights(torch.load(run / weights, weights_only=True))
+        seed = SeedTree(5).integer("evaluation/command")
+        expected = scores(evaluate(workers.policy, "CartPole-v1", episodes=10, seed=seed))
+    evaluation = evaluate_run(run, episodes=10, seed=5, last=bool(options))
+    assert evaluation.scores == expected
+    printed = found(run, "--episodes", 10, "--seed", 5, *options)
+    assert printed == evaluation.values()
+    assert (printed["policy"], printed["return_mean"]) == (weights, expected.return_mean)
+
+
+def test_the_starts_are_others_than_in_training_and_follow_from_the_seed(run: Path) -> None:
+    """S3: the run's own seed does not lead to the starts that its training or its evaluations had."""
+    plan_file = load_plan_file("dqn")
+    workers, _ = plan_file.build(plan_file.Config(hidden=(8,)))
+    with workers:
+        workers.policy.load_weights(torch.load(run / "policy.pt", weights_only=True))
+        seeds = [0, SeedTree(0).integer("evaluation/fixed"), SeedTree(0).integer("evaluation/fresh-1")]
+        others = [scores(evaluate(workers.policy, "CartPole-v1", episodes=30, seed=seed)) for seed in seeds]
+    assert evaluate_run(run, episodes=30, seed=0).scores not in others
+    assert found(run, "--episodes", 9) == found(run, "--episodes", 9) != found(run, "--episodes", 9, "--seed", 1)
+
+
+def test_people_get_the_three_kinds_of_score(run: Path, tiny: Path) -> None:
+    """S5"""
+    text = flowrl("evaluate", run, "--episodes", 4).stdout.splitlines()
+    assert text[0] == f"{run}/policy.pt on CartPole-v1: 4 episodes, seed 0"
+    assert [line.split()[0] for line in text[1:]] == ["return", "steps", "reward", "win"]
+    assert text[3].split() == ["reward", "per", "step", "1.0000"]
+    assert text[4].endswith("unknown: no episode ended with is_success in its info")
+    won = found(tiny, "--episodes", 50)
+    assert 0.2 < won["win_rate"] == won["return_mean"] == won["reward_per_step"] < 0.8
+    assert flowrl("evaluate", tiny).stdout.splitlines()[4].endswith(" %")
+
+
+def test_another_environment_and_other_arguments_of_the_same(tiny: Path) -> None:
+    played = found(tiny, "--env-arg", "prize=3", "--episodes", 20)
+    assert (played["env"], played["env_args"]) == ("coin:Coin", {"prize": 3})
+    assert played["return_max"] == 3
+    played = found(tiny, "--env", "CartPole-v1", "--episodes", 2)
+    assert (played["env"], played["env_args"], played["win_rate"]) == ("CartPole-v1", {}, None)
+
+
+def test_the_plan_is_the_one_that_was_run(tiny: Path) -> None:
+    """If its file has changed or is gone, the copy in the run directory is it."""
+    (tiny.parent / "tiny.py").write_text("raise ImportError('another file by now')")
+    assert found(tiny, "--episodes", 2)["episodes"] == 2
+
+
+def test_what_cannot_be_evaluated_is_bad_input(run: Path, tiny: Path, tmp_path: Path) -> None:
+    for name in ("empty", "damaged", "lost"):
+        (tmp_path / name).mkdir()
+    for name in ("config.json", "run.json", "plan.py"):
+        for folder in ("damaged", "lost"):
+            (tmp_path / folder / name).write_bytes((run / name).read_bytes())
+    (tmp_path / "damaged" / "policy.pt").write_bytes(b"nonsense")
+    for arguments, message in [
+        (("nowhere",), "nowhere is no directory; give the directory that `flowrl run` printed"),
+        (("empty",), "empty has no config.json"),
+        (("lost",), "lost has no policy.pt"),
+        (("lost", "--last"), "lost has no policy_last.pt"),
+        (("damaged",), "damaged/policy.pt does not fit"),
+        ((run, "--env", "Acrobot-v1"), "policy.pt does not fit"),
+        ((run, "--env", "CartPol-v1"), "did you mean 'CartPole-v1'"),
+        ((run, "--env-arg", "x"), "--env-arg 'x': expected KEY=VALUE"),
+        ((run, "--episodes", 0), "'0' is not a whole number of at least 1"),
+        ((run, "--seed", -1), "-1 is not in the range"),
+    ]:
+        done = flowrl("evaluate", *arguments)
+        assert done.exit_code == 2, done.output
+        assert message in done.stderr

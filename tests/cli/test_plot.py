@@ -1,0 +1,200 @@
+"""Learning curves: which runs are one curve, what it is of, and pictures that are whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from flowrl.curves import RunRecord, curves, find_runs
+from flowrl.errors import ConfigError
+from flowrl.statistics import interquartile_mean, interval
+from tests.tiny_plan import TINY, flowrl
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def write_run(folder: Path, results: list[dict], plan: str = "tiny", **config: object) -> Path:
+    """A run directory, as much of it as a plot needs."""
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"plan": plan}))
+    (folder / "config.json").write_text(json.dumps({"env": "CartPole-v1", "seed": 0, "rate": 1.0, **config}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
+    return folder
+
+
+def line(*points: tuple[float, float | None]) -> list[dict]:
+    return [{"env_steps": x, "episode_return": y} for x, y in points]
+
+
+def drawn(*runs: Path) -> list:
+    return curves([RunRecord.read(run) for run in runs], "env_steps", "episode_return")
+
+
+# -- curves
+
+
+def test_seeds_are_one_curve_and_other_settings_another(tmp_path: Path) -> None:
+    """Labels say in what they differ, and settings that change nothing of the learning are no difference."""
+    same = [write_run(tmp_path / f"a{seed}", line((1, 1), (2, 2)), seed=seed, eval_every=seed) for seed in range(3)]
+    other = write_run(tmp_path / "b", line((1, 1)), rate=2.0)
+    env = write_run(tmp_path / "c", line((1, 1)), env="Acrobot-v1")
+    plan = write_run(tmp_path / "d", line((1, 1)), plan="dqn")
+    found = drawn(*same, other, env, plan)
+    assert [(curve.label, curve.statistic) for curve in found] == [
+        ("tiny CartPole-v1, rate=1.0", "mean of 3 runs"),
+        ("tiny CartPole-v1, rate=2.0", "1 run"),
+        ("tiny Acrobot-v1", "1 run"),
+        ("dqn CartPole-v1", "1 run"),
+    ]
+
+
+def test_the_middle_is_the_interquartile_mean_where_all_runs_are(tmp_path: Path) -> None:
+    """S4: interpolated between results of different steps, never beyond the shortest run."""
+    slopes = [1.0, 2.0, 3.0, 4.0, 50.0]
+    runs = [
+        write_run(tmp_path / str(i), line(*((x, slope * x) for x in range(10 * i, 100 + 50 * i, 7 + i))), seed=i)
+        for i, slope in enumerate(slopes)
+    ]
+    (curve,) = drawn(*runs)
+    assert curve.statistic == "IQM of 5 runs"
+    assert curve.grid[0] == 40
+    assert curve.grid[-1] == min(run[0, -1] for run in curve.lines) <= 100
+    assert np.allclose(curve.middle, interquartile_mean(slopes) * curve.grid)
+    low, high = interval([slopes])
+    assert np.allclose(curve.low, low * curve.grid)
+    assert np.allclose(curve.high, high * curve.grid)
+
+
+def test_results_without_a_value_are_gaps(tmp_path: Path) -> None:
+    (curve,) = drawn(write_run(tmp_path / "a", line((1, None), (2, 5), (3, None), (4, 9))))
+    assert curve.lines[0].tolist() == [[2, 4], [5, 9]]
+    assert curve.middle is None
+
+
+def test_runs_that_share_no_x_have_no_middle(tmp_path: Path) -> None:
+    first, second = write_run(tmp_path / "a", line((1, 1), (2, 1))), write_run(tmp_path / "b", line((3, 1), (4, 1)))
+    (curve,) = drawn(first, second)
+    assert (len(curve.lines), curve.middle) == (2, None)
+
+
+def test_runs_are_found_in_folders_and_each_once(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "seeds" / f"seed-{i}", []) for i in range(3)]
+    assert find_runs([tmp_path / "seeds", runs[1], tmp_path]) == runs
+
+
+def test_a_last_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", line((1, 1)))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 2, "epi')
+    assert len(RunRecord.read(run).results) == 1
+    (run / "metrics.jsonl").write_text('{"env_steps": 1}\nnonsense\n')
+    with pytest.raises(ConfigError, match=r"metrics.jsonl, line 2 is malformed"):
+        RunRecord.read(run)
+
+
+# -- pictures
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five seeds of one setting, two of another, really run."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "tiny.py").write_text(TINY)
+    for rate, seeds in (("1", 5), ("2", 2)):
+        for seed in range(seeds):
+            out = folder / f"rate-{rate}" / f"seed-{seed}"
+            done = flowrl("run", folder / "tiny.py", "--seed", seed, "--set", f"rate={rate}", "--out", out, "--quiet")
+            assert done.exit_code == 0, done.output
+    return folder
+
+
+def ids_of(file: Path) -> list[str]:
+    names = [element.get("id", "") for element in ElementTree.parse(file).iter(f"{SVG}g")]
+    return [name for name in names if name.startswith("curve-")]
+
+
+def texts_of(file: Path) -> list[str]:
+    return ["".join(element.itertext()) for element in ElementTree.parse(file).iter(f"{SVG}text")]
+
+
+def test_a_png_and_an_svg_are_written_into_the_first_folder(runs: Path) -> None:
+    done = flowrl("plot", runs / "rate-1", runs / "rate-2")
+    assert done.exit_code == 0, done.output
+    png, svg = runs / "rate-1" / "curve.png", runs / "rate-1" / "curve.svg"
+    assert done.stdout.splitlines() == [str(png), str(svg)]
+    picture = matplotlib.image.imread(png)
+    assert picture.shape == (750, 1200, 4)
+    edge = np.concatenate([picture[0], picture[-1], picture[:, 0], picture[:, -1]])
+    assert (edge == 1).all(), "something is cut off at the edge"
+    assert sorted(ids_of(svg)) == sorted(
+        [f"curve-0-run-{i}" for i in range(5)]
+        + [f"curve-1-run-{i}" for i in range(2)]
+        + [f"curve-{i}-{part}" for i in (0, 1) for part in ("band", "middle")]
+    )
+    texts = texts_of(svg)
+    assert {
+        "episode_return over env_steps",
+        "environment steps",
+        "return of training episodes (mean of the last 100)",
+        "tiny CartPole-v1, rate=1.0: IQM of 5 runs, 95 % interval",
+        "tiny CartPole-v1, rate=2.0: mean of 2 runs, 95 % interval",
+    } <= set(texts)
+
+
+def test_any_keys_and_one_file(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "picture.svg"
+    done = flowrl("plot", runs / "rate-1" / "seed-0", "--x", "episode_return", "--y", "loss", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert ids_of(out) == ["curve-0-run-0"]
+    assert {"loss", "tiny CartPole-v1: loss", "tiny CartPole-v1: 1 run"} <= set(texts_of(out))
+    first = out.read_bytes()
+    flowrl("plot", runs / "rate-1" / "seed-0", "--x", "episode_return", "--y", "loss", "--out", out)
+    assert out.read_bytes() == first, "the same runs give the same file"
+
+
+def test_a_run_with_nothing_to_show_is_left_out_of_a_folder_and_refused_by_name(tmp_path: Path) -> None:
+    write_run(tmp_path / "seeds" / "a", line((1, 1), (2, 2)))
+    empty = write_run(tmp_path / "seeds" / "b", [], seed=1)
+    done = flowrl("plot", tmp_path / "seeds", "--out", tmp_path / "x.svg")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == f"left out: {empty} has nothing to show yet\n"
+    assert ids_of(tmp_path / "x.svg") == ["curve-0-run-0"]
+    done = flowrl("plot", tmp_path / "seeds" / "a", empty)
+    assert done.exit_code == 2
+    assert f"{empty} has no result with 'env_steps' and 'episode_return'" in done.stderr
+
+
+def test_what_cannot_be_drawn_is_bad_input(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs / "rate-1" / "seed-0"
+    empty = write_run(tmp_path / "empty", [])
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "nothing").mkdir()
+    for arguments, message in [
+        ((run, "--y", "los"), "no number 'los' in the results; did you mean 'loss'?"),
+        ((run, "--x", "shape"), "no number 'shape' in the results"),
+        ((empty,), "no number 'env_steps' in the results; there are none"),
+        ((tmp_path / "nothing",), "holds none: there is no metrics.jsonl"),
+        ((tmp_path / "nowhere",), "nowhere is not there; expected a run directory"),
+        ((tmp_path / "file",), "file is a file; expected a run directory"),
+        ((run, "--out", "x.gif"), "x.gif: expected a file that ends with .png or .svg"),
+        ((run, "--out", tmp_path / "file" / "x.png"), "cannot write"),
+    ]:
+        done = flowrl("plot", *arguments)
+        assert done.exit_code == 2, done.output
+        assert message in done.stderr
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = flowrl("plot", run)
+    assert done.exit_code == 2
+    assert "pip install 'flowrl-engine[viz]'" in done.stderr
+
+
+def test_a_run_with_one_value_is_drawn_as_a_point(tmp_path: Path) -> None:
+    run, out = write_run(tmp_path / "a", line((1, None), (2, 5))), tmp_path / "x.svg"
+    assert flowrl("plot", run, "--out", out).exit_code == 0
+    (group,) = [each for each in ElementTree.parse(out).iter(f"{SVG}g") if each.get("id") == "curve-0-run-0"]
+    assert len(list(group.iter(f"{SVG}use"))) == 1

@@ -1,0 +1,201 @@
+"""`flowrl run --seeds N`: every seed in a process of its own, one summary, one exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrl.seeds_run import summarise
+from flowrl.statistics import interquartile_mean, interval
+from tests.tiny_plan import TINY, flowrl, results_of
+
+DEADLINE = 120
+ROOT = Path(__file__).parents[2]
+
+#: Fails for seed 1.
+FAILS = TINY.replace("    for i in range", "    assert config.seed != 1, 'an unlucky seed'\n    for i in range")
+
+#: Waits in an operator until it is told to end.
+WAITS = TINY.replace(
+    "    return item\n", "    print('waiting', flush=True)\n    threading.Event().wait()\n"
+).replace("import attrs\n", "import threading\n\nimport attrs\n")  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name, text in [("tiny", TINY), ("fails", FAILS), ("waits", WAITS)]:
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def command(*arguments: Any) -> list[str]:
+    return [sys.executable, "-m", "flowrl", *(str(argument) for argument in arguments)]
+
+
+def summary_of(out: Path) -> dict[str, Any]:
+    return json.loads((out / "summary.json").read_text())
+
+
+def without_clock(run: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in r.items() if k not in ("seconds", "steps_per_second")} for r in results_of(run)]
+
+
+SMALL = ("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay_ratio=4", "--set", "batch_size=16")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        ("tiny.py",),
+        pytest.param(("dqn", *SMALL, "--stop-steps", 400, "--set", "eval_episodes=2"), marks=pytest.mark.slow),
+    ],
+)
+def test_each_seed_is_the_run_that_it_would_be_alone(
+    folder: Path, capfd: pytest.CaptureFixture[str], plan: tuple[Any, ...]
+) -> None:
+    """D1, S4: two seeds, two at a time; the summary has the middle of what they wrote."""
+    done = flowrl("run", *plan, "--seed", 3, "--seeds", 2, "--jobs", 2, "--sink", "csv", "--out", "out")
+    assert done.exit_code == 0, done.output
+    assert capfd.readouterr().out.count("done: ") == 2, "a line when each has ended"
+    assert {path.name for path in (folder / "out").iterdir()} == {"seed-3", "seed-4", "summary.json"}
+    assert flowrl("run", *plan, "--seed", 4, "--out", "alone", "--quiet").exit_code == 0
+    assert without_clock(folder / "out" / "seed-4") == without_clock(folder / "alone")
+    assert (folder / "out" / "seed-3" / "metrics.csv").exists()
+
+    finals = [results_of(folder / "out" / f"seed-{seed}")[-1] for seed in (3, 4)]
+    summary = summary_of(folder / "out")
+    assert (summary["outcome"], summary["exit_code"], summary["reached_goal"]) == ("done", 0, 0)
+    assert summary["steps_to_goal"] is None
+    assert [seed["env_steps"] for seed in summary["seeds"]] == [final["env_steps"] for final in finals]
+    returns = [final["episode_return"] for final in finals]
+    low, high = interval([returns])
+    assert summary["episode_return"] == {
+        "runs": 2, "mean": interquartile_mean(returns), "low": low, "high": high, "confidence": 0.95
+    }  # fmt: skip
+
+    assert done.stdout.splitlines()[3] == "2 seeds: 2 done"
+    assert done.stdout.splitlines()[-1] == "in out"
+
+
+def test_one_at_a_time_is_shown_as_it_runs(folder: Path) -> None:
+    arguments = command("run", "tiny.py", "--seed", 7, "--seeds", 1, "--out", "out")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["seed 7 (1 of 1)", "10 steps  return 71.0"]
+    assert "training return: mean 74.0 (1 run)" in lines
+
+
+def test_a_seed_that_fails_leaves_the_others_alone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Quiet, it shows why one failed and how all ended, and nothing else."""
+    done = flowrl("run", "fails.py", "--seed", 1, "--seeds", 2, "--jobs", 2, "--quiet")
+    assert done.exit_code == 1
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "an unlucky seed" in shown.err
+    assert done.stdout.splitlines()[0].split() == ["seed", "outcome", "env", "steps", "eval", "return", "seconds"]
+    (out,) = (folder / "runs").iterdir()
+    assert out.name.startswith("fails-CartPole-v1-1-")
+    assert done.stdout.splitlines()[-1] == f"in runs/{out.name}"
+    summary = summary_of(out)
+    assert [seed["outcome"] for seed in summary["seeds"]] == ["failed", "done"]
+    assert summary["outcome"] == "failed"
+    assert summary["episode_return"] == {"runs": 1, "mean": 24.0, "low": None, "high": None, "confidence": 0.95}
+
+
+def test_a_process_that_is_gone_has_failed(folder: Path) -> None:
+    """Whatever it says itself: it ended with code 0, and without a summary."""
+    dies = TINY.replace("    return item\n", "    os._exit(0)\n").replace(
+        "import attrs\n", "import os\n\nimport attrs\n"
+    )
+    (folder / "dies.py").write_text(dies)
+    assert flowrl("run", "dies.py", "--seeds", 1, "--out", "out", "--quiet").exit_code == 1
+    assert summary_of(folder / "out")["seeds"][0]["outcome"] == "failed"
+
+
+def test_bad_input_is_said_before_any_seed_runs(folder: Path) -> None:
+    (folder / "full").mkdir()
+    (folder / "full" / "x").write_text("x")
+    for arguments, message in [
+        (("--seeds", 3, "--set", "rat=1"), "unknown configuration key 'rat'"),
+        (("--seeds", 3, "--sink", "cvs"), "no sink 'cvs'; did you mean 'csv'?"),
+        (("--seeds", 3, "--out", "full"), "full is not empty"),
+        (("--seeds", 0), "'0' is not a whole number of at least 1"),
+        (("--jobs", 2), "give --seeds N too"),
+    ]:
+        done = flowrl("run", "tiny.py", *arguments)
+        assert done.exit_code == 2
+        assert message in done.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_what_the_first_seed_is_refused_for_is_said_once(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    done = flowrl("run", "tiny.py", "--seeds", 3, "--tap", "kep", "--out", "out")
+    assert done.exit_code == 2
+    assert capfd.readouterr().err.count("no operator is named 'kep'; did you mean 'keep'") == 1
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_all_seeds_and_begins_no_other(folder: Path, number: signal.Signals) -> None:
+    """F15: the seed that runs is asked at its next step; stuck in an operator, it goes with the second one."""
+    started = subprocess.Popen(
+        command("run", "waits.py", "--seeds", 3, "--out", "out"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        assert any("waiting" in line for line in iter(started.stdout.readline, ""))
+        started.send_signal(number)
+        assert any("once more to stop at once" in line for line in iter(started.stderr.readline, ""))
+        started.send_signal(number)
+        out, err = started.communicate(timeout=DEADLINE)
+    finally:
+        started.kill()
+        started.communicate()
+    assert started.returncode == 130, err
+    assert "3 seeds: 3 interrupted" in out
+    summary = summary_of(folder / "out")
+    assert [seed["exit_code"] for seed in summary["seeds"]] == [130, None, None]
+    assert {path.name for path in (folder / "out").iterdir()} == {"seed-0", "summary.json"}
+
+
+# -- the summary, of seeds as they may end
+
+
+def ended(seed: int, outcome: str, **known: Any) -> dict[str, Any]:
+    keys = ("env_steps", "episode_return", "eval_return", "confirmed_return", "seconds")
+    return {"seed": seed, "outcome": outcome, "exit_code": 0, **dict.fromkeys(keys), **known}
+
+
+def test_steps_to_the_goal_are_of_the_seeds_that_reached_it() -> None:
+    """S4"""
+    seeds = [ended(i, "goal", env_steps=steps, eval_return=480.0) for i, steps in enumerate((10, 20, 30, 40, 500))]
+    found = summarise([*seeds, ended(5, "budget", env_steps=9, eval_return=100.0)], 1.0)
+    assert found["reached_goal"] == 5
+    assert found["steps_to_goal"]["iqm"] == 30
+    assert found["steps_to_goal"]["runs"] == 5
+    assert found["eval_return"]["runs"] == 6
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [
+        (("goal", "goal"), 0),
+        (("done", "done"), 0),
+        (("goal", "budget"), 3),
+        (("budget", "failed"), 1),
+        (("failed", "interrupted"), 130),
+    ],
+)
+def test_the_exit_code_is_0_only_if_all_seeds_are_fine(outcomes: tuple[str, ...], code: int) -> None:
+    found = summarise([ended(i, outcome) for i, outcome in enumerate(outcomes)], 1.0)
+    assert (found["outcome"], found["exit_code"]) == (outcomes[-1] if code else outcomes[0], code)

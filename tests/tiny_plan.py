@@ -1,0 +1,75 @@
+"""A plan file without learning, whose results a test can predict, and the command in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+#: Result i of n: `loss` is there from the second one on, `skill` is the seed's own.
+TINY = '''"""Numbers for results, and a policy that always goes left."""
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+import flowrl
+from flowrl.config import Configuration
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    n: int = 4
+    rate: float = 1.0
+
+
+class Left:
+    draws = 0
+
+    @property
+    def collect_mode(self):
+        return self
+
+    eval_mode = collect_mode
+
+    def act(self, obs, noise, env_steps):
+        return {"action": np.zeros(len(obs), dtype=np.int64)}
+
+    def weights(self):
+        return {}
+
+    def load_weights(self, weights):
+        pass
+
+
+def policy(config, observation_space, action_space):
+    return Left()
+
+
+def results(config):
+    for i in range(1, config.n + 1):
+        late = {"loss": 1 / i, "shape": [i, 2]} if i > 1 else {}
+        yield {"env_steps": 10 * i, "episode_return": 10.0 * config.seed + i, "unknown": None, **late}
+
+
+def execution_plan(workers, config):
+    return flowrl.from_items(list(results(config))).for_each(keep)
+
+
+def keep(item):
+    return item
+'''
+
+
+def flowrl(*arguments: Any) -> Result:
+    """The command `flowrl`, in this process."""
+    from flowrl.cli import cli
+
+    return CliRunner(catch_exceptions=False).invoke(cli, [str(argument) for argument in arguments])
+
+
+def results_of(run: Path) -> list[dict[str, Any]]:
+    """What a run wrote to metrics.jsonl."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

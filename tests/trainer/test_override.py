@@ -1,0 +1,175 @@
+"""A Trainer of one's own: a parent's plan edited by name, another policy, another configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from flowrl import Plan, Trainer, operator, state
+from flowrl.config import positive
+from flowrl.data import Batch
+from flowrl.errors import ConfigError, PlanError
+from flowrl.plans import DQN
+from flowrl.policies import DQNPolicy
+from flowrl.testing import same
+
+SMALL = {
+    "hidden": (16,),
+    "envs_per_worker": 2,
+    "fragment_steps": 3,
+    "batch_size": 8,
+    "learning_starts": 50,
+    "replay_ratio": 2.0,
+    "report_every": 20,
+    "device": "cpu",
+}
+
+
+@operator
+class Scale:
+    """Multiplies the rewards, and counts the batches."""
+
+    by: float
+    batches: int = state(default=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        self.batches += 1
+        return batch.replace(reward=self.by * batch.reward)
+
+
+class ByStaticMethod(DQN):
+    @staticmethod
+    def execution_plan(workers: Any, config: Any) -> Plan:
+        return DQN.execution_plan(workers, config).insert_after("NStep", Scale(0.0))
+
+
+class BySuper(DQN):
+    @classmethod
+    def execution_plan(cls, workers: Any, config: Any) -> Plan:
+        return super().execution_plan(workers, config).insert_after("NStep", Scale(0.0))
+
+
+class Undecorated(DQN):
+    def execution_plan(workers: Any, config: Any) -> Plan:  # type: ignore[override,misc]
+        return DQN.execution_plan(workers, config).insert_after("NStep", Scale(0.0))
+
+
+class OfTheInstance(DQN):
+    def execution_plan(self, workers: Any, config: Any) -> Plan:  # type: ignore[override]
+        return super().execution_plan(workers, config).insert_after("NStep", Scale(0.0))
+
+
+class Grandchild(BySuper):
+    @classmethod
+    def execution_plan(cls, workers: Any, config: Any) -> Plan:
+        return super().execution_plan(workers, config).replace("Scale", Scale(0.0))
+
+
+@pytest.mark.parametrize("cls", [ByStaticMethod, BySuper, Undecorated, OfTheInstance, Grandchild])
+def test_an_operator_inserted_by_name_into_a_parents_plan_works_in_its_place(cls: type[DQN]) -> None:
+    """Rewards of 0 come to the buffer; the parent itself is as it was."""
+    with cls("CartPole-v1", SMALL) as trainer, DQN("CartPole-v1", SMALL) as parent:
+        text = trainer.plan.explain().splitlines()
+        (at,) = [i for i, line in enumerate(text) if "Scale(by=0.0)" in line]
+        assert "NStep" in text[at - 1]
+        assert "StoreToReplay" in text[at + 1]
+        assert "test_override.py:" in text[at]
+        for each in (trainer, parent):
+            each.train(until={"updates": 10})
+        assert not trainer.run.resources["ReplayBuffer"].sample(8).reward.any()
+        assert parent.run.resources["ReplayBuffer"].sample(8).reward.all()
+        assert trainer.run.state_dict()["operators"]["store.Scale"]["batches"] > 0
+        assert "Scale" not in parent.plan.explain()
+
+
+def test_an_edit_that_names_no_operator_is_refused_with_the_closest() -> None:
+    class Wrong(DQN):
+        @staticmethod
+        def execution_plan(workers: Any, config: Any) -> Plan:
+            return DQN.execution_plan(workers, config).insert_after("NSteps", Scale(0.0))
+
+    with pytest.raises(PlanError, match=r"did you mean 'store.NStep'"):
+        Wrong("CartPole-v1", SMALL)
+
+
+class Doubled(DQN):
+    """A further setting, and a policy and a plan that follow it."""
+
+    @attrs.define(kw_only=True)
+    class Config(DQN.Config):
+        width: int = positive(4)
+
+    @staticmethod
+    def policy(config: Any, observation_space: Any, action_space: Any) -> DQNPolicy:
+        return DQN.policy(attrs.evolve(config, hidden=(config.width,)), observation_space, action_space)
+
+
+def test_the_policy_and_the_configuration_can_be_overridden() -> None:
+    with Doubled("CartPole-v1", SMALL, width=7) as trainer:
+        assert (trainer.config.width, trainer.config.gamma) == (7, 0.99)
+        assert trainer.workers.policy.hidden == (7,)
+    with pytest.raises(ConfigError, match="did you mean 'width'"):
+        Doubled("CartPole-v1", SMALL, widht=7)
+
+
+def test_a_policy_given_stands_for_the_classs_own() -> None:
+    """A function like the one it stands for, or a Policy class, which gets the seed and the device."""
+    made = []
+
+    def policy(config: Any, observation_space: Any, action_space: Any) -> DQNPolicy:
+        made.append(config)
+        return DQNPolicy(observation_space, action_space, hidden=(5,), seed=config.seed, device="cpu")
+
+    with DQN("CartPole-v1", SMALL, policy=policy) as trainer:
+        assert made == [trainer.config]
+        assert trainer.workers.policy.hidden == (5,)
+    with (
+        DQN("CartPole-v1", SMALL, policy=DQNPolicy, seed=3) as one,
+        DQN("CartPole-v1", SMALL, policy=DQNPolicy, seed=4) as other,
+    ):
+        alone = DQNPolicy(*(getattr(one.workers.policy, f"{kind}_space") for kind in ("observation", "action")), seed=3)
+        assert same(one.workers.policy.weights(), alone.weights())
+        assert not same(one.workers.policy.weights(), other.workers.policy.weights())
+
+
+def test_without_a_plan_of_ones_own_it_acts_learns_and_reports() -> None:
+    """The plan of Trainer itself: each row trains once."""
+    with Trainer(policy=DQNPolicy, envs_per_worker=2, fragment_steps=5, report_every=30, device="cpu") as trainer:
+        result = trainer.train(until={"env_steps": 60})
+        assert result["trained"] == result["env_steps"] == 60
+        assert result["updates"] == 6
+        assert np.isfinite(result["loss"])
+
+
+def test_without_a_policy_it_says_how_to_give_one() -> None:
+    with pytest.raises(PlanError, match=r"pass policy=\.\.\., or override `policy`"):
+        Trainer("CartPole-v1")
+
+
+def test_a_plan_that_is_none_is_refused_and_the_environments_are_closed() -> None:
+    class NoPlan(DQN):
+        @staticmethod
+        def execution_plan(workers: Any, config: Any) -> Plan:
+            seen.append(workers)
+            return [1, 2]  # type: ignore[return-value]
+
+    seen: list[Any] = []
+    with pytest.raises(PlanError, match=r"NoPlan.execution_plan returned a list, expected a Plan"):
+        NoPlan("CartPole-v1", SMALL)
+    assert seen[0]._manager is None
+
+
+def test_a_config_that_is_none_is_refused_where_the_class_is_made() -> None:
+    with pytest.raises(ConfigError, match=r"must be a subclass of flowrl.config.Configuration"):
+
+        class Foreign(DQN):
+            Config = dict  # type: ignore[assignment]
+
+    with pytest.raises(ConfigError, match=r"needs the decorator @attrs.define"):
+
+        class Bare(DQN):
+            class Config(DQN.Config):
+                width: int = 3

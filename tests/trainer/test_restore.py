@@ -1,0 +1,98 @@
+"""Saving a trainer and restoring it, in this process and in another one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrl.errors import CheckpointError
+from flowrl.operators.metrics import CLOCK_KEYS
+from flowrl.plans import DQN
+from flowrl.testing import same
+
+SMALL: dict[str, Any] = {
+    "hidden": (16,),
+    "envs_per_worker": 2,
+    "fragment_steps": 3,
+    "batch_size": 8,
+    "learning_starts": 50,
+    "buffer_size": 100,
+    "replay_ratio": 2.0,
+    "report_every": 20,
+    "device": "cpu",
+}
+
+
+def without_clock(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key not in CLOCK_KEYS}
+
+
+def small(**settings: Any) -> DQN:
+    return DQN("CartPole-v1", SMALL, **settings)
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_restored_it_equals_the_uninterrupted_one(after: int, tmp_path: Path) -> None:
+    """D3: before the first result and later; the seed comes with the checkpoint."""
+    with small(seed=1) as trainer:
+        for _ in range(after):
+            trainer.train()
+        place = trainer.save(tmp_path / "point")
+        expected = [without_clock(trainer.train()) for _ in range(8 - after)]
+        end = trainer.run.state_dict()
+    with small(seed=2) as restored:
+        restored.restore(place)
+        assert restored.counters.get("env_steps", 0) < expected[0]["env_steps"]
+        assert same([without_clock(restored.train()) for _ in range(8 - after)], expected)
+        assert same(restored.run.state_dict()["resources"], end["resources"])
+
+
+def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """D3: with nothing shared but the files."""
+    with small(seed=1) as trainer:
+        trainer.train(until={"updates": 5})
+        trainer.save(tmp_path / "point")
+        expected = [without_clock(trainer.train()) for _ in range(3)]
+    code = f"""
+import json
+from flowrl.plans import DQN
+with DQN("CartPole-v1", {SMALL!r}) as trainer:
+    trainer.restore({str(tmp_path / "point")!r})
+    print(json.dumps([trainer.train() for _ in range(3)]))
+"""
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert [without_clock(result) for result in json.loads(printed)] == expected
+
+
+def test_restoring_goes_back_within_one_trainer(tmp_path: Path) -> None:
+    """Its results, and what `until` compares with, are those of the checkpoint."""
+    with small() as trainer:
+        trainer.train(until={"env_steps": 60})
+        saved = trainer.result
+        trainer.save(tmp_path / "point")
+        first = without_clock(trainer.train(until={"env_steps": 120}))
+        trainer.restore(tmp_path / "point")
+        assert trainer.result == saved
+        assert trainer.train(until={"env_steps": 60}) == saved
+        assert without_clock(trainer.train(until={"env_steps": 120})) == first
+
+
+def test_the_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
+    class Other(DQN):
+        @staticmethod
+        def execution_plan(workers: Any, config: Any) -> Any:
+            from flowrl.operators import StopWhen
+
+            return DQN.execution_plan(workers, config).for_each(StopWhen({"env_steps": 1e9}))
+
+    with small() as trainer, Other("CartPole-v1", SMALL) as other:
+        trainer.save(tmp_path / "point")
+        with pytest.raises(CheckpointError, match=r"another plan.*StopWhen"):
+            other.restore(tmp_path / "point")
+        with pytest.raises(CheckpointError, match="nowhere"):
+            trainer.restore(tmp_path / "nowhere")

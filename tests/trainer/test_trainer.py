@@ -1,0 +1,374 @@
+"""Trainer: what a user does with an algorithm, from making one to stopping it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import flowrl
+from flowrl import Plan, Trainer, from_items
+from flowrl.config import build_config
+from flowrl.errors import ConfigError, PlanError, SchemaError
+from flowrl.operators import Evaluate
+from flowrl.operators.metrics import CLOCK_KEYS
+from flowrl.plans import DQN
+from flowrl.testing import same
+
+SMALL = {
+    "hidden": (16,),
+    "envs_per_worker": 2,
+    "fragment_steps": 3,
+    "batch_size": 8,
+    "learning_starts": 50,
+    "replay_ratio": 2.0,
+    "report_every": 20,
+    "eval_episodes": 4,
+    "device": "cpu",
+}
+
+
+def small(env: Any = "CartPole-v1", **settings: Any) -> DQN:
+    return DQN(env, SMALL, **settings)
+
+
+def without_clock(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key not in CLOCK_KEYS}
+
+
+def results(trainer: Trainer, count: int) -> list[dict[str, Any]]:
+    return [without_clock(trainer.train()) for _ in range(count)]
+
+
+class Numbers(Trainer):
+    """Results 10, 20, 30 and the end, without learning."""
+
+    policy = DQN.policy
+    Config = DQN.Config
+
+    @staticmethod
+    def execution_plan(workers: Any, config: Any) -> Plan:
+        return from_items([{"env_steps": n, "score": -n} for n in (10, 20, 30)])
+
+
+def test_three_lines() -> None:
+    """Train, use: the actions fit the environment."""
+    dqn = small()
+    result = dqn.train(until={"env_steps": 100})
+    env = gymnasium.make("CartPole-v1")
+    obs, _ = env.reset(seed=0)
+    assert 100 <= result["env_steps"] < 130
+    assert env.action_space.contains(dqn.act(obs))
+    assert {"return_mean", "length_mean", "reward_per_step", "win_rate"} <= dqn.evaluate(episodes=3).keys()
+    dqn.stop()
+    env.close()
+
+
+def test_flowrl_gives_it_when_asked() -> None:
+    from flowrl.trainer import Trainer as There
+
+    assert flowrl.Trainer is There
+    assert {"Trainer", "load"} <= set(flowrl.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
+        flowrl.Trainr  # noqa: B018
+
+
+# -- configuration
+
+
+def test_settings_override_a_mapping_or_a_configuration() -> None:
+    with small(gamma=0.5) as trainer:
+        assert (trainer.config.gamma, trainer.config.hidden) == (0.5, (16,))
+    config = build_config(DQN.Config, SMALL, {"seed": 4})
+    with DQN(config=config, tau=0.5) as trainer:
+        assert (trainer.config.seed, trainer.config.tau, trainer.config.batch_size) == (4, 0.5, 8)
+        assert config.tau == 1.0
+    with DQN(config={"seed": 4}, seed=5) as trainer:
+        assert trainer.config.seed == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gama": 0.9}, "unknown configuration key 'gama'; did you mean 'gamma'"),
+        ({"gamma": 2}, "gamma=2"),
+        ({"env": "CartPool-v1"}, "did you mean 'CartPole-v1'"),
+        ({"env": "Pendulum-v1"}, "discrete actions"),
+        ({"env_args": {"gravity": 1}}, "gravity"),
+    ],
+)
+def test_bad_input_is_refused_before_any_work(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DQN(**settings)
+
+
+def cart_pole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", **kwargs)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "gymnasium.envs.classic_control:CartPoleEnv", cart_pole])
+def test_environments_are_named_or_made_by_a_function(env: Any) -> None:
+    with small(env) as trainer:
+        trainer.train(until={"env_steps": 40})
+        assert "CartPole" in trainer.config.env or "cart_pole" in trainer.config.env
+        assert trainer.evaluate(episodes=2)["episodes"] == 2
+
+
+def test_a_vector_environment_says_how_many_it_holds() -> None:
+    env = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
+    with small(env, **{"envs_per_worker": 3}) as trainer:
+        trainer.train()
+    env = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
+    with DQN(env) as trainer:
+        assert trainer.config.envs_per_worker == 3
+        with pytest.raises(PlanError, match="environments of its own"):
+            trainer.evaluate()
+
+
+# -- training
+
+
+def test_nothing_acts_before_the_first_result() -> None:
+    """F1: making one opens no run, begins no episode and draws nothing."""
+
+    class Counting(gymnasium.Wrapper[Any, Any, Any, Any]):
+        resets = 0
+
+        def reset(self, **kwargs: Any) -> Any:
+            Counting.resets += 1
+            return super().reset(**kwargs)
+
+    with small(lambda: Counting(cart_pole())) as trainer:
+        assert (trainer.run, trainer.counters, trainer.result, Counting.resets) == (None, {}, {}, 0)
+        assert repr(trainer.plan).endswith("not running")
+        trainer.train()
+        assert trainer.run is not None
+        assert trainer.counters["env_steps"] == trainer.result["env_steps"]
+        assert Counting.resets > 0
+
+
+def test_the_same_seed_gives_the_same_results_and_weights() -> None:
+    """D1: also when two trainers take turns in one process; each run has resources of its own."""
+    with small(seed=1) as alone:
+        expected, weights = results(alone, 8), alone.workers.policy.weights()
+    with small(seed=1) as one, small(seed=1) as two, small(seed=2) as other:
+        turns = [(results(one, 1), results(two, 1), results(other, 1)) for _ in range(8)]
+        assert same([a for (a,), _, _ in turns], expected)
+        assert same([b for _, (b,), _ in turns], expected)
+        assert same(one.workers.policy.weights(), weights)
+        assert not same(other.workers.policy.weights(), weights)
+
+
+def test_evaluating_and_acting_change_nothing_in_training() -> None:
+    """S3: nor does drawing actions."""
+    with small() as plain:
+        expected = results(plain, 6)
+    with small() as trainer:
+        seen = []
+        for _ in range(6):
+            trainer.evaluate(episodes=2)
+            trainer.act(np.zeros((5, 4)), deterministic=False)
+            seen += results(trainer, 1)
+    assert same(seen, expected)
+
+
+def test_global_generators_are_left_alone() -> None:
+    """D6: flowrl draws from its own generators only."""
+    before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    with small() as trainer:
+        trainer.train(until={"env_steps": 80})
+        trainer.evaluate(episodes=2)
+        trainer.act(np.zeros(4), deterministic=False)
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    assert torch.equal(torch_before, torch.get_rng_state())
+
+
+def test_evaluation_has_the_starts_of_the_plans_own() -> None:
+    with small() as trainer:
+        trainer.train(until={"env_steps": 80})
+        inside = Evaluate(trainer.workers, every=1, episodes=4, seed=trainer.config.seed)({"env_steps": 80})
+        assert trainer.evaluate()["return_mean"] == inside["eval_return"]
+        assert trainer.evaluate() == trainer.evaluate(episodes=4, seed=0)
+        assert trainer.evaluate(episodes=20, seed=7) != trainer.evaluate(episodes=20)
+
+
+# -- until
+
+
+def test_training_ends_at_the_first_result_that_reaches_a_bound() -> None:
+    with small() as trainer:
+        steps = trainer.train(until={"env_steps": 70, "episode_return": 1e9})["env_steps"]
+        assert 70 <= steps < 90
+        assert trainer.train(until={"env_steps": 70})["env_steps"] == steps  # nothing to do
+        assert trainer.train(until={"env_steps": 1e9, "episodes": 0})["env_steps"] == steps
+        assert trainer.train(until=lambda result: result["env_steps"] > 110)["env_steps"] > 110
+        assert trainer.train()["env_steps"] > steps
+
+
+def test_a_bound_may_name_what_comes_with_learning() -> None:
+    with small() as trainer:
+        assert "updates" not in trainer.train()
+        assert trainer.train(until={"updates": 5})["updates"] >= 5
+        assert trainer.train(until={"q": -1e9})["q"] is not None
+
+
+def test_a_bound_that_no_result_has_is_refused_at_the_first_result() -> None:
+    with small() as trainer:
+        with pytest.raises(ConfigError, match="no result has 'env_step'; did you mean 'env_steps'"):
+            trainer.train(until={"env_step": 100})
+        assert trainer.counters["env_steps"] < 50
+        with pytest.raises(ConfigError, match=r"until=lambda result: result.get\('eval_return', 0\) >= 475"):
+            trainer.train(until={"eval_return": 475})
+        assert trainer.train()["env_steps"] > 20  # it goes on
+
+
+def test_a_bound_that_learning_does_not_bring_is_refused_when_it_has_begun() -> None:
+    class Plain(DQN):
+        @staticmethod
+        def execution_plan(workers: Any, config: Any) -> Plan:
+            return DQN.execution_plan(workers, config).for_each(
+                lambda result: {name: value for name, value in result.items() if name != "sampled"}
+            )
+
+    with (
+        made(Plain) as trainer,
+        pytest.raises(ConfigError, match="no result has 'sampled'"),
+    ):
+        trainer.train(until={"sampled": 1_000_000})
+
+
+def made(cls: type[Trainer]) -> Trainer:
+    return cls("CartPole-v1", SMALL)
+
+
+def test_a_bound_may_name_what_an_evaluation_in_the_plan_adds() -> None:
+    class Evaluated(DQN):
+        @classmethod
+        def execution_plan(cls, workers: Any, config: Any) -> Plan:
+            plan = super().execution_plan(workers, config)
+            return plan.for_each(Evaluate(workers, every=60, episodes=2))
+
+    with made(Evaluated) as trainer:
+        result = trainer.train(until={"eval_return": 1})
+        assert result["env_steps"] >= 60
+        assert result["eval_return"] >= 1
+
+
+@pytest.mark.parametrize("until", [{}, {"env_steps": "many"}, {"env_steps": float("nan")}, {"done": True}, 500])
+def test_bad_bounds_are_refused_before_any_step(until: Any) -> None:
+    with small() as trainer:
+        with pytest.raises(ConfigError, match="until"):
+            trainer.train(until=until)
+        assert trainer.counters.get("env_steps", 0) == 0
+
+
+# -- the end
+
+
+def test_a_plan_that_ends_gives_its_last_result_from_then_on() -> None:
+    with Numbers() as trainer:
+        assert trainer.train() == {"env_steps": 10, "score": -10}
+        assert not trainer.done
+        assert trainer.train(until={"env_steps": 1000}) == {"env_steps": 30, "score": -30}
+        assert trainer.done
+        assert trainer.train() == {"env_steps": 30, "score": -30}
+
+
+def test_items_that_are_no_results_are_refused() -> None:
+    class Wrong(Numbers):
+        @staticmethod
+        def execution_plan(workers: Any, config: Any) -> Plan:
+            return from_items([1, 2])
+
+    with Wrong() as trainer, pytest.raises(PlanError, match="must be result dicts, got a int from Items"):
+        trainer.train()
+
+
+def test_stopping_closes_the_environments_and_leaves_the_policy() -> None:
+    """F15: everything is closed, a second stop does nothing, and what was learnt may still be used."""
+    closed = []
+
+    class Closing(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    trainer = small(lambda: Closing(cart_pole()))
+    trainer.train()
+    before = trainer.evaluate(episodes=2)
+    closed.clear()
+    trainer.stop()
+    trainer.stop()
+    assert len(closed) == 2
+    assert trainer.run is not None
+    assert trainer.run.closed
+    assert trainer.evaluate(episodes=2) == before
+    assert trainer.act(np.zeros(4)) in (0, 1)
+    for refused in (trainer.train, lambda: trainer.save("x"), lambda: trainer.restore("x")):
+        with pytest.raises(PlanError, match="DQN was stopped"):
+            refused()
+
+
+def test_leaving_the_block_stops_it_and_keeps_the_error() -> None:
+    with pytest.raises(ZeroDivisionError), small() as trainer:
+        trainer.train(until=lambda result: 1 / 0)
+    with pytest.raises(PlanError, match="stopped"):
+        trainer.train()
+
+
+def test_ctrl_c_ends_a_step_and_training_may_go_on() -> None:
+    """D3: interrupted and continued, the results are those of an uninterrupted run."""
+    with small() as plain:
+        expected = results(plain, 8)
+    handler = signal.getsignal(signal.SIGINT)
+    seen: list[Any] = []
+
+    def interrupting(result: dict[str, Any]) -> bool:
+        seen.append(without_clock(result))
+        if len(seen) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return len(seen) == 3
+
+    with small() as trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train(until=interrupting)
+        assert signal.getsignal(signal.SIGINT) is handler
+        assert not trainer.done
+        assert same(seen + results(trainer, 5), expected)
+    seen.clear()
+    with small() as trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train(until=lambda result: interrupting(result) and False)
+        assert same(seen + results(trainer, 5), expected)
+
+
+# -- acting
+
+
+def test_acting_takes_one_observation_or_several() -> None:
+    with small() as trainer:
+        many = trainer.act(np.random.default_rng(0).normal(size=(6, 4)))
+        assert (many.shape, many.dtype) == ((6,), np.int64)
+        assert np.ndim(trainer.act([0.0, 0, 0, 0])) == 0
+        assert isinstance(trainer.act(np.zeros(4)), np.int64)
+        assert trainer.act(torch.zeros(4)) == trainer.act(np.zeros(4))
+        for wrong in (np.zeros(3), np.zeros((2, 2, 4)), np.zeros((4, 1)), 0.0, np.array(["a"] * 4)):
+            with pytest.raises(SchemaError, match=r"expected float32\[4\], or \[N, ...\]"):
+                trainer.act(wrong)
+
+
+def test_stochastic_acting_explores_as_the_schedule_says_and_draws_from_its_own_stream() -> None:
+    obs = np.zeros((200, 4), np.float32)
+    with small(epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=40) as trainer, small(epsilon_start=1.0) as twin:
+        greedy = trainer.act(obs)
+        drawn = trainer.act(obs, deterministic=False)
+        assert len(set(greedy)) == 1
+        assert set(drawn) == {0, 1}
+        assert np.array_equal(drawn, twin.act(obs, deterministic=False))
+        assert not np.array_equal(drawn, trainer.act(obs, deterministic=False))
+        trainer.train(until={"env_steps": 40})
+        assert np.array_equal(trainer.act(obs, deterministic=False), trainer.act(obs))
