@@ -187,11 +187,14 @@ class FunctionalLearning(Learning):
             raise PlanError(f"prepare returned a {type(prepared).__name__}, expected a Batch")
         return prepared.flat() if prepared.reward.ndim == 2 else prepared
 
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        policy = self.policy
-        rows = batch.map(_single).to_torch(policy.device)
+    def tensors(self, batch: Batch) -> Batch:
+        """All columns: what the loss reads is not known."""
+        rows = batch.map(_single).to_torch(self.policy.device)
         observed = [name for name in ("obs", "next_obs") if name in rows]
-        rows = rows.replace(**{name: _floats(rows[name]) for name in observed})
+        return rows.replace(**{name: _floats(rows[name]) for name in observed})
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        policy = self.policy
         policy.model.train()
         try:
             with policy.stream.swapped_in():  # dropout and the like draw from the policy's stream
@@ -202,12 +205,13 @@ class FunctionalLearning(Learning):
         if not isinstance(loss, torch.Tensor) or loss.ndim:
             what = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise PlanError(f"the loss is {what}, expected a scalar tensor: the mean over the rows")
-        plain = {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in scalars.items()}
-        return loss, {"loss": loss.detach(), **plain}
+        return loss, {"loss": loss, **{name: torch.as_tensor(value) for name, value in scalars.items()}}
 
 
 def _single(column: Any) -> Any:
     """Without double precision: the model has none."""
+    if isinstance(column, torch.Tensor):
+        return column.float() if column.dtype == torch.float64 else column
     return column.astype(np.float32) if column.dtype == np.float64 else column
 
 
