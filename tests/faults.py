@@ -21,6 +21,7 @@ class Fault(NamedTuple):
 PLAN, MERGE = "tests/engine/test_plan.py::", "tests/engine/test_merge.py::"
 CALLS, RUNS = "tests/engine/test_calls.py::", "tests/engine/test_scheduler.py::"
 ERRORS = "tests/engine/test_errors.py::"
+TRAINER = "tests/trainer/test_trainer.py::"
 
 FAULTS = [
     Fault(
@@ -389,5 +390,47 @@ FAULTS += [
         "values[name] * n for values, n in parts if name in values) / rows",
         "values[name] for values, n in parts if name in values) / len(parts)",
         "tests/operators/test_train.py::test_averaging_divides_by_the_rows",
+    ),
+    Fault(
+        "F1",
+        "flowrl/trainer.py",
+        "        self.run: Run | None = None\n",
+        "        self.run: Run | None = self.plan.run(seed=self.config.seed)\n",
+        TRAINER + "test_nothing_acts_before_the_first_result",
+    ),
+    Fault(
+        "F15",
+        "flowrl/trainer.py",
+        "        finally:\n            self.workers.close()\n",
+        "        finally:\n            pass\n",
+        TRAINER + "test_stopping_closes_the_environments_and_leaves_the_policy",
+    ),
+    Fault(
+        "D1",
+        "flowrl/trainer.py",
+        "self.run = self.plan.run(seed=self.config.seed)",
+        "self.run = self.plan.run(seed=id(self))",
+        TRAINER + "test_the_same_seed_gives_the_same_results_and_weights",
+    ),
+    Fault(
+        "D3",
+        "flowrl/trainer.py",
+        "        run.load_state_dict(state)\n",
+        "        run.resources[next(iter(run.resources))].load_state_dict(next(iter(state['resources'].values())))\n",
+        "tests/trainer/test_restore.py::test_restored_it_equals_the_uninterrupted_one",
+    ),
+    Fault(
+        "D6",
+        "flowrl/policies/functional.py",
+        "            with policy.stream.swapped_in():  # dropout and the like draw from the policy's stream\n",
+        "            if True:\n",
+        "tests/policies/test_functional.py::test_the_model_trains_in_train_mode_and_acts_in_eval_mode",
+    ),
+    Fault(
+        "G6",
+        "flowrl/trained.py",
+        'columns.get("env_action", columns["action"])',
+        'columns["action"]',
+        "tests/trainer/test_load.py::test_continuous_actions_fit_the_environment",
     ),
 ]
