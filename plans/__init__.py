@@ -6,9 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flowrl.plans.a2c import A2C
     from flowrl.plans.dqn import DQN
+    from flowrl.plans.ppo import PPO
 
-__all__ = ["DQN"]
+__all__ = ["A2C", "DQN", "PPO"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from flowrl.operators import (
 from flowrl.plan import Plan
 from flowrl.policies import A2CPolicy, linear_schedule
 from flowrl.rollout import WorkerSet
+from flowrl.trainer import Trainer
 
 
 @attrs.define(kw_only=True)
@@ -89,3 +90,11 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
 
     # (3) A result every so many env steps.
     return StandardMetricsReporting(train_op, workers, config)
+
+
+class A2C(Trainer):
+    """`A2C(env="CartPole-v1").train(until={"env_steps": 20_000})`."""
+
+    Config = Config
+    policy = staticmethod(policy)
+    execution_plan = staticmethod(execution_plan)

@@ -22,6 +22,7 @@ PLAN, MERGE = "tests/engine/test_plan.py::", "tests/engine/test_merge.py::"
 CALLS, RUNS = "tests/engine/test_calls.py::", "tests/engine/test_scheduler.py::"
 ERRORS = "tests/engine/test_errors.py::"
 DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
+TRAINER = "tests/trainer/test_trainer.py::"
 
 FAULTS = [
     Fault(
@@ -162,7 +163,7 @@ FAULTS = [
 
 ADDERS, BUFFER = "tests/operators/test_adders.py::", "tests/data/test_replay.py::"
 ROLLOUT, ENVS = "tests/rollout/test_worker.py::", "tests/envs/"
-DQN, DQN_PLAN = "tests/policies/test_dqn_policy.py::", "tests/plans/test_dqn_plan.py::"
+DQN, EVERY_PLAN = "tests/policies/test_dqn_policy.py::", "tests/plans/test_every_plan.py::"
 RESULTS = "tests/operators/test_metrics.py::"
 
 FAULTS += [
@@ -249,7 +250,7 @@ FAULTS += [
         "flowrl/rollout/evaluate.py",
         "        missing = shares_of",
         "        policy.version += 1\n        missing = shares_of",
-        DQN_PLAN + "test_evaluating_changes_nothing_in_training",
+        EVERY_PLAN + "test_evaluating_changes_nothing_in_training",
     ),
     Fault(
         "S6",
@@ -562,5 +563,47 @@ FAULTS += [
         "store.map(np.copy).to_dict()",
         "store.to_dict()",
         ENVS + "test_spaces.py::test_a_resumed_manager_goes_on_as_if_nothing_happened",
+    ),
+    Fault(
+        "F1",
+        "flowrl/trainer.py",
+        "        self.run: Run | None = None\n",
+        "        self.run: Run | None = self.plan.run(seed=self.config.seed)\n",
+        TRAINER + "test_nothing_acts_before_the_first_result",
+    ),
+    Fault(
+        "F15",
+        "flowrl/trainer.py",
+        "        finally:\n            self.workers.close()\n",
+        "        finally:\n            pass\n",
+        TRAINER + "test_stopping_closes_the_environments_and_leaves_the_policy",
+    ),
+    Fault(
+        "D1",
+        "flowrl/trainer.py",
+        "self.run = self.plan.run(seed=self.config.seed)",
+        "self.run = self.plan.run(seed=id(self))",
+        TRAINER + "test_the_same_seed_gives_the_same_results_and_weights",
+    ),
+    Fault(
+        "D3",
+        "flowrl/trainer.py",
+        "        run.load_state_dict(state)\n",
+        "        run.resources[next(iter(run.resources))].load_state_dict(next(iter(state['resources'].values())))\n",
+        "tests/trainer/test_restore.py::test_restored_it_equals_the_uninterrupted_one",
+    ),
+    Fault(
+        "D6",
+        "flowrl/policies/functional.py",
+        "            with policy.stream.swapped_in():  # dropout and the like draw from the policy's stream\n",
+        "            if True:\n",
+        "tests/policies/test_functional.py::test_the_model_trains_in_train_mode_and_acts_in_eval_mode",
+    ),
+    Fault(
+        "G6",
+        "flowrl/trained.py",
+        'columns.get("env_action", columns["action"])',
+        'columns["action"]',
+        "tests/trainer/test_load.py::test_continuous_actions_fit_the_environment",
     ),
 ]

@@ -7,12 +7,22 @@ import shlex
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from flowrl.cli import cli
 
 TEXT = (Path(__file__).parent.parent / "README.md").read_text()
 
 
-def test_the_python_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """In order, in one namespace, as a reader would type them."""
+def test_the_python_snippets_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, in one namespace, as a reader would type them; the run that they load is a shorter one."""
+    monkeypatch.chdir(tmp_path)
+    (run,) = re.findall(r"^flowrl (run .* --out .*)$", TEXT, re.MULTILINE)
+    CliRunner().invoke(
+        cli, [*shlex.split(run), "--stop-steps", "200", "--set", "eval_episodes=2"], catch_exceptions=False
+    )
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
         exec(compile(block, "README.md", "exec"), names)
@@ -40,8 +50,6 @@ def test_the_tree_shown_is_what_explain_prints() -> None:
 
 def test_the_commands_exist() -> None:
     """Every option that the README names is one of the command above it."""
-    from flowrl.cli import cli
-
     block = next(block for block in re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL) if "flowrl list" in block)
     told = re.findall(r"^flowrl ([a-z]+)(.*?)(?=^flowrl|\Z)", block, re.DOTALL | re.MULTILINE)
     assert {name for name, _ in told} <= set(cli.commands)

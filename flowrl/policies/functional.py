@@ -182,19 +182,20 @@ class FunctionalLearning(Learning):
     policy: _Functional
 
     def prepare(self, batch: Batch) -> Batch:
+        """What the function of that name adds, as rows; padded steps (`mask` 0) are left out (N6)."""
         prepared = self.policy.prepare(batch)
         if not isinstance(prepared, Batch):
             raise PlanError(f"prepare returned a {type(prepared).__name__}, expected a Batch")
-        return prepared.flat() if prepared.reward.ndim == 2 else prepared
+        rows = prepared.flat() if prepared.reward.ndim == 2 else prepared
+        return rows[np.flatnonzero(rows["mask"])] if "mask" in rows and not rows["mask"].all() else rows
 
     def tensors(self, batch: Batch) -> Batch:
-        """All columns: what the loss reads is not known."""
-        rows = batch.map(_single).to_torch(self.policy.device)
-        observed = [name for name in ("obs", "next_obs") if name in rows]
-        return rows.replace(**{name: _floats(rows[name]) for name in observed})
+        """All columns as tensors on the policy's device; floats and observations in float32."""
+        rows = batch.to_torch(self.policy.device).map(_single)
+        return rows.replace(**{name: _floats(rows[name]) for name in ("obs", "next_obs") if name in rows})
 
-    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        policy = self.policy
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        policy, rows = self.policy, self.tensors(batch)
         policy.model.train()
         try:
             with policy.stream.swapped_in():  # dropout and the like draw from the policy's stream
@@ -205,14 +206,13 @@ class FunctionalLearning(Learning):
         if not isinstance(loss, torch.Tensor) or loss.ndim:
             what = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise PlanError(f"the loss is {what}, expected a scalar tensor: the mean over the rows")
-        return loss, {"loss": loss, **{name: torch.as_tensor(value) for name, value in scalars.items()}}
+        reported = {"loss": loss, **scalars}
+        return loss, {name: torch.as_tensor(value).detach() for name, value in reported.items()}
 
 
-def _single(column: Any) -> Any:
-    """Without double precision: the model has none."""
-    if isinstance(column, torch.Tensor):
-        return column.float() if column.dtype == torch.float64 else column
-    return column.astype(np.float32) if column.dtype == np.float64 else column
+def _single(column: torch.Tensor) -> torch.Tensor:
+    """Without double precision: models have none."""
+    return column.float() if column.dtype == torch.float64 else column
 
 
 def _observed(policy: Policy, obs: Any) -> Any:

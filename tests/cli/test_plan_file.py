@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+import flowrl
 import flowrl.plans
+from flowrl import Trainer
+from flowrl.cli import cli
 from flowrl.config import build_config
 from flowrl.errors import ConfigError, PlanError
 from flowrl.plan_file import BUILTIN, builtin_plans, load_plan_file
@@ -140,3 +144,80 @@ def test_a_plan_that_cannot_be_built_says_where(write):
     plan_file = load_plan_file(write(GOOD.replace("return from_items", "return list")))
     with pytest.raises(PlanError, match="execution_plan returned a list, expected a Plan"):
         plan_file.build(plan_file.Config())
+
+
+CLASS = (
+    GOOD.partition("\n\ndef policy")[0].replace("from flowrl import", "from flowrl import Trainer,")
+    + """
+
+class Tiny(Trainer):
+    Config = Config
+
+    @staticmethod
+    def policy(config, observation_space, action_space):
+        return (config.n, observation_space.shape, int(action_space.n))
+
+    @staticmethod
+    def execution_plan(workers, config):
+        return from_items([{"env_steps": i} for i in range(config.n)])
+"""
+)
+
+
+def test_a_file_may_hold_a_trainer(write):
+    """The same as the parts at module level, which become one."""
+    by_class, by_parts = load_plan_file(write(CLASS)), load_plan_file(write(GOOD, "parts.py"))
+    assert by_class.trainer is by_class.module.Tiny
+    assert issubclass(by_parts.trainer, Trainer)
+    assert (by_parts.trainer.__name__, by_parts.trainer.__doc__) == ("parts", "A plan of three numbers.")
+    for plan_file in (by_class, by_parts):
+        workers, plan = plan_file.build(build_config(plan_file.Config, {"n": 2}))
+        assert workers.policy == (2, (4,), 2)
+        assert list(plan) == [{"env_steps": 0}, {"env_steps": 1}]
+        workers.close()
+
+
+def test_a_trainer_that_is_imported_is_a_parent_and_not_the_plan(write):
+    write(CLASS, "flowrl_test_parent.py")
+    child = "from flowrl_test_parent import Tiny\n\n\nclass Child(Tiny):\n    pass\n"
+    assert load_plan_file(write(child, "child.py")).trainer.__name__ == "Child"
+    with pytest.raises(ConfigError, match=r"has no Config and no policy and no execution_plan: .* or a subclass of"):
+        load_plan_file(write("from flowrl_test_parent import Tiny\n", "imports.py"))
+
+
+def test_of_a_parent_and_its_child_the_child_is_meant(write):
+    chain = CLASS + "\n\nclass Child(Tiny):\n    pass\n\n\nclass Grandchild(Child):\n    pass\n\n\nAlias = Tiny\n"
+    assert load_plan_file(write(chain)).trainer.__name__ == "Grandchild"
+
+
+def test_two_trainers_side_by_side_are_refused(write):
+    two = CLASS + "\n\nclass Left(Tiny):\n    pass\n\n\nclass Right(Tiny):\n    pass\n"
+    with pytest.raises(ConfigError, match="holds 2 trainers, Left and Right: keep one of them, or make one a subclass"):
+        load_plan_file(write(two))
+
+
+def test_a_file_with_a_trainer_runs_and_can_be_loaded(write, tmp_path):
+    """The three lines of a user's class, from the command line."""
+    path = write("""
+from flowrl.plans import DQN
+
+
+class Mine(DQN):
+    @classmethod
+    def execution_plan(cls, workers, config):
+        return super().execution_plan(workers, config).insert_after("NStep", lambda batch: batch, name="Mine")
+""")
+    options = ["--stop-steps", "200", "--set", "eval_episodes=2", "--set", "device=cpu", "--quiet"]
+    done = CliRunner().invoke(cli, ["run", str(path), "--out", str(tmp_path / "run"), *options])
+    assert done.exit_code == 0, done.output
+    assert "Mine" in (tmp_path / "run" / "plan.txt").read_text()
+    assert flowrl.load(tmp_path / "run").act([0.0] * 4) in (0, 1)
+
+
+def test_the_builtin_trainers_can_be_imported_from_the_package():
+    for name in flowrl.plans.__all__:
+        trainer = getattr(flowrl.plans, name)
+        assert load_plan_file(name.lower()).trainer is trainer
+    assert {name.lower() for name in flowrl.plans.__all__} == set(builtin_plans())
+    with pytest.raises(ImportError, match="DQNN"):
+        from flowrl.plans import DQNN  # noqa: F401
