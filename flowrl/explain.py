@@ -66,8 +66,8 @@ def explain_run(run: Run) -> str:
     return "\n".join(lines + [f"waiting: {line}" for line in dict.fromkeys(stuck)])
 
 
-def config_of(op: Any) -> str:
-    """The configuration of an operator in one line.
+def config_of(op: Any, without: Any = None) -> str:
+    """The configuration of an operator in one line; `without` a resource that is shown elsewhere.
 
     >>> from flowrl.transforms import Batches
     >>> config_of(Batches(3))
@@ -87,7 +87,9 @@ def config_of(op: Any) -> str:
         if field.init and field.repr and field.name not in ("names", "workers")
     ]
     shown = [(field, getattr(op, field.name)) for field in fields]
-    return ", ".join(f"{f.name}={_short(v)}" for f, v in shown if v is not None and not _is_default(f, v))
+    return ", ".join(
+        f"{f.name}={_short(v)}" for f, v in shown if v is not None and v is not without and not _is_default(f, v)
+    )
 
 
 def _head(row: _Row) -> str:
@@ -113,13 +115,14 @@ def _rows(plan: Plan, named: dict[int, str]) -> list[_Row]:
         config = config_of(node.op)
         name = named[id(node)].rpartition(".")[2]
         text = f"{name}({config})" if config else name
-        rows.append(_Row(bars, text, node, _note(node)))
+        rows.append(_Row(bars, text, node, note_of(node)))
 
     visit(plan, "")
     return rows
 
 
-def _note(node: Plan) -> str:
+def note_of(node: Plan) -> str:
+    """Where an operator runs, or what must be known of it."""
     if node.on is not None:
         return repr(node.on)
     if getattr(node.op, "thread", False):

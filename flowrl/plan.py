@@ -16,6 +16,8 @@ from flowrl.operator import name_of
 from flowrl.paths import WIRING, check_graph, graph, select
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flowrl.scheduler import Run
 
 Verb = Literal["for_each", "filter", "combine"]
@@ -197,6 +199,12 @@ class Plan:
         from flowrl.explain import explain
 
         return explain(self)
+
+    def draw(self, path: str | Path) -> None:
+        """Write the plan as a picture: a file ".svg", or ".mmd" for Mermaid text."""
+        from flowrl.draw import draw
+
+        draw(self, path)
 
     def insert_before(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
         """A plan with `op` before the operator named by path, last part or glob."""

@@ -45,6 +45,10 @@ class Enqueue:
     queue: Queue
     ended: bool = state(default=False)
 
+    @property
+    def into(self) -> Queue:
+        return self.queue
+
     def ready(self, item: Any) -> bool:
         return not self.queue.full
 
@@ -70,6 +74,10 @@ class Dequeued:
     """Source of the items of a queue; ends when the queue is closed and empty."""
 
     queue: Queue
+
+    @property
+    def out_of(self) -> Queue:
+        return self.queue
 
     def pull(self) -> Any:
         closed = self.queue.closed  # looked at first, so that an item put before the end is seen

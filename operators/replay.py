@@ -30,6 +30,10 @@ class StoreToReplay:
     context: Context = context()
     _waits_with: int = attrs.field(default=0, init=False, repr=False)
 
+    @property
+    def into(self) -> ReplayBuffer:
+        return self.buffer
+
     def ready(self, batch: Batch) -> bool:
         self._waits_with = batch.rows
         return self.buffer.can_insert(self._waits_with)
@@ -53,6 +57,10 @@ class Sampled:
     buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
     batch_size: int = attrs.field(validator=attrs.validators.ge(1))
     context: Context = context()
+
+    @property
+    def out_of(self) -> ReplayBuffer:
+        return self.buffer
 
     def pull(self) -> Batch | Signal:
         if not self.buffer.can_sample(self.batch_size):
