@@ -13,6 +13,7 @@ import attrs
 
 from flowrl.link import judged
 from flowrl.operator import operator, state
+from flowrl.schema import Schema
 from flowrl.stages import DONE, WAITING, WORKED, Signal, Stage
 from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
 
@@ -128,6 +129,9 @@ class Gather(Stage):
     pending: list[tuple[int, Receipt]] = state(factory=list)
     ended: list[int] = state(factory=list)
     _running: list[tuple[int, Future[Receipt]]] = attrs.field(factory=list, init=False, repr=False)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema(of=given) if self.rounds else given
 
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies) -> None:
         """Open the workers' part of the plan on each of them."""
@@ -248,6 +252,7 @@ class Prefetch(Stage):
     State: the items that are ready.
     """
 
+    provides = ()
     n: int
     thread: bool = False
     ready_items: deque[Any] = state(factory=deque)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flowrl import __version__
-from flowrl.errors import ConfigError, FlowError
+from flowrl.errors import ConfigError, FlowError, PlanError
 
 if TYPE_CHECKING:
     from flowrl.config import Configuration
@@ -173,6 +173,36 @@ def explain(plan: str, **options: Any) -> None:
     workers, built = plan_file.build(config)
     workers.close()
     click.echo(built.explain())
+
+
+@cli.command()
+@_plan_options
+def check(plan: str, **options: Any) -> None:
+    """Show PLAN with what flows along every edge, and what must go wrong, without running it.
+
+    Ends with 2 if anything is wrong.
+    """
+    from flowrl.check import examine, explain_checked
+
+    plan_file, config = _configured(plan, **options)
+    workers, built = plan_file.build(config)
+    workers.close()
+    findings = examine(built)
+    click.echo(explain_checked(built, findings))
+    if findings.problems:
+        raise PlanError("\n".join(findings.problems))
+    click.echo("ok")
+
+
+@cli.command()
+@_plan_options
+@click.argument("file")
+def draw(plan: str, file: str, **options: Any) -> None:
+    """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
+    plan_file, config = _configured(plan, **options)
+    workers, built = plan_file.build(config)
+    workers.close()
+    built.draw(file)
 
 
 @cli.command(name="list")

@@ -21,7 +21,9 @@ _WIDEST = 72
 
 
 @attrs.frozen
-class _Row:
+class Row:
+    """A line of the tree: an operator, the name of a branch, or what was shown above."""
+
     bars: str
     text: str
     node: Plan | None = None
@@ -30,7 +32,7 @@ class _Row:
 
 def explain(plan: Plan) -> str:
     """The text tree of a plan: name, configuration, where it runs, the user's line."""
-    rows = _rows(plan, paths(plan))
+    rows = rows_of(plan, paths(plan))
     heads = [_head(row) for row in rows]
     width, note_width = max(map(len, heads)), max(len(row.note) for row in rows)
     lines = []
@@ -48,7 +50,7 @@ def explain_run(run: Run) -> str:
     links = {link.path: link for link in run.links()}
     waits = _waits(run)
     elapsed = max(clock() - run.started, 1e-9)
-    rows = _rows(run.plan, run.paths)
+    rows = rows_of(run.plan, run.paths)
     heads = [_head(row) for row in rows]
     width = max(len(head) for head in heads)
     lines = [f"{'':<{width}}  {'items':>9}  {'busy':>6}  {'starved':>7}  {'blocked':>7}"]
@@ -92,30 +94,31 @@ def config_of(op: Any, without: Any = None) -> str:
     )
 
 
-def _head(row: _Row) -> str:
+def _head(row: Row) -> str:
     text = row.bars + row.text
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
 
 
-def _rows(plan: Plan, named: dict[int, str]) -> list[_Row]:
-    rows: list[_Row] = []
+def rows_of(plan: Plan, named: dict[int, str]) -> list[Row]:
+    """The lines of a plan's tree."""
+    rows: list[Row] = []
     seen: set[int] = set()
 
     def visit(node: Plan, bars: str) -> None:
         if id(node) in seen:
-            rows.append(_Row(bars, f"({named[id(node)]}, as above)"))
+            rows.append(Row(bars, f"({named[id(node)]}, as above)"))
             return
         seen.add(id(node))
         if node.branches:
             for name, upstream in zip(node.branches, node.inputs):
-                rows.append(_Row(bars, f"├─ {name}:"))
+                rows.append(Row(bars, f"├─ {name}:"))
                 visit(upstream, bars + "│  ")
         elif node.inputs:
             visit(node.inputs[0], bars)
         config = config_of(node.op)
         name = named[id(node)].rpartition(".")[2]
         text = f"{name}({config})" if config else name
-        rows.append(_Row(bars, text, node, note_of(node)))
+        rows.append(Row(bars, text, node, note_of(node)))
 
     visit(plan, "")
     return rows

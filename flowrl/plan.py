@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flowrl.scheduler import Run
+    from flowrl.schema import Schema
 
 Verb = Literal["for_each", "filter", "combine"]
 #: The least weight of a branch: a turn in a thousand.
@@ -205,6 +206,16 @@ class Plan:
         from flowrl.draw import draw
 
         draw(self, path)
+
+    def check(self) -> dict[str, Schema]:
+        """What leaves each operator, by path: see `flowrl.schema`. No worker starts.
+
+        Raises:
+            PlanError: an operator lacks what it needs, or the plan must come to a standstill; all problems at once.
+        """
+        from flowrl.check import check
+
+        return check(self)
 
     def insert_before(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
         """A plan with `op` before the operator named by path, last part or glob."""

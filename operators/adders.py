@@ -9,6 +9,7 @@ from flowrl.data.columns import episode_breaks
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import operator, state
 from flowrl.returns import n_step
+from flowrl.schema import Schema
 
 _OF_LAST = ("next_obs", "terminated", "truncated")
 
@@ -41,6 +42,8 @@ class NStep:
     [(array([2]), array([1.]), array([0.5], dtype=float32))]
     """
 
+    requires = ("fragments", "reward", *_OF_LAST)
+    provides = ("discount",)
     n: int
     gamma: float
     tails: dict[str, Batch] = state(factory=dict)
@@ -50,6 +53,11 @@ class NStep:
             raise ValueError(f"n is {self.n}: a window holds at least 1 step")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma}: a discount lies in 0 .. 1")
+
+    def schema(self, given: Schema) -> Schema:
+        if "discount" in given.columns:
+            raise SchemaError("NStep makes the column 'discount', which is there already: is there an NStep before this?")
+        return given.without("mask").rows().having(discount="float32[B]")
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""

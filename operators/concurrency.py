@@ -8,6 +8,7 @@ from typing import Any, Literal
 from flowrl.operator import operator, state
 from flowrl.plan import Plan, merge
 from flowrl.queues import Queue
+from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, DONE, WAITING
 
 
@@ -42,6 +43,7 @@ def Concurrently(
 class Enqueue:
     """Puts each item into a queue and passes it on. Blocks when: the queue is full."""
 
+    provides = ()
     queue: Queue
     ended: bool = state(default=False)
 
@@ -74,6 +76,9 @@ class Dequeued:
     """Source of the items of a queue; ends when the queue is closed and empty."""
 
     queue: Queue
+
+    def schema(self, given: Schema) -> Schema:
+        return given
 
     @property
     def out_of(self) -> Queue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -10,6 +11,7 @@ from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.errors import PlanError
 from flowrl.operator import context, operator, state
+from flowrl.schema import Schema
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Gradients
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
 def _has_policy(op: Any, attribute: Any, workers: WorkerSet) -> None:
     if not hasattr(workers, "policy"):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
+
+
+Required = tuple[str, ...] | Mapping[str, str]
+
+
+def _learned_from(workers: WorkerSet) -> Required:
+    """The words that the policy's loss needs, if it says so."""
+    required: Required = getattr(getattr(workers.policy, "learn_mode", None), "requires", ())
+    return required
 
 
 def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
@@ -34,8 +45,16 @@ class TrainOneStep:
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
     """
 
+    provides = ("scalars",)
     workers: WorkerSet = attrs.field(validator=_has_policy)
     context: Context = context()
+
+    @property
+    def requires(self) -> Required:
+        return _learned_from(self.workers)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema()
 
     def __call__(self, batch: Batch) -> dict[str, float]:
         learn = self.workers.policy.learn_mode
@@ -52,7 +71,15 @@ class ComputeGradients:
     The rows are prepared as `TrainOneStep` does.
     """
 
+    provides = ("gradients",)
     workers: WorkerSet = attrs.field(validator=_has_policy)
+
+    @property
+    def requires(self) -> Required:
+        return _learned_from(self.workers)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema()
 
     def __call__(self, batch: Batch) -> Gradients:
         learn = self.workers.policy.learn_mode
@@ -66,6 +93,7 @@ class AverageGradients:
     For `combine`. Emits: one item for `count`, and what is left at the end. State: the gradients waiting.
     """
 
+    requires = ("gradients",)
     count: int = attrs.field(validator=attrs.validators.ge(1))
     waiting: list[Gradients] = state(factory=list)
 
@@ -96,8 +124,13 @@ class ApplyGradients:
     Counts: trained (rows), updates (optimiser steps).
     """
 
+    requires = ("gradients",)
+    provides = ("scalars",)
     workers: WorkerSet = attrs.field(validator=_has_policy)
     context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema()
 
     def __call__(self, gradients: Gradients) -> dict[str, float]:
         self.workers.policy.learn_mode.apply(gradients)
@@ -118,6 +151,7 @@ class UpdateTargetNetwork:
     State: the count at the last move.
     """
 
+    provides = ()
     workers: WorkerSet = attrs.field(validator=_has_target)
     every: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     unit: Literal["updates", "env_steps"] = attrs.field(

@@ -110,6 +110,7 @@ class DQNLearning(Learning):
     """The learn mode of a `DQNPolicy`: the Huber loss (delta 1) of Q(s_tm1, a_tm1) and `dqn_target`."""
 
     policy: DQNPolicy
+    requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
 
     def prepare(self, batch: Batch) -> Batch:
         """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -48,6 +49,9 @@ class Gradients:
 
 class Learning(abc.ABC):
     """How a policy learns: a subclass has the `loss`, the rest follows from it."""
+
+    #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.schema`.
+    requires: tuple[str, ...] | Mapping[str, str] = ()
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
