@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from time import perf_counter as clock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
@@ -43,6 +43,7 @@ class Call(Stage):
     State: requests whose results were not emitted yet; taking a state waits for them.
     """
 
+    one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1, "thread": False}
     worker: Any
     method: str
     in_flight: int = 1
@@ -121,6 +122,7 @@ class Gather(Stage):
     State: requests to send, answers not emitted yet, and the state of the plan's part on each worker.
     """
 
+    one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1}
     workers: Any
     sync: bool = attrs.field(repr=False)  # the verb's name says so
     in_flight: int = 1
@@ -252,6 +254,7 @@ class Prefetch(Stage):
     State: the items that are ready.
     """
 
+    one_at_a_time: ClassVar[dict[str, Any]] = {"n": 1, "thread": False}
     provides = ()
     n: int
     thread: bool = False

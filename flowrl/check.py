@@ -163,7 +163,7 @@ class _Examiner:
 
     def _further(self, node: Plan) -> list[Plan]:
         """The operators that what leaves this one comes to, through stores too."""
-        reached, found = {id(node)}, []
+        reached, found = {id(node)}, list["Plan"]()
         stores: list[Any] = []
         while True:
             new = [

@@ -175,8 +175,7 @@ def _svg_area(area: Area) -> str:
     left, x = area.boxes[0].x - area.half, area.boxes[0].x
     return (
         f'<rect class="area" x="{left:.1f}" y="{area.top:.1f}" width="{2 * area.half:.1f}" '
-        f'height="{area.bottom - area.top:.1f}" rx="9"/>'
-        + _svg_text("", x, area.top + 16, area.title)
+        f'height="{area.bottom - area.top:.1f}" rx="9"/>' + _svg_text("", x, area.top + 16, area.title)
     )
 
 
@@ -223,5 +222,5 @@ def _svg_label(arrow: Arrow) -> str:
 
 def _entities(text: str) -> str:
     """Mermaid's way to write what it would take for syntax."""
-    special = "\"#<>&;|[](){}`"
+    special = '"#<>&;|[](){}`'
     return "".join(f"#{ord(letter)};" if letter in special else letter for letter in text)

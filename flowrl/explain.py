@@ -10,7 +10,7 @@ import attrs
 
 from flowrl.merge import Concurrent, Fork
 from flowrl.operator import name_of
-from flowrl.paths import paths
+from flowrl.paths import is_hidden, paths
 from flowrl.stages import Chain, Generated
 
 if TYPE_CHECKING:
@@ -30,10 +30,14 @@ class Row:
     note: str = ""
 
 
-def explain(plan: Plan) -> str:
-    """The text tree of a plan: name, configuration, where it runs, the user's line."""
-    rows = rows_of(plan, paths(plan))
+def explain(plan: Plan, mark: str | None = None) -> str:
+    """The text tree of a plan: name, configuration, where it runs, the user's line; an arrow at the path `mark`."""
+    named = paths(plan)
+    rows = rows_of(plan, named)
     heads = [_head(row) for row in rows]
+    if mark is not None:
+        marked = [row.node is not None and named[id(row.node)] == mark for row in rows]
+        heads = [f"{'->' if here else '  '} {head}" for here, head in zip(marked, heads)]
     width, note_width = max(map(len, heads)), max(len(row.note) for row in rows)
     lines = []
     for row, head in zip(rows, heads):
@@ -115,6 +119,8 @@ def rows_of(plan: Plan, named: dict[int, str]) -> list[Row]:
                 visit(upstream, bars + "│  ")
         elif node.inputs:
             visit(node.inputs[0], bars)
+        if is_hidden(node):
+            return
         config = config_of(node.op)
         name = named[id(node)].rpartition(".")[2]
         text = f"{name}({config})" if config else name

@@ -14,7 +14,7 @@ import attrs
 
 from flowrl.explain import config_of, note_of
 from flowrl.merge import Concurrent, Fork
-from flowrl.paths import graph, paths
+from flowrl.paths import graph, is_hidden, paths, rebuilt
 
 if TYPE_CHECKING:
     from flowrl.plan import Plan
@@ -114,6 +114,7 @@ class _Column:
 
 def picture(plan: Plan) -> Picture:
     """The boxes of a plan in their places, and what connects them."""
+    plan = rebuilt(plan, lambda node, inputs: inputs[0] if is_hidden(node) else attrs.evolve(node, inputs=inputs))
     named, nodes = paths(plan), graph(plan)
     boxes = {id(node): _box(node, named[id(node)].rpartition(".")[2]) for node in nodes}
     arrows = [

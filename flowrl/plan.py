@@ -13,7 +13,7 @@ import attrs
 from flowrl import transforms
 from flowrl.errors import PlanError, did_you_mean
 from flowrl.operator import name_of
-from flowrl.paths import WIRING, check_graph, graph, select
+from flowrl.paths import WIRING, check_graph, graph, rebuilt, select
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -254,9 +254,13 @@ class Plan:
         """
         return self._appended(where, *_tap(function), site)
 
-    def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None) -> Plan:
-        """A plan that opens the debugger (`sys.breakpointhook`) at the items that leave the operator."""
-        return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"))
+    def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None, *, site: str | None = None) -> Plan:
+        """A plan that stops at the items that leave the operator, or those for which `when` is true.
+
+        There a prompt shows the item, where it came from, and the operator's state: see `flowrl.debugger`. If
+        `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that one opens instead.
+        """
+        return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"), site)
 
     def _appended(self, where: str, *operator: Any) -> Plan:
         node = select(self, where)
@@ -266,13 +270,12 @@ class Plan:
 
     def _edited(self, old: Plan, new: Plan) -> Plan:
         """This plan with one node swapped for a new one, in one place."""
-        made: dict[int, Plan] = {}
 
-        for node in graph(self):
-            inputs = tuple(made[id(upstream)] for upstream in node.inputs)
+        def edited(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
             same = all(a is b for a, b in zip(inputs, node.inputs))
-            made[id(node)] = new if node is old else node if same else attrs.evolve(node, inputs=inputs)
-        return made[id(self)]
+            return new if node is old else node if same else attrs.evolve(node, inputs=inputs)
+
+        return rebuilt(self, edited)
 
 
 def from_items(items: Any, *, name: str | None = None) -> Plan:

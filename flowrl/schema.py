@@ -180,5 +180,7 @@ def mismatches(item: Any, expected: Schema) -> list[str]:
         for got, want in zip(there.shape, column.shape):
             if isinstance(want, str) and sizes.setdefault(want, (got, name))[0] != got:
                 other = sizes[want]
-                problems.append(f"column {name!r} is {there}, so {want} = {got}, but {other[1]!r} has {want} = {other[0]}")
+                problems.append(
+                    f"column {name!r} is {there}, so {want} = {got}, but {other[1]!r} has {want} = {other[0]}"
+                )
     return problems

@@ -70,7 +70,7 @@ def flatten(item: Any) -> Any:
 class Tap:
     """Calls a function with each item and passes the item on unchanged."""
 
-    function: Callable[[Any], Any]
+    function: Callable[[Any], Any] = attrs.field(repr=False)  # the name says it
 
     def __call__(self, item: Any) -> Any:
         self.function(item)
@@ -79,7 +79,10 @@ class Tap:
 
 @operator
 class Breakpoint:
-    """Opens the debugger at an item for which `when` is true, or at every one."""
+    """Opens the debugger at an item for which `when` is true, or at every one.
+
+    Called only if it is one of Python's: `flowrl.debugger` takes the place of this otherwise.
+    """
 
     where: str
     when: Callable[[Any], bool] | None = None

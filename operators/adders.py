@@ -56,7 +56,9 @@ class NStep:
 
     def schema(self, given: Schema) -> Schema:
         if "discount" in given.columns:
-            raise SchemaError("NStep makes the column 'discount', which is there already: is there an NStep before this?")
+            raise SchemaError(
+                "NStep makes the column 'discount', which is there already: is there an NStep before this?"
+            )
         return given.without("mask").rows().having(discount="float32[B]")
 
     def __call__(self, batch: Batch) -> Batch:

@@ -13,7 +13,7 @@ import numpy as np
 from flowrl.context import Context
 from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
-from flowrl.schema import Schema
+from flowrl.schema import UNKNOWN, Schema
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
@@ -56,7 +56,7 @@ class Report:
     _reported: float = attrs.field(factory=clock, init=False, repr=False)
 
     def schema(self, given: Schema) -> Schema:
-        return Schema(open=given.open)
+        return UNKNOWN  # the scalars and counters that there are
 
     def __call__(self, scalars: Any) -> list[dict[str, Any]]:
         if isinstance(scalars, dict):

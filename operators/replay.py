@@ -68,7 +68,9 @@ class Sampled:
                 f"batch_size is {self.batch_size}, but the buffer's rate limiter was told "
                 f"sample_batch={limiter.sample_batch}: nothing could ever be drawn"
             )
-        drawn = given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
+        drawn = (
+            given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
+        )
         return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
 
     @property

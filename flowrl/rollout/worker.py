@@ -159,9 +159,9 @@ class RolloutWorker(PlanHost):
 def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema:
     """The columns that `RolloutWorker.sample` gives, found without an environment."""
     try:
-        obs = np.asarray(create_empty_array(observation_space, 1))
+        obs: Any = create_empty_array(observation_space, 1)
         row = policy.collect_mode.act(obs, np.zeros((1, policy.collect_mode.draws)), 0)
-    except Exception:  # a policy that needs more than that says what it is when it acts
+    except Exception:  # a policy that needs more than that says what is wrong when it acts
         return UNKNOWN
     fixed = {"reward": np.float64, "terminated": np.bool_, "truncated": np.bool_}
     one = {"obs": obs, **row, **{name: np.zeros(1, dtype) for name, dtype in fixed.items()}, "next_obs": obs}
@@ -169,6 +169,8 @@ def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema
         one["next_value"] = row["value"]
     one |= {name: np.zeros(1, np.int64) for name in ("policy_version", *PROVENANCE)}
     columns = schema_of(one).columns
+    if not Schema(columns).has("obs"):
+        return UNKNOWN  # a kind of observations that has no columns
     return Schema({name: Column(column.dtype, ("T", "N", *column.shape[1:])) for name, column in columns.items()})
 
 
