@@ -50,5 +50,7 @@ def debugging(plan: Plan) -> Plan:
 
 
 def _one_at_a_time(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
-    op = attrs.evolve(node.op, **node.op.one_at_a_time) if isinstance(node.op, Stage) else node.op
+    op = node.op
+    if isinstance(op, Stage):
+        op = attrs.evolve(node.op, **op.one_at_a_time)
     return attrs.evolve(node, inputs=inputs, op=op)
