@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowrl.errors import PlanError, SchemaError
-from flowrl.explain import rows_of
+from flowrl.explain import relative, rows_of
 from flowrl.merge import Merge
 from flowrl.operator import PROVIDERS
 from flowrl.paths import graph, paths
@@ -83,7 +83,7 @@ class _Examiner:
         return Findings({self.named[id(node)]: self.after[id(node)] for node in self.nodes}, problems)
 
     def where(self, node: Plan) -> str:
-        return f"{self.named[id(node)]} ({node.site})"
+        return f"{self.named[id(node)]} ({relative(node.site)})"
 
     # -- schemas
 

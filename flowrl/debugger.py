@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from flowrl.errors import PlanError
-from flowrl.explain import config_of, explain
+from flowrl.explain import config_of, explain, relative
 from flowrl.operator import describe, operator, operator_state
 from flowrl.paths import graph, paths, rebuilt
 from flowrl.transforms import Breakpoint
@@ -160,7 +160,7 @@ class Prompt(cmd.Cmd):
 
     def preloop(self) -> None:
         number = f"item {self.link.items}" if self.link is not None else "an item"
-        self._say(f"\n{self.path}  {number}  {self.site}")
+        self._say(f"\n{self.path}  {number}  {relative(self.site)}")
         self._say(_shortened(describe(self.item), 200))
         if origin := provenance(self.item):
             self._say(origin)

@@ -41,7 +41,7 @@ def explain(plan: Plan, mark: str | None = None) -> str:
     width, note_width = max(map(len, heads)), max(len(row.note) for row in rows)
     lines = []
     for row, head in zip(rows, heads):
-        detail = "" if row.node is None else f"{row.note:<{note_width}}  {_relative(row.node.site)}"
+        detail = "" if row.node is None else f"{row.note:<{note_width}}  {relative(row.node.site)}"
         lines.append(f"{head:<{width}}  {detail}".rstrip())
     return "\n".join(lines)
 
@@ -143,7 +143,7 @@ def note_of(node: Plan) -> str:
     return ""
 
 
-def _relative(site: str) -> str:
+def relative(site: str) -> str:
     """file:line, from the current folder if the file is below it."""
     here = os.getcwd() + os.sep
     return site.removeprefix(here)
