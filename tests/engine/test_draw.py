@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -55,9 +57,36 @@ def long() -> Plan:
     return plan
 
 
+def any_plan(draw: random.Random, depth: int = 3) -> Plan:
+    """Joins of forks of joins, with columns of any length."""
+
+    def column(plan: Plan) -> Plan:
+        for _ in range(draw.randint(0, 3)):
+            plan = plan.batch(draw.randint(2, 99_999)) if draw.random() < 0.5 else plan.flatten()
+        return plan
+
+    choice = draw.random() if depth else 0.0
+    if choice < 0.25:
+        return column(from_items([1] * draw.randint(1, 9)))
+    count = draw.randint(2, 4)
+    if choice < 0.5:
+        branches = [column(reader) for reader in any_plan(draw, depth - 1).duplicate(count)]
+        branches += [any_plan(draw, depth - 1)] if draw.random() < 0.5 else []
+        draw.shuffle(branches)
+    else:
+        branches = [any_plan(draw, depth - 1) for _ in range(count)]
+    if draw.random() < 0.3:
+        return column(branches[0].zip(*branches[1:]))
+    return column(Concurrently({"b" * draw.randint(1, 30) + str(i): branch for i, branch in enumerate(branches)}))
+
+
 PLANS: dict[str, Callable[[], Plan]] = {
     each.__name__: each for each in (linear, on_workers, through_a_queue, nested, forks_of_forks, long)
 }
+
+
+PLANS |= {f"any-{seed}": partial(any_plan, random.Random(seed)) for seed in range(20)}
+NAMES = [name for name in PLANS if not name.startswith("any-")]
 
 
 def sides(box: Box) -> tuple[float, float, float, float]:
@@ -103,7 +132,7 @@ def test_items_flow_downwards_and_areas_hold_their_boxes_alone(name: str) -> Non
                 assert right <= x - area.half or left >= x + area.half or bottom <= area.top or top >= area.bottom
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_text_fits_its_box(name: str, tmp_path: Path) -> None:
     """The width of a text is stated in the file, so that it holds with every font."""
     root = drawn(PLANS[name](), tmp_path)
