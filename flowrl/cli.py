@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flowrl import __version__
-from flowrl.errors import ConfigError, FlowError
+from flowrl.errors import ConfigError, FlowError, PlanError
 
 if TYPE_CHECKING:
     from flowrl.config import Configuration
@@ -120,6 +120,8 @@ def cli() -> None:
 @click.option("--stop-steps", "steps", type=_Count(), metavar="N", help="Budget in env steps.")
 @click.option("--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
+@click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at what leaves an operator: a prompt.")
+@click.option("--debug", is_flag=True, help="In this process, one item in flight, every item's schema checked.")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
 @click.pass_context
@@ -131,6 +133,8 @@ def run(
     steps: int | None,
     seconds: float | None,
     taps: tuple[str, ...],
+    breaks: tuple[str, ...],
+    debug: bool,
     out: str | None,
     quiet: bool,
     **options: Any,
@@ -150,10 +154,14 @@ def run(
     plan_file, config = _configured(plan, **options)
     budget = Budget(goal, steps, seconds)
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
+    if debug or breaks:  # other processes have no terminal, and errors are easier to follow in one
+        config = attrs.evolve(config, num_workers=0)
     directory = RunDirectory.choose(plan_file, config, out)
     workers, built = plan_file.build(config)
     try:
-        complete = _tapped(_with_end(built, workers, config, budget, directory.path / "policy.pt"), taps)
+        complete = _with_end(built, workers, config, budget, directory.path / "policy.pt")
+        complete.check()
+        complete = _watched(complete, taps, breaks, debug=debug)
         title = f"{plan_file.name} {config.env} seed {config.seed}"
         # A policy without weights, a scripted one, has nothing to save.
         save = partial(save_weights, workers.policy) if hasattr(workers.policy, "weights") else None
@@ -173,6 +181,36 @@ def explain(plan: str, **options: Any) -> None:
     workers, built = plan_file.build(config)
     workers.close()
     click.echo(built.explain())
+
+
+@cli.command()
+@_plan_options
+def check(plan: str, **options: Any) -> None:
+    """Show PLAN with what flows along every edge, and what must go wrong, without running it.
+
+    Ends with 2 if anything is wrong.
+    """
+    from flowrl.check import examine, explain_checked
+
+    plan_file, config = _configured(plan, **options)
+    workers, built = plan_file.build(config)
+    workers.close()
+    findings = examine(built)
+    click.echo(explain_checked(built, findings))
+    if findings.problems:
+        raise PlanError("\n".join(findings.problems))
+    click.echo("ok")
+
+
+@cli.command()
+@_plan_options
+@click.argument("file")
+def draw(plan: str, file: str, **options: Any) -> None:
+    """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
+    plan_file, config = _configured(plan, **options)
+    workers, built = plan_file.build(config)
+    workers.close()
+    built.draw(file)
 
 
 @cli.command(name="list")
@@ -242,10 +280,15 @@ def _added(plan: Plan, op: Any, option: str) -> Plan:
     return attrs.evolve(plan.for_each(op), site=option)
 
 
-def _tapped(plan: Plan, taps: tuple[str, ...]) -> Plan:
-    """The plan with a tap that prints behind each named operator; it changes no result (D4)."""
+def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:
+    """The plan with taps that print, with breakpoints and checks; they change no result (D4)."""
+    from flowrl.debug import debugging
     from flowrl.operator import describe
 
+    if debug:
+        plan = debugging(plan)
+    for where in breaks:
+        plan = plan.breakpoint(where, site="flowrl run --break")
     for where in taps:
 
         def show(item: Any, where: str = where) -> None:

@@ -56,11 +56,11 @@ def say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def progress(title: str, budget: Budget, *, quiet: bool = False) -> Progress:
+def progress(title: str, budget: Budget, *, quiet: bool = False, live: bool = True) -> Progress:
     """The display that suits standard output; rich is imported for a terminal only."""
     if quiet:
         return Quiet()
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if live and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         return Live(title, budget)
     return Lines(budget)
 

@@ -27,7 +27,7 @@ class RunDirectory:
 
     config.json   the whole resolved configuration; `flowrl run PLAN --config RUN/config.json` runs it again
     run.json      the command, versions, git hash, time
-    plan.py       the plan file's text, plan.txt the plan as a tree
+    plan.py       the plan file's text, plan.txt and plan.svg the plan as a tree and a picture
     metrics.jsonl one result a line, as they come
     summary.json  how it ended;  explain_run.txt  where the time went
     """

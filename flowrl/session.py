@@ -14,8 +14,10 @@ from typing import Any
 
 import attrs
 
+from flowrl.debugger import is_breakpoint
 from flowrl.errors import PlanError
 from flowrl.operator import describe
+from flowrl.paths import graph
 from flowrl.plan import Plan
 from flowrl.progress import Budget, progress, say, summary
 from flowrl.run_dir import RunDirectory
@@ -52,9 +54,11 @@ class Session:
         started = clock()
         with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
             self.directory.create(self.plan.explain(), command)
+            self.plan.draw(self.directory.path / "plan.svg")
             hard = False
             try:
-                with progress(self.title, self.budget, quiet=quiet) as display:
+                live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
+                with progress(self.title, self.budget, quiet=quiet, live=live) as display:
                     for result in run:
                         self._take(result)
                         display.report(result)
@@ -64,7 +68,7 @@ class Session:
             except Exception as error:
                 self.error = error
                 traceback.print_exception(error)
-            outcome = self._outcome(hard or interrupts.asked)
+            outcome = self._outcome(hard or interrupts.asked or run.interrupted)
             seconds = clock() - started
             self.directory.finish(self._summary(outcome, seconds), run.explain())
         say(summary(outcome, self.last, self.best, self.confirmed, seconds, self.directory.path))

@@ -60,6 +60,8 @@ class Evaluate:
     State: when it is due again, the best return.
     """
 
+    requires = ("env_steps",)
+    provides = ("eval_return",)
     workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
@@ -90,6 +92,8 @@ class Confirm:
     State: how often a goal was reached, so that the seeds are fresh each time.
     """
 
+    requires = ("eval_return",)
+    provides = ("confirmed_return",)
     workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     goal: float
     path: Path
@@ -123,6 +127,7 @@ class StopWhen:
     ([50, 100], True)
     """
 
+    provides = ()
     bounds: dict[str, float]
     seconds: float | None = None
     done: bool = state(default=False)
