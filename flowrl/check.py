@@ -127,7 +127,7 @@ class _Examiner:
             text = f"which does not come through {self.where(lost)}"
         else:
             text = f"which is not in what {self.where(before)} gives ({_brief(given)})"
-        if isinstance(required, Mapping):
+        if isinstance(required, Mapping) and required[word]:
             return f"{text}: {required[word]}"
         names = word.split(" or ")
         later = [other for other in self.nodes if any(name in getattr(other.op, "provides", ()) for name in names)]
