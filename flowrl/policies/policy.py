@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 import gymnasium
@@ -51,7 +51,7 @@ class Learning(abc.ABC):
     """How a policy learns: a subclass has the `loss`, the rest follows from it."""
 
     #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.schema`.
-    requires: tuple[str, ...] | Mapping[str, str] = ()
+    requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
