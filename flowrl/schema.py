@@ -3,7 +3,8 @@
 An operator says what it needs and gives; it says as much as it knows, each of these only if it needs it:
 
     requires = ("value", "fragments")   words that an item must have; a column's name is a word too, and
-                                        "a or b" is one of several. A mapping gives each word the way out.
+                                        "a or b" is one of several. A mapping gives each word the way out,
+                                        or "" to have one found.
     provides = ("standardized",)        words that the item has more when it leaves
     schema(*given) -> Schema            the schema of what leaves, from those of the inputs; raises SchemaError.
                                         A source is given what its workers collect, or what goes into its store.

@@ -68,6 +68,11 @@ class Sampled:
                 f"batch_size is {self.batch_size}, but the buffer's rate limiter was told "
                 f"sample_batch={limiter.sample_batch}: nothing could ever be drawn"
             )
+        if self.batch_size > self.buffer.capacity:
+            raise SchemaError(
+                f"batch_size is {self.batch_size}, but the buffer keeps {self.buffer.capacity} rows: every batch would "
+                "hold rows several times; take a larger capacity or a smaller batch"
+            )
         drawn = (
             given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
         )

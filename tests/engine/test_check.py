@@ -225,14 +225,14 @@ def limited() -> ReplayBuffer:
 
 def test_a_store_that_nobody_fills_is_found() -> None:
     """F8, before the run."""
-    assert problems(Replay(ReplayBuffer(10)).for_each(WritesBack()))[0].endswith(
+    assert problems(Replay(ReplayBuffer(10), 4).for_each(WritesBack()))[0].endswith(
         "waits for ever: its ReplayBuffer is empty and nobody puts anything into it"
     )
     assert "its Queue is empty and nobody" in problems(Dequeue(Queue(2)))[0]
     assert problems(Dequeue(Queue(2, external=True))) == []
     filled = ReplayBuffer(10)
     filled.add(Batch(obs=np.zeros(3)))
-    assert problems(Replay(filled)) == []
+    assert problems(Replay(filled, 4)) == []
 
 
 def test_stores_that_wait_for_each_other_are_found() -> None:
@@ -268,6 +268,15 @@ def test_a_batch_that_the_limiter_never_lets_out_is_found() -> None:
     buffer = limited()
     plan = Concurrently([source().for_each(StoreToReplay(buffer)), Replay(buffer, 5)])
     assert "batch_size is 5, but the buffer's rate limiter was told sample_batch=4" in problems(plan)[0]
+
+
+def test_a_batch_larger_than_the_buffer_is_found() -> None:
+    """B7: it could be drawn, with repetitions, and is nothing that a plan wants."""
+    buffer = ReplayBuffer(4)
+    plan = Concurrently([source().for_each(StoreToReplay(buffer)), Replay(buffer, 5)])
+    assert "batch_size is 5, but the buffer keeps 4 rows" in problems(plan)[0]
+    buffer = ReplayBuffer(4)
+    assert problems(Concurrently([source().for_each(StoreToReplay(buffer)), Replay(buffer, 4)])) == []
 
 
 # -- the words themselves

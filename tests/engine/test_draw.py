@@ -57,7 +57,7 @@ def long() -> Plan:
     return plan
 
 
-def any_plan(draw: random.Random, depth: int = 3) -> Plan:
+def any_plan(draw: random.Random, depth: int) -> Plan:
     """Joins of forks of joins, with columns of any length."""
 
     def column(plan: Plan) -> Plan:
@@ -85,7 +85,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 }
 
 
-PLANS |= {f"any-{seed}": partial(any_plan, random.Random(seed)) for seed in range(20)}
+PLANS |= {f"any-{seed}": partial(lambda seed: any_plan(random.Random(seed), 3), seed) for seed in range(20)}
 NAMES = [name for name in PLANS if not name.startswith("any-")]
 
 
