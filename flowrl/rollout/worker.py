@@ -163,6 +163,7 @@ def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema
     """The columns that `RolloutWorker.sample` gives, found without an environment."""
     try:
         obs: Any = create_empty_array(observation_space, 1)
+        obs = Batch(obs) if isinstance(obs, dict) else obs
         row = policy.collect_mode.act(obs, np.zeros((1, policy.collect_mode.draws)), 0)
     except Exception:  # a policy that needs more than that says what is wrong when it acts
         return UNKNOWN
