@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from time import perf_counter as clock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
 from flowrl.link import judged
 from flowrl.operator import operator, state
+from flowrl.schema import Schema
 from flowrl.stages import DONE, WAITING, WORKED, Signal, Stage
 from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
 
@@ -42,6 +43,7 @@ class Call(Stage):
     State: requests whose results were not emitted yet; taking a state waits for them.
     """
 
+    one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1, "thread": False}
     worker: Any
     method: str
     in_flight: int = 1
@@ -120,6 +122,7 @@ class Gather(Stage):
     State: requests to send, answers not emitted yet, and the state of the plan's part on each worker.
     """
 
+    one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1}
     workers: Any
     sync: bool = attrs.field(repr=False)  # the verb's name says so
     in_flight: int = 1
@@ -128,6 +131,9 @@ class Gather(Stage):
     pending: list[tuple[int, Receipt]] = state(factory=list)
     ended: list[int] = state(factory=list)
     _running: list[tuple[int, Future[Receipt]]] = attrs.field(factory=list, init=False, repr=False)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema(of=given) if self.rounds else given
 
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies) -> None:
         """Open the workers' part of the plan on each of them."""
@@ -248,6 +254,8 @@ class Prefetch(Stage):
     State: the items that are ready.
     """
 
+    one_at_a_time: ClassVar[dict[str, Any]] = {"n": 1, "thread": False}
+    provides = ()
     n: int
     thread: bool = False
     ready_items: deque[Any] = state(factory=deque)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flowrl import __version__
-from flowrl.errors import ConfigError, FlowError
+from flowrl.errors import ConfigError, FlowError, PlanError
 
 if TYPE_CHECKING:
     from flowrl.config import Configuration
@@ -121,6 +121,8 @@ def cli() -> None:
 @click.option("--stop-steps", "steps", type=_Count(), metavar="N", help="Budget in env steps.")
 @click.option("--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
+@click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at what leaves an operator: a prompt.")
+@click.option("--debug", is_flag=True, help="In this process, one item in flight, every item's schema checked.")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
 @click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
 @click.option("--resume", metavar="RUN", help="Go on with a run, or from RUN/checkpoints/STEP; PLAN is then its own.")
@@ -136,6 +138,8 @@ def run(
     steps: int | None,
     seconds: float | None,
     taps: tuple[str, ...],
+    breaks: tuple[str, ...],
+    debug: bool,
     out: str | None,
     resume: str | None,
     sinks: tuple[str, ...],
@@ -172,6 +176,8 @@ def run(
         earlier.check(config, build_config(plan_file.Config, earlier.values))
         budget = earlier.budget(budget)
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
+    if debug or breaks:  # other processes have no terminal, and errors are easier to follow in one
+        config = attrs.evolve(config, num_workers=0)
     if earlier is None:
         directory = RunDirectory.choose(plan_file, config, out, sinks)
     else:
@@ -191,7 +197,9 @@ def run(
     try:
         if earlier is not None:
             directory.lock()
-        complete = _tapped(_with_end(built, workers, config, budget, directory.path / "policy.pt"), taps)
+        complete = _with_end(built, workers, config, budget, directory.path / "policy.pt")
+        complete.check()
+        complete = _watched(complete, taps, breaks, debug=debug)
         title = f"{plan_file.name} {config.env} seed {config.seed}"
         # A policy without weights, a scripted one, has nothing to save.
         save = partial(save_weights, workers.policy) if hasattr(workers.policy, "weights") else None
@@ -258,6 +266,36 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
         click.echo(f"left out: {path} has nothing to show yet", err=True)
     for file in files:
         click.echo(file)
+
+
+@cli.command()
+@_plan_options
+def check(plan: str, **options: Any) -> None:
+    """Show PLAN with what flows along every edge, and what must go wrong, without running it.
+
+    Ends with 2 if anything is wrong.
+    """
+    from flowrl.check import examine, explain_checked
+
+    plan_file, config = _configured(plan, **options)
+    workers, built = plan_file.build(config)
+    workers.close()
+    findings = examine(built)
+    click.echo(explain_checked(built, findings))
+    if findings.problems:
+        raise PlanError("\n".join(findings.problems))
+    click.echo("ok")
+
+
+@cli.command()
+@_plan_options
+@click.argument("file")
+def draw(plan: str, file: str, **options: Any) -> None:
+    """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
+    plan_file, config = _configured(plan, **options)
+    workers, built = plan_file.build(config)
+    workers.close()
+    built.draw(file)
 
 
 @cli.command(name="list")
@@ -343,10 +381,15 @@ def _added(plan: Plan, op: Any, option: str) -> Plan:
     return attrs.evolve(plan.for_each(op), site=option)
 
 
-def _tapped(plan: Plan, taps: tuple[str, ...]) -> Plan:
-    """The plan with a tap that prints behind each named operator; it changes no result (D4)."""
+def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:
+    """The plan with taps that print, with breakpoints and checks; they change no result (D4)."""
+    from flowrl.debug import debugging
     from flowrl.operator import describe
 
+    if debug:
+        plan = debugging(plan)
+    for where in breaks:
+        plan = plan.breakpoint(where, site="flowrl run --break")
     for where in taps:
 
         def show(item: Any, where: str = where) -> None:

@@ -10,7 +10,7 @@ import attrs
 
 from flowrl.merge import Concurrent, Fork
 from flowrl.operator import name_of
-from flowrl.paths import paths
+from flowrl.paths import is_hidden, paths
 from flowrl.stages import Chain, Generated
 
 if TYPE_CHECKING:
@@ -21,21 +21,27 @@ _WIDEST = 72
 
 
 @attrs.frozen
-class _Row:
+class Row:
+    """A line of the tree: an operator, the name of a branch, or what was shown above."""
+
     bars: str
     text: str
     node: Plan | None = None
     note: str = ""
 
 
-def explain(plan: Plan) -> str:
-    """The text tree of a plan: name, configuration, where it runs, the user's line."""
-    rows = _rows(plan, paths(plan))
+def explain(plan: Plan, mark: str | None = None) -> str:
+    """The text tree of a plan: name, configuration, where it runs, the user's line; an arrow at the path `mark`."""
+    named = paths(plan)
+    rows = rows_of(plan, named)
     heads = [_head(row) for row in rows]
+    if mark is not None:
+        marked = [row.node is not None and named[id(row.node)] == mark for row in rows]
+        heads = [f"{'->' if here else '  '} {head}" for here, head in zip(marked, heads)]
     width, note_width = max(map(len, heads)), max(len(row.note) for row in rows)
     lines = []
     for row, head in zip(rows, heads):
-        detail = "" if row.node is None else f"{row.note:<{note_width}}  {_relative(row.node.site)}"
+        detail = "" if row.node is None else f"{row.note:<{note_width}}  {relative(row.node.site)}"
         lines.append(f"{head:<{width}}  {detail}".rstrip())
     return "\n".join(lines)
 
@@ -48,7 +54,7 @@ def explain_run(run: Run) -> str:
     links = {link.path: link for link in run.links()}
     waits = _waits(run)
     elapsed = max(clock() - run.started, 1e-9)
-    rows = _rows(run.plan, run.paths)
+    rows = rows_of(run.plan, run.paths)
     heads = [_head(row) for row in rows]
     width = max(len(head) for head in heads)
     lines = [f"{'':<{width}}  {'items':>9}  {'busy':>6}  {'starved':>7}  {'blocked':>7}"]
@@ -66,8 +72,8 @@ def explain_run(run: Run) -> str:
     return "\n".join(lines + [f"waiting: {line}" for line in dict.fromkeys(stuck)])
 
 
-def config_of(op: Any) -> str:
-    """The configuration of an operator in one line.
+def config_of(op: Any, without: Any = None) -> str:
+    """The configuration of an operator in one line; `without` a resource that is shown elsewhere.
 
     >>> from flowrl.transforms import Batches
     >>> config_of(Batches(3))
@@ -87,39 +93,45 @@ def config_of(op: Any) -> str:
         if field.init and field.repr and field.name not in ("names", "workers")
     ]
     shown = [(field, getattr(op, field.name)) for field in fields]
-    return ", ".join(f"{f.name}={_short(v)}" for f, v in shown if v is not None and not _is_default(f, v))
+    return ", ".join(
+        f"{f.name}={_short(v)}" for f, v in shown if v is not None and v is not without and not _is_default(f, v)
+    )
 
 
-def _head(row: _Row) -> str:
+def _head(row: Row) -> str:
     text = row.bars + row.text
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
 
 
-def _rows(plan: Plan, named: dict[int, str]) -> list[_Row]:
-    rows: list[_Row] = []
+def rows_of(plan: Plan, named: dict[int, str]) -> list[Row]:
+    """The lines of a plan's tree."""
+    rows: list[Row] = []
     seen: set[int] = set()
 
     def visit(node: Plan, bars: str) -> None:
         if id(node) in seen:
-            rows.append(_Row(bars, f"({named[id(node)]}, as above)"))
+            rows.append(Row(bars, f"({named[id(node)]}, as above)"))
             return
         seen.add(id(node))
         if node.branches:
             for name, upstream in zip(node.branches, node.inputs):
-                rows.append(_Row(bars, f"├─ {name}:"))
+                rows.append(Row(bars, f"├─ {name}:"))
                 visit(upstream, bars + "│  ")
         elif node.inputs:
             visit(node.inputs[0], bars)
+        if is_hidden(node):
+            return
         config = config_of(node.op)
         name = named[id(node)].rpartition(".")[2]
         text = f"{name}({config})" if config else name
-        rows.append(_Row(bars, text, node, _note(node)))
+        rows.append(Row(bars, text, node, note_of(node)))
 
     visit(plan, "")
     return rows
 
 
-def _note(node: Plan) -> str:
+def note_of(node: Plan) -> str:
+    """Where an operator runs, or what must be known of it."""
     if node.on is not None:
         return repr(node.on)
     if getattr(node.op, "thread", False):
@@ -131,7 +143,7 @@ def _note(node: Plan) -> str:
     return ""
 
 
-def _relative(site: str) -> str:
+def relative(site: str) -> str:
     """file:line, from the current folder if the file is below it."""
     here = os.getcwd() + os.sep
     return site.removeprefix(here)

@@ -22,29 +22,29 @@ class PlanHost:
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, Run] = {}
+        self.parts: dict[str, Run] = {}
 
     def open_plan(
         self, key: str, plan: Plan, named: Sequence[str], seed: int, index: int, on_error: ErrorPolicies
     ) -> None:
         """Get ready to pull a plan; `key` names it in further requests, `named` are its operators' paths."""
         part = Part(tuple(named), self, f"worker{index}/")
-        self._parts[key] = Run(plan, seed=seed, on_error=on_error, part=part)
+        self.parts[key] = Run(plan, seed=seed, on_error=on_error, part=part)
 
     def pull_plan(self, key: str) -> Receipt:
-        run = self._parts[key]
+        run = self.parts[key]
         item = next(run, _ENDED)
         counters, records = run.context.ledger.take()
         return Receipt(None if item is _ENDED else item, item is _ENDED, counters, records)
 
     def save_plan(self, key: str) -> dict[str, Any]:
-        return self._parts[key].state_dict()
+        return self.parts[key].state_dict()
 
     def load_plan(self, key: str, state: dict[str, Any]) -> None:
-        self._parts[key].load_state_dict(state, partial=True)  # the run has compared it with the whole plan
+        self.parts[key].load_state_dict(state, partial=True)  # the run has compared it with the whole plan
 
     def close_plan(self, key: str) -> None:
         """Close the part; closing one that is not open does nothing."""
-        run = self._parts.pop(key, None)
+        run = self.parts.pop(key, None)
         if run is not None:
             run.close()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import attrs
 
 from flowrl.operator import operator, state
+from flowrl.schema import Schema, common
 from flowrl.stages import BLOCKED, DONE, WAITING, WORKED, Signal, Stage
 
 #: What the weight "*" takes from a branch at most before the next one has its turn.
@@ -54,6 +55,9 @@ class Concurrent(Merge):
     left: int = state(default=-1)  # items the branch may still give in this turn, -1 before it begins
     turns: list[int] = state(default=attrs.Factory(lambda self: [0 for _ in self.names], takes_self=True))
     ended: list[bool] = state(default=attrs.Factory(lambda self: [False for _ in self.names], takes_self=True))
+
+    def schema(self, *given: Schema) -> Schema:
+        return common(given[i] for i in self.output_indexes)
 
     # Shares that are the same in every turn; 0 for a fraction, whose share depends on the turn.
     _whole: tuple[int, ...] = attrs.field(
@@ -122,6 +126,7 @@ class Concurrent(Merge):
 class Zip(Merge):
     """Tuples of one item from each branch; ends with the shortest. State: the items of the open tuple."""
 
+    needs_all = True
     names: tuple[str, ...]
     parts: dict[int, Any] = state(factory=dict)
     ended: bool = state(default=False)
@@ -157,6 +162,7 @@ class Fork(Stage):
     State: the items that some reader has not read yet.
     """
 
+    provides = ()
     readers: int
     max_lag: int
     queues: list[deque[Any]] = state(
@@ -199,6 +205,7 @@ class Fork(Stage):
 class Reader(Stage):
     """One reader of a fork."""
 
+    provides = ()
     index: int
     fork: Fork = attrs.field(init=False, repr=False)
 

@@ -11,6 +11,7 @@ receives the run's context. A class may also have, each only if it needs it:
     release()               nobody will pull it any more, finished or not; maybe said twice
     pull() -> item | Signal a source instead of a transform
     pure = True             applying it twice to an item does no harm, so it may be retried (F2)
+    requires, provides ...  what a plan is checked by before it runs: see `flowrl.schema`
 
 A fresh run works on a fresh copy: init fields are shared, state fields start anew.
 """
@@ -18,6 +19,7 @@ A fresh run works on a fresh copy: init fields are shared, state fields start an
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, dataclass_transform
 
@@ -28,6 +30,9 @@ from flowrl.context import Context
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ROLE = "flowrl.role"
+
+#: The operator classes that say what they provide, for messages to those who miss it.
+PROVIDERS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def state(*, default: Any = attrs.NOTHING, factory: Any = None, init: Literal[False] = False) -> Any:
@@ -58,6 +63,8 @@ def operator(cls: _Class) -> _Class:
     """
     made = attrs.define(slots=False, eq=False)(cls)
     made.__flowrl_operator__ = True  # type: ignore[attr-defined]
+    if isinstance(getattr(made, "provides", None), tuple):
+        PROVIDERS.add(made)
     return made
 
 
@@ -65,6 +72,17 @@ def pure(function: _Function) -> _Function:
     """Declare that a function may be applied to an item again after it failed."""
     function.pure = True  # type: ignore[attr-defined]
     return function
+
+
+def declare(**what: Any) -> Callable[[_Function], _Function]:
+    """Let a function say what `flowrl.schema` describes, as classes do: requires, provides, schema ..."""
+
+    def declared(function: _Function) -> _Function:
+        for name, value in what.items():
+            setattr(function, name, value)
+        return function
+
+    return declared
 
 
 def fresh(op: Any, context: Context) -> Any:

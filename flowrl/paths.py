@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flowrl.errors import PlanError, did_you_mean
@@ -30,6 +31,19 @@ def graph(plan: Plan) -> list[Plan]:
             seen.add(id(node))
             ordered.append(node)
     return ordered
+
+
+def rebuilt(plan: Plan, change: Callable[[Plan, tuple[Plan, ...]], Plan]) -> Plan:
+    """The plan made of what `change` gives for each of its operators and the new inputs of that."""
+    made: dict[int, Plan] = {}
+    for node in graph(plan):
+        made[id(node)] = change(node, tuple(made[id(upstream)] for upstream in node.inputs))
+    return made[id(plan)]
+
+
+def is_hidden(plan: Plan) -> bool:
+    """Is it a tap that was not asked for by name, and that nobody wants to see?"""
+    return plan.kind == "tap" and bool(getattr(getattr(plan.op, "function", plan.op), "hidden", False))
 
 
 def paths(plan: Plan) -> dict[int, str]:

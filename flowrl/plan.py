@@ -13,10 +13,13 @@ import attrs
 from flowrl import transforms
 from flowrl.errors import PlanError, did_you_mean
 from flowrl.operator import name_of
-from flowrl.paths import WIRING, check_graph, graph, select
+from flowrl.paths import WIRING, check_graph, graph, rebuilt, select
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flowrl.scheduler import Run
+    from flowrl.schema import Schema
 
 Verb = Literal["for_each", "filter", "combine"]
 #: The least weight of a branch: a turn in a thousand.
@@ -198,6 +201,22 @@ class Plan:
 
         return explain(self)
 
+    def draw(self, path: str | Path) -> None:
+        """Write the plan as a picture: a file ".svg", or ".mmd" for Mermaid text."""
+        from flowrl.draw import draw
+
+        draw(self, path)
+
+    def check(self) -> dict[str, Schema]:
+        """What leaves each operator, by path: see `flowrl.schema`. No worker starts.
+
+        Raises:
+            PlanError: an operator lacks what it needs, or the plan must come to a standstill; all problems at once.
+        """
+        from flowrl.check import check
+
+        return check(self)
+
     def insert_before(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
         """A plan with `op` before the operator named by path, last part or glob."""
         node = select(self, where)
@@ -235,9 +254,13 @@ class Plan:
         """
         return self._appended(where, *_tap(function), site)
 
-    def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None) -> Plan:
-        """A plan that opens the debugger (`sys.breakpointhook`) at the items that leave the operator."""
-        return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"))
+    def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None, *, site: str | None = None) -> Plan:
+        """A plan that stops at the items that leave the operator, or those for which `when` is true.
+
+        There a prompt shows the item, where it came from, and the operator's state: see `flowrl.debugger`. If
+        `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that one opens instead.
+        """
+        return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"), site)
 
     def _appended(self, where: str, *operator: Any) -> Plan:
         node = select(self, where)
@@ -247,13 +270,12 @@ class Plan:
 
     def _edited(self, old: Plan, new: Plan) -> Plan:
         """This plan with one node swapped for a new one, in one place."""
-        made: dict[int, Plan] = {}
 
-        for node in graph(self):
-            inputs = tuple(made[id(upstream)] for upstream in node.inputs)
+        def edited(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
             same = all(a is b for a, b in zip(inputs, node.inputs))
-            made[id(node)] = new if node is old else node if same else attrs.evolve(node, inputs=inputs)
-        return made[id(self)]
+            return new if node is old else node if same else attrs.evolve(node, inputs=inputs)
+
+        return rebuilt(self, edited)
 
 
 def from_items(items: Any, *, name: str | None = None) -> Plan:

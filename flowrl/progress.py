@@ -56,14 +56,14 @@ def say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def progress(title: str, budget: Budget, *, quiet: bool = False, earlier: float = 0.0) -> Progress:
+def progress(title: str, budget: Budget, *, quiet: bool = False, live: bool = True, earlier: float = 0.0) -> Progress:
     """The display that suits standard output; rich is imported for a terminal only.
 
     `earlier` are the seconds that a run had taken before it was resumed.
     """
     if quiet:
         return Quiet()
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if live and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         return Live(title, budget, earlier)
     return Lines(budget, started=clock() - earlier)
 

@@ -39,6 +39,13 @@ class Queue:
     def full(self) -> bool:
         return len(self._items) >= self.maxsize
 
+    fills_up = True
+
+    @property
+    def holds_items(self) -> bool:
+        """Can something come out of it before anything in a plan puts something in?"""
+        return bool(len(self)) or self.external
+
     @property
     def closed(self) -> bool:
         """Nothing further will be put."""

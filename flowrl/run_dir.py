@@ -31,7 +31,7 @@ class RunDirectory:
 
     config.json   the whole resolved configuration; `flowrl run PLAN --config RUN/config.json` runs it again
     run.json      the command, versions, git hash, time
-    plan.py       the plan file's text, plan.txt the plan as a tree
+    plan.py       the plan file's text, plan.txt and plan.svg the plan as a tree and a picture
     metrics.jsonl one result a line, as they come; the sinks' files hold the same
     checkpoints/  the newest states of the run, from which it can go on
     summary.json  how it ended;  explain_run.txt  where the time went

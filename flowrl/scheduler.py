@@ -19,6 +19,7 @@ from flowrl.seeds import SeedTree
 from flowrl.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
 
 if TYPE_CHECKING:
+    from flowrl.debugger import Debugger
     from flowrl.plan import ErrorPolicies, Plan
 
 log = logging.getLogger("flowrl")
@@ -66,6 +67,9 @@ class Run:
             raise PlanError(
                 f"stall_seconds and deadline_seconds must be above 0, got {stall_seconds} and {deadline_seconds}"
             )
+        self.debugger: Debugger | None = None
+        if part is None:
+            plan, self.debugger = _debugged(plan)
         self.plan = plan
         if part is None:
             self.paths = paths(plan)
@@ -82,6 +86,7 @@ class Run:
         if part is None:
             _check_policies(self._error_policies, self.paths.values())
         self._interrupted = False
+        self.interrupted = False  #: it was asked to end before its end
         self._claim()
         self.stages: list[Stage] = []  #: inputs before what they feed
         self._closer = weakref.finalize(self, _close, self.stages, list(self.resources.values()))
@@ -93,6 +98,8 @@ class Run:
         except BaseException:
             self.close()
             raise
+        if self.debugger is not None:
+            self.debugger.opened(self)
 
     # -- pulling
 
@@ -125,7 +132,7 @@ class Run:
 
     def interrupt(self) -> None:
         """End the iteration at the next step; the run stays open and may be saved or go on. Thread-safe."""
-        self._interrupted = True
+        self._interrupted = self.interrupted = True
         self.context.bell.ring()
 
     def _sleep(self) -> None:
@@ -318,6 +325,15 @@ def _resources(plan: Plan) -> dict[str, Any]:
                     name = f"{base}-{ordinal}"
                 found[name] = resource
     return found
+
+
+def _debugged(plan: Plan) -> tuple[Plan, Debugger | None]:
+    """The plan with a debugger that sees every item, where there are breakpoints."""
+    if all(node.kind != "tap" for node in graph(plan)):
+        return plan, None
+    from flowrl.debugger import with_looks
+
+    return with_looks(plan)
 
 
 def _check_policies(policies: Mapping[str, str], named: Collection[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, SupportsInt
 import attrs
 
 from flowrl.checkpoint import Checkpoints
+from flowrl.debugger import is_breakpoint
 from flowrl.errors import CheckpointError, PlanError
 from flowrl.operator import describe, state_fields
 from flowrl.paths import graph
@@ -66,9 +67,10 @@ class Session:
         try:
             with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
                 self._open(run, command, quiet)
-                hard = False
+                live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
+                earlier, hard = run.context.watch.earlier, False
                 try:
-                    with progress(self.title, self.budget, quiet=quiet, earlier=run.context.watch.earlier) as display:
+                    with progress(self.title, self.budget, quiet=quiet, live=live, earlier=earlier) as display:
                         for result in run:
                             self._take(result)
                             display.report(result)
@@ -83,7 +85,7 @@ class Session:
                 except Exception as error:
                     self.error = error
                     traceback.print_exception(error)
-                outcome = self._outcome(hard or interrupts.asked)
+                outcome = self._outcome(hard or interrupts.asked or run.interrupted)
                 seconds = run.context.watch.seconds
                 self.directory.finish(self._summary(outcome, seconds), run.explain())
         finally:
@@ -104,6 +106,7 @@ class Session:
             self.directory.create(explained, command, stop, earlier=self.earlier.about, results=self._results)
             if not quiet:
                 say(f"resumed at {self._steps(run):,} steps" + self._cut(run))
+        self.plan.draw(self.directory.path / "plan.svg")
         self._due = self._next_due(run)
 
     def _load(self, run: Run, chosen: Path | None) -> None:

@@ -12,7 +12,7 @@ import enum
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter as clock
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -35,6 +35,8 @@ WORKED, WAITING, BLOCKED, DONE = Signal
 class Stage:
     """One running primitive. Subclasses are operators: their state() fields are what a checkpoint holds."""
 
+    #: The configuration with which it has no thread, and no more than one request or item ahead.
+    one_at_a_time: ClassVar[dict[str, Any]] = {}
     link: Link
     inputs: list[Stage]
 

@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 
 from flowrl.errors import PlanError
-from flowrl.operator import operator, pure, state
+from flowrl.operator import declare, operator, pure, state
+from flowrl.schema import UNKNOWN, Schema
 
 
 def _positive(op: Any, attribute: attrs.Attribute[int], value: int) -> None:
@@ -29,6 +30,9 @@ class Batches:
     size: int = attrs.field(validator=_positive)
     open: list[Any] = state(factory=list)
 
+    def schema(self, given: Schema) -> Schema:
+        return Schema(of=given)
+
     def __call__(self, item: Any) -> list[Any]:
         self.open.append(item)
         return self.finish() if len(self.open) == self.size else []
@@ -42,6 +46,7 @@ class Batches:
 class Take:
     """The first `n` items. State: how many have passed."""
 
+    provides = ()
     n: int
     taken: int = state(default=0)
 
@@ -55,6 +60,7 @@ class Take:
 
 
 @pure
+@declare(schema=lambda given: given.of or UNKNOWN)
 def flatten(item: Any) -> Any:
     """The elements of an item, for `combine`."""
     return item
@@ -64,7 +70,7 @@ def flatten(item: Any) -> Any:
 class Tap:
     """Calls a function with each item and passes the item on unchanged."""
 
-    function: Callable[[Any], Any]
+    function: Callable[[Any], Any] = attrs.field(repr=False)  # the name says it
 
     def __call__(self, item: Any) -> Any:
         self.function(item)
@@ -73,7 +79,10 @@ class Tap:
 
 @operator
 class Breakpoint:
-    """Opens the debugger at an item for which `when` is true, or at every one."""
+    """Opens the debugger at an item for which `when` is true, or at every one.
+
+    Called only if it is one of Python's: `flowrl.debugger` takes the place of this otherwise.
+    """
 
     where: str
     when: Callable[[Any], bool] | None = None

@@ -13,6 +13,7 @@ from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import operator, state
 from flowrl.returns import n_step
+from flowrl.schema import Schema
 
 _OF_LAST = ("next_obs", "terminated", "truncated")
 _NO_VALUES = "the policy's collect mode gives no values, as that of an actor-critic policy does"
@@ -50,6 +51,8 @@ class NStep:
     [(array([2]), array([1.]), array([0.5], dtype=float32))]
     """
 
+    requires = ("fragments", "reward", *_OF_LAST)
+    provides = ("discount",)
     n: int
     gamma: float
     tails: dict[str, Batch] = state(factory=dict)
@@ -58,6 +61,13 @@ class NStep:
         if self.n < 1:
             raise ValueError(f"n is {self.n}: a window holds at least 1 step")
         _check_rates(gamma=self.gamma)
+
+    def schema(self, given: Schema) -> Schema:
+        if "discount" in given.columns:
+            raise SchemaError(
+                "NStep makes the column 'discount', which is there already: is there an NStep before this?"
+            )
+        return given.without("mask").rows().having(discount="float32[B]")
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""
@@ -132,12 +142,17 @@ class GAE:
     ([[2.75], [-1.0]], [[2.75], [3.0]])
     """
 
+    requires = ("fragments", *NEEDED)
+    provides = ("advantage", "target")
     gamma: float
     lam: float
     pure = True
 
     def __attrs_post_init__(self) -> None:
         _check_rates(gamma=self.gamma, lam=self.lam)
+
+    def schema(self, given: Schema) -> Schema:
+        return given.having(advantage="float32[T, N]", target="float32[T, N]")
 
     def __call__(self, batch: Batch) -> Batch:
         """The fragment with its advantages."""

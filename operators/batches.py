@@ -45,6 +45,7 @@ class ConcatBatches:
     ([], [Batch[3, 4](reward=float64[3, 4])])
     """
 
+    provides = ()
     min_batch_size: int = attrs.field(validator=attrs.validators.ge(1))
     count_steps_by: Literal["env_steps", "agent_steps"] = attrs.field(
         default="env_steps", validator=attrs.validators.in_(("env_steps", "agent_steps"))
@@ -112,6 +113,10 @@ class StandardizeFields:
     eps: float = attrs.field(default=1e-8, validator=attrs.validators.gt(0))
     pure = True
 
+    @property
+    def requires(self) -> tuple[str, ...]:
+        return self.fields
+
     def __call__(self, batch: _Experience) -> _Experience:
         return batch.map(self._standardized) if isinstance(batch, MultiAgentBatch) else self._standardized(batch)
 
@@ -165,6 +170,7 @@ class SelectExperiences:
     MultiAgentBatch[4 env steps](mouse=Batch[8](reward=float64[8]))
     """
 
+    provides = ()
     policy_ids: tuple[str, ...] = attrs.field(converter=_names, validator=attrs.validators.min_len(1))
     pure = True
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from flowrl.operator import operator, state
 from flowrl.plan import Plan, merge
 from flowrl.queues import Queue
+from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, DONE, WAITING
 
 
@@ -42,8 +43,13 @@ def Concurrently(
 class Enqueue:
     """Puts each item into a queue and passes it on. Blocks when: the queue is full."""
 
+    provides = ()
     queue: Queue
     ended: bool = state(default=False)
+
+    @property
+    def into(self) -> Queue:
+        return self.queue
 
     def ready(self, item: Any) -> bool:
         return not self.queue.full
@@ -70,6 +76,13 @@ class Dequeued:
     """Source of the items of a queue; ends when the queue is closed and empty."""
 
     queue: Queue
+
+    def schema(self, given: Schema) -> Schema:
+        return given
+
+    @property
+    def out_of(self) -> Queue:
+        return self.queue
 
     def pull(self) -> Any:
         closed = self.queue.closed  # looked at first, so that an item put before the end is seen

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from flowrl.operator import describe, pure
+from flowrl.operator import declare, describe, pure
 
 Item = TypeVar("Item")
 
 
 @pure
+@declare(provides=())
 def debug_print(item: Item) -> Item:
     """Print what an item looks like, and pass it on.
 

@@ -61,6 +61,8 @@ class Evaluate:
     State: when it is due again, the best return.
     """
 
+    requires = ("env_steps",)
+    provides = ("eval_return",)
     workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
@@ -95,6 +97,8 @@ class Confirm:
     State: how often a goal was reached, so that the seeds are fresh each time.
     """
 
+    requires = ("eval_return",)
+    provides = ("confirmed_return",)
     workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     goal: float
     path: Path
@@ -128,6 +132,7 @@ class StopWhen:
     ([50, 100], True)
     """
 
+    provides = ()
     bounds: dict[str, float]
     seconds: float | None = None
     last: dict[str, float] = state(factory=dict)

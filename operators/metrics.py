@@ -14,6 +14,7 @@ import numpy as np
 from flowrl.context import Context
 from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
+from flowrl.schema import UNKNOWN, Schema
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
@@ -46,6 +47,7 @@ class Report:
     Emits: nothing or one dict for an item. State: recent episodes, when the next is due, sums since the last.
     """
 
+    provides = ("results", "env_steps")
     every: int = attrs.field(validator=attrs.validators.ge(1))
     context: Context = context()
     recent: dict[str, deque[float]] = state(factory=lambda: {})
@@ -55,6 +57,9 @@ class Report:
     last_episode: int = state(default=0)
     sums: dict[str, tuple[float, int]] = state(factory=dict)
     _reported: float = attrs.field(factory=clock, init=False, repr=False)
+
+    def schema(self, given: Schema) -> Schema:
+        return UNKNOWN  # the scalars and counters that there are
 
     def __call__(self, scalars: Any) -> list[dict[str, Any]]:
         if isinstance(scalars, dict):

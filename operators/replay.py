@@ -8,9 +8,10 @@ import attrs
 
 from flowrl.context import Context
 from flowrl.data import Batch, ReplayBuffer
-from flowrl.errors import PlanError
+from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator
 from flowrl.plan import Plan
+from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, Signal
 
 
@@ -26,9 +27,14 @@ class StoreToReplay:
     Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows).
     """
 
+    requires = ("experience",)
     buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
     context: Context = context()
     _waits_with: int = attrs.field(default=0, init=False, repr=False)
+
+    @property
+    def into(self) -> ReplayBuffer:
+        return self.buffer
 
     def ready(self, batch: Batch) -> bool:
         self._waits_with = batch.rows
@@ -53,6 +59,28 @@ class Sampled:
     buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
     batch_size: int = attrs.field(validator=attrs.validators.ge(1))
     context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        """What was put in, as rows that an older policy may have collected."""
+        limiter = self.buffer.limiter
+        if limiter is not None and self.batch_size > limiter.sample_batch:
+            raise SchemaError(
+                f"batch_size is {self.batch_size}, but the buffer's rate limiter was told "
+                f"sample_batch={limiter.sample_batch}: nothing could ever be drawn"
+            )
+        if self.batch_size > self.buffer.capacity:
+            raise SchemaError(
+                f"batch_size is {self.batch_size}, but the buffer keeps {self.buffer.capacity} rows: every batch would "
+                "hold rows several times; take a larger capacity or a smaller batch"
+            )
+        drawn = (
+            given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
+        )
+        return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
+
+    @property
+    def out_of(self) -> ReplayBuffer:
+        return self.buffer
 
     def pull(self) -> Batch | Signal:
         if not self.buffer.can_sample(self.batch_size):

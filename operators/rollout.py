@@ -9,8 +9,9 @@ import attrs
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.errors import PlanError
-from flowrl.operator import context, operator
+from flowrl.operator import context, declare, operator
 from flowrl.plan import Plan, from_workers
+from flowrl.schema import UNKNOWN, Schema
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
@@ -25,6 +26,9 @@ class Rollouts:
 
     steps: int
     context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return given.having("experience", "fragments", "on_policy")
 
     def pull(self) -> Batch:
         worker = self.context.worker
@@ -67,6 +71,7 @@ def ParallelRollouts(
     raise PlanError(f"ParallelRollouts: mode is 'bulk_sync', 'async' or 'raw', got {mode!r}")
 
 
+@declare(schema=lambda given: given.of or UNKNOWN)
 def side_by_side(fragments: list[Any]) -> Any:
     """Fragments `[T, N, ...]` of several workers as one, joined along the environments."""
     return fragments[0] if len(fragments) == 1 else Batch.cat(fragments, axis=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -13,6 +13,7 @@ from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.plan import Plan
+from flowrl.schema import Schema
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Gradients
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 def _has_policy(op: Any, attribute: Any, workers: WorkerSet) -> None:
     if not hasattr(workers, "policy"):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
+
+
+Required = tuple[str, ...] | Mapping[str, str]
+
+
+def _learned_from(workers: WorkerSet | None) -> Required:
+    """The words that the policy's loss needs, if it says so."""
+    policy = getattr(workers, "policy", None)
+    required: Required = getattr(getattr(policy, "learn_mode", None), "requires", ())
+    return required
 
 
 def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
@@ -56,11 +67,19 @@ class TrainOneStep:
     Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
     """
 
+    provides = ("scalars",)
     workers: WorkerSet = attrs.field(validator=_has_policy)
     num_sgd_iter: int = attrs.field(default=1, validator=_at_least_one)
     minibatch_size: int | None = attrs.field(default=None, validator=_at_least_one)
     target_kl: float | None = None
     context: Context = context()
+
+    @property
+    def requires(self) -> Required:
+        return _learned_from(self.workers)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema()
 
     def __call__(self, batch: Batch) -> dict[str, float]:
         learn = self.workers.policy.learn_mode
@@ -96,6 +115,8 @@ class UpdateKL:
     Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", section 4.
     """
 
+    requires = ("scalars",)
+    provides = ("kl_coef",)
     workers: WorkerSet = attrs.field(validator=_has_kl)
     target: float = 0.01
 
@@ -118,8 +139,16 @@ class ComputeGradients:
     Raises: PlanError where there is neither.
     """
 
+    provides = ("gradients",)
     workers: WorkerSet | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
     context: Context = context()
+
+    @property
+    def requires(self) -> Required:
+        return _learned_from(self.workers)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema()
 
     def __call__(self, batch: Batch) -> Gradients:
         worker = self.context.worker
@@ -156,6 +185,7 @@ class AverageGradients:
     For `combine`. Emits: one item for `count`, and what is left at the end. State: the gradients waiting.
     """
 
+    requires = ("gradients",)
     count: int = attrs.field(validator=attrs.validators.ge(1))
     waiting: list[Gradients] = state(factory=list)
 
@@ -194,9 +224,14 @@ class ApplyGradients:
     Raises: SchemaError for gradients of no one worker where `update_all` is False.
     """
 
+    requires = ("gradients",)
+    provides = ("scalars",)
     workers: WorkerSet = attrs.field(validator=_has_policy)
     update_all: bool = True
     context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema()
 
     def __call__(self, gradients: Gradients) -> dict[str, float]:
         if not self.update_all and gradients.worker is None:
@@ -224,6 +259,7 @@ class UpdateTargetNetwork:
     State: the count at the last move.
     """
 
+    provides = ()
     workers: WorkerSet = attrs.field(validator=_has_target)
     every: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     unit: Literal["updates", "env_steps"] = attrs.field(

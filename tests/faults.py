@@ -421,6 +421,20 @@ FAULTS += [
         "tests/operators/test_replay_ops.py::test_the_ratio_holds_at_all_times",
     ),
     Fault(
+        "D4",
+        "flowrl/debugger.py",
+        '"tap", "look", False, node.site)',
+        '"for_each", "look", False, node.site)',
+        "tests/engine/test_debugger.py::test_breakpoints_change_nothing",
+    ),
+    Fault(
+        "F8",
+        "flowrl/check.py",
+        "alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}",
+        "alive |= {id(node) for node in self.nodes}",
+        "tests/engine/test_check.py::test_stores_that_wait_for_each_other_are_found",
+    ),
+    Fault(
         "F13",
         "operators/train.py",
         "values[name] * n for values, n in parts if name in values) / rows",

@@ -85,6 +85,16 @@ class ReplayBuffer:
         return self._rings.size
 
     @property
+    def holds_items(self) -> bool:
+        """Can something be drawn before a plan adds something?"""
+        return self.size > 0
+
+    @property
+    def fills_up(self) -> bool:
+        """Must something be drawn before more can be added?"""
+        return self.limiter is not None
+
+    @property
     def inserts(self) -> int:
         """Rows ever added."""
         return self._rings.inserts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from flowrl.data import Batch
@@ -21,6 +23,12 @@ class A2CLearning(ActorCriticLearning):
     Source: Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", section 4.
     """
 
+    requires: ClassVar[dict[str, str]] = {
+        "obs": "",
+        "action": "",
+        "advantage or value": "",
+        "on_policy": "A2C is right only for what the present weights collected: take it from ParallelRollouts",
+    }
     columns = ("obs", "action", "advantage", "target", "value")
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

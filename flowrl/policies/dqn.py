@@ -118,6 +118,7 @@ class DQNLearning(Learning):
     policy: DQNPolicy
     columns = ("obs", "action", "reward", "next_obs", "discount")
     optional = ("action_mask", "next_action_mask", "weight")
+    requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
 
     def prepare(self, batch: Batch) -> Batch:
         """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6).

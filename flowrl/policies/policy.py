@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import copy
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 import attrs
 import gymnasium
@@ -63,6 +64,9 @@ class Learning(abc.ABC):
     #: Columns that the loss reads, and those that it reads where they are there.
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
+
+    #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.schema`.
+    requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

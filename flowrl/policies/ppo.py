@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import torch
@@ -96,6 +96,13 @@ class PPOLearning(ActorCriticLearning):
     """
 
     policy: PPOPolicy
+    requires: ClassVar[dict[str, str]] = {
+        "obs": "",
+        "action": "",
+        "logp": "collect with a policy that records it",
+        "advantage or value": "",
+        "on_policy": "PPO is right only for what almost the present weights collected: take it from ParallelRollouts",
+    }
     columns = ("obs", "action", "logp", "advantage", "target", "value")
 
     def schedule(self, env_steps: int) -> None:

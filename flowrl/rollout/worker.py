@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.vector.utils import create_empty_array
 
 from flowrl.data import Batch
+from flowrl.data.columns import PROVENANCE
 from flowrl.envs import Episode, Manager
 from flowrl.host import PlanHost
 from flowrl.policies import Policy
 from flowrl.rollout.fragment import Fragment
 from flowrl.rollout.noise import NoiseStreams, split_seed
+from flowrl.schema import UNKNOWN, Column, Schema, schema_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -153,6 +157,25 @@ class RolloutWorker(PlanHost):
         self.reset_env()
         self.manager.finished = ours
         return self._with_provenance(padded, np.array([env_id for env_id, _ in pieces]))
+
+
+def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema:
+    """The columns that `RolloutWorker.sample` gives, found without an environment."""
+    try:
+        obs: Any = create_empty_array(observation_space, 1)
+        obs = Batch(obs) if isinstance(obs, dict) else obs
+        row = policy.collect_mode.act(obs, np.zeros((1, policy.collect_mode.draws)), 0)
+    except Exception:  # a policy that needs more than that says what is wrong when it acts
+        return UNKNOWN
+    fixed = {"reward": np.float64, "terminated": np.bool_, "truncated": np.bool_}
+    one = {"obs": obs, **row, **{name: np.zeros(1, dtype) for name, dtype in fixed.items()}, "next_obs": obs}
+    if "value" in row:
+        one["next_value"] = row["value"]
+    one |= {name: np.zeros(1, np.int64) for name in ("policy_version", *PROVENANCE)}
+    columns = schema_of(one).columns
+    if not Schema(columns).has("obs"):
+        return UNKNOWN  # a kind of observations that has no columns
+    return Schema({name: Column(column.dtype, ("T", "N", *column.shape[1:])) for name, column in columns.items()})
 
 
 def shares_of(episodes: int, num_envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:

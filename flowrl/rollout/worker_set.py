@@ -13,6 +13,7 @@ from flowrl.envs import Manager, make_manager
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.rollout.worker import RolloutWorker
+from flowrl.schema import Schema
 from flowrl.workers import InlineWorker
 
 log = logging.getLogger("flowrl")
@@ -74,6 +75,12 @@ class WorkerSet:
     def resources(self) -> list[Any]:
         """What a checkpoint holds besides: the policy."""
         return [self.policy]
+
+    def schema(self) -> Schema:
+        """What its workers collect, from the spaces and what the policy answers to an observation of zeros."""
+        from flowrl.rollout.worker import collected
+
+        return collected(self.policy, self._spaces[0])
 
     @property
     def local(self) -> RolloutWorker:

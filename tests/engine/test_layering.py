@@ -19,6 +19,7 @@ ENGINE = [
     for part in (
         ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
         ("stages", "link", "merge", "calls", "workers", "host", "scheduler", "mapped", "explain", "testing"),
+        ("schema", "check", "picture", "draw", "debug", "debugger"),
     )
     for file in part
 ]

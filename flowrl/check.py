@@ -1,0 +1,246 @@
+"""plan.check(): schemas along every edge, and what must go wrong, before any worker starts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.errors import PlanError, SchemaError
+from flowrl.explain import relative, rows_of
+from flowrl.merge import Merge
+from flowrl.operator import PROVIDERS
+from flowrl.paths import graph, paths
+from flowrl.schema import UNKNOWN, Schema, common
+
+if TYPE_CHECKING:
+    from flowrl.plan import Plan
+
+#: Letters of a line that shows a schema.
+WIDEST = 96
+
+
+@attrs.frozen
+class Findings:
+    """What leaves each operator, by path, and what is wrong, one message each."""
+
+    schemas: dict[str, Schema]
+    problems: list[str]
+
+
+def check(plan: Plan) -> dict[str, Schema]:
+    """The schema of what leaves each operator, by path.
+
+    Raises:
+        PlanError: with every problem that was found.
+    """
+    findings = examine(plan)
+    if findings.problems:
+        raise PlanError("\n".join(findings.problems))
+    return findings.schemas
+
+
+def examine(plan: Plan) -> Findings:
+    """Follow what operators say of themselves through a plan."""
+    return _Examiner(plan).findings()
+
+
+def explain_checked(plan: Plan, findings: Findings) -> str:
+    """The plan as a tree with what leaves each operator: in full where a stream begins, then what changes."""
+    named, lines = paths(plan), []
+    for row in rows_of(plan, named):
+        lines.append(row.bars + row.text)
+        if row.node is not None:
+            known = findings.schemas[named[id(row.node)]]
+            before = findings.schemas[named[id(row.node.inputs[0])]] if len(row.node.inputs) == 1 else UNKNOWN
+            shown = _difference(before, known)
+            lines += [f"{row.bars}    {'   ' if i else '-> '}{line}" for i, line in enumerate(shown)]
+    return "\n".join(lines)
+
+
+class _Examiner:
+    def __init__(self, plan: Plan) -> None:
+        self.nodes, self.named = graph(plan), paths(plan)
+        self.after: dict[int, Schema] = {}
+        self.problems: list[str] = []
+        self.stores: list[Any] = []
+        for node in self.nodes:
+            for store in (getattr(node.op, "into", None), getattr(node.op, "out_of", None)):
+                if store is not None and all(store is not other for other in self.stores):
+                    self.stores.append(store)
+
+    def findings(self) -> Findings:
+        # What comes out of a store is what goes into it, perhaps further on: so again until nothing changes.
+        for _ in range(len(self.stores) + 2):
+            before, self.problems = dict(self.after), []
+            for node in self.nodes:
+                self.after[id(node)] = self._leaving(node)
+            if before == self.after:
+                break
+        problems = [*self.problems, *self._debts(), *self._stores()]
+        return Findings({self.named[id(node)]: self.after[id(node)] for node in self.nodes}, problems)
+
+    def where(self, node: Plan) -> str:
+        return f"{self.named[id(node)]} ({relative(node.site)})"
+
+    # -- schemas
+
+    def _leaving(self, node: Plan) -> Schema:
+        """What leaves an operator; what it lacks is noted."""
+        given, op = self._given(node), node.op
+        if node.kind == "tap":
+            return given[0]
+        required = getattr(op, "requires", ())
+        missing: dict[str, list[str]] = {}
+        for word in required:
+            if not given[0].has(word):
+                missing.setdefault(self._why_missing(node, word, given[0], required), []).append(repr(word))
+        self.problems += [f"{self.where(node)} needs {', '.join(words)}, {why}" for why, words in missing.items()]
+        try:
+            if hasattr(op, "schema"):
+                after: Schema = op.schema(*given)
+            elif node.kind == "filter" or hasattr(op, "requires") or hasattr(op, "provides"):
+                after = given[0]
+            else:
+                return UNKNOWN
+        except SchemaError as error:
+            self.problems.append(f"{self.where(node)}: {error}")
+            return UNKNOWN
+        return after.having(*getattr(op, "provides", ()))
+
+    def _given(self, node: Plan) -> list[Schema]:
+        if node.inputs:
+            return [self.after.get(id(upstream), UNKNOWN) for upstream in node.inputs]
+        store = getattr(node.op, "out_of", None)
+        if store is not None:
+            filling = [self.after.get(id(other), UNKNOWN) for other in self._using("into", store)]
+            return [common(filling) if filling else UNKNOWN]
+        return [node.on.schema() if hasattr(node.on, "schema") else UNKNOWN]
+
+    def _why_missing(self, node: Plan, word: str, given: Schema, required: Any) -> str:
+        """Since where it is not there, and the way out."""
+        before = node.inputs[0] if node.inputs else node
+        lost = self._lost(before, word)
+        if lost is not None:
+            text = f"which does not come through {self.where(lost)}"
+        else:
+            text = f"which is not in what {self.where(before)} gives ({_brief(given)})"
+        if isinstance(required, Mapping) and required[word]:
+            return f"{text}: {required[word]}"
+        names = word.split(" or ")
+        later = [other for other in self.nodes if any(name in getattr(other.op, "provides", ()) for name in names)]
+        if later:
+            return f"{text}: {self.where(later[0])} gives it, put it before {node.name}"
+        makers = sorted(kind.__name__ for kind in PROVIDERS if any(name in kind.provides for name in names))
+        return f"{text}: put {' or '.join(makers)} before {node.name}" if makers else text
+
+    def _lost(self, node: Plan, word: str) -> Plan | None:
+        """The last operator before or at this one whose input had the word."""
+        seen: set[int] = set()
+        while id(node) not in seen:
+            seen.add(id(node))
+            if any(before != UNKNOWN and before.has(word) for before in self._given(node)):
+                return node
+            if not node.inputs:
+                return None
+            node = node.inputs[0]
+        return None
+
+    # -- what is owed, and stores
+
+    def _debts(self) -> Iterator[str]:
+        for node in self.nodes:
+            for word in getattr(node.op, "owes", ()):
+                further = self._further(node)
+                settled = any(word in getattr(other.op, "consumes", ()) for other in further)
+                if not settled and not any(self._may_do_anything(other) for other in further):
+                    yield (
+                        f"{self.where(node)}: its {word} are never written back; put an operator that consumes "
+                        f"{word!r} after it"
+                    )
+
+    def _further(self, node: Plan) -> list[Plan]:
+        """The operators that what leaves this one comes to, through stores too."""
+        reached, found = {id(node)}, list["Plan"]()
+        stores: list[Any] = []
+        while True:
+            new = [
+                other
+                for other in self.nodes
+                if id(other) not in reached
+                and (
+                    any(id(upstream) in reached for upstream in other.inputs)
+                    or any(getattr(other.op, "out_of", None) is store for store in stores)
+                )
+            ]
+            if not new:
+                return found
+            found += new
+            reached |= {id(other) for other in new}
+            stores += [other.op.into for other in new if getattr(other.op, "into", None) is not None]
+
+    def _may_do_anything(self, node: Plan) -> bool:
+        """Is it a function or class that says nothing of itself?"""
+        says = ("requires", "provides", "schema", "consumes")
+        return node.kind != "tap" and not any(hasattr(node.op, each) for each in says)
+
+    def _stores(self) -> Iterator[str]:
+        """Streams that cannot begin, and stores that nobody draws from."""
+        alive: set[int] = set()
+        size = -1
+        while size != len(alive):
+            size = len(alive)
+            alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}
+        for node in self.nodes:
+            into, out_of = getattr(node.op, "into", None), getattr(node.op, "out_of", None)
+            if out_of is not None and id(node) not in alive:
+                filling = self._using("into", out_of)
+                who = ", ".join(self.where(other) for other in filling)
+                why = f"{who} puts into it what can only come out of it" if filling else "nobody puts anything into it"
+                yield f"{self.where(node)} waits for ever: {_kind(out_of)} is empty and {why}"
+            if into is not None and getattr(into, "fills_up", False) and not self._using("out_of", into):
+                yield (
+                    f"{self.where(node)} will wait for ever: {_kind(into)} lets in only so much before something is "
+                    "drawn, and no branch of the plan draws from it"
+                )
+
+    def _can_begin(self, node: Plan, alive: set[int]) -> bool:
+        if node.inputs:
+            inputs = [id(upstream) in alive for upstream in node.inputs]
+            every = isinstance(node.op, Merge) and getattr(node.op, "needs_all", False)
+            return all(inputs) if every else any(inputs)
+        store = getattr(node.op, "out_of", None)
+        if store is None or getattr(store, "holds_items", True):
+            return True
+        return any(id(other) in alive for other in self._using("into", store))
+
+    def _using(self, way: str, store: Any) -> list[Plan]:
+        return [node for node in self.nodes if getattr(node.op, way, None) is store]
+
+
+def _kind(store: Any) -> str:
+    return f"its {type(store).__name__}"
+
+
+def _brief(schema: Schema) -> str:
+    names = ", ".join([*sorted(schema.words - set(schema.columns)), *schema.columns])
+    return names if len(names) <= WIDEST else f"{names[: names.rindex(',', 0, WIDEST)]} ..."
+
+
+def _difference(before: Schema, after: Schema) -> list[str]:
+    """A schema in lines of text, or only what an operator changed of it."""
+    if after == before:
+        return [] if after != UNKNOWN else ["?"]
+    if after.of == before and before != UNKNOWN:
+        return ["lists of these"]
+    if before.of == after:
+        return ["one of these"]
+    if set(before.columns) & set(after.columns):
+        more = after.described(name for name in after.columns if name not in before.columns)
+        less = [name for name in before.columns if name not in after.columns]
+        text = f"{after.head}: " + ", ".join(["the same", *(f"+ {m}" for m in more), *(f"- {name}" for name in less)])
+    else:
+        text = str(after)
+    return textwrap.wrap(text, WIDEST, break_long_words=False)

@@ -1,0 +1,187 @@
+"""What is known of a plan's items before it runs: their columns, and words that operators agree on.
+
+An operator says what it needs and gives; it says as much as it knows, each of these only if it needs it:
+
+    requires = ("value", "fragments")   words that an item must have; a column's name is a word too, and
+                                        "a or b" is one of several. A mapping gives each word the way out,
+                                        or "" to have one found.
+    provides = ("standardized",)        words that the item has more when it leaves
+    schema(*given) -> Schema            the schema of what leaves, from those of the inputs; raises SchemaError.
+                                        A source is given what its workers collect, or what goes into its store.
+    owes, consumes = ("priorities",)    a word that an operator further on must consume
+    into, out_of                        the store (buffer, queue) that its items go into, or come out of
+
+With `requires` or `provides` and no `schema`, items pass on. With none of them, nothing is known of what leaves,
+and what is not known never fails. Words are compared and nothing else: the engine knows no arrays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import attrs
+
+from flowrl.errors import SchemaError
+
+
+class Column(NamedTuple):
+    """A column's dtype and shape; a size is a number, or a name such as "T", "N", "B" where it is free."""
+
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Column:
+        """The column that is written like this.
+
+        >>> Column.parse("float32[T, N, 4]")
+        Column(dtype='float32', shape=('T', 'N', 4))
+        """
+        found = re.fullmatch(r"(\w+)\[([\w, ]*)\]", text)
+        if found is None:
+            raise SchemaError(f"a column is written like float32[T, N, 4], got {text!r}")
+        sizes = [size.strip() for size in found[2].split(",")] if found[2].strip() else []
+        return cls(found[1], tuple(int(size) if size.isdigit() else size for size in sizes))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@attrs.frozen
+class Schema:
+    """Columns by name and words; `open` if there may be more of both. `of` are the elements of a list.
+
+    >>> given = Schema.of_columns("fragments", obs="float32[T, N, 4]", reward="float64[T, N]")
+    >>> print(given)
+    fragments [T, N]: obs float32[4], reward float64
+    >>> given.has("reward"), given.has("value"), given.has("value or obs"), UNKNOWN.has("value")
+    (True, False, True, True)
+    >>> print(given.rows().having("replayed", index="int64[B]"))
+    replayed, rows [B]: obs float32[4], reward float64, index int64
+    """
+
+    columns: Mapping[str, Column] = attrs.field(factory=dict)
+    words: frozenset[str] = frozenset()
+    open: bool = False
+    of: Schema | None = None
+
+    @classmethod
+    def of_columns(cls, *words: str, **columns: str) -> Schema:
+        """A schema of columns that are written as text."""
+        return cls().having(*words, **columns)
+
+    def has(self, word: str) -> bool:
+        """Is there such a column or word, or may there be? "a or b" asks for one of them."""
+        names = {*self.words, *self.columns, *(name.partition(".")[0] for name in self.columns)}
+        return self.open or any(each in names for each in word.split(" or "))
+
+    def having(self, *words: str, **columns: str) -> Schema:
+        """With these words and columns as well."""
+        parsed = {name: Column.parse(text) for name, text in columns.items()}
+        return attrs.evolve(self, columns={**self.columns, **parsed}, words=self.words | set(words))
+
+    def without(self, *names: str) -> Schema:
+        """Without these words and columns."""
+        kept = {name: column for name, column in self.columns.items() if name not in names}
+        return attrs.evolve(self, columns=kept, words=self.words - set(names))
+
+    def rows(self) -> Schema:
+        """Fragments `[T, N, ...]` as rows `[B, ...]`."""
+        if "fragments" not in self.words:
+            return self.having("rows")
+        flat = {name: Column(column.dtype, ("B", *column.shape[2:])) for name, column in self.columns.items()}
+        return attrs.evolve(self, columns=flat, words=self.words - {"fragments"} | {"rows"})
+
+    @property
+    def axes(self) -> tuple[int | str, ...]:
+        """The leading axes that all columns share, named ones only."""
+        shared: list[int | str] = []
+        for sizes in zip(*(column.shape for column in self.columns.values())):
+            if len(set(sizes)) > 1 or not isinstance(sizes[0], str):
+                break
+            shared.append(sizes[0])
+        return tuple(shared)
+
+    def __str__(self) -> str:
+        if self == UNKNOWN:
+            return "?"
+        if self.of is not None:
+            return f"list of ({self.of})"
+        columns = ", ".join(self.described(self.columns))
+        return (f"{self.head}: {columns}" if columns else self.head or "no columns") + (", ..." if self.open else "")
+
+    @property
+    def head(self) -> str:
+        """The words, and the axes that all columns share."""
+        words = ", ".join(sorted(self.words - set(self.columns)))
+        axes = f"[{', '.join(map(str, self.axes))}]" if self.columns else ""
+        return " ".join(part for part in (words, axes) if part)
+
+    def described(self, names: Iterable[str]) -> list[str]:
+        """Columns without the axes that all share."""
+        skip = len(self.axes)
+        texts = {name: str(Column(c.dtype, c.shape[skip:])).replace("[]", "") for name, c in self.columns.items()}
+        return [f"{name} {texts[name]}" for name in names]
+
+
+#: Nothing is known.
+UNKNOWN = Schema(open=True)
+
+
+def common(schemas: Iterable[Schema]) -> Schema:
+    """What is true of the items of all of several streams.
+
+    >>> print(common([Schema.of_columns("rows", a="int64[B]", b="int64[B]"), Schema.of_columns("rows", a="int64[B]")]))
+    rows [B]: a int64
+    """
+    first, *others = schemas
+    for other in others:
+        if first == other:
+            continue
+        if UNKNOWN in (first, other):
+            return UNKNOWN
+        columns = {name: column for name, column in first.columns.items() if other.columns.get(name) == column}
+        of = first.of if first.of == other.of else None
+        first = Schema(columns, first.words & other.words, first.open or other.open, of)
+    return first
+
+
+def schema_of(item: Any) -> Schema:
+    """The columns of an item that is there: whatever has dtypes and shapes, nested ones with dotted names."""
+    found: dict[str, Column] = {}
+
+    def look(part: Any, prefix: str) -> None:
+        for name, value in part.items():
+            if hasattr(value, "dtype") and hasattr(value, "shape"):
+                found[prefix + str(name)] = Column(str(value.dtype).removeprefix("torch."), tuple(value.shape))
+            elif hasattr(value, "items") and hasattr(value, "keys"):
+                look(value, f"{prefix}{name}.")
+
+    if hasattr(item, "items") and hasattr(item, "keys"):
+        look(item, "")
+    return Schema(found)
+
+
+def mismatches(item: Any, expected: Schema) -> list[str]:
+    """In words, where an item is not what its schema says; [] if it is. Free sizes must agree with each other."""
+    if not expected.columns:
+        return []
+    found, sizes, problems = schema_of(item).columns, dict[str, tuple[int | str, str]](), []
+    for name, column in expected.columns.items():
+        if name not in found:
+            problems.append(f"column {name!r} is missing, expected {column}")
+            continue
+        there = found[name]
+        fits = there.dtype == column.dtype and len(there.shape) == len(column.shape)
+        if not fits or any(isinstance(want, int) and got != want for got, want in zip(there.shape, column.shape)):
+            problems.append(f"column {name!r} is {there}, expected {column}")
+            continue
+        for got, want in zip(there.shape, column.shape):
+            if isinstance(want, str) and sizes.setdefault(want, (got, name))[0] != got:
+                other = sizes[want]
+                problems.append(
+                    f"column {name!r} is {there}, so {want} = {got}, but {other[1]!r} has {want} = {other[0]}"
+                )
+    return problems

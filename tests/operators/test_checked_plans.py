@@ -1,0 +1,127 @@
+"""plan.check() on real operators: what it predicts is what flows, and what is wrong in the domain is one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+from scripted import ScriptedPolicy
+
+from flowrl import Plan
+from flowrl import operators as ops
+from flowrl.check import examine
+from flowrl.data import ReplayBuffer
+from flowrl.debug import debugging
+from flowrl.errors import SchemaError
+from flowrl.operator import declare
+from flowrl.plan_file import builtin_plans, load_plan_file
+from flowrl.policies import DQNPolicy
+from flowrl.rollout import WorkerSet
+from flowrl.schema import UNKNOWN, Schema
+
+
+def workers(requires: Any = None) -> WorkerSet:
+    made = WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(4,), device="cpu"), envs_per_worker=2)
+    if requires is not None:
+        made.policy.learn_mode.requires = requires
+    return made
+
+
+def off_policy(of: WorkerSet, add: Callable[[Plan], Plan] = lambda plan: plan) -> Plan:
+    buffer = ReplayBuffer(100)
+    store = ops.ParallelRollouts(of, steps=2).for_each(ops.StoreToReplay(buffer))
+    return ops.Concurrently({"store": store, "train": add(ops.Replay(buffer, 4)).for_each(ops.TrainOneStep(of))})
+
+
+@pytest.mark.parametrize("name", builtin_plans())
+def test_what_is_predicted_for_the_built_in_plans_is_what_flows(name: str) -> None:
+    """Every item on every edge, and results that are those of a run without checks (D4)."""
+    plan_file = load_plan_file(name)
+    small = {"learning_starts": 20, "replay_ratio": 2.0, "report_every": 40, "device": "cpu"}
+    known = {key: value for key, value in small.items() if hasattr(plan_file.Config(), key)}
+    results = []
+    for edit in (lambda plan: plan, debugging):
+        of, plan = plan_file.build(plan_file.Config(**known))
+        schemas = plan.check()
+        assert any(schema.columns for schema in schemas.values())
+        with of, edit(plan).run() as run:
+            found = list(islice(run, 2))
+            results.append([{k: v for k, v in item.items() if "second" not in k} for item in found])
+    assert results[0] == results[1]
+
+
+def test_a_wrong_item_is_refused_on_its_edge() -> None:
+    """F9: `--debug` names the edge."""
+    of = workers()
+
+    @declare(schema=lambda given: given)
+    def spoils(batch: Any) -> Any:
+        return batch.replace(reward=batch.reward.astype("float32"))
+
+    plan = debugging(ops.ParallelRollouts(of, steps=2).for_each(spoils).for_each(ops.TrainOneStep(of)))
+    with of, plan.run() as run, pytest.raises(SchemaError) as raised:
+        next(run)
+    assert str(raised.value) == (
+        "on the edge spoils -> TrainOneStep: column 'reward' is float32[2, 2], expected float64[T, N]"
+    )
+
+
+def test_learning_from_a_buffer_what_must_be_on_policy_is_found() -> None:
+    requires = {"on_policy": "its loss is right only for what the present weights collected"}
+    (found,) = examine(off_policy(workers(requires))).problems
+    assert found.startswith("train.TrainOneStep (")
+    assert "needs 'on_policy', which does not come through train.Replay (" in found
+    assert found.endswith(": its loss is right only for what the present weights collected")
+    of = workers(requires)
+    ops.ParallelRollouts(of).for_each(ops.TrainOneStep(of)).check()
+
+
+def test_a_loss_that_needs_values_which_the_policy_does_not_give_is_found() -> None:
+    of = workers(("value", "next_value"))
+    (found,) = examine(ops.ParallelRollouts(of).for_each(ops.TrainOneStep(of))).problems
+    assert "needs 'value', 'next_value', which is not in what ParallelRollouts (" in found
+    values = WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(with_value=True), envs_per_worker=2)  # type: ignore
+    schema = ops.ParallelRollouts(values).check()["ParallelRollouts"]
+    assert schema.has("value")
+    assert schema.has("next_value")
+
+
+def test_experience_gradients_and_scalars_are_not_taken_for_each_other() -> None:
+    of = workers()
+    plan = ops.ParallelRollouts(of).for_each(ops.ApplyGradients(of))
+    assert examine(plan).problems[0].endswith("put ComputeGradients before ApplyGradients")
+    plan = ops.ParallelRollouts(of).for_each(ops.TrainOneStep(of)).for_each(ops.StoreToReplay(ReplayBuffer(9)))
+    assert "StoreToReplay" in examine(plan).problems[0]
+    gradients = ops.ParallelRollouts(of).for_each(ops.ComputeGradients(of))
+    gradients.combine(ops.AverageGradients(2)).for_each(ops.ApplyGradients(of)).check()
+
+
+def test_two_adders_are_found() -> None:
+    plan = ops.ParallelRollouts(workers()).for_each(ops.NStep(2, 0.9)).for_each(ops.NStep(2, 0.9))
+    found = examine(plan).problems
+    assert "NStep-2" in found[0]
+    assert "needs 'fragments', which does not come through NStep (" in found[0]
+    assert "is there an NStep before this?" in found[1]
+
+
+def test_a_plan_of_a_policy_that_says_nothing_is_not_refused() -> None:
+    """A policy that cannot act on zeros, and one without a learn mode."""
+
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("only real observations")
+
+    of = WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(refuse), envs_per_worker=2)  # type: ignore[arg-type]
+    assert of.schema() == UNKNOWN
+    schemas = off_policy(of).check()
+    assert schemas["store.ParallelRollouts"] == Schema(
+        words=frozenset({"experience", "fragments", "on_policy"}), open=True
+    )
+
+
+def test_checking_starts_no_worker() -> None:
+    """F1: nothing acts, no environment is reset."""
+    of = workers()
+    off_policy(of).check()
+    assert of.members == []
