@@ -151,7 +151,7 @@ def run(
     """Run PLAN, the name of a built-in plan or a file, or go on with a run.
 
     A resumed run keeps its plan, settings and --stop options, and goes on bit for bit in its directory. The --stop
-    options may be given anew; so may settings that change no result (eval_every, eval_episodes, checkpoint_every).
+    options may be given anew, and so may eval_every, eval_episodes and checkpoint_every, which change no parameter.
 
     Ends with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
     budget ended before the goal, and 130 after Ctrl-C.
