@@ -126,7 +126,17 @@ def test_dictionaries_reach_the_model_as_batches_of_tensors() -> None:
     obs = Batch(image=np.ones((5, 2, 1), np.uint8), speed=np.ones((5, 1), np.float32))
     assert policy.collect_mode.act(obs, np.zeros((5, 1)), 0)["action"].shape == (5,)
     rows = Batch(obs=obs, reward=np.zeros(5))
-    assert np.isfinite(policy.learn_mode.update(policy.learn_mode.prepare(rows))["loss"])
+    assert np.isfinite(float(policy.learn_mode.update(policy.learn_mode.prepare(rows))["loss"]))
+
+
+def test_images_reach_the_model_as_floats() -> None:
+    def model(*spaces: Any) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+
+    policy = policy_from(model, no_loss)(spaces.Box(0, 255, (3, 4), np.uint8), TWO, device="cpu")
+    obs = np.full((5, 3, 4), 200, np.uint8)
+    assert policy.collect_mode.act(obs, np.zeros((5, 1)), 0)["action"].shape == (5,)
+    assert policy.learn_mode.tensors(Batch(obs=obs)).obs.dtype == torch.float32
 
 
 # -- learning
