@@ -276,8 +276,9 @@ def check(plan: str, **options: Any) -> None:
     Ends with 2 if anything is wrong.
     """
     from flowrl.check import examine, explain_checked
+    from flowrl.plan_file import load_plan_file
 
-    plan_file, config = _configured(plan, **options)
+    plan_file, config = _configured(load_plan_file(plan), {}, **options)
     workers, built = plan_file.build(config)
     workers.close()
     findings = examine(built)
@@ -292,7 +293,9 @@ def check(plan: str, **options: Any) -> None:
 @click.argument("file")
 def draw(plan: str, file: str, **options: Any) -> None:
     """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
-    plan_file, config = _configured(plan, **options)
+    from flowrl.plan_file import load_plan_file
+
+    plan_file, config = _configured(load_plan_file(plan), {}, **options)
     workers, built = plan_file.build(config)
     workers.close()
     built.draw(file)

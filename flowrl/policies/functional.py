@@ -217,7 +217,8 @@ def _single(column: torch.Tensor) -> torch.Tensor:
 
 def _observed(policy: Policy, obs: Any) -> Any:
     """Observations for the model: float32 tensors, a nested batch of them where observations are dictionaries."""
-    return _floats(obs.to_torch(policy.device)) if isinstance(obs, Batch) else policy.tensor(obs)
+    tensors = obs.to_torch(policy.device) if isinstance(obs, Batch) else torch.from_numpy(obs).to(policy.device)
+    return _floats(tensors)
 
 
 def _floats(obs: Any) -> Any:

@@ -127,8 +127,8 @@ def test_a_plan_that_ends_without_a_goal_is_done(folder):
     assert lines[-1].endswith(f"in runs/{run.name}")
     assert metrics_of(run) == [{"env_steps": 10 * i, "episode_return": None} for i in range(1, 5)]
     assert {path.name for path in run.iterdir()} == {
-        "config.json", "run.json", "plan.txt", "plan.svg", "plan.py", "metrics.jsonl", "summary.json", "explain_run.txt",
-        "policy.pt", "policy_last.pt", "checkpoints",
+        "config.json", "run.json", "plan.txt", "plan.svg", "plan.py", "metrics.jsonl", "summary.json",
+        "explain_run.txt", "policy.pt", "policy_last.pt", "checkpoints",
     }  # fmt: skip
     assert (run / "plan.py").read_text() == TINY
     assert "keep" in (run / "plan.txt").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -75,6 +76,12 @@ def test_flowrl_gives_it_when_asked() -> None:
     assert {"Trainer", "load"} <= set(flowrl.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
         flowrl.Trainr  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(flowrl._LATER))
+def test_no_file_shadows_what_is_loaded_when_asked_for(name: str) -> None:
+    """Importing a module of that name would put it in the place of the function or class."""
+    assert not (Path(flowrl.__file__).parent / f"{name}.py").exists()
 
 
 # -- configuration
