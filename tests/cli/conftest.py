@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from resume_parts import DEADLINE, SMALL, STEPS, checkpoints, flowrl
+
+from tests.cli.resume_parts import DEADLINE, SMALL, STEPS, checkpoints, flowrl
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,8 @@ import signal
 
 import numpy as np
 import pytest
-from resume_parts import DEADLINE, SMALL, STEPS, assert_same_run, checkpoints, flowrl, metrics
+
+from tests.cli.resume_parts import DEADLINE, SMALL, STEPS, assert_same_run, checkpoints, flowrl, metrics
 
 # -- exactly
 

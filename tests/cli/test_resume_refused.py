@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from resume_parts import DEADLINE, PLAN, RUN_OWN, assert_same_run, checkpoints, flowrl, metrics
+
+from tests.cli.resume_parts import DEADLINE, PLAN, RUN_OWN, assert_same_run, checkpoints, flowrl, metrics
 
 # -- damage, and what does not belong
 
