@@ -269,6 +269,7 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
 
 
 @cli.command()
+@click.argument("plan")
 @_plan_options
 def check(plan: str, **options: Any) -> None:
     """Show PLAN with what flows along every edge, and what must go wrong, without running it.
@@ -289,6 +290,7 @@ def check(plan: str, **options: Any) -> None:
 
 
 @cli.command()
+@click.argument("plan")
 @_plan_options
 @click.argument("file")
 def draw(plan: str, file: str, **options: Any) -> None:
