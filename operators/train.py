@@ -56,7 +56,8 @@ def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -
 class TrainOneStep:
     """Trains the workers' policy on each batch; emits the learner's scalars, a dict of their means.
 
-    One optimiser step on the whole batch, or `num_sgd_iter` epochs, each over shuffled minibatches.
+    One optimiser step on the whole batch, or `num_sgd_iter` epochs, each over shuffled minibatches; none on a
+    batch without rows.
 
     Args:
         num_sgd_iter: Epochs over a batch.
@@ -85,6 +86,8 @@ class TrainOneStep:
         learn = self.workers.policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
         rows = learn.tensors(learn.prepare(batch))
+        if rows.is_empty:  # of an adder that completed nothing
+            return {}
         steps: list[dict[str, Any]] = []
         for part in self._minibatches(rows):
             steps.append(learn.update(part))

@@ -621,3 +621,64 @@ FAULTS += [
         "tests/trainer/test_load.py::test_continuous_actions_fit_the_environment",
     ),
 ]
+
+PPO, CHOICES = "tests/policies/test_ppo_policy.py::", "tests/policies/test_distributions.py::"
+
+FAULTS += [
+    Fault(
+        "G3",
+        "flowrl/policies/ppo.py",
+        "    if len(advantage) < 2:\n        return advantage\n",
+        "",
+        PPO + "test_one_row_alone_is_not_standardised",
+    ),
+    Fault(
+        "G4",
+        "flowrl/policies/ppo.py",
+        "return torch.max(error,",
+        "return torch.min(error,",
+        PPO + "test_value_clipping_is_off_by_default",
+    ),
+    Fault(
+        "G5",
+        "flowrl/policies/ppo.py",
+        "kl = ((ratio - 1) - log_ratio).mean()",
+        "kl = (-log_ratio).mean()",
+        PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "G7",
+        "flowrl/policies/ppo.py",
+        "log_ratio = logp - rows.logp",
+        "log_ratio = logp - logp.detach()",
+        PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/policies/policy.py",
+        'group["lr"] = rate(env_steps)',
+        'group["lr"] = rate(0)',
+        PPO + "test_schedules_follow_env_steps",
+    ),
+    Fault(
+        "A1",
+        "flowrl/policies/distributions.py",
+        "slope = 2 * (math.log(2) - action - nn.functional.softplus(-2 * action))",
+        "slope = torch.log(1 - torch.tanh(action).square())",
+        CHOICES + "test_squashed_log_probabilities_are_finite_far_out",
+    ),
+    Fault(
+        "A2",
+        "flowrl/policies/distributions.py",
+        " - slope.sum(1) - self.log_scale",
+        " - slope.sum(1)",
+        CHOICES + "test_squashed_log_probabilities_are_those_of_the_action_in_its_bounds",
+    ),
+    Fault(
+        "D1",
+        "operators/train.py",
+        'rows.split(size, self.context.generator("minibatches"))',
+        "rows.split(size, __import__('numpy').random.default_rng())",
+        EVERY_PLAN + "test_the_same_seed_gives_the_same_parameters",
+    ),
+]

@@ -123,7 +123,8 @@ class Learning(abc.ABC):
     def _step(self) -> None:
         policy = self.policy
         if policy.grad_clip is not None:
-            nn.utils.clip_grad_norm_(policy.parameters, policy.grad_clip)
+            # A gradient that is not finite is an error before it has spoilt the weights.
+            nn.utils.clip_grad_norm_(policy.parameters, policy.grad_clip, error_if_nonfinite=True)
         policy.optimizer.step()
         policy.version += 1
 

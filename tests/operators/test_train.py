@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 import torch
 
@@ -181,3 +182,47 @@ def test_bad_settings_are_refused_when_the_plan_is_built() -> None:
         UpdateTargetNetwork(make(), unit="minutes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="every"):
         UpdateTargetNetwork(make(), every=0)
+
+
+def test_a_batch_without_rows_changes_nothing(batch: Batch) -> None:
+    """A mean over no rows would be NaN, and so would the weights."""
+    workers = make()
+    train = TrainOneStep(workers)
+    before = workers.policy.state_dict()
+    assert train(batch[:0]) == {}
+    assert train.context.counters == {}
+    assert same(workers.policy.state_dict(), before)
+
+
+def test_gradients_that_are_not_finite_spoil_no_weights(batch: Batch) -> None:
+    workers = make()
+    before = workers.policy.weights()
+    with pytest.raises(RuntimeError, match="non-finite"):
+        TrainOneStep(workers)(batch.replace(reward=batch.reward * np.nan))
+    assert same(workers.policy.weights(), before)
+
+
+def test_epochs_over_minibatches_see_every_row_once(batch: Batch) -> None:
+    """F12: 12 rows in minibatches of 5 make 3 steps an epoch; shuffled anew for every epoch, from the run's seeds."""
+    workers, seen = make(), []
+    learn = workers.policy.learn_mode
+    update = learn.update
+    learn.update = lambda part: seen.append(part.reward.tolist()) or update(part)  # type: ignore[method-assign]
+    train = TrainOneStep(workers, num_sgd_iter=2, minibatch_size=5)
+    train(batch)
+    assert train.context.counters == {"trained": 24, "updates": 6}
+    assert [len(part) for part in seen] == [5, 5, 2, 5, 5, 2]
+    epochs = [sum(seen[:3], []), sum(seen[3:], [])]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(batch.reward.tolist())
+    assert epochs[0] != epochs[1] != batch.reward.tolist()
+
+
+@pytest.mark.parametrize("settings", [{"num_sgd_iter": 0}, {"minibatch_size": 0}])
+def test_epochs_and_minibatches_are_at_least_one(settings: dict[str, int]) -> None:
+    with pytest.raises(PlanError, match=">= 1, got 0"):
+        TrainOneStep(make(), **settings)
+
+
+def test_a_target_divergence_needs_a_learner_that_reports_one(batch: Batch) -> None:
+    with pytest.raises(PlanError, match="DQNPolicy reports no kl"):
+        TrainOneStep(make(), target_kl=0.1)(batch)

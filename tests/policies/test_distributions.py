@@ -13,7 +13,7 @@ from gymnasium import spaces
 from flowrl.errors import ConfigError
 from flowrl.policies.distributions import distribution
 
-BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
+BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 3], np.float32))
 SPACES = {
     "discrete": spaces.Discrete(3),
     "shifted": spaces.Discrete(3, start=5),
@@ -121,7 +121,7 @@ def test_squashed_log_probabilities_are_finite_far_out() -> None:
     chosen = distribution(BOX, squash=True)
     logp, _ = chosen.evaluate(torch.zeros(2, 2), torch.tensor([[20.0, -20.0], [-20.0, 20.0]]))
     assert torch.isfinite(logp).all()
-    exact = 2 * (-0.5 * 400 - 0.5 * np.log(2 * np.pi)) - 2 * (np.log(4) - 40) - np.log(2) - np.log(0.5)
+    exact = 2 * (-0.5 * 400 - 0.5 * np.log(2 * np.pi)) - 2 * (np.log(4) - 40) - np.log(2) - np.log(1.5)
     assert logp.tolist() == pytest.approx([exact, exact], rel=1e-5)
 
 

@@ -1,0 +1,33 @@
+"""The plans learn: the command line, for several seeds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flowrl
+
+
+def run_seeds(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """`flowrl run` with the seeds 0 to 4, two at a time: the exit code and the summary."""
+    command = [sys.executable, "-m", "flowrl", "run", *arguments, "--seeds", "5", "--jobs", "2", "--out", str(out)]
+    done = subprocess.run(command, timeout=1500, capture_output=True, text=True)
+    assert (out / "summary.json").exists(), done.stdout + done.stderr
+    return done.returncode, json.loads((out / "summary.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plan", "budget"), [("dqn", 50_000), ("ppo", 100_000), ("a2c", 500_000)])
+def test_solves_cartpole_within_the_budget(plan: str, budget: int, tmp_path: Path) -> None:
+    """S6: a mean return of 475 in evaluation, on fresh seeds too, for every seed."""
+    out = tmp_path / "runs"
+    code, summary = run_seeds(out, plan, "--stop-return", "475", "--stop-steps", str(budget))
+    assert code == 0, summary
+    for seed in range(5):
+        # What was saved is that good in anybody's hands.
+        assert flowrl.load(out / f"seed-{seed}").evaluate(episodes=100, seed=987)["return_mean"] >= 475
