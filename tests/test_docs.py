@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from flowrl.cli import cli
-from flowrl.plan_file import builtin_plans
+from flowrl.plan_file import builtin_plans, load_plan_file
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -74,8 +74,6 @@ def test_the_links_of_a_page_lead_somewhere(page):
 @pytest.mark.parametrize("plan", builtin_plans())
 def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
     """The tree but for places in files; every setting that the page names is one, with the default it says."""
-    from flowrl.plan_file import load_plan_file
-
     text = (ROOT / "docs" / f"{plan}.md").read_text()
     (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
     printed = CliRunner().invoke(cli, ["explain", plan]).stdout
@@ -83,7 +81,7 @@ def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
     config = load_plan_file(plan).Config()
     settings = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
     assert len(settings) > 5
-    assert {name: default for name, default in settings} == {name: str(config[name]) for name, _ in settings}
+    assert dict(settings) == {name: str(config[name]) for name, _ in settings}
 
 
 @pytest.mark.parametrize("plan", builtin_plans())
@@ -104,6 +102,17 @@ def test_the_picture_is_what_draw_writes(plan):
     """If this fails: `flowrl draw NAME docs/NAME.svg`."""
     assert CliRunner().invoke(cli, ["draw", plan, "new.svg"]).exit_code == 0
     assert Path("new.svg").read_text() == (ROOT / "docs" / f"{plan}.svg").read_text()
+
+
+def test_the_arguments_of_others_are_told_in_keys_that_exist():
+    """Every name on the right of the tables of arguments is a key of a plan."""
+    text = (ROOT / "docs" / "coming-from.md").read_text()
+    tables = re.findall(r"^The arguments of .*?(?=\n\n(?!\|))", text, re.DOTALL | re.MULTILINE)
+    rows = [row.split(" | ")[1] for table in tables for row in table.splitlines() if row.startswith("| ")]
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    keys = {field.name for plan in builtin_plans() for field in load_plan_file(plan).Config.__attrs_attrs__}
+    assert len(told) > 20
+    assert told <= keys
 
 
 def _commands(block):
