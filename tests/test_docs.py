@@ -63,6 +63,9 @@ def test_the_commands_of_a_page_can_be_given(page):
             with cli.commands[name].make_context(name, words) as given:
                 plan = given.params.get("plan")
                 assert plan is None or plan.endswith(".py") or plan in builtin_plans(), plan
+                if plan in builtin_plans():
+                    keys = {field.name for field in load_plan_file(plan).Config.__attrs_attrs__}
+                    assert {setting.partition("=")[0] for setting in given.params["settings"]} <= keys
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
