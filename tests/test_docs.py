@@ -1,56 +1,154 @@
-"""The documentation's snippets run, and its commands show what it says they show."""
+"""Every page's snippets run, its commands are those of the command line, and they show what it says they show."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from flowrl.cli import cli
+from flowrl.plan_file import builtin_plans, load_plan_file
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
 PROMPT = "(flowrl) "
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A folder of its own, with the plans where the page has them."""
+    """A folder of its own, with the plans where a page has them."""
     shutil.copytree(ROOT / "plans", tmp_path / "plans", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.breakpointhook", __import__("sys").__breakpointhook__)
+    monkeypatch.setattr("sys.breakpointhook", sys.__breakpointhook__)
+    monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
     return tmp_path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_snippets_run(page):
-    """In order, in one namespace."""
-    names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(compile(block, str(page), "exec"), names)
+def test_a_page_does_what_it_says(page, capsys):
+    """Its blocks in order: Python in one namespace, commands with what they print, and runs that are looked into."""
+    names: dict[str, Any] = {}
+    for kind, block in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        if kind == "python":
+            file = re.match(r"# (\w+\.py)\n", block)
+            if file is not None:  # a file of the reader's
+                Path(file[1]).write_text(block)
+            capsys.readouterr()
+            exec(compile(block, page.name, "exec", dont_inherit=True), names)
+        elif kind == "output":  # of the block before; lines may be broken
+            assert _placeless(capsys.readouterr().out) == _placeless(block)
+        elif kind == "console":
+            _compare(block)
+        elif kind == "sh":
+            for words in _commands(block):
+                if words[0] == "run" and "--out" in words and "--seeds" not in words:
+                    _run_shortly(words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_commands_show_what_the_page_shows(page):
+def test_the_commands_of_a_page_can_be_given(page):
+    """Every command and option is one of the command line; nothing is run."""
+    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        for name, *words in _commands(block):
+            assert name in cli.commands, name
+            with cli.commands[name].make_context(name, words) as given:
+                plan = given.params.get("plan")
+                assert plan is None or plan.endswith(".py") or plan in builtin_plans(), plan
+                if plan in builtin_plans():
+                    keys = {field.name for field in load_plan_file(plan).Config.__attrs_attrs__}
+                    assert {setting.partition("=")[0] for setting in given.params["settings"]} <= keys
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("plan", builtin_plans())
+def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
+    """The tree but for places in files; every setting that the page names is one, with the default it says."""
+    text = (ROOT / "docs" / f"{plan}.md").read_text()
+    (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    printed = CliRunner().invoke(cli, ["explain", plan]).stdout
+    assert _words(shown) == _words(printed)
+    config = load_plan_file(plan).Config()
+    settings = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(settings) > 5
+    assert dict(settings) == {name: str(config[name]) for name, _ in settings}
+
+
+@pytest.mark.parametrize("plan", builtin_plans())
+def test_a_page_explains_all_that_a_result_holds(plan):
+    """The keys of the table are those of the results of a run."""
+    text = (ROOT / "docs" / f"{plan}.md").read_text()
+    table = text.partition("## What a result holds\n")[2]
+    told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    settings = ["--set", "hidden=[8]", "--set", "eval_episodes=1", "--quiet", "--out", "run", "--stop-steps", "2500"]
+    few = {"dqn": ["--set", "replay_ratio=1"], "ppo": ["--set", "num_sgd_iter=1"]}.get(plan, [])
+    assert CliRunner().invoke(cli, ["run", plan, *settings, *few]).exit_code == 0
+    lines = (Path("run") / "metrics.jsonl").read_text().splitlines()
+    assert told == set().union(*(json.loads(line) for line in lines))
+
+
+@pytest.mark.parametrize("plan", builtin_plans())
+def test_the_picture_is_what_draw_writes(plan):
+    """If this fails: `flowrl draw NAME docs/NAME.svg`."""
+    assert CliRunner().invoke(cli, ["draw", plan, "new.svg"]).exit_code == 0
+    assert Path("new.svg").read_text() == (ROOT / "docs" / f"{plan}.svg").read_text()
+
+
+def test_the_arguments_of_others_are_told_in_keys_that_exist():
+    """Every name on the right of the tables of arguments is a key of a plan."""
+    text = (ROOT / "docs" / "coming-from.md").read_text()
+    tables = re.findall(r"^The arguments of .*?(?=\n\n(?!\|))", text, re.DOTALL | re.MULTILINE)
+    rows = [row.split(" | ")[1] for table in tables for row in table.splitlines() if row.startswith("| ")]
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    keys = {field.name for plan in builtin_plans() for field in load_plan_file(plan).Config.__attrs_attrs__}
+    assert len(told) > 20
+    assert told <= keys
+
+
+def _commands(block):
+    """The words of each line that runs flowrl, after its name."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words and words[0] == "flowrl":
+            yield words[1:]
+
+
+def _run_shortly(words):
+    """A run for the snippets that load it: as long as shows that it works."""
+    short = ["--stop-steps", "400", "--set", "eval_episodes=2", "--quiet"]
+    done = CliRunner().invoke(cli, [*words, *short], catch_exceptions=False)
+    assert done.exit_code in (0, 3), done.output
+
+
+def _compare(block):
     """Line by line, but for the places of files and the time; what was typed at a prompt is typed."""
-    for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
-        command, _, shown = block.partition("\n")
-        typed = re.findall(rf"^{re.escape(PROMPT)}(.*)$", shown, re.MULTILINE)
-        words = shlex.split(command.removeprefix("$ flowrl "))
-        printed = CliRunner().invoke(cli, words, input="\n".join(typed) + "\n").stdout
-        assert _plain(printed) == _plain(re.sub(rf"^{re.escape(PROMPT)}.*\n", PROMPT, shown, flags=re.MULTILINE))
-
-
-def test_the_picture_is_what_draw_writes():
-    """If this fails: `flowrl draw dqn docs/dqn.svg`."""
-    assert CliRunner().invoke(cli, ["draw", "dqn", "new.svg"]).exit_code == 0
-    assert Path("new.svg").read_text() == (ROOT / "docs" / "dqn.svg").read_text()
+    command, _, shown = block.partition("\n")
+    typed = re.findall(rf"^{re.escape(PROMPT)}(.*)$", shown, re.MULTILINE)
+    words = shlex.split(command.removeprefix("$ flowrl "))
+    printed = CliRunner().invoke(cli, words, input="\n".join(typed) + "\n").stdout
+    assert _plain(printed) == _plain(re.sub(rf"^{re.escape(PROMPT)}.*\n", PROMPT, shown, flags=re.MULTILINE))
 
 
 def _plain(text):
     return re.sub(r"\S*plans/(\w+\.py:)\d+", r"plans/\1", re.sub(r"\d+\.\d s", "0.0 s", text)).splitlines()
+
+
+def _placeless(text):
+    return re.sub(r"[^\s(]+\.(md|py):\d+", "PLACE", text).split()
+
+
+def _words(tree):
+    return [re.sub(r"\S+\.py:\d+", "", line).split() for line in tree.splitlines()]

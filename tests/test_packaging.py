@@ -5,23 +5,39 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built as a release would: from an sdist of what git would ship."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    for name in ("flowrl", "operators", "plans", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in (
+        "flowrl",
+        "operators",
+        "plans",
+        "docs",
+        "setup.cfg",
+        "pyproject.toml",
+        "MANIFEST.in",
+        *PAGES,
+        "LICENSE",
+    ):
         subprocess.run(["cp", "-r", "--no-dereference", str(ROOT / name), str(source)], check=True)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (sdist,) = out.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        shipped = {name.partition("/")[2] for name in archive.getnames()}
+    assert {*PAGES, *(f"docs/{page.name}" for page in (ROOT / "docs").iterdir())} <= shipped
     (built,) = out.glob("*.whl")
     return built
 

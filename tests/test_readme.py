@@ -1,4 +1,4 @@
-"""The README's snippets run, and its commands are those of the command line."""
+"""What the README shows of plans, options and commands is what there is; its snippets run in test_docs.py."""
 
 from __future__ import annotations
 
@@ -6,27 +6,9 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner
-
 from flowrl.cli import cli
 
 TEXT = (Path(__file__).parent.parent / "README.md").read_text()
-
-
-def test_the_python_snippets_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In order, in one namespace, as a reader would type them; the run that they load is a shorter one."""
-    monkeypatch.chdir(tmp_path)
-    (run,) = re.findall(r"^flowrl (run .* --out .*)$", TEXT, re.MULTILINE)
-    CliRunner().invoke(
-        cli, [*shlex.split(run), "--stop-steps", "200", "--set", "eval_episodes=2"], catch_exceptions=False
-    )
-    names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
-        exec(compile(block, "README.md", "exec"), names)
-    assert "RunningMean" in capsys.readouterr().out
 
 
 def test_the_plan_shown_is_the_plan_that_runs() -> None:

@@ -1,4 +1,4 @@
-"""The page on checkpoints: its snippets run, in order, as a reader would type them."""
+"""The page on checkpoints: what it says of commands and settings. Its snippets run in tests/test_docs.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
-
-
-def test_the_snippets_run() -> None:
-    names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 4
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
 
 
 def test_its_commands_and_settings_exist() -> None:
