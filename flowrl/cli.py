@@ -159,8 +159,8 @@ def run(
     import attrs
 
     from flowrl.config import build_config
-    from flowrl.operators.evaluate import save_weights
     from flowrl.plan_file import load_plan_file
+    from flowrl.policies.weights import save_weights
     from flowrl.progress import Budget
     from flowrl.run_dir import RunDirectory, config_text
     from flowrl.session import CHECKPOINT_EVERY, Session
@@ -238,14 +238,12 @@ def evaluate(
     run: str, episodes: int, seed: int, last: bool, env: str | None, env_args: tuple[str, ...], as_json: bool
 ) -> None:
     """Play the saved policy of the run directory RUN: total return, reward per step, win rate."""
-    import json
-
     from flowrl.evaluate_run import evaluate_run
-    from flowrl.run_dir import plain
+    from flowrl.files import json_text
 
     args = _pairs("--env-arg", env_args)
     found = evaluate_run(Path(run), episodes=episodes, seed=seed, last=last, env=env, env_args=args)
-    click.echo(json.dumps(plain(found.values()), indent=2) if as_json else "\n".join(found.lines()))
+    click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
 
 
 @cli.command()

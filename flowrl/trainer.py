@@ -163,7 +163,7 @@ class Trainer:
             ConfigError: a bound of a name that no result has, so that it would never be reached.
             PlanError: the trainer was stopped.
         """
-        from flowrl.session import Interrupts
+        from flowrl.signals import Interrupts
 
         run, bounds = self._open(), None
         if until is None:
@@ -221,7 +221,7 @@ class Trainer:
             CheckpointError: there is something else at `path`, or a part of the state cannot be saved.
         """
         from flowrl.checkpoint import save_checkpoint
-        from flowrl.run_dir import plain
+        from flowrl.files import plain
 
         mine = {"result": self.result, "done": self.done}
         about = {"trainer": type(self).__name__, "config": plain(self.config.to_dict())}

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from flowrl.cli import cli
-from flowrl.session import Interrupts
+from flowrl.signals import Interrupts
 
 DEADLINE = 60
 
