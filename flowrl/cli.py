@@ -170,9 +170,11 @@ def run(
     earlier = _earlier(plan, resume, out)
     if earlier is None:
         assert plan is not None
-        plan_file, config = _configured(load_plan_file(plan), {}, **options)
+        plan_file = load_plan_file(plan)
+        config = _configured(plan_file, {}, **options)
     else:
-        plan_file, config = _configured(earlier.plan_file(plan), earlier.values, **options)
+        plan_file = earlier.plan_file(plan)
+        config = _configured(plan_file, earlier.values, **options)
         earlier.check(config, build_config(plan_file.Config, earlier.values))
         budget = earlier.budget(budget)
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
@@ -218,12 +220,7 @@ def run(
 @_plan_options
 def explain(plan: str, **options: Any) -> None:
     """Show PLAN as a tree, without running it."""
-    from flowrl.plan_file import load_plan_file
-
-    plan_file, config = _configured(load_plan_file(plan), {}, **options)
-    workers, built = plan_file.build(config)
-    workers.close()
-    click.echo(built.explain())
+    click.echo(_built(plan, **options).explain())
 
 
 @cli.command()
@@ -275,11 +272,8 @@ def check(plan: str, **options: Any) -> None:
     Ends with 2 if anything is wrong.
     """
     from flowrl.check import examine, explain_checked
-    from flowrl.plan_file import load_plan_file
 
-    plan_file, config = _configured(load_plan_file(plan), {}, **options)
-    workers, built = plan_file.build(config)
-    workers.close()
+    built = _built(plan, **options)
     findings = examine(built)
     click.echo(explain_checked(built, findings))
     if findings.problems:
@@ -293,12 +287,7 @@ def check(plan: str, **options: Any) -> None:
 @click.argument("file")
 def draw(plan: str, file: str, **options: Any) -> None:
     """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
-    from flowrl.plan_file import load_plan_file
-
-    plan_file, config = _configured(load_plan_file(plan), {}, **options)
-    workers, built = plan_file.build(config)
-    workers.close()
-    built.draw(file)
+    _built(plan, **options).draw(file)
 
 
 @cli.command(name="list")
@@ -332,8 +321,8 @@ def _configured(
     env_args: tuple[str, ...],
     config_file: str | None,
     **options: Any,
-) -> tuple[PlanFile, Configuration]:
-    """A plan file with its configuration: defaults, what an earlier run had, then the file, --set, the options."""
+) -> Configuration:
+    """The configuration of a plan: its defaults, what an earlier run had, then the file, --set, the options."""
     from flowrl.config import build_config, load_config_file
 
     base = saved if config_file is None else {**saved, **load_config_file(Path(config_file))}
@@ -342,7 +331,17 @@ def _configured(
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
         direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}
-    return plan_file, build_config(plan_file.Config, base, chosen, direct)
+    return build_config(plan_file.Config, base, chosen, direct)
+
+
+def _built(plan: str, **options: Any) -> Plan:
+    """A plan that is only looked at."""
+    from flowrl.plan_file import load_plan_file
+
+    plan_file = load_plan_file(plan)
+    workers, built = plan_file.build(_configured(plan_file, {}, **options))
+    workers.close()
+    return built
 
 
 def _eval_every(config: Configuration, budget: Budget) -> int | None:

@@ -13,9 +13,9 @@ import attrs
 
 from flowrl.checkpoint import Checkpoints
 from flowrl.debugger import is_breakpoint
-from flowrl.errors import CheckpointError, PlanError
+from flowrl.errors import CheckpointError
 from flowrl.files import plain, write
-from flowrl.operator import describe, state_fields
+from flowrl.operator import state_fields
 from flowrl.paths import graph
 from flowrl.plan import Plan
 from flowrl.progress import Budget, progress, say, summary
@@ -23,6 +23,7 @@ from flowrl.resume import EarlierRun
 from flowrl.run_dir import RunDirectory
 from flowrl.scheduler import Run
 from flowrl.signals import Interrupts
+from flowrl.trainer import as_result
 
 log = logging.getLogger("flowrl")
 
@@ -181,10 +182,8 @@ class Session:
     def _next_due(self, run: Run) -> int:
         return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every
 
-    def _take(self, result: Any) -> None:
-        if not isinstance(result, Mapping):
-            raise PlanError(f"a plan's items must be result dicts, got {describe(result)} from {self.plan.name}")
-        self.last = result
+    def _take(self, item: Any) -> None:
+        self.last = result = as_result(item, self.plan)
         self.directory.record(result)
         self._results += 1
         if result.get("best_eval_return") is not None:

@@ -61,7 +61,7 @@ class Evaluate:
     """
 
     requires = ("env_steps",)
-    provides = ("eval_return",)
+    provides = ("eval_return", "best_eval_return", "eval_reward_per_step", "eval_win_rate")
     workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))

@@ -291,7 +291,7 @@ def test_items_that_are_no_results_are_refused() -> None:
         def execution_plan(workers: Any, config: Any) -> Plan:
             return from_items([1, 2])
 
-    with Wrong() as trainer, pytest.raises(PlanError, match="must be result dicts, got a int from Items"):
+    with Wrong() as trainer, pytest.raises(PlanError, match="must be result dicts, got int from Items"):
         trainer.train()
 
 
