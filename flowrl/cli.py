@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from flowrl.config import Configuration
     from flowrl.plan import Plan
     from flowrl.plan_file import PlanFile
-    from flowrl.progress import Budget
-    from flowrl.resume import EarlierRun
     from flowrl.rollout import WorkerSet
+    from flowrl.runs.progress import Budget
+    from flowrl.runs.resume import EarlierRun
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -161,10 +161,10 @@ def run(
     from flowrl.config import build_config
     from flowrl.plan_file import load_plan_file
     from flowrl.policies.weights import save_weights
-    from flowrl.progress import Budget
-    from flowrl.run_dir import RunDirectory, config_text
-    from flowrl.session import CHECKPOINT_EVERY, Session
-    from flowrl.sinks import check_sinks, sinks_in
+    from flowrl.runs.directory import RunDirectory, config_text
+    from flowrl.runs.progress import Budget
+    from flowrl.runs.session import CHECKPOINT_EVERY, Session
+    from flowrl.runs.sinks import check_sinks, sinks_in
 
     budget = Budget(goal, steps, seconds)
     earlier = _earlier(plan, resume, out)
@@ -186,7 +186,7 @@ def run(
         check_sinks(sinks)
         directory = RunDirectory(earlier.path, plan_file, config_text(config), [*sinks_in(earlier.path), *sinks])
     if seeds is not None:
-        from flowrl.seeds_run import SeedsRun, given
+        from flowrl.runs.seeds_run import SeedsRun, given
 
         if earlier is not None:
             raise ConfigError("--seeds begins new runs, --resume goes on with one: give one of them")
@@ -235,8 +235,8 @@ def evaluate(
     run: str, episodes: int, seed: int, last: bool, env: str | None, env_args: tuple[str, ...], as_json: bool
 ) -> None:
     """Play the saved policy of the run directory RUN: total return, reward per step, win rate."""
-    from flowrl.evaluate_run import evaluate_run
     from flowrl.files import json_text
+    from flowrl.runs.evaluation import evaluate_run
 
     args = _pairs("--env-arg", env_args)
     found = evaluate_run(Path(run), episodes=episodes, seed=seed, last=last, env=env, env_args=args)
@@ -254,7 +254,7 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
     Runs of one plan and configuration are one curve over their seeds: the interquartile mean (the mean of fewer
     than 4) with a 95 % bootstrap interval, as far as the shortest run goes, and a thin line for each run.
     """
-    from flowrl.plot import plot
+    from flowrl.runs.plot import plot
 
     files, left_out = plot([Path(run) for run in runs], x=x, y=y, out=None if out is None else Path(out))
     for path in left_out:
@@ -307,7 +307,7 @@ def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRu
         if plan is None:
             raise click.UsageError("Missing argument 'PLAN', or --resume RUN.")
         return None
-    from flowrl.resume import EarlierRun
+    from flowrl.runs.resume import EarlierRun
 
     if out is not None:
         raise ConfigError(f"--out {out}: a resumed run goes on in its own directory, {resume}")

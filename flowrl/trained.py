@@ -17,7 +17,7 @@ from flowrl.errors import ConfigError, FlowError, PlanError, SchemaError
 from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
 from flowrl.policies.weights import load_weights
 from flowrl.rollout import Scores, evaluate, scores
-from flowrl.run_dir import read_about
+from flowrl.runs.directory import read_about
 from flowrl.seeds import SeedTree
 from flowrl.trainer import named
 

@@ -10,8 +10,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from flowrl.curves import RunRecord, curves, find_runs
 from flowrl.errors import ConfigError
+from flowrl.runs.curves import RunRecord, curves, find_runs
 from flowrl.statistics import interquartile_mean, interval
 from tests.tiny_plan import TINY, flowrl
 

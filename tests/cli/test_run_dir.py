@@ -15,7 +15,7 @@ import torch
 from flowrl.config import Configuration, build_config, load_config_file
 from flowrl.errors import ConfigError
 from flowrl.plan_file import PlanFile
-from flowrl.run_dir import RunDirectory, git_state
+from flowrl.runs.directory import RunDirectory, git_state
 
 
 @attrs.define(kw_only=True)
@@ -43,10 +43,10 @@ def test_names_are_unique(plan_file, monkeypatch):
         def now():
             return moment
 
-    from flowrl import run_dir
+    from flowrl.runs import directory as directory_module
 
-    moment = run_dir.datetime(2026, 1, 2, 3, 4, 5)
-    monkeypatch.setattr(run_dir, "datetime", Frozen)
+    moment = directory_module.datetime(2026, 1, 2, 3, 4, 5)
+    monkeypatch.setattr(directory_module, "datetime", Frozen)
     names = []
     for _ in range(3):
         directory = RunDirectory.choose(plan_file, Config())

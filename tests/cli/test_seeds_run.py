@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.seeds_run import summarise
+from flowrl.runs.seeds_run import summarise
 from flowrl.statistics import interquartile_mean, interval
 from tests.tiny_plan import TINY, flowrl, results_of
 

@@ -11,8 +11,8 @@ import attrs
 from flowrl.config import Configuration, load_config_file
 from flowrl.errors import ConfigError
 from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
-from flowrl.progress import Budget
-from flowrl.run_dir import read_about, versions
+from flowrl.runs.directory import read_about, versions
+from flowrl.runs.progress import Budget
 
 log = logging.getLogger("flowrl")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from flowrl.config import load_config_file
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.run_dir import read_about
+from flowrl.runs.directory import read_about
 from flowrl.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 
 #: Points of the grid on which the runs of a group are compared.

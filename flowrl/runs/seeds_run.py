@@ -19,11 +19,11 @@ from typing import Any
 import attrs
 import click
 
-from flowrl.curves import read_results
 from flowrl.errors import ConfigError
 from flowrl.files import write_json
-from flowrl.progress import duration, say
-from flowrl.session import EXIT_CODES
+from flowrl.runs.curves import read_results
+from flowrl.runs.progress import duration, say
+from flowrl.runs.session import EXIT_CODES
 from flowrl.signals import handling
 from flowrl.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 

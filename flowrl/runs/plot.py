@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowrl.curves import Curve, RunRecord, curves, find_runs
 from flowrl.errors import ConfigError
+from flowrl.runs.curves import Curve, RunRecord, curves, find_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

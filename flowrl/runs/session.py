@@ -18,9 +18,9 @@ from flowrl.files import plain, write
 from flowrl.operator import state_fields
 from flowrl.paths import graph
 from flowrl.plan import Plan
-from flowrl.progress import Budget, progress, say, summary
-from flowrl.resume import EarlierRun
-from flowrl.run_dir import RunDirectory
+from flowrl.runs.directory import RunDirectory
+from flowrl.runs.progress import Budget, progress, say, summary
+from flowrl.runs.resume import EarlierRun
 from flowrl.scheduler import Run
 from flowrl.signals import Interrupts
 from flowrl.trainer import as_result

@@ -20,7 +20,7 @@ from flowrl.config import Configuration
 from flowrl.errors import ConfigError
 from flowrl.files import LEFT, plain, write, write_json
 from flowrl.plan_file import BUILTIN, PlanFile
-from flowrl.sinks import Sink, check_sinks, open_sinks
+from flowrl.runs.sinks import Sink, check_sinks, open_sinks
 
 log = logging.getLogger("flowrl")
 
