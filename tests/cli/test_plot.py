@@ -13,7 +13,7 @@ import pytest
 from flowrl.errors import ConfigError
 from flowrl.runs.curves import RunRecord, curves, find_runs
 from flowrl.statistics import interquartile_mean, interval
-from tests.tiny_plan import TINY, flowrl
+from tests.cli.parts import TINY, flowrl
 
 SVG = "{http://www.w3.org/2000/svg}"
 

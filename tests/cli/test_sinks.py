@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from flowrl.errors import ConfigError
 from flowrl.runs.sinks import check_sinks, open_sinks, sinks_in
-from tests.tiny_plan import TINY, flowrl, results_of
+from tests.cli.parts import TINY, flowrl, results_of
 
 
 @pytest.fixture
