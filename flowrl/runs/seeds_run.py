@@ -25,12 +25,11 @@ from flowrl.runs.curves import read_results
 from flowrl.runs.progress import duration, say
 from flowrl.runs.session import EXIT_CODES
 from flowrl.signals import handling
-from flowrl.statistics import FEWEST_TRIMMED, interquartile_mean, interval
+from flowrl.statistics import CONFIDENCE, FEWEST_TRIMMED, interquartile_mean, interval
 
 #: The outcome of all seeds together is the first of these that one of them has.
 WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")
 BAD_INPUT = 2
-CONFIDENCE = 0.95
 
 #: A command in a new process that finds the same modules as this one, whichever way this one was started.
 COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli import main; main()"
@@ -199,7 +198,7 @@ def middle(values: Sequence[float | None]) -> dict[str, Any] | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    low, high = interval([known], confidence=CONFIDENCE) or (None, None)
+    low, high = interval([known]) or (None, None)
     name = "iqm" if len(known) >= FEWEST_TRIMMED else "mean"
     return {
         "runs": len(known),
