@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from flowrl.config import Configuration
     from flowrl.plan import Plan
     from flowrl.plan_file import PlanFile
-    from flowrl.progress import Budget
-    from flowrl.resume import EarlierRun
     from flowrl.rollout import WorkerSet
+    from flowrl.runs.progress import Budget
+    from flowrl.runs.resume import EarlierRun
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -159,20 +159,22 @@ def run(
     import attrs
 
     from flowrl.config import build_config
-    from flowrl.operators.evaluate import save_weights
     from flowrl.plan_file import load_plan_file
-    from flowrl.progress import Budget
-    from flowrl.run_dir import RunDirectory, config_text
-    from flowrl.session import CHECKPOINT_EVERY, Session
-    from flowrl.sinks import check_sinks, sinks_in
+    from flowrl.policies.weights import save_weights
+    from flowrl.runs.directory import RunDirectory, config_text
+    from flowrl.runs.progress import Budget
+    from flowrl.runs.session import CHECKPOINT_EVERY, Session
+    from flowrl.runs.sinks import check_sinks, sinks_in
 
     budget = Budget(goal, steps, seconds)
     earlier = _earlier(plan, resume, out)
     if earlier is None:
         assert plan is not None
-        plan_file, config = _configured(load_plan_file(plan), {}, **options)
+        plan_file = load_plan_file(plan)
+        config = _configured(plan_file, {}, **options)
     else:
-        plan_file, config = _configured(earlier.plan_file(plan), earlier.values, **options)
+        plan_file = earlier.plan_file(plan)
+        config = _configured(plan_file, earlier.values, **options)
         earlier.check(config, build_config(plan_file.Config, earlier.values))
         budget = earlier.budget(budget)
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
@@ -184,7 +186,7 @@ def run(
         check_sinks(sinks)
         directory = RunDirectory(earlier.path, plan_file, config_text(config), [*sinks_in(earlier.path), *sinks])
     if seeds is not None:
-        from flowrl.seeds_run import SeedsRun, given
+        from flowrl.runs.seeds_run import SeedsRun, given
 
         if earlier is not None:
             raise ConfigError("--seeds begins new runs, --resume goes on with one: give one of them")
@@ -218,12 +220,7 @@ def run(
 @_plan_options
 def explain(plan: str, **options: Any) -> None:
     """Show PLAN as a tree, without running it."""
-    from flowrl.plan_file import load_plan_file
-
-    plan_file, config = _configured(load_plan_file(plan), {}, **options)
-    workers, built = plan_file.build(config)
-    workers.close()
-    click.echo(built.explain())
+    click.echo(_built(plan, **options).explain())
 
 
 @cli.command()
@@ -238,14 +235,12 @@ def evaluate(
     run: str, episodes: int, seed: int, last: bool, env: str | None, env_args: tuple[str, ...], as_json: bool
 ) -> None:
     """Play the saved policy of the run directory RUN: total return, reward per step, win rate."""
-    import json
-
-    from flowrl.evaluate_run import evaluate_run
-    from flowrl.run_dir import plain
+    from flowrl.files import json_text
+    from flowrl.runs.evaluation import evaluate_run
 
     args = _pairs("--env-arg", env_args)
     found = evaluate_run(Path(run), episodes=episodes, seed=seed, last=last, env=env, env_args=args)
-    click.echo(json.dumps(plain(found.values()), indent=2) if as_json else "\n".join(found.lines()))
+    click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
 
 
 @cli.command()
@@ -259,7 +254,7 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
     Runs of one plan and configuration are one curve over their seeds: the interquartile mean (the mean of fewer
     than 4) with a 95 % bootstrap interval, as far as the shortest run goes, and a thin line for each run.
     """
-    from flowrl.plot import plot
+    from flowrl.runs.plot import plot
 
     files, left_out = plot([Path(run) for run in runs], x=x, y=y, out=None if out is None else Path(out))
     for path in left_out:
@@ -277,11 +272,8 @@ def check(plan: str, **options: Any) -> None:
     Ends with 2 if anything is wrong.
     """
     from flowrl.check import examine, explain_checked
-    from flowrl.plan_file import load_plan_file
 
-    plan_file, config = _configured(load_plan_file(plan), {}, **options)
-    workers, built = plan_file.build(config)
-    workers.close()
+    built = _built(plan, **options)
     findings = examine(built)
     click.echo(explain_checked(built, findings))
     if findings.problems:
@@ -295,12 +287,7 @@ def check(plan: str, **options: Any) -> None:
 @click.argument("file")
 def draw(plan: str, file: str, **options: Any) -> None:
     """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
-    from flowrl.plan_file import load_plan_file
-
-    plan_file, config = _configured(load_plan_file(plan), {}, **options)
-    workers, built = plan_file.build(config)
-    workers.close()
-    built.draw(file)
+    _built(plan, **options).draw(file)
 
 
 @cli.command(name="list")
@@ -320,7 +307,7 @@ def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRu
         if plan is None:
             raise click.UsageError("Missing argument 'PLAN', or --resume RUN.")
         return None
-    from flowrl.resume import EarlierRun
+    from flowrl.runs.resume import EarlierRun
 
     if out is not None:
         raise ConfigError(f"--out {out}: a resumed run goes on in its own directory, {resume}")
@@ -334,8 +321,8 @@ def _configured(
     env_args: tuple[str, ...],
     config_file: str | None,
     **options: Any,
-) -> tuple[PlanFile, Configuration]:
-    """A plan file with its configuration: defaults, what an earlier run had, then the file, --set, the options."""
+) -> Configuration:
+    """The configuration of a plan: its defaults, what an earlier run had, then the file, --set, the options."""
     from flowrl.config import build_config, load_config_file
 
     base = saved if config_file is None else {**saved, **load_config_file(Path(config_file))}
@@ -344,7 +331,17 @@ def _configured(
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
         direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}
-    return plan_file, build_config(plan_file.Config, base, chosen, direct)
+    return build_config(plan_file.Config, base, chosen, direct)
+
+
+def _built(plan: str, **options: Any) -> Plan:
+    """A plan that is only looked at."""
+    from flowrl.plan_file import load_plan_file
+
+    plan_file = load_plan_file(plan)
+    workers, built = plan_file.build(_configured(plan_file, {}, **options))
+    workers.close()
+    return built
 
 
 def _eval_every(config: Configuration, budget: Budget) -> int | None:

@@ -15,7 +15,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pprint import pformat
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +24,7 @@ from flowrl.errors import PlanError
 from flowrl.explain import config_of, explain, relative
 from flowrl.operator import describe, operator, operator_state
 from flowrl.paths import graph, paths, rebuilt
+from flowrl.signals import handling
 from flowrl.transforms import Breakpoint
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ class Debugger:
         run = self.run()
         if run is None:
             return
-        with self._one_at_a_time, _interrupt_as_usual():
+        # Ctrl-C at the prompt is a KeyboardInterrupt there, whatever the run does with it otherwise.
+        with self._one_at_a_time, handling([signal.SIGINT], signal.default_int_handler):
             prompt = Prompt(self.plan, run, look.path, look.site, item, self._input)
             prompt.lastcmd = self._last
             try:
@@ -302,19 +303,6 @@ def _link(run: Run, path: str) -> Link | None:
             if found is not None:
                 return found
     return None
-
-
-@contextmanager
-def _interrupt_as_usual() -> Iterator[None]:
-    """Ctrl-C at the prompt is a KeyboardInterrupt there, whatever the run does with it otherwise."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
 
 
 def _in_lines(value: Any) -> str:

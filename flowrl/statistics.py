@@ -9,6 +9,8 @@ import numpy as np
 
 #: Fewest scores from which the interquartile mean leaves any out; below, it is the mean.
 FEWEST_TRIMMED = 4
+#: The share of resamples inside an interval.
+CONFIDENCE = 0.95
 
 
 def interquartile_mean(scores: Any, axis: int | None = None) -> Any:
@@ -32,7 +34,7 @@ def interquartile_mean(scores: Any, axis: int | None = None) -> Any:
 
 
 def interval(
-    scores: Sequence[Any], *, confidence: float = 0.95, seed: int = 0, resamples: int = 2_000
+    scores: Sequence[Any], *, confidence: float = CONFIDENCE, seed: int = 0, resamples: int = 2_000
 ) -> tuple[Any, Any] | None:
     """Bounds of the interquartile mean: a percentile interval of the stratified bootstrap.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +13,16 @@ import numpy as np
 
 from flowrl.config import Configuration, build_config, load_config_file
 from flowrl.data import Batch
-from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, SchemaError
+from flowrl.errors import ConfigError, FlowError, PlanError, SchemaError
 from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
-from flowrl.rollout import evaluate, scores
+from flowrl.policies.weights import load_weights
+from flowrl.rollout import Scores, evaluate, scores
+from flowrl.runs.directory import read_about
 from flowrl.seeds import SeedTree
 from flowrl.trainer import named
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
-    from flowrl.rollout import WorkerSet
 
 
 class TrainedPolicy:
@@ -75,15 +75,21 @@ class TrainedPolicy:
                 "evaluating needs environments of its own (S3), but there is one environment object; "
                 "give its id or a function that makes it"
             )
+        episodes = self.config.eval_episodes if episodes is None else episodes
+        seed = self.config.seed if seed is None else seed
+        return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed")))
+
+    def play(self, episodes: int, seed: int) -> Scores:
+        """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone."""
         played = evaluate(
             self.policy,
             self.env,
-            episodes=self.config.eval_episodes if episodes is None else episodes,
-            seed=SeedTree(self.config.seed if seed is None else seed).integer("evaluation/fixed"),
+            episodes=episodes,
+            seed=seed,
             num_envs=self.config.envs_per_worker,
             env_args=self.config.env_args,
         )
-        return attrs.asdict(scores(played))
+        return scores(played)
 
 
 def load(
@@ -94,24 +100,10 @@ def load(
     env_args: Mapping[str, Any] | None = None,
     device: str | None = None,
 ) -> TrainedPolicy:
-    """The policy that a run saved: `flowrl.load("runs/...").act(obs)`. See `load_workers`."""
-    workers, config = load_workers(run, last=last, env=env, env_args=env_args, device=device)
-    workers.close()
-    return TrainedPolicy(workers.policy, config, env=workers.env, env_steps=_env_steps(Path(run)))
-
-
-def load_workers(
-    run: str | Path,
-    *,
-    last: bool = False,
-    env: Any = None,
-    env_args: Mapping[str, Any] | None = None,
-    device: str | None = None,
-) -> tuple[WorkerSet, Configuration]:
-    """Workers whose policy is the best one of a run, or with `last` that of its end, and the configuration.
+    """The best policy of a run, or with `last` that of its end: `flowrl.load("runs/...").act(obs)`.
 
     The weights are read without pickle. The plan is code and is imported: the file that was run if it is as it
-    was, else the directory's copy. The caller closes the workers.
+    was, else the directory's copy.
 
     Args:
         run: A directory that `flowrl run` wrote.
@@ -147,33 +139,21 @@ def load_workers(
         workers = plan_file.trainer.make_workers(config, env)
     except FlowError as error:
         raise ConfigError(f"{run} cannot be loaded here: {error}") from error
-    try:
-        _load_weights(workers.policy, weights)
-    except BaseException:
-        workers.close()
-        raise
-    return workers, config
+    workers.close()
+    load_weights(workers.policy, weights)
+    return TrainedPolicy(workers.policy, config, env=workers.env, env_steps=_env_steps(run))
 
 
 def _plan_of(run: Path) -> PlanFile:
     """The plan that was run: from where it was, from the built-in ones, or from its copy in the directory."""
     try:
-        about = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        about = read_about(run)
         text = (run / "plan.py").read_text(encoding="utf-8")
-        places = [Path(about["path"]), BUILTIN / f"{about['plan']}.py"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{run} does not say which plan it ran: {error}") from error
+    places = [Path(about["path"]), BUILTIN / f"{about['plan']}.py"]
     same = [place for place in places if place.is_file() and place.read_text(encoding="utf-8") == text]
     return load_plan_file(same[0] if same else run / "plan.py")
-
-
-def _load_weights(policy: Any, path: Path) -> None:
-    import torch
-
-    try:
-        policy.load_weights(torch.load(path, weights_only=True, map_location="cpu"))
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{path} does not fit {type(policy).__name__}: {error}") from error
 
 
 def _env_steps(run: Path) -> int:

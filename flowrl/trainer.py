@@ -13,6 +13,7 @@ import attrs
 
 from flowrl.config import Configuration, build_config, positive
 from flowrl.errors import ConfigError, PlanError, did_you_mean
+from flowrl.operator import describe
 from flowrl.paths import graph
 from flowrl.plan import Plan
 
@@ -163,7 +164,7 @@ class Trainer:
             ConfigError: a bound of a name that no result has, so that it would never be reached.
             PlanError: the trainer was stopped.
         """
-        from flowrl.session import Interrupts
+        from flowrl.signals import Interrupts
 
         run, bounds = self._open(), None
         if until is None:
@@ -221,7 +222,7 @@ class Trainer:
             CheckpointError: there is something else at `path`, or a part of the state cannot be saved.
         """
         from flowrl.checkpoint import save_checkpoint
-        from flowrl.run_dir import plain
+        from flowrl.files import plain
 
         mine = {"result": self.result, "done": self.done}
         about = {"trainer": type(self).__name__, "config": plain(self.config.to_dict())}
@@ -276,10 +277,8 @@ class Trainer:
         return self._trained
 
     def _take(self, result: Any) -> None:
-        if not isinstance(result, dict):
-            raise PlanError(f"a plan's items must be result dicts, got a {type(result).__name__} from {self.plan.name}")
-        self.result = result
-        self._keys |= result.keys()
+        self.result = dict(as_result(result, self.plan))
+        self._keys |= self.result.keys()
 
     def _reaches(self, bounds: Mapping[str, float]) -> Callable[[Result], bool]:
         from flowrl.operators import StopWhen
@@ -307,8 +306,18 @@ class Trainer:
         from flowrl.operators import Confirm, Evaluate
 
         ops = [node.op for node in graph(self.plan)]
-        found = {"eval_return", "best_eval_return"} if any(isinstance(op, Evaluate) for op in ops) else set()
-        return found | ({"confirmed_return"} if any(isinstance(op, Confirm) for op in ops) else set())
+        return {name for op in ops if isinstance(op, (Evaluate, Confirm)) for name in op.provides}
+
+
+def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
+    """An item of a plan, which must be a result.
+
+    Raises:
+        PlanError: it is something else.
+    """
+    if not isinstance(item, Mapping):
+        raise PlanError(f"a plan's items must be result dicts, got {describe(item)} from {plan.name}")
+    return item
 
 
 def _always(result: Result) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages
 from flowrl.data.columns import episode_breaks
-from flowrl.data.steps import is_fragment
+from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import operator, state
 from flowrl.returns import n_step
@@ -74,9 +74,7 @@ class NStep:
         _check("NStep", batch, needs=("reward", *_OF_LAST), makes=("discount",))
         if self.n == 1 or not batch["reward"].shape[0]:
             terminated = np.asarray(batch["terminated"])
-            one = batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)).flat()
-            padded = "mask" in one and not np.all(one["mask"])
-            return one[np.flatnonzero(one["mask"])] if padded else one
+            return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
         key, rows, before = _stream(batch), batch.to_numpy(), 0
         tail = self.tails.get(key)
         if tail is not None:

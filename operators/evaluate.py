@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +61,7 @@ class Evaluate:
     """
 
     requires = ("env_steps",)
-    provides = ("eval_return",)
+    provides = ("eval_return", "best_eval_return", "eval_reward_per_step", "eval_win_rate")
     workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
@@ -80,6 +79,8 @@ class Evaluate:
         if self.best is None or score >= self.best:
             self.best = score
             if self.save is not None:
+                from flowrl.policies.weights import save_weights
+
                 save_weights(self.workers.policy, self.save)
         found = {"eval_return": score, "best_eval_return": self.best, "eval_reward_per_step": scores.reward_per_step}
         if scores.win_rate is not None:
@@ -110,9 +111,12 @@ class Confirm:
     def __call__(self, result: Result) -> Result:
         if result.get("eval_return", -math.inf) < self.goal or result["env_steps"] > self.within:
             return result
+        from flowrl.policies.weights import load_weights, save_weights
+
         self.tries += 1
+        saved = self.workers.new_policy()
         save_weights(self.workers.policy, self.path)
-        saved = load_weights(self.workers, self.path)
+        load_weights(saved, self.path)
         score = _play(self.workers, saved, self.episodes, self.seed, f"fresh-{self.tries}")
         return {**result, "confirmed_return": score.return_mean}
 
@@ -148,27 +152,3 @@ class StopWhen:
         self.last = {name: result[name] for name in self.bounds if result.get(name) is not None}
         self.elapsed = None if self.seconds is None else self.context.watch.seconds
         return result
-
-
-def save_weights(policy: Any, path: Path) -> None:
-    """Write a policy's acting weights to a file, whole or not at all."""
-    import torch
-
-    part = path.with_name(path.name + ".part")
-    torch.save(policy.weights(), part)
-    os.replace(part, path)
-
-
-def load_weights(workers: WorkerSet, path: Path) -> Any:
-    """A new policy like the workers', with the weights of a file. Nothing in the file can run code.
-
-    Raises:
-        PlanError: there is no such file.
-    """
-    import torch
-
-    if not path.exists():
-        raise PlanError(f"no saved policy at {path}; Evaluate(save=...) writes it")
-    policy = workers.new_policy()
-    policy.load_weights(torch.load(path, weights_only=True))
-    return policy

@@ -82,6 +82,16 @@ class EchoEnv(ClockEnv):
         return super().step(action)
 
 
+class ReusedClockEnv(ClockEnv):
+    """Hands out one array all its life, as many simulators do."""
+
+    def _obs(self) -> Any:
+        fresh = super()._obs()
+        self.array = getattr(self, "array", fresh)
+        self.array[:] = fresh
+        return self.array
+
+
 class DictClockEnv(ClockEnv):
     """Observes a dictionary with another one inside; each leaf is a clock of its own, in a space of another kind."""
 

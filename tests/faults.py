@@ -373,14 +373,14 @@ FAULTS += [
     ),
     Fault(
         "D3",
-        "flowrl/run_dir.py",
+        "flowrl/runs/directory.py",
         ".splitlines(keepends=True)[:count]",
         ".splitlines(keepends=True)",
         RESUME + "test_a_run_that_was_killed_goes_on_in_place",
     ),
     Fault(
         "D3",
-        "flowrl/session.py",
+        "flowrl/runs/session.py",
         "self._policy.read_bytes() if self._policy.exists() else None",
         "None",
         RESUME + "test_the_best_policy_is_the_best_until_the_checkpoint",
@@ -394,7 +394,7 @@ FAULTS += [
     ),
     Fault(
         "S3",
-        "flowrl/session.py",
+        "flowrl/runs/session.py",
         "self._checkpoints.save({**run.state_dict(), ",
         "self._checkpoints.save({**run.state_dict(), **{'n': run.context.count('saved') or 1}, ",
         RESUME + "test_checkpoints_are_where_evaluations_are_and_change_nothing",

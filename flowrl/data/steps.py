@@ -1,8 +1,10 @@
-"""Steps in batches: telling fragments from rows, counting them, joining them."""
+"""Steps in batches: telling fragments from rows, making rows of them, counting and joining them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import numpy as np
 
 from flowrl.data import columns as cols
 from flowrl.data.batch import Batch
@@ -20,11 +22,20 @@ def is_fragment(batch: Batch) -> bool:
 def real_steps(batch: Batch) -> int:
     """How many steps a batch holds; padding (`mask` 0, N6) does not count.
 
-    >>> import numpy as np
     >>> real_steps(Batch(reward=np.ones((3, 2)), mask=[[1, 1], [1, 0], [1, 0]]))
     4
     """
     return int((batch["mask"] != 0).sum()) if "mask" in batch else batch.rows
+
+
+def real_rows(batch: Batch) -> Batch:
+    """The steps of a batch as rows `[B, ...]`, those of fragments time-major, without padded ones (`mask` 0, N6).
+
+    >>> real_rows(Batch(reward=np.ones((2, 2)), t=[[0, 0], [1, 1]], mask=[[1, 1], [1, 0]])).t
+    array([0, 0, 1])
+    """
+    rows = batch.flat() if is_fragment(batch) else batch
+    return rows[np.flatnonzero(rows["mask"])] if "mask" in rows and not np.all(rows["mask"]) else rows
 
 
 def check_joinable(first: Batch, batch: Batch, what: str) -> None:
@@ -45,7 +56,6 @@ def check_joinable(first: Batch, batch: Batch, what: str) -> None:
 def joined(batches: Sequence[Batch]) -> Batch:
     """Fragments side by side along N, so that each stays its own columns (G1); rows along B. One is itself.
 
-    >>> import numpy as np
     >>> joined([Batch(reward=np.ones((3, 2))), Batch(reward=np.ones((3, 1)))]).shape
     (3, 3)
     """

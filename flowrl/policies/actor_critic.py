@@ -8,19 +8,16 @@ from typing import Any
 
 import attrs
 import gymnasium
-import numpy as np
 import torch
 
 from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages
-from flowrl.data.steps import is_fragment
+from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
 from flowrl.policies.distributions import distribution
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Learning, Policy
-from flowrl.policies.wrappers import Schedule, value_at
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from flowrl.policies.wrappers import Array, Schedule, value_at
 
 
 class ActorCriticPolicy(Policy):
@@ -157,10 +154,7 @@ class ActorCriticLearning(Learning):
                 what = f"the column {missing[0]!r}" if missing else "fragments [T, N, ...]"
                 raise SchemaError(f"advantages need {what}: put GAE(...) before what made {batch!r}")
             batch = with_advantages(batch, self.policy.gamma, self.policy.lam)
-        rows = batch.flat() if is_fragment(batch) else batch
-        if "mask" in rows and not rows["mask"].all():
-            rows = rows[np.flatnonzero(rows["mask"])]
-        return rows
+        return real_rows(batch)
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
         """explained_variance: 1 − Var(target − value) / Var(target), of the values that acted; 1 is perfect."""

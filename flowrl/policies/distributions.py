@@ -16,9 +16,8 @@ from gymnasium import spaces
 from torch import nn
 
 from flowrl.errors import ConfigError
-from flowrl.policies.wrappers import argmax_sample, multinomial_sample
+from flowrl.policies.wrappers import Array, argmax_sample, multinomial_sample
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.data.steps import real_rows
 from flowrl.policies.networks import QNetwork, actions_of, encoder
 from flowrl.policies.policy import Learning, Policy, ValueActing
 from flowrl.policies.wrappers import Schedule, argmax_sample, eps_greedy_sample, linear_schedule, value_at
@@ -123,11 +124,11 @@ class DQNLearning(Learning):
     def prepare(self, batch: Batch) -> Batch:
         """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6).
 
-        Fragments `[T, N, ...]` become rows.
+        Fragments `[T, N, ...]` become rows; padded steps (`mask` 0) are left out (N6).
         """
         if "discount" not in batch:
             batch = batch.replace(discount=self.policy.gamma * (1.0 - batch.terminated.astype("float32")))
-        return batch.flat() if batch.reward.ndim == 2 else batch
+        return real_rows(batch)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""

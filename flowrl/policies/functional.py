@@ -13,12 +13,12 @@ from gymnasium.vector.utils import create_empty_array
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.data.steps import real_rows
 from flowrl.errors import PlanError
 from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Learning, Policy
-from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
+from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample, multinomial_sample
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Space: TypeAlias = gymnasium.Space[Any]
 #: (space of observations, space of actions) -> the network.
 ModelFactory: TypeAlias = Callable[[Space, Space], nn.Module]
@@ -186,8 +186,7 @@ class FunctionalLearning(Learning):
         prepared = self.policy.prepare(batch)
         if not isinstance(prepared, Batch):
             raise PlanError(f"prepare returned a {type(prepared).__name__}, expected a Batch")
-        rows = prepared.flat() if prepared.reward.ndim == 2 else prepared
-        return rows[np.flatnonzero(rows["mask"])] if "mask" in rows and not rows["mask"].all() else rows
+        return real_rows(prepared)
 
     def tensors(self, batch: Batch) -> Batch:
         """All columns as tensors on the policy's device; floats and observations in float32."""
@@ -217,8 +216,7 @@ def _single(column: torch.Tensor) -> torch.Tensor:
 
 def _observed(policy: Policy, obs: Any) -> Any:
     """Observations for the model: float32 tensors, a nested batch of them where observations are dictionaries."""
-    tensors = obs.to_torch(policy.device) if isinstance(obs, Batch) else torch.from_numpy(obs).to(policy.device)
-    return _floats(tensors)
+    return _floats(policy.tensor(obs))
 
 
 def _floats(obs: Any) -> Any:

@@ -9,16 +9,13 @@ from typing import Any, ClassVar, Protocol
 
 import attrs
 import gymnasium
-import numpy as np
 import torch
 from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.streams import TorchStream
-from flowrl.policies.wrappers import Schedule
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from flowrl.policies.wrappers import Array, Schedule
 
 
 class ActMode(Protocol):

@@ -48,11 +48,6 @@ def evaluate(
     return played
 
 
-def mean_return(episodes: Sequence[Episode]) -> float:
-    """The mean of the episodes' raw returns (S1)."""
-    return float(np.mean([episode.return_ for episode in episodes]))
-
-
 @attrs.frozen
 class Scores:
     """What some episodes say of the policy that played them.

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from tests.cli.resume_parts import DEADLINE, SMALL, STEPS, checkpoints, flowrl
+from tests.cli.parts import DEADLINE, flowrl
+from tests.cli.resume_parts import SMALL, STEPS, checkpoints
 
 
 @pytest.fixture(scope="session")

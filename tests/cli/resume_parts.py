@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import json
-
-from click.testing import CliRunner
-
 from flowrl.checkpoint import Checkpoints
-from flowrl.cli import cli
-from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.testing import same
+from tests.cli import parts
+from tests.plans.small import without_clock
 
-DEADLINE = 120
 SMALL = (
-    *("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay_ratio=4", "--set", "batch_size=16"),
+    *parts.SMALL,
     *("--set", "report_every=100", "--set", "eval_every=200", "--set", "eval_episodes=2", "--set", "torch_threads=1"),
 )
 STEPS = 1200
-
-
-def flowrl(*arguments):
-    return CliRunner(catch_exceptions=False).invoke(cli, [str(a) for a in arguments])
 
 
 def checkpoints(run):
     return Checkpoints(run / "checkpoints")
 
 
-def metrics(run):
-    results = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in result.items() if key not in CLOCK_KEYS} for result in results]
-
-
 def assert_same_run(run, whole):
     """Results, policies and the whole state at the end, but for the clock."""
-    assert metrics(run) == metrics(whole)
+    assert parts.metrics(run) == parts.metrics(whole)
     for name in ("policy.pt", "policy_last.pt"):
         assert (run / name).read_bytes() == (whole / name).read_bytes(), name
     ours, theirs = (checkpoints(path).load(trusted=True) for path in (run, whole))
     for state in (ours, theirs):
         state["session"].pop("seconds")
-        state["session"]["last"] = {k: v for k, v in state["session"]["last"].items() if k not in CLOCK_KEYS}
+        state["session"]["last"] = without_clock(state["session"]["last"])
     for part in theirs:
         assert same(ours[part], theirs[part]), part
 

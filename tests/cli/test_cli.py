@@ -3,75 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 
 import pytest
-from click.testing import CliRunner
 
-from flowrl.cli import cli
-from flowrl.session import Interrupts
-
-DEADLINE = 60
-
-TINY = '''"""A plan without learning: a policy that always goes left, and numbers for results."""
-from __future__ import annotations
-
-import attrs
-import numpy as np
-
-import flowrl
-from flowrl.config import Configuration
-
-
-@attrs.define(kw_only=True)
-class Config(Configuration):
-    n: int = 4
-    rate: float = 1.0
-    hidden: tuple[int, ...] = (1, 2)
-
-
-class Left:
-    draws = 1
-
-    @property
-    def collect_mode(self):
-        return self
-
-    eval_mode = collect_mode
-
-    def act(self, obs, noise, env_steps):
-        return {"action": np.zeros(len(obs), dtype=np.int64)}
-
-    def weights(self):
-        return {}
-
-    def load_weights(self, weights):
-        pass
-
-
-def policy(config, observation_space, action_space):
-    return Left()
-
-
-def results(config):
-    return [{"env_steps": 10 * i, "episode_return": float("nan")} for i in range(1, config.n + 1)]
-
-
-def execution_plan(workers, config):
-    return flowrl.from_items(results(config)).for_each(keep)
-
-
-def keep(item):
-    return item
-'''
+from flowrl.signals import Interrupts
+from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 
 #: Never ends, so that something has to stop it.
 ENDLESS = (
-    TINY.replace("from_items(results(config))", "from_items(count)")
+    TINY.replace("from_items(list(results(config)))", "from_items(count)")
     + """
 
 def count():
@@ -80,11 +24,6 @@ def count():
         n += 1
         yield {"env_steps": n}
 """
-)
-
-#: Is stuck in an operator, so that one interrupt is not enough.
-STUCK = TINY.replace("    return item\n", "    print('stuck', flush=True)\n    threading.Event().wait()\n").replace(
-    "import attrs\n", "import threading\n\nimport attrs\n"
 )
 
 
@@ -96,21 +35,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def flowrl(*arguments):
-    return CliRunner(catch_exceptions=False).invoke(cli, [str(a) for a in arguments])
-
-
 def run_of(folder):
     (run,) = (folder / "runs").iterdir()
     return run
-
-
-def summary_of(run):
-    return json.loads((run / "summary.json").read_text())
-
-
-def metrics_of(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 # -- how a run ends
@@ -122,10 +49,13 @@ def test_a_plan_that_ends_without_a_goal_is_done(folder):
     run = run_of(folder)
     assert run.name.startswith("tiny-CartPole-v1-3-")
     lines = done.stdout.splitlines()
-    assert lines[:-1] == [f"{10 * i} steps  return nan" for i in range(1, 5)]
+    assert lines[:-1] == [f"{10 * i} steps  return {30 + i}.0" for i in range(1, 5)]
     assert lines[-1].startswith("done: ")
     assert lines[-1].endswith(f"in runs/{run.name}")
-    assert metrics_of(run) == [{"env_steps": 10 * i, "episode_return": None} for i in range(1, 5)]
+    assert [result["env_steps"] for result in results_of(run)] == [10, 20, 30, 40]
+    assert results_of(run)[1] == {
+        "env_steps": 20, "episode_return": 32.0, "unknown": None, "loss": 0.5, "shape": [2, 2]
+    }  # fmt: skip
     assert {path.name for path in run.iterdir()} == {
         "config.json", "run.json", "plan.txt", "plan.svg", "plan.py", "metrics.jsonl", "summary.json",
         "explain_run.txt", "policy.pt", "policy_last.pt", "checkpoints",
@@ -134,7 +64,7 @@ def test_a_plan_that_ends_without_a_goal_is_done(folder):
     assert "keep" in (run / "plan.txt").read_text()
     summary = summary_of(run)
     assert (summary["outcome"], summary["exit_code"]) == ("done", 0)
-    assert summary["last"] == metrics_of(run)[-1]
+    assert summary["last"] == results_of(run)[-1]
     about = json.loads((run / "run.json").read_text())
     assert about["command"] == ["flowrl", "run", "tiny.py", "--seed", "3"]
 
@@ -146,7 +76,7 @@ def test_a_goal_that_is_reached_and_confirmed_ends_with_0(folder):
     assert done.stdout.startswith("goal reached: best eval return")
     assert done.stdout.count("\n") == 1
     run = run_of(folder)
-    (result,) = metrics_of(run)  # and it ends there
+    (result,) = results_of(run)  # and it ends there
     assert result["confirmed_return"] >= 5
     assert summary_of(run)["outcome"] == "goal"
     assert json.loads((run / "config.json").read_text())["eval_every"] == 5  # 1/20 of the budget
@@ -156,7 +86,7 @@ def test_a_budget_that_ends_before_the_goal_ends_with_3(folder):
     done = flowrl("run", "tiny.py", "--stop-return", 400, "--stop-steps", "2e1", "--set", "eval_episodes=2")
     assert done.exit_code == 3, done.output
     run = run_of(folder)
-    assert [result["env_steps"] for result in metrics_of(run)] == [10, 20]
+    assert [result["env_steps"] for result in results_of(run)] == [10, 20]
     assert summary_of(run)["outcome"] == "budget"
     assert "ended before the goal" in done.stdout
 
@@ -171,14 +101,14 @@ def test_a_budget_without_a_goal_ends_with_0(folder):
     assert summary_of(run_of(folder))["last"]["env_steps"] == 20
     (folder / "endless.py").write_text(ENDLESS)
     assert flowrl("run", "endless.py", "--stop-seconds", 1e-6, "--out", "short").exit_code == 0
-    assert len(metrics_of(folder / "short")) == 1
+    assert len(results_of(folder / "short")) == 1
 
 
 def test_without_a_stop_there_is_no_evaluation_unless_asked_for(folder):
     flowrl("run", "tiny.py", "--out", "a")
-    assert all("eval_return" not in result for result in metrics_of(folder / "a"))
+    assert all("eval_return" not in result for result in results_of(folder / "a"))
     flowrl("run", "tiny.py", "--out", "b", "--set", "eval_every=20", "--set", "eval_episodes=1")
-    assert ["eval_return" in result for result in metrics_of(folder / "b")] == [False, True, False, True]
+    assert ["eval_return" in result for result in results_of(folder / "b")] == [False, True, False, True]
 
 
 def test_a_run_that_fails_ends_with_1_and_says_where(folder):
@@ -193,7 +123,7 @@ def test_a_run_that_fails_ends_with_1_and_says_where(folder):
     assert "keep" in done.stderr
     assert "bad.py" in done.stderr
     run = run_of(folder)
-    assert len(metrics_of(run)) == 1
+    assert len(results_of(run)) == 1
     assert summary_of(run)["outcome"] == "failed"
     assert summary_of(run)["error"].startswith("ZeroDivisionError: division by zero\n")
     assert done.stdout.splitlines()[-1].startswith("failed: ")
@@ -240,7 +170,6 @@ def test_a_run_can_be_run_again_from_its_directory(folder):
 # -- dqn, and taps
 
 
-SMALL = ("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay_ratio=4", "--set", "batch_size=16")
 SHORT = (*SMALL, "--stop-steps", 400, "--set", "report_every=100", "--set", "eval_episodes=2", "--quiet")
 
 
@@ -252,14 +181,10 @@ def test_dqn_runs_and_a_tap_changes_nothing(folder):
     taps = tapped.stdout.splitlines()
     assert any(line.startswith("NStep: Batch(") and "float32" in line for line in taps)
     assert any(line.startswith("train.TrainOneStep: dict(") for line in taps)
-    plain, with_taps = ([without_clock(r) for r in metrics_of(folder / name)] for name in "ab")
+    plain, with_taps = (metrics(folder / name) for name in "ab")
     assert plain == with_taps
     assert {"env_steps", "updates", "episode_return", "ratio"} <= set(plain[-1])
     assert "flowrl run --tap" in (folder / "b" / "plan.txt").read_text()
-
-
-def without_clock(result):
-    return {key: value for key, value in result.items() if key not in ("seconds", "steps_per_second")}
 
 
 # -- the other commands
@@ -320,7 +245,7 @@ BAD = {
     "syntax": (("run", "syntax.py"), "SyntaxError"),
     "import": (("run", "import.py"), "line 1: ModuleNotFoundError: No module named 'nowhere'"),
     "continuous actions": (("run", "dqn", "--env", "Pendulum-v1"), "discrete"),
-    "refused by an operator": (("run", "refuses.py"), "refuses.py: line 47: n is 0"),
+    "refused by an operator": (("run", "refuses.py"), "refuses.py: line 49: n is 0"),
     "tap": (
         ("run", "dqn", "--tap", "TrainOneStp"),
         "no operator is named 'TrainOneStp'; did you mean 'train.TrainOneStep'",
@@ -342,7 +267,7 @@ def test_bad_input(case, folder):
     refuses = TINY.replace("import flowrl\n", "import flowrl\nfrom flowrl.operators import NStep\n")
     (folder / "refuses.py").write_text(refuses.replace(".for_each(keep)", ".for_each(NStep(0, 0.9))"))
     (folder / "workers.py").write_text(
-        TINY.replace("from_items(results(config))", "from_workers(workers, results(config))")
+        TINY.replace("from_items(list(results(config)))", "from_workers(workers, list(results(config)))")
     )
     before = sorted(folder.rglob("*"))
     arguments, message = BAD[case]
@@ -355,30 +280,6 @@ def test_bad_input(case, folder):
 
 
 # -- interrupts
-
-
-@pytest.fixture
-def child(folder):
-    """Starts the command in a process of its own, with the signal handling of a terminal's foreground job."""
-    started = []
-
-    def start(*arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "flowrl", *arguments],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate(timeout=DEADLINE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -395,7 +296,7 @@ def test_one_interrupt_ends_the_run_with_everything_saved(number, folder, child)
     assert out.splitlines()[-1].startswith("interrupted: ")
     summary = summary_of(folder / "run")
     assert summary["outcome"] == "interrupted"
-    assert summary["last"]["env_steps"] == len(metrics_of(folder / "run"))
+    assert summary["last"]["env_steps"] == len(results_of(folder / "run"))
     assert (folder / "run" / "policy_last.pt").exists()
     assert not list((folder / "run").glob(".*"))
 
@@ -403,7 +304,7 @@ def test_one_interrupt_ends_the_run_with_everything_saved(number, folder, child)
 def test_a_second_interrupt_ends_what_is_stuck(folder, child):
     (folder / "stuck.py").write_text(STUCK)
     process = child("run", "stuck.py", "--out", "run")
-    assert process.stdout.readline() == "stuck\n"
+    assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
     assert "once more to stop at once" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
@@ -464,4 +365,4 @@ def test_a_reader_who_leaves_does_not_end_the_run(folder):
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert len(metrics_of(folder / "r")) == 2000
+    assert len(results_of(folder / "r")) == 2000

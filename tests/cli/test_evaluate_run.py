@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from flowrl.evaluate_run import evaluate_run
 from flowrl.plan_file import load_plan_file
 from flowrl.rollout import evaluate, scores
+from flowrl.runs.evaluation import evaluate_run
 from flowrl.seeds import SeedTree
-from tests.tiny_plan import TINY, flowrl
+from tests.cli.parts import TINY, flowrl
 
 #: An environment that knows who has won: with probability 1/2, whatever is done.
 COIN = """

@@ -10,10 +10,10 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from flowrl.curves import RunRecord, curves, find_runs
 from flowrl.errors import ConfigError
+from flowrl.runs.curves import RunRecord, curves, find_runs
 from flowrl.statistics import interquartile_mean, interval
-from tests.tiny_plan import TINY, flowrl
+from tests.cli.parts import TINY, flowrl
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def write_run(folder: Path, results: list[dict], plan: str = "tiny", **config: object) -> Path:
     """A run directory, as much of it as a plot needs."""
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"plan": plan}))
+    (folder / "run.json").write_text(json.dumps({"plan": plan, "path": f"{plan}.py"}))
     (folder / "config.json").write_text(json.dumps({"env": "CartPole-v1", "seed": 0, "rate": 1.0, **config}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
     return folder

@@ -10,7 +10,8 @@ import signal
 import numpy as np
 import pytest
 
-from tests.cli.resume_parts import DEADLINE, SMALL, STEPS, assert_same_run, checkpoints, flowrl, metrics
+from tests.cli.parts import DEADLINE, flowrl, metrics
+from tests.cli.resume_parts import SMALL, STEPS, assert_same_run, checkpoints
 
 # -- exactly
 

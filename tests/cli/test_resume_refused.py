@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from tests.cli.resume_parts import DEADLINE, PLAN, RUN_OWN, assert_same_run, checkpoints, flowrl, metrics
+from tests.cli.parts import DEADLINE, flowrl, metrics
+from tests.cli.resume_parts import PLAN, RUN_OWN, assert_same_run, checkpoints
 
 # -- damage, and what does not belong
 

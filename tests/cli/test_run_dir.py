@@ -15,7 +15,7 @@ import torch
 from flowrl.config import Configuration, build_config, load_config_file
 from flowrl.errors import ConfigError
 from flowrl.plan_file import PlanFile
-from flowrl.run_dir import RunDirectory, git_state, plain, write
+from flowrl.runs.directory import RunDirectory, git_state
 
 
 @attrs.define(kw_only=True)
@@ -43,10 +43,10 @@ def test_names_are_unique(plan_file, monkeypatch):
         def now():
             return moment
 
-    from flowrl import run_dir
+    from flowrl.runs import directory as directory_module
 
-    moment = run_dir.datetime(2026, 1, 2, 3, 4, 5)
-    monkeypatch.setattr(run_dir, "datetime", Frozen)
+    moment = directory_module.datetime(2026, 1, 2, 3, 4, 5)
+    monkeypatch.setattr(directory_module, "datetime", Frozen)
     names = []
     for _ in range(3):
         directory = RunDirectory.choose(plan_file, Config())
@@ -103,25 +103,6 @@ def test_a_directory_that_cannot_be_made_is_bad_input(plan_file, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="cannot write the run directory"):
         directory.create("", [])
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
-    write(tmp_path / "a", "old")
-    with pytest.raises(UnicodeEncodeError):
-        write(tmp_path / "a", "new \ud800")
-    assert (tmp_path / "a").read_text() == "old"
-
-
-def test_values_become_json():
-    values = {
-        "none": None, "yes": True, "one": 1, "half": np.float64(0.5), "nan": np.float32("nan"),
-        "minus": float("-inf"), "array": np.arange(2), "tensor": torch.tensor(1.5), "pair": (1, [2.0]), 3: object,
-    }  # fmt: skip
-    assert plain(values) == {
-        "none": None, "yes": True, "one": 1, "half": 0.5, "nan": None,
-        "minus": None, "array": [0, 1], "tensor": 1.5, "pair": [1, [2.0]], "3": str(object),
-    }  # fmt: skip
-    json.dumps(plain(values), allow_nan=False)
 
 
 def test_the_working_tree_is_named_with_its_changes(tmp_path):

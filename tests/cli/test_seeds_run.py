@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,44 +11,27 @@ from typing import Any
 
 import pytest
 
-from flowrl.seeds_run import summarise
+from flowrl.runs.seeds_run import summarise
 from flowrl.statistics import interquartile_mean, interval
-from tests.tiny_plan import TINY, flowrl, results_of
+from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 
-DEADLINE = 120
 ROOT = Path(__file__).parents[2]
 
 #: Fails for seed 1.
 FAILS = TINY.replace("    for i in range", "    assert config.seed != 1, 'an unlucky seed'\n    for i in range")
-
-#: Waits in an operator until it is told to end.
-WAITS = TINY.replace(
-    "    return item\n", "    print('waiting', flush=True)\n    threading.Event().wait()\n"
-).replace("import attrs\n", "import threading\n\nimport attrs\n")  # fmt: skip
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name, text in [("tiny", TINY), ("fails", FAILS), ("waits", WAITS)]:
+    for name, text in [("tiny", TINY), ("fails", FAILS), ("waits", STUCK)]:
         (tmp_path / f"{name}.py").write_text(text)
     return tmp_path
 
 
 def command(*arguments: Any) -> list[str]:
     return [sys.executable, "-m", "flowrl", *(str(argument) for argument in arguments)]
-
-
-def summary_of(out: Path) -> dict[str, Any]:
-    return json.loads((out / "summary.json").read_text())
-
-
-def without_clock(run: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in r.items() if k not in ("seconds", "steps_per_second")} for r in results_of(run)]
-
-
-SMALL = ("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay_ratio=4", "--set", "batch_size=16")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +50,7 @@ def test_each_seed_is_the_run_that_it_would_be_alone(
     assert capfd.readouterr().out.count("done: ") == 2, "a line when each has ended"
     assert {path.name for path in (folder / "out").iterdir()} == {"seed-3", "seed-4", "summary.json"}
     assert flowrl("run", *plan, "--seed", 4, "--out", "alone", "--quiet").exit_code == 0
-    assert without_clock(folder / "out" / "seed-4") == without_clock(folder / "alone")
+    assert metrics(folder / "out" / "seed-4") == metrics(folder / "alone")
     assert (folder / "out" / "seed-3" / "metrics.csv").exists()
 
     finals = [results_of(folder / "out" / f"seed-{seed}")[-1] for seed in (3, 4)]

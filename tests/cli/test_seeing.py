@@ -14,10 +14,9 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from click.testing import CliRunner
 
-from flowrl.cli import cli
 from flowrl.plan_file import builtin_plans
+from tests.cli.parts import flowrl
 
 DEADLINE = 60.0
 SMALL = (
@@ -45,10 +44,6 @@ def execution_plan(workers, config):
     train = Replay(buffer).for_each(TrainOneStep(workers))
     return StandardMetricsReporting(Concurrently({"store": store, "train": train}), workers, config)
 '''
-
-
-def flowrl(*arguments):
-    return CliRunner(catch_exceptions=False).invoke(cli, [str(a) for a in arguments])
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 def test_its_commands_and_settings_exist() -> None:
     from flowrl.cli import cli
     from flowrl.config import Configuration
-    from flowrl.resume import FREE, ROUNDING
+    from flowrl.runs.resume import FREE, ROUNDING
 
     known = {name for option in cli.commands["run"].params for name in option.opts}
     text = PAGE.read_text()

@@ -12,7 +12,7 @@ from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics, TransformObs
 
 from flowrl.envs import EnvManager, Episode
 from flowrl.errors import ConfigError, SchemaError
-from tests.clock_envs import TERMINATED, ClockEnv, clock_envs
+from tests.clock_envs import TERMINATED, ClockEnv, ReusedClockEnv, clock_envs
 
 
 def clocks(*lengths: int, noisy: bool = False) -> EnvManager:
@@ -54,19 +54,9 @@ def test_seed_reaches_the_coming_episodes_and_not_the_running_one() -> None:
     assert ours[1:] == theirs[1:]
 
 
-class Reused(ClockEnv):
-    """Hands out one array all its life, as many simulators do."""
-
-    def _obs(self) -> Any:
-        fresh = super()._obs()
-        self.array = getattr(self, "array", fresh)
-        self.array[:] = fresh
-        return self.array
-
-
 def test_the_last_observation_survives_an_environment_that_reuses_its_array() -> None:
     """T2: the reset writes over the array that the step returned."""
-    with EnvManager([Reused(0, [(2, TERMINATED)])]) as manager:
+    with EnvManager([ReusedClockEnv(0, [(2, TERMINATED)])]) as manager:
         manager.launch(0)
         manager.step([0])
         result = manager.step([0])

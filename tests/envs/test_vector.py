@@ -12,7 +12,7 @@ from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
 
 from flowrl.envs import VectorEnvManager
 from flowrl.errors import CheckpointError, ConfigError, SchemaError
-from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, clock_vector, collect
+from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, ReusedClockEnv, clock_vector, collect
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 TABLE = [[(2, TERMINATED), (3, TRUNCATED)], [(3, BOTH), (1, TERMINATED)]]
@@ -240,18 +240,10 @@ def test_vector_environments_that_reuse_their_arrays(mode: AutoresetMode) -> Non
         assert collect(frugal, 8) == collect(plain, 8)
 
 
-class Reused(ClockEnv):
-    def _obs(self) -> Any:
-        fresh = super()._obs()
-        self.array = getattr(self, "array", fresh)
-        self.array[:] = fresh
-        return self.array
-
-
 @every_mode
 def test_a_last_observation_that_was_overwritten_is_not_passed_off_as_true(mode: AutoresetMode) -> None:
     """T2: SyncVectorEnv keeps a reference to the last observation while it resets the environment."""
-    with VectorEnvManager(clock_vector(TABLE, mode, kind=Reused)) as manager:
+    with VectorEnvManager(clock_vector(TABLE, mode, kind=ReusedClockEnv)) as manager:
         manager.launch(0)
         if mode is SAME_STEP:
             with pytest.raises(SchemaError, match="environment 0 reuses the memory of its observation,"):

@@ -74,7 +74,7 @@ def gradients() -> list[Any]:
 def confirmed(path: Path) -> Any:
     of = workers()
     of.policy.version = 1
-    from flowrl.operators.evaluate import save_weights
+    from flowrl.policies.weights import save_weights
 
     save_weights(of.policy, path / "policy.pt")
     return ops.Confirm(of, goal=2.0, path=path / "policy.pt", episodes=2)

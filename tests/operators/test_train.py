@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import attrs
@@ -212,7 +212,7 @@ def test_epochs_over_minibatches_see_every_row_once(batch: Batch) -> None:
     train(batch)
     assert train.context.counters == {"trained": 24, "updates": 6}
     assert [len(part) for part in seen] == [5, 5, 2, 5, 5, 2]
-    epochs = [sum(seen[:3], []), sum(seen[3:], [])]
+    epochs = [list(chain(*seen[:3])), list(chain(*seen[3:]))]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(batch.reward.tolist())
     assert epochs[0] != epochs[1] != batch.reward.tolist()
 

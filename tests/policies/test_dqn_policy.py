@@ -111,6 +111,14 @@ def test_fragments_become_rows() -> None:
     assert learn.prepare(fragment) == learn.prepare(batch)
 
 
+def test_padded_steps_are_not_learned_from() -> None:
+    """N6"""
+    policy, rows = make(), transitions(6)
+    fragment = rows.map(lambda column: column.reshape(3, 2, *column.shape[1:]))
+    fragment["mask"] = np.array([[True, True], [True, False], [True, False]])
+    assert policy.learn_mode.prepare(fragment).obs.tolist() == rows.obs[[0, 1, 2, 4]].tolist()
+
+
 def test_truncated_rows_bootstrap_and_terminated_ones_do_not() -> None:
     """T4, T6: the discount looks at `terminated` only."""
     batch = transitions(32).replace(terminated=np.array([True, False] * 16), truncated=np.ones(32, bool))

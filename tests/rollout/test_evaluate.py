@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowrl.errors import ConfigError, FlowError
-from flowrl.rollout import WorkerSet, evaluate, mean_return, scores
+from flowrl.rollout import WorkerSet, evaluate, scores
 from tests.clock_envs import TERMINATED, TRUNCATED, Table, clock_envs
 from tests.scripted import ScriptedPolicy
 
@@ -30,7 +30,7 @@ def test_the_same_seed_meets_the_same_starts() -> None:
     policy = ScriptedPolicy(lambda obs, noise, env_steps: (obs[:, 2] > 0).astype(np.int64))
     first, again, other = (evaluate(policy, "CartPole-v1", episodes=6, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
-    assert mean_return(first) == np.mean([episode.length for episode in first])
+    assert scores(first).return_mean == np.mean([episode.length for episode in first])
 
 
 def test_an_episode_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_the_three_kinds_of_score() -> None:
     )
     returns = [episode.return_ for episode in played]
     found = scores(played)
-    assert (found.episodes, found.return_mean) == (6, mean_return(played))
+    assert (found.episodes, found.return_mean) == (6, np.mean(returns))
     assert (found.return_std, found.return_min, found.return_max) == (np.std(returns), min(returns), max(returns))
     assert (found.length_mean, found.length_std) == (5.5, 4.5)
     assert found.reward_per_step == sum(returns) / 33, (

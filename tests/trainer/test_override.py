@@ -15,17 +15,9 @@ from flowrl.errors import ConfigError, PlanError
 from flowrl.plans import DQN
 from flowrl.policies import DQNPolicy
 from flowrl.testing import same
+from tests.plans import small as small_plans
 
-SMALL = {
-    "hidden": (16,),
-    "envs_per_worker": 2,
-    "fragment_steps": 3,
-    "batch_size": 8,
-    "learning_starts": 50,
-    "replay_ratio": 2.0,
-    "report_every": 20,
-    "device": "cpu",
-}
+SMALL = small_plans.SMALL["dqn"]
 
 
 @operator

@@ -11,25 +11,12 @@ from typing import Any
 import pytest
 
 from flowrl.errors import CheckpointError
-from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.plans import DQN
 from flowrl.testing import same
+from tests.plans import small as small_plans
+from tests.plans.small import without_clock
 
-SMALL: dict[str, Any] = {
-    "hidden": (16,),
-    "envs_per_worker": 2,
-    "fragment_steps": 3,
-    "batch_size": 8,
-    "learning_starts": 50,
-    "buffer_size": 100,
-    "replay_ratio": 2.0,
-    "report_every": 20,
-    "device": "cpu",
-}
-
-
-def without_clock(result: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in result.items() if key not in CLOCK_KEYS}
+SMALL = small_plans.SMALL["dqn"]
 
 
 def small(**settings: Any) -> DQN:

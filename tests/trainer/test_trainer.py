@@ -16,29 +16,16 @@ from flowrl import Plan, Trainer, from_items
 from flowrl.config import build_config
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import Evaluate
-from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.plans import DQN
 from flowrl.testing import same
+from tests.plans import small as small_plans
+from tests.plans.small import without_clock
 
-SMALL = {
-    "hidden": (16,),
-    "envs_per_worker": 2,
-    "fragment_steps": 3,
-    "batch_size": 8,
-    "learning_starts": 50,
-    "replay_ratio": 2.0,
-    "report_every": 20,
-    "eval_episodes": 4,
-    "device": "cpu",
-}
+SMALL = {**small_plans.SMALL["dqn"], "eval_episodes": 4}
 
 
 def small(env: Any = "CartPole-v1", **settings: Any) -> DQN:
     return DQN(env, SMALL, **settings)
-
-
-def without_clock(result: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in result.items() if key not in CLOCK_KEYS}
 
 
 def results(trainer: Trainer, count: int) -> list[dict[str, Any]]:
@@ -291,7 +278,7 @@ def test_items_that_are_no_results_are_refused() -> None:
         def execution_plan(workers: Any, config: Any) -> Plan:
             return from_items([1, 2])
 
-    with Wrong() as trainer, pytest.raises(PlanError, match="must be result dicts, got a int from Items"):
+    with Wrong() as trainer, pytest.raises(PlanError, match="must be result dicts, got int from Items"):
         trainer.train()
 
 

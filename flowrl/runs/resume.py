@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import attrs
 from flowrl.config import Configuration, load_config_file
 from flowrl.errors import ConfigError
 from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
-from flowrl.progress import Budget
-from flowrl.run_dir import versions
+from flowrl.runs.directory import read_about, versions
+from flowrl.runs.progress import Budget
 
 log = logging.getLogger("flowrl")
 
@@ -46,12 +45,7 @@ class EarlierRun:
             raise ConfigError(f"{name} is no run directory: it has no run.json; --resume takes what a run printed last")
         if checkpoint is not None and not checkpoint.is_dir():
             raise ConfigError(f"there is no checkpoint {checkpoint}")
-        try:
-            about = json.loads((run / "run.json").read_text(encoding="utf-8"))
-            about["plan"], about["path"]
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise ConfigError(f"{run / 'run.json'} cannot be read: {error!r}") from error
-        return cls(run, checkpoint, about, load_config_file(run / "config.json"))
+        return cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
 
     def plan_file(self, given: str | None) -> PlanFile:
         """The plan that was given, else that of the run.

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowrl.curves import Curve, RunRecord, curves, find_runs
 from flowrl.errors import ConfigError
+from flowrl.runs.curves import Curve, RunRecord, curves, find_runs
+from flowrl.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,7 +92,7 @@ def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
         return
     if curve.low is not None and curve.high is not None:
         axes.fill_between(curve.grid, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0, gid=f"{name}-band")
-        label += ", 95 % interval"
+        label += f", {100 * CONFIDENCE:g} % interval"
     axes.plot(curve.grid, curve.middle, color=colour, linewidth=2.2, label=label, gid=f"{name}-middle")
 
 

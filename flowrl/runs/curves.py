@@ -12,6 +12,7 @@ import numpy as np
 
 from flowrl.config import load_config_file
 from flowrl.errors import ConfigError, did_you_mean
+from flowrl.runs.directory import read_about
 from flowrl.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 
 #: Points of the grid on which the runs of a group are compared.
@@ -34,7 +35,7 @@ class RunRecord:
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         """Raises ConfigError for a directory whose files are missing or malformed."""
-        return cls(path, _plan(path), load_config_file(path / "config.json"), read_results(path))
+        return cls(path, read_about(path)["plan"], load_config_file(path / "config.json"), read_results(path))
 
     def numbers(self, *keys: str) -> Numbers:
         """The values of some keys, `[keys, results]`, of the results that have a number for each of them."""
@@ -159,17 +160,6 @@ def _group(run: RunRecord) -> str:
 
 def _is_run(path: Path) -> bool:
     return (path / "metrics.jsonl").exists() or (path / "config.json").exists()
-
-
-def _plan(path: Path) -> str:
-    file = path / "run.json"
-    try:
-        plan = json.loads(file.read_text(encoding="utf-8"))["plan"]
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} is malformed: {error}") from error
-    return str(plan)
 
 
 def _number(value: Any) -> bool:

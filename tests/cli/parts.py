@@ -1,4 +1,4 @@
-"""A plan file without learning, whose results a test can predict, and the command in this process."""
+"""What tests of the command share: plans that a test can predict, the command in this process, what a run wrote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-#: Result i of n: `loss` is there from the second one on, `skill` is the seed's own.
+from tests.plans.small import without_clock
+
+DEADLINE = 120
+
+#: Result i of n: `loss` is there from the second one on; the return tells the seed.
 TINY = '''"""Numbers for results, and a policy that always goes left."""
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from flowrl.config import Configuration
 class Config(Configuration):
     n: int = 4
     rate: float = 1.0
+    hidden: tuple[int, ...] = (1, 2)
 
 
 class Left:
@@ -51,7 +56,7 @@ def policy(config, observation_space, action_space):
 def results(config):
     for i in range(1, config.n + 1):
         late = {"loss": 1 / i, "shape": [i, 2]} if i > 1 else {}
-        yield {"env_steps": 10 * i, "episode_return": 10.0 * config.seed + i, "unknown": None, **late}
+        yield {"env_steps": 10 * i, "episode_return": 10.0 * config.seed + i, "unknown": float("nan"), **late}
 
 
 def execution_plan(workers, config):
@@ -61,6 +66,15 @@ def execution_plan(workers, config):
 def keep(item):
     return item
 '''
+
+
+#: Waits in an operator for ever.
+STUCK = TINY.replace(
+    "    return item\n", "    print('waiting', flush=True)\n    threading.Event().wait()\n"
+).replace("import attrs\n", "import threading\n\nimport attrs\n")  # fmt: skip
+
+#: DQN as it learns in a moment.
+SMALL = ("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay_ratio=4", "--set", "batch_size=16")
 
 
 def flowrl(*arguments: Any) -> Result:
@@ -73,3 +87,14 @@ def flowrl(*arguments: Any) -> Result:
 def results_of(run: Path) -> list[dict[str, Any]]:
     """What a run wrote to metrics.jsonl."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The same, but for what follows the clock."""
+    return [without_clock(result) for result in results_of(run)]
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    """How a run, or several of --seeds, ended."""
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return found

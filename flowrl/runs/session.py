@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
-import signal
-import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, SupportsInt
 
 import attrs
 
 from flowrl.checkpoint import Checkpoints
 from flowrl.debugger import is_breakpoint
-from flowrl.errors import CheckpointError, PlanError
-from flowrl.operator import describe, state_fields
+from flowrl.errors import CheckpointError
+from flowrl.files import plain, write
+from flowrl.operator import state_fields
 from flowrl.paths import graph
 from flowrl.plan import Plan
-from flowrl.progress import Budget, progress, say, summary
-from flowrl.resume import EarlierRun
-from flowrl.run_dir import RunDirectory, plain, write_bytes
+from flowrl.runs.directory import RunDirectory
+from flowrl.runs.progress import Budget, progress, say, summary
+from flowrl.runs.resume import EarlierRun
 from flowrl.scheduler import Run
+from flowrl.signals import Interrupts
+from flowrl.trainer import as_result
 
 log = logging.getLogger("flowrl")
 
@@ -133,7 +132,7 @@ class Session:
         if policy is None:
             self._policy.unlink(missing_ok=True)
         else:
-            write_bytes(self._policy, policy)
+            write(self._policy, policy)
 
     def _offer(self, chosen: Path | None) -> str:
         latest = chosen or self._checkpoints.latest()
@@ -183,10 +182,8 @@ class Session:
     def _next_due(self, run: Run) -> int:
         return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every
 
-    def _take(self, result: Any) -> None:
-        if not isinstance(result, Mapping):
-            raise PlanError(f"a plan's items must be result dicts, got {describe(result)} from {self.plan.name}")
-        self.last = result
+    def _take(self, item: Any) -> None:
+        self.last = result = as_result(item, self.plan)
         self.directory.record(result)
         self._results += 1
         if result.get("best_eval_return") is not None:
@@ -225,32 +222,3 @@ class Session:
             notes = getattr(self.error, "__notes__", [])
             found["error"] = "\n".join([f"{type(self.error).__name__}: {self.error}", *notes])
         return found
-
-
-class Interrupts:
-    """SIGINT and SIGTERM end a run at its next step, the second one at once; then all is as it was before."""
-
-    _signals = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self, run: Run) -> None:
-        self.asked = False
-        self._run = run
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():  # no other one may set handlers
-            for number in self._signals:
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        self._run.interrupt()
-        # Not print, which refuses to be entered again; nor click, which would write past the live display.
-        os.write(2, b"stopping after this step; once more to stop at once\n")

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 
-from flowrl.rollout import Scores, evaluate, scores
+from flowrl.rollout import Scores
 from flowrl.seeds import SeedTree
-from flowrl.trained import load_workers
+from flowrl.trained import load
 
 
 @attrs.frozen
@@ -61,23 +61,15 @@ def evaluate_run(
     policies that are evaluated with one seed meet the same starts.
 
     Args:
-        run, last, env, env_args: See `load_workers`.
+        run, last, env, env_args: See `flowrl.load`.
         episodes: Played in all, an equal share in each environment (S2).
         seed: Of environments and action noise.
 
     Raises:
-        ConfigError, CheckpointError: see `load_workers`.
+        ConfigError, CheckpointError: see `flowrl.load`.
         FlowError: an episode that never ends.
     """
-    workers, config = load_workers(run, last=last, env=env, env_args=env_args)
-    with workers:
-        played = evaluate(
-            workers.policy,
-            config.env,
-            episodes=episodes,
-            seed=SeedTree(seed).integer("evaluation/command"),
-            num_envs=config.envs_per_worker,
-            env_args=config.env_args,
-        )
+    trained = load(run, last=last, env=env, env_args=env_args)
+    found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"))
     policy = "policy_last.pt" if last else "policy.pt"
-    return Evaluation(run, policy, config.env, config.env_args, seed, scores(played))
+    return Evaluation(run, policy, trained.config.env, trained.config.env_args, seed, found)

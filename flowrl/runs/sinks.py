@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from flowrl.errors import ConfigError, did_you_mean
+from flowrl.files import replacing
 
 Result = Mapping[str, Any]
 
@@ -51,14 +51,13 @@ class CsvSink:
 
     def _written(self, rows: Iterable[Mapping[str, Any]]) -> TextIO:
         """The file with these rows, put in the place of the old one as a whole, and open for more."""
-        partial = self.path.with_name(".metrics.csv.tmp")
-        file = partial.open("w", encoding="utf-8", newline="")
-        writer = self._writer(file)
-        if self.columns:
-            writer.writeheader()
-        writer.writerows(rows)
-        file.flush()
-        os.replace(partial, self.path)
+        with replacing(self.path) as partial:
+            file = partial.open("w", encoding="utf-8", newline="")
+            writer = self._writer(file)
+            if self.columns:
+                writer.writeheader()
+            writer.writerows(rows)
+            file.flush()
         return file
 
     def _writer(self, file: TextIO) -> csv.DictWriter[str]:

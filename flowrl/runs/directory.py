@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import platform
 import re
@@ -19,8 +18,9 @@ import attrs
 
 from flowrl.config import Configuration
 from flowrl.errors import ConfigError
+from flowrl.files import LEFT, plain, write, write_json
 from flowrl.plan_file import BUILTIN, PlanFile
-from flowrl.sinks import Sink, check_sinks, open_sinks
+from flowrl.runs.sinks import Sink, check_sinks, open_sinks
 
 log = logging.getLogger("flowrl")
 
@@ -107,7 +107,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock()
-            for left in [self.path / "summary.json", *self.path.glob(".*.tmp"), *self.path.glob("*.part")]:
+            for left in [self.path / "summary.json", *self.path.glob(LEFT)]:
                 left.unlink(missing_ok=True)  # of the end before, or of a process that was killed
             write(self.path / "config.json", self.config_text)
             write(self.path / "plan.txt", explained + "\n")
@@ -116,7 +116,7 @@ class RunDirectory:
             write(self.path / "metrics.jsonl", "".join(kept))
             self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
             self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in kept])
-            write(self.path / "run.json", json.dumps(about, indent=2) + "\n")  # last: with it, it is a run
+            write_json(self.path / "run.json", about)  # last: with it, it is a run
         except OSError as error:
             raise ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}") from error
 
@@ -180,7 +180,23 @@ class RunDirectory:
                 file.close()
         if explained:
             write(self.path / "explain_run.txt", explained + "\n")
-        write(self.path / "summary.json", json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
+        write_json(self.path / "summary.json", summary)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What the run.json of a run directory says; at least its `plan` and the `path` of that.
+
+    Raises:
+        ConfigError: the file is missing or malformed.
+    """
+    file = path / "run.json"
+    try:
+        about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return {**about, "plan": str(about["plan"]), "path": str(about["path"])}
+    except OSError as error:
+        raise ConfigError(f"{path} does not say which plan it ran: {file}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} is malformed: {error!r}") from error
 
 
 def config_text(config: Configuration) -> str:
@@ -196,37 +212,6 @@ def config_text(config: Configuration) -> str:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{key}={value!r} cannot be saved with the run: {error}") from error
     return json.dumps(values, indent=2) + "\n"
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON has it: numpy and torch scalars as numbers, NaN and infinities as null.
-
-    >>> plain({"return": float("nan"), "shape": (2, 3)})
-    {'return': None, 'shape': [2, 3]}
-    """
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return str(value)
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_bytes(content)
-    os.replace(partial, path)
 
 
 def versions() -> dict[str, str | None]:

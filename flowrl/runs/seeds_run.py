@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter as clock
 from types import FrameType
@@ -18,17 +19,17 @@ from typing import Any
 import attrs
 import click
 
-from flowrl.curves import read_results
 from flowrl.errors import ConfigError
-from flowrl.progress import duration, say
-from flowrl.run_dir import plain, write
-from flowrl.session import EXIT_CODES
-from flowrl.statistics import FEWEST_TRIMMED, interquartile_mean, interval
+from flowrl.files import write_json
+from flowrl.runs.curves import read_results
+from flowrl.runs.progress import duration, say
+from flowrl.runs.session import EXIT_CODES
+from flowrl.signals import handling
+from flowrl.statistics import CONFIDENCE, FEWEST_TRIMMED, interquartile_mean, interval
 
 #: The outcome of all seeds together is the first of these that one of them has.
 WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")
 BAD_INPUT = 2
-CONFIDENCE = 0.95
 
 #: A command in a new process that finds the same modules as this one, whichever way this one was started.
 COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli import main; main()"
@@ -68,7 +69,7 @@ class SeedsRun:
         ended = [self._ended(seed, code) for seed, code in zip(self.seeds, codes)]
         summary = summarise(ended, clock() - started)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write(self.folder / "summary.json", json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
+        write_json(self.folder / "summary.json", summary)
         for line in [*lines(summary), f"in {self.folder}"]:
             say(line)
         return int(summary["exit_code"])
@@ -134,7 +135,9 @@ class Children:
         self._asked = 0
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.RLock()  # a signal may come while another one is handled
-        self._previous: dict[signal.Signals, Any] = {}
+        # A hangup that is ignored, as nohup has it, stays ignored.
+        heard = [n for n in self._signals if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+        self._handling: AbstractContextManager[None] = handling(heard, self._handle)
 
     def run(self, arguments: Sequence[str], *, silent: bool = False) -> int | None:
         """The exit code of one process when it has ended; None if it was not begun any more."""
@@ -152,15 +155,11 @@ class Children:
                 self._running.discard(child)
 
     def __enter__(self) -> Children:
-        if threading.current_thread() is threading.main_thread():  # no other one may set handlers
-            # A hangup that is ignored, as nohup has it, stays ignored.
-            heard = [n for n in self._signals if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
-            self._previous = {number: signal.signal(number, self._handle) for number in heard}
+        self._handling.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: Any) -> None:
+        self._handling.__exit__(*error)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         with self._lock:
@@ -199,7 +198,7 @@ def middle(values: Sequence[float | None]) -> dict[str, Any] | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    low, high = interval([known], confidence=CONFIDENCE) or (None, None)
+    low, high = interval([known]) or (None, None)
     name = "iqm" if len(known) >= FEWEST_TRIMMED else "mean"
     return {
         "runs": len(known),
