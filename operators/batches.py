@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import attrs
 import numpy as np
 
 from flowrl.data import DEFAULT_POLICY, Batch, MultiAgentBatch
-from flowrl.data.steps import check_joinable, is_fragment, joined, real_steps
+from flowrl.data.steps import check_joinable, is_fragment, joined, real_rows, real_steps
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import operator, state
+from flowrl.schema import Schema
 
 Experience: TypeAlias = Batch | MultiAgentBatch
 _Experience = TypeVar("_Experience", Batch, MultiAgentBatch)
@@ -87,6 +89,34 @@ class ConcatBatches:
                 f"ConcatBatches got a {type(self.waiting[0]).__name__}, then a {type(batch).__name__}: "
                 "the branches that meet before it must all give one or all give the other"
             )
+
+
+@operator
+class SplitBatch:
+    """A batch -> `parts` batches of its rows `[B, ...]`, equal or one row apart. For `combine`.
+
+    Padded steps (`mask` 0) are left out. The gradients of the parts, averaged by `AverageGradients(parts)`, are
+    that of the whole, in less memory.
+
+    Emits: `parts` batches. Raises: SchemaError for a batch of fewer rows.
+
+    >>> [part.reward.tolist() for part in SplitBatch(2)(Batch(reward=np.arange(3)))]
+    [[0, 1], [2]]
+    """
+
+    parts: int = attrs.field(validator=attrs.validators.ge(1))
+    pure = True
+
+    def schema(self, given: Schema) -> Schema:
+        return given.rows()
+
+    def __call__(self, batch: Batch) -> list[Batch]:
+        rows = real_rows(batch)
+        if rows.rows < self.parts:
+            raise SchemaError(f"SplitBatch({self.parts}) got {rows.rows} rows: each part needs one at least")
+        bounds = np.linspace(0, rows.rows, self.parts + 1).astype(int)[::-1]
+        cuts = rows.rows - bounds  # the larger parts first
+        return [rows[start:end] for start, end in pairwise(cuts)]
 
 
 @operator

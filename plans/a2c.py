@@ -14,6 +14,7 @@ from flowrl.operators import (
     ComputeGradients,
     ConcatBatches,
     ParallelRollouts,
+    SplitBatch,
     StandardMetricsReporting,
     TrainOneStep,
 )
@@ -74,15 +75,14 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: act, estimate advantages, take one step, report."""
     # (1) Act with the newest weights; advantages per environment and fragment.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
-    batches = rollouts.for_each(GAE(config.gamma, config.lam))
+    batches = rollouts.for_each(GAE(config.gamma, config.lam)).combine(ConcatBatches(config.train_batch_size))
 
     # (2) One step on each batch; its gradient at once, or in parts that need less memory.
     if config.microbatches == 1:
-        batches = batches.combine(ConcatBatches(config.train_batch_size))
         train_op = batches.for_each(TrainOneStep(workers))
     else:
         train_op = (
-            batches.combine(ConcatBatches(config.train_batch_size // config.microbatches))
+            batches.combine(SplitBatch(config.microbatches))
             .for_each(ComputeGradients(workers))
             .combine(AverageGradients(config.microbatches))
             .for_each(ApplyGradients(workers))

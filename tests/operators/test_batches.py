@@ -11,7 +11,7 @@ import torch
 from flowrl import from_items
 from flowrl.data import Batch, MultiAgentBatch
 from flowrl.errors import SchemaError
-from flowrl.operators import GAE, ConcatBatches, SelectExperiences, StandardizeFields
+from flowrl.operators import GAE, ConcatBatches, SelectExperiences, SplitBatch, StandardizeFields
 
 # -- ConcatBatches
 
@@ -195,3 +195,11 @@ def test_a_plain_batch_is_that_of_the_default_policy() -> None:
         SelectExperiences("mouse")
     with pytest.raises(ValueError, match="policy_ids"):
         SelectExperiences([])
+
+
+def test_a_batch_is_split_into_rows_of_equal_parts() -> None:
+    """N6, F13: time-major, the larger parts first, padded steps in none."""
+    fragment = Batch(reward=np.arange(8).reshape(4, 2), mask=np.array([[1, 1], [1, 1], [1, 1], [1, 0]]))
+    assert [part.reward.tolist() for part in SplitBatch(3)(fragment)] == [[0, 1, 2], [3, 4], [5, 6]]
+    with pytest.raises(SchemaError, match=r"SplitBatch\(3\) got 2 rows"):
+        SplitBatch(3)(fragment[:1])

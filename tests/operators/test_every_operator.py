@@ -92,6 +92,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
+    "SplitBatch": (lambda _: ops.SplitBatch(3), fragments, "combine"),
     "StandardizeFields": (lambda _: ops.StandardizeFields(["reward"]), many_agents, "for_each"),
     "StopWhen": (lambda _: ops.StopWhen({"env_steps": 30}), results, "for_each"),
     "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),
