@@ -164,7 +164,7 @@ class StopWhen:
         reached = any(name in self.last and self.last[name] >= bound for name, bound in self.bounds.items())
         return reached or (self.seconds is not None and self.elapsed is not None and self.elapsed >= self.seconds)
 
-    def __call__(self, result: Result) -> Result:
+    def __call__(self, result: Any) -> Any:
         if not isinstance(result, Mapping):
             return result
         self.last = {name: result[name] for name in self.bounds if result.get(name) is not None}

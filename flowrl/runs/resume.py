@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from flowrl.checkpoint import Checkpoints
 from flowrl.config import Configuration, load_config_file
 from flowrl.errors import ConfigError
 from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
@@ -20,6 +21,15 @@ log = logging.getLogger("flowrl")
 FREE = {"checkpoint_every", "eval_every", "eval_episodes"}
 #: Settings that change the last bits only: allowed, with a warning.
 ROUNDING = {"device", "torch_threads"}
+
+
+def step_of(checkpoint: Path) -> int:
+    """The env steps in the name of a run's checkpoint.
+
+    >>> step_of(Path("checkpoints/step-000012345-2"))
+    12345
+    """
+    return int(checkpoint.name.split("-")[1])
 
 
 @attrs.frozen
@@ -45,7 +55,20 @@ class EarlierRun:
             raise ConfigError(f"{name} is no run directory: it has no run.json; --resume takes what a run printed last")
         if checkpoint is not None and not checkpoint.is_dir():
             raise ConfigError(f"there is no checkpoint {checkpoint}")
-        return cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
+        earlier = cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
+        # Killed before its first checkpoint it may begin anew: nothing but lines of metrics is lost.
+        kept = [name for name in ("policy.pt", "policy_last.pt", "summary.json") if (run / name).exists()]
+        if kept and not earlier.has_checkpoint:
+            raise ConfigError(
+                f"{run} has no checkpoint to go on from, and beginning anew would cost its {', '.join(kept)}; "
+                f"begin a new run with --config {run / 'config.json'}"
+            )
+        return earlier
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is anything to go on from."""
+        return self.checkpoint is not None or Checkpoints(self.path / "checkpoints").latest() is not None
 
     def plan_file(self, given: str | None) -> PlanFile:
         """The plan that was given, else that of the run.

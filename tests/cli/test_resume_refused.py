@@ -199,7 +199,7 @@ def test_a_run_that_fails_keeps_what_was_saved_and_says_how_to_go_on(own, folder
     (folder / "own.py").write_text(broken)
     done = flowrl(*RUN_OWN, "--out", "failed")
     assert done.exit_code == 1, done.output
-    assert done.stdout.splitlines()[-1].endswith("in failed; to go on: flowrl run --resume failed")
+    assert done.stdout.splitlines()[-1].endswith("in failed; to go on from step 20: flowrl run --resume failed")
     (folder / "own.py").write_text(broken.replace("FAILS = True", "FAILS = False"))
     done = flowrl("run", "own.py", "--resume", "failed")
     assert done.exit_code == 0, done.output
