@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ ROUNDING = {"device", "torch_threads"}
 
 
 def step_of(checkpoint: Path) -> int:
-    """The env steps in the name of a run's checkpoint.
+    """The env steps in the name of a run's checkpoint; 0 if it does not say.
 
-    >>> step_of(Path("checkpoints/step-000012345-2"))
-    12345
+    >>> step_of(Path("checkpoints/step-000012345-2")), step_of(Path("checkpoints/mine"))
+    (12345, 0)
     """
-    return int(checkpoint.name.split("-")[1])
+    found = re.match(r"step-(\d+)", checkpoint.name)
+    return int(found[1]) if found else 0
 
 
 @attrs.frozen
@@ -74,10 +76,17 @@ class EarlierRun:
         """The plan that was given, else that of the run.
 
         Raises:
-            ConfigError: the run's plan has changed since; both ways to go on are named.
+            ConfigError: a built-in plan that is not that of the run; or the run's plan has changed since: both ways
+                to go on are named.
         """
         if given is not None:
-            return load_plan_file(given)
+            plan_file = load_plan_file(given)
+            if plan_file.path.parent == BUILTIN.resolve() and plan_file.name != self.about["plan"]:
+                raise ConfigError(
+                    f"{self.path} is a run of {self.about['plan']}, not of {plan_file.name}; "
+                    f"to go on with it: flowrl run --resume {self.path}"
+                )
+            return plan_file
         kept = self.path / "plan.py"
         source = (
             BUILTIN.resolve() / f"{self.about['plan']}.py" if self.about.get("builtin") else Path(self.about["path"])
@@ -93,8 +102,19 @@ class EarlierRun:
         return attrs.evolve(load_plan_file(source), name=self.about["plan"])
 
     def budget(self, asked: Budget) -> Budget:
-        """What is asked for now, and else what was asked for then."""
+        """What is asked for now, and else what was asked for then.
+
+        Raises:
+            ConfigError: something is asked for that the budget of then leaves no step for.
+        """
         stop = self.about.get("stop", {})
+        latest = self.checkpoint or Checkpoints(self.path / "checkpoints").latest()
+        steps = stop.get("steps")
+        if asked != Budget() and asked.steps is None and steps is not None and latest and step_of(latest) >= steps:
+            raise ConfigError(
+                f"the run's --stop-steps {steps} is used up: it is at {step_of(latest)} steps; "
+                "give a larger --stop-steps too"
+            )
         return Budget(**{name: stop.get(name) if now is None else now for name, now in attrs.asdict(asked).items()})
 
     def check(self, config: Configuration, before: Configuration) -> None:

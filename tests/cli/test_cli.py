@@ -104,6 +104,17 @@ def test_a_budget_without_a_goal_ends_with_0(folder):
     assert len(results_of(folder / "short")) == 1
 
 
+def test_results_come_often_enough_for_evaluations_and_the_end(folder):
+    """S6: eval_every and the budget are tested at results; report_every alone would come too late."""
+    more = (*SMALL, "--set", "eval_every=40", "--set", "eval_episodes=1", "--quiet", "--envs", 4)
+    done = flowrl("run", "dqn", *more, "--stop-steps", 100, "--out", "run")
+    assert done.exit_code == 0, done.output
+    results = results_of(folder / "run")
+    assert [result["env_steps"] for result in results] == [48, 80, 128], "the first batch of 16 there and after"
+    assert all("eval_return" in result for result in results)
+    assert json.loads((folder / "run" / "config.json").read_text())["report_every"] == 40
+
+
 def test_without_a_stop_there_is_no_evaluation_unless_asked_for(folder):
     flowrl("run", "tiny.py", "--out", "a")
     assert all("eval_return" not in result for result in results_of(folder / "a"))
@@ -246,7 +257,11 @@ BAD = {
     "key": (("run", "tiny.py", "--set", "rat=1"), "unknown configuration key 'rat'; did you mean 'rate'"),
     "key of a file": (
         ("run", "tiny.py", "--config", "bad.json"),
-        "unknown configuration key 'sed'; did you mean 'seed'",
+        "bad.json: unknown configuration key 'sed'; did you mean 'seed'",
+    ),
+    "key, not of the file": (
+        ("run", "tiny.py", "--config", "good.json", "--set", "rat=1"),
+        "Error: unknown configuration",
     ),
     "file": (("run", "tiny.py", "--config", "no.json"), "no.json: No such file"),
     "type": (("run", "tiny.py", "--set", "rate=fast"), "rate='fast': expected float, got str"),
@@ -281,6 +296,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(case, folder):
     (folder / "bad.json").write_text('{"sed": 1}')
+    (folder / "good.json").write_text('{"seed": 1}')
     (folder / "empty.py").write_text('"""No plan."""\n')
     (folder / "syntax.py").write_text("def f(:\n")
     (folder / "import.py").write_text("import nowhere\n")

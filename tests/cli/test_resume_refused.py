@@ -91,6 +91,11 @@ REFUSED = {
     "the seed": (("--seed", "5"), "seed=5 (it was 0)"),
     "the environments": (("--envs", "3"), "envs_per_worker=3 (it was 2)"),
     "a directory": (("--out", "other"), "--out other: a resumed run goes on in its own directory, run"),
+    "another plan": (("dqn",), "run is a run of own, not of dqn; to go on with it: flowrl run --resume run"),
+    "a used up budget": (
+        ("--stop-return", "20"),
+        "the run's --stop-steps 60 is used up: it is at 60 steps; give a larger",
+    ),
     "an unknown setting": (("--set", "sped=2"), "did you mean 'speed'"),
 }
 
