@@ -118,8 +118,12 @@ def cli() -> None:
 @click.option(
     "--stop-return", "goal", type=_Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
 )
-@click.option("--stop-steps", "steps", type=_Count(), metavar="N", help="Budget in env steps.")
-@click.option("--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds.")
+@click.option(
+    "--stop-steps", "steps", type=_Count(), metavar="N", help="Budget in env steps; tested at results, after a batch."
+)
+@click.option(
+    "--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds; tested at results."
+)
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
 @click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at what leaves an operator: a prompt.")
 @click.option("--debug", is_flag=True, help="In this process, one item in flight, every item's schema checked.")
@@ -176,8 +180,9 @@ def run(
         plan_file = earlier.plan_file(plan)
         config = _configured(plan_file, earlier.values, **options)
         earlier.check(config, build_config(plan_file.Config, earlier.values))
-        budget = earlier.budget(budget)
+        budget = earlier.budget(budget)  # what is not given anew is as it was
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
+    config = _reporting(config, budget)
     if debug or breaks:  # other processes have no terminal, and errors are easier to follow in one
         config = attrs.evolve(config, num_workers=0)
     if earlier is None:
@@ -192,13 +197,22 @@ def run(
             raise ConfigError("--seeds begins new runs, --resume goes on with one: give one of them")
         arguments = given(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
         each = range(config.seed, config.seed + seeds)
-        ctx.exit(SeedsRun(arguments, each, directory.path, jobs or 1, quiet).run())
+        try:
+            directory.claim()
+            ctx.exit(SeedsRun(arguments, each, directory.path, jobs or 1, quiet).run())
+        finally:
+            directory.close()
     if jobs is not None:
         raise ConfigError(f"--jobs {jobs} is how many of --seeds run at a time; give --seeds N too")
     workers, built = plan_file.build(config)
     try:
         if earlier is not None:
             directory.lock()
+        else:  # only what can be run gets a directory
+            ended = _with_end(built, workers, config, budget, directory.path / "policy.pt")
+            ended.check()
+            _watched(ended, taps, breaks, debug=debug)
+            directory.claim()
         complete = _with_end(built, workers, config, budget, directory.path / "policy.pt")
         complete.check()
         complete = _watched(complete, taps, breaks, debug=debug)
@@ -325,13 +339,20 @@ def _configured(
     """The configuration of a plan: its defaults, what an earlier run had, then the file, --set, the options."""
     from flowrl.config import build_config, load_config_file
 
-    base = saved if config_file is None else {**saved, **load_config_file(Path(config_file))}
+    values = {} if config_file is None else load_config_file(Path(config_file))
+    base = {**saved, **values}
     chosen = _pairs("--set", settings)
     direct = {key: value for key, value in options.items() if value is not None}
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
         direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}
-    return build_config(plan_file.Config, base, chosen, direct)
+    try:
+        return build_config(plan_file.Config, base, chosen, direct)
+    except ConfigError as error:
+        if not values:
+            raise
+        build_config(plan_file.Config, saved, chosen, direct)  # what is wrong without the file is not its fault
+        raise ConfigError(f"{config_file}: {error}") from error
 
 
 def _built(plan: str, **options: Any) -> Plan:
@@ -354,6 +375,17 @@ def _eval_every(config: Configuration, budget: Budget) -> int | None:
     if budget.goal is not None and budget.steps is not None and every is not None and every > budget.steps:
         raise ConfigError(f"eval_every={every} is beyond --stop-steps {budget.steps}: the goal would never be tested")
     return every
+
+
+def _reporting(config: Configuration, budget: Budget) -> Configuration:
+    """With results often enough for every evaluation and for the end, where the plan lets one say how often."""
+    import attrs
+
+    every = getattr(config, "report_every", None)
+    if not isinstance(every, int):
+        return config
+    bounds = [bound for bound in (config.eval_every, budget.steps) if bound is not None]
+    return attrs.evolve(config, report_every=min([every, *bounds]))  # type: ignore[call-arg]
 
 
 def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Budget, path: Path) -> Plan:

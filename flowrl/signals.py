@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -55,4 +56,7 @@ class Interrupts:
         self.asked = True
         self._run.interrupt()
         # Not print, which refuses to be entered again; nor click, which would write past the live display.
-        os.write(2, b"stopping after this step; once more to stop at once\n")
+        # Where standard error was closed, its number may be that of another file, and a reader may have left.
+        if sys.__stderr__ is not None:
+            with suppress(OSError):
+                os.write(2, b"stopping after this step; once more to stop at once\n")

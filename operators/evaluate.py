@@ -1,8 +1,12 @@
-"""Evaluation inside a plan, and when to stop."""
+"""Evaluation inside a plan, and when to stop.
+
+What is no result passes through: whoever pulls the plan says what is wrong with it.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +52,8 @@ class Evaluate:
 
     It is the mean raw return of `episodes` episodes of the policy in its eval mode, from the same starts each
     time (S6), in environments of their own (S3); `best_eval_return` is the best so far. Of the same episodes,
-    `eval_reward_per_step` and, where the environment says who won, `eval_win_rate` (S5, see `flowrl.rollout.scores`).
+    `eval_reward_per_step` and, where the environment says who won, `eval_win_rate` (S5, see `flowrl.rollout.scores`);
+    `eval_cut_episodes` where some did not end. A return that is no number is never the best.
 
     Args:
         workers: Whose policy, in which environment.
@@ -61,7 +66,7 @@ class Evaluate:
     """
 
     requires = ("env_steps",)
-    provides = ("eval_return", "best_eval_return", "eval_reward_per_step", "eval_win_rate")
+    provides = ("eval_return", "best_eval_return", "eval_reward_per_step", "eval_win_rate", "eval_cut_episodes")
     workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
@@ -71,12 +76,12 @@ class Evaluate:
     best: float | None = state(default=None)
 
     def __call__(self, result: Result) -> Result:
-        if result["env_steps"] < self.due:
+        if not isinstance(result, Mapping) or result["env_steps"] < self.due:
             return result
         self.due = (result["env_steps"] // self.every + 1) * self.every
         scores = _play(self.workers, self.workers.policy, self.episodes, self.seed, "fixed")
         score = scores.return_mean
-        if self.best is None or score >= self.best:
+        if self.best is None or math.isnan(self.best) or score >= self.best:
             self.best = score
             if self.save is not None:
                 from flowrl.policies.weights import save_weights
@@ -85,6 +90,8 @@ class Evaluate:
         found = {"eval_return": score, "best_eval_return": self.best, "eval_reward_per_step": scores.reward_per_step}
         if scores.win_rate is not None:
             found["eval_win_rate"] = scores.win_rate
+        if scores.cut:
+            found["eval_cut_episodes"] = scores.cut
         return {**result, **found}
 
 
@@ -92,8 +99,9 @@ class Evaluate:
 class Confirm:
     """Adds `confirmed_return` to a result whose `eval_return` reaches a goal within a budget of env steps.
 
-    The policy that was just evaluated is saved at `path`, loaded into a policy of its own, and plays on fresh
-    seeds: a goal reached on the fixed seeds alone may be luck (S6). So each policy is tried once.
+    The policy that was just evaluated is saved beside `path`, loaded into a policy of its own, and plays on fresh
+    seeds: a goal reached on the fixed seeds alone may be luck (S6). So each policy is tried once. Only one that is
+    confirmed takes the place of what is at `path`, the best policy of the evaluations.
 
     State: how often a goal was reached, so that the seeds are fresh each time.
     """
@@ -109,16 +117,24 @@ class Confirm:
     tries: int = state(default=0)
 
     def __call__(self, result: Result) -> Result:
-        if result.get("eval_return", -math.inf) < self.goal or result["env_steps"] > self.within:
+        if not isinstance(result, Mapping) or "eval_return" not in result:
+            return result
+        if not result["eval_return"] >= self.goal or result["env_steps"] > self.within:
             return result
         from flowrl.policies.weights import load_weights, save_weights
 
         self.tries += 1
         saved = self.workers.new_policy()
-        save_weights(self.workers.policy, self.path)
-        load_weights(saved, self.path)
-        score = _play(self.workers, saved, self.episodes, self.seed, f"fresh-{self.tries}")
-        return {**result, "confirmed_return": score.return_mean}
+        candidate = self.path.with_name(f"{self.path.stem}_candidate{self.path.suffix}")
+        try:
+            save_weights(self.workers.policy, candidate)
+            load_weights(saved, candidate)
+            score = _play(self.workers, saved, self.episodes, self.seed, f"fresh-{self.tries}").return_mean
+            if score >= self.goal:
+                candidate.replace(self.path)
+        finally:
+            candidate.unlink(missing_ok=True)
+        return {**result, "confirmed_return": score}
 
 
 @operator
@@ -148,7 +164,9 @@ class StopWhen:
         reached = any(name in self.last and self.last[name] >= bound for name, bound in self.bounds.items())
         return reached or (self.seconds is not None and self.elapsed is not None and self.elapsed >= self.seconds)
 
-    def __call__(self, result: Result) -> Result:
+    def __call__(self, result: Any) -> Any:
+        if not isinstance(result, Mapping):
+            return result
         self.last = {name: result[name] for name in self.bounds if result.get(name) is not None}
         self.elapsed = None if self.seconds is None else self.context.watch.seconds
         return result

@@ -381,7 +381,7 @@ FAULTS += [
     Fault(
         "D3",
         "flowrl/runs/session.py",
-        "self._policy.read_bytes() if self._policy.exists() else None",
+        "self._policy.read_bytes() if self._has_best() else None",
         "None",
         RESUME + "test_the_best_policy_is_the_best_until_the_checkpoint",
     ),

@@ -38,13 +38,17 @@ class StepResult(NamedTuple):
 
 @attrs.frozen(slots=True)
 class Episode:
-    """One finished episode: raw return (S1), length in steps, and `info["is_success"]` at its last step."""
+    """One finished episode: raw return (S1), length in steps, and `info["is_success"]` at its last step.
+
+    `cut`: it had not ended when somebody stopped waiting for it; the figures are those so far.
+    """
 
     env_id: int
     episode_id: int
     return_: float
     length: int
     success: bool | None = None
+    cut: bool = False
 
 
 class Manager(abc.ABC):

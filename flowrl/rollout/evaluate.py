@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,17 +10,25 @@ import attrs
 import numpy as np
 
 from flowrl.envs import Episode, make_manager
-from flowrl.errors import FlowError
 from flowrl.policies import Policy
 from flowrl.rollout.noise import NoiseStreams, split_seed
 from flowrl.rollout.worker import shares_of
 
+log = logging.getLogger("flowrl")
+
 #: Steps after which an episode that is evaluated is taken to be one that never ends.
-ENDLESS = 200_000
+ENDLESS = 10_000
 
 
 def evaluate(
-    policy: Policy, env: Any, *, episodes: int, seed: int, num_envs: int = 8, env_args: dict[str, Any] | None = None
+    policy: Policy,
+    env: Any,
+    *,
+    episodes: int,
+    seed: int,
+    num_envs: int = 8,
+    env_args: dict[str, Any] | None = None,
+    limit: int = ENDLESS,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them.
 
@@ -27,8 +36,9 @@ def evaluate(
     noise follow from `seed` alone, so evaluating changes nothing in training (S3), and two policies that are
     evaluated with one seed meet the same starts.
 
-    Raises:
-        FlowError: an episode that never ends.
+    An episode that has not ended after `limit` steps is cut, with a warning: a policy that never acts at random may
+    go in circles for ever. It counts with the return so far and says `cut`; its environment, which cannot begin
+    another one, plays no more, so there are fewer episodes then.
     """
     with make_manager(env, min(num_envs, episodes), env_args) as manager:
         env_seed, noise_seed = split_seed(seed)
@@ -36,15 +46,25 @@ def evaluate(
         noise = NoiseStreams(noise_seed, manager.num_envs, policy.eval_mode.draws)
         missing = shares_of(episodes, manager.num_envs)
         played: list[Episode] = []
+        lengths, returns = np.zeros(manager.num_envs, np.int64), np.zeros(manager.num_envs)
         while missing.any():
             columns = policy.eval_mode.act(manager.obs, noise.next(), 0)
-            manager.step(columns.get("env_action", columns["action"]))
-            if manager.t.max() > ENDLESS:
-                raise FlowError(f"an episode of {env} has not ended after {ENDLESS} steps; give it a time limit")
+            step = manager.step(columns.get("env_action", columns["action"]))
+            lengths += 1 if step.acted is None else step.acted
+            returns += step.reward
             for episode in manager.drain():
                 if missing[episode.env_id]:
                     missing[episode.env_id] -= 1
                     played.append(episode)
+                lengths[episode.env_id], returns[episode.env_id] = 0, 0.0
+            for i in np.flatnonzero((lengths >= limit) & (missing > 0)).tolist():
+                played.append(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(lengths[i]), cut=True))
+                missing[i] = 0
+    if cut := sum(episode.cut for episode in played):
+        log.warning(
+            "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
+            *(env, cut, len(played), limit),
+        )
     return played
 
 
@@ -54,6 +74,7 @@ class Scores:
 
     `reward_per_step` is all reward over all steps, so long episodes count for more. `win_rate` is the share of
     successes among the episodes that say whether they were one, None if none does; `judged` is how many do.
+    `cut` is how many never ended (see `evaluate`); they count with what they had so far.
     Standard deviations are those of the episodes played (divided by n).
     """
 
@@ -67,6 +88,7 @@ class Scores:
     reward_per_step: float
     win_rate: float | None
     judged: int
+    cut: int = 0
 
 
 def scores(episodes: Sequence[Episode]) -> Scores:
@@ -95,4 +117,5 @@ def scores(episodes: Sequence[Episode]) -> Scores:
         reward_per_step=float(returns.sum() / lengths.sum()),
         win_rate=float(np.mean(judged)) if judged else None,
         judged=len(judged),
+        cut=sum(episode.cut for episode in episodes),
     )

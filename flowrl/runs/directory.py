@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -43,6 +44,9 @@ class RunDirectory:
     plan_file: PlanFile
     config_text: str = attrs.field(repr=False)
     sinks: Sequence[str] = ()
+    named: bool = True  #: by the user; otherwise a free ordinal may be added
+    _claimed: bool = attrs.field(default=False, init=False, repr=False)
+    _made: bool = attrs.field(default=False, init=False, repr=False)
     _metrics: TextIO | None = attrs.field(default=None, init=False, repr=False)
     _sinks: list[Sink] = attrs.field(factory=list, init=False, repr=False)
     _lock: int | None = attrs.field(default=None, init=False, repr=False)
@@ -68,11 +72,31 @@ class RunDirectory:
             return cls(path, plan_file, text, sinks)
         slug = re.sub(r"[^\w.-]+", "_", config.env).strip("._") or "env"
         base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
-        path, ordinal = base, 1
-        while path.exists():
-            ordinal += 1
-            path = base.with_name(f"{base.name}-{ordinal}")
-        return cls(path, plan_file, text, sinks)
+        return cls(_free(base), plan_file, text, sinks, named=False)
+
+    def claim(self) -> None:
+        """Make the directory of a new run and lock it. Of processes that chose one name, each gets its own.
+
+        `close` removes it again if nothing was written.
+
+        Raises:
+            ConfigError: it cannot be made, or another run has begun there meanwhile.
+        """
+        try:
+            while not self._claimed:
+                self._made = not self.path.exists()
+                try:
+                    self.path.mkdir(parents=True, exist_ok=self.named)
+                    self._claimed = True
+                except FileExistsError:
+                    if self.named:
+                        raise
+                    self.path = _free(self.path)
+            self.lock()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        if (self.path / "run.json").exists():
+            raise ConfigError(f"{self.path} is not empty: another run has begun there meanwhile")
 
     def create(
         self,
@@ -104,8 +128,9 @@ class RunDirectory:
         }
         if earlier is not None:
             about["earlier"] = [*earlier.get("earlier", ()), {k: v for k, v in earlier.items() if k != "earlier"}]
+        if earlier is None and not self._claimed:
+            self.claim()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             self.lock()
             for left in [self.path / "summary.json", *self.path.glob(LEFT)]:
                 left.unlink(missing_ok=True)  # of the end before, or of a process that was killed
@@ -118,7 +143,10 @@ class RunDirectory:
             self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in kept])
             write_json(self.path / "run.json", about)  # last: with it, it is a run
         except OSError as error:
-            raise ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}") from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        return ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}")
 
     def lock(self) -> None:
         """Keep other processes from writing to the directory until `close`, where the system has such locks.
@@ -147,6 +175,11 @@ class RunDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        if self._made:
+            with suppress(OSError):  # it holds something, as it should
+                self.path.rmdir()
+                if not self.named:
+                    self.path.parent.rmdir()
 
     def _first_lines(self, count: int) -> list[str]:
         if not count:
@@ -181,6 +214,15 @@ class RunDirectory:
         if explained:
             write(self.path / "explain_run.txt", explained + "\n")
         write_json(self.path / "summary.json", summary)
+
+
+def _free(path: Path) -> Path:
+    """The path, with an ordinal from 2 on if it is there already."""
+    free, ordinal = path, 1
+    while free.exists():
+        ordinal += 1
+        free = path.with_name(f"{path.name}-{ordinal}")
+    return free
 
 
 def read_about(path: Path) -> dict[str, Any]:

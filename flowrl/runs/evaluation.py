@@ -36,8 +36,9 @@ class Evaluation:
         if found.win_rate is not None:
             some = f" of the {found.judged} episodes that say" if found.judged < found.episodes else ""
             wins = f"{100 * found.win_rate:.1f} %{some}"
+        cut = f", {found.cut} of them cut: they did not end" if found.cut else ""
         return [
-            f"{self.run / self.policy} on {self.env}: {found.episodes} episodes, seed {self.seed}",
+            f"{self.run / self.policy} on {self.env}: {found.episodes} episodes{cut}, seed {self.seed}",
             f"  return           {found.return_mean:,.2f} ± {found.return_std:,.2f}"
             f"  (min {found.return_min:,.2f}, max {found.return_max:,.2f})",
             f"  steps            {found.length_mean:,.2f} ± {found.length_std:,.2f}",
@@ -67,7 +68,6 @@ def evaluate_run(
 
     Raises:
         ConfigError, CheckpointError: see `flowrl.load`.
-        FlowError: an episode that never ends.
     """
     trained = load(run, last=last, env=env, env_args=env_args)
     found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import perf_counter as clock
 from typing import Any, Protocol
 
@@ -54,6 +56,15 @@ def say(text: str) -> None:
         click.echo(text)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(error: Exception) -> None:
+    """Print a traceback; a closed standard error does not keep the run from ending well."""
+    try:
+        traceback.print_exception(error)
+    except OSError:
+        with suppress(OSError, AttributeError):  # or what is held back would fail again at the exit of Python
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def progress(title: str, budget: Budget, *, quiet: bool = False, live: bool = True, earlier: float = 0.0) -> Progress:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from flowrl.checkpoint import Checkpoints
 from flowrl.config import Configuration, load_config_file
 from flowrl.errors import ConfigError
 from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
@@ -20,6 +22,16 @@ log = logging.getLogger("flowrl")
 FREE = {"checkpoint_every", "eval_every", "eval_episodes"}
 #: Settings that change the last bits only: allowed, with a warning.
 ROUNDING = {"device", "torch_threads"}
+
+
+def step_of(checkpoint: Path) -> int:
+    """The env steps in the name of a run's checkpoint; 0 if it does not say.
+
+    >>> step_of(Path("checkpoints/step-000012345-2")), step_of(Path("checkpoints/mine"))
+    (12345, 0)
+    """
+    found = re.match(r"step-(\d+)", checkpoint.name)
+    return int(found[1]) if found else 0
 
 
 @attrs.frozen
@@ -45,16 +57,36 @@ class EarlierRun:
             raise ConfigError(f"{name} is no run directory: it has no run.json; --resume takes what a run printed last")
         if checkpoint is not None and not checkpoint.is_dir():
             raise ConfigError(f"there is no checkpoint {checkpoint}")
-        return cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
+        earlier = cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
+        # Killed before its first checkpoint it may begin anew: nothing but lines of metrics is lost.
+        kept = [name for name in ("policy.pt", "policy_last.pt", "summary.json") if (run / name).exists()]
+        if kept and not earlier.has_checkpoint:
+            raise ConfigError(
+                f"{run} has no checkpoint to go on from, and beginning anew would cost its {', '.join(kept)}; "
+                f"begin a new run with --config {run / 'config.json'}"
+            )
+        return earlier
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is anything to go on from."""
+        return self.checkpoint is not None or Checkpoints(self.path / "checkpoints").latest() is not None
 
     def plan_file(self, given: str | None) -> PlanFile:
         """The plan that was given, else that of the run.
 
         Raises:
-            ConfigError: the run's plan has changed since; both ways to go on are named.
+            ConfigError: a built-in plan that is not that of the run; or the run's plan has changed since: both ways
+                to go on are named.
         """
         if given is not None:
-            return load_plan_file(given)
+            plan_file = load_plan_file(given)
+            if plan_file.path.parent == BUILTIN.resolve() and plan_file.name != self.about["plan"]:
+                raise ConfigError(
+                    f"{self.path} is a run of {self.about['plan']}, not of {plan_file.name}; "
+                    f"to go on with it: flowrl run --resume {self.path}"
+                )
+            return plan_file
         kept = self.path / "plan.py"
         source = (
             BUILTIN.resolve() / f"{self.about['plan']}.py" if self.about.get("builtin") else Path(self.about["path"])
@@ -70,8 +102,19 @@ class EarlierRun:
         return attrs.evolve(load_plan_file(source), name=self.about["plan"])
 
     def budget(self, asked: Budget) -> Budget:
-        """What is asked for now, and else what was asked for then."""
+        """What is asked for now, and else what was asked for then.
+
+        Raises:
+            ConfigError: something is asked for that the budget of then leaves no step for.
+        """
         stop = self.about.get("stop", {})
+        latest = self.checkpoint or Checkpoints(self.path / "checkpoints").latest()
+        steps = stop.get("steps")
+        if asked != Budget() and asked.steps is None and steps is not None and latest and step_of(latest) >= steps:
+            raise ConfigError(
+                f"the run's --stop-steps {steps} is used up: it is at {step_of(latest)} steps; "
+                "give a larger --stop-steps too"
+            )
         return Budget(**{name: stop.get(name) if now is None else now for name, now in attrs.asdict(asked).items()})
 
     def check(self, config: Configuration, before: Configuration) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, SupportsInt
@@ -19,8 +18,8 @@ from flowrl.operator import state_fields
 from flowrl.paths import graph
 from flowrl.plan import Plan
 from flowrl.runs.directory import RunDirectory
-from flowrl.runs.progress import Budget, progress, say, summary
-from flowrl.runs.resume import EarlierRun
+from flowrl.runs.progress import Budget, complain, progress, say, summary
+from flowrl.runs.resume import EarlierRun, step_of
 from flowrl.scheduler import Run
 from flowrl.signals import Interrupts
 from flowrl.trainer import as_result
@@ -56,6 +55,7 @@ class Session:
     error: Exception | None = attrs.field(default=None, init=False)
     _results: int = attrs.field(default=0, init=False)
     _due: int = attrs.field(default=0, init=False)
+    _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
 
     def run(self, command: list[str], *, quiet: bool = False) -> int:
         """Run to the end and return the exit code.
@@ -83,16 +83,16 @@ class Session:
                     hard = True
                 except Exception as error:
                     self.error = error
-                    traceback.print_exception(error)
+                    complain(error)
+                    self._keep_policy()
                 outcome = self._outcome(hard or interrupts.asked or run.interrupted)
                 seconds = run.context.watch.seconds
+                early = outcome in ("interrupted", "failed")  # and then the last result is not where it ended
+                last = {**self.last, "env_steps": self._steps(run)} if early else self.last
                 self.directory.finish(self._summary(outcome, seconds), run.explain())
         finally:
             self.directory.close()
-        ended = summary(outcome, self.last, self.best, self.confirmed, seconds, self.directory.path)
-        if outcome in ("interrupted", "failed") and self._checkpoints.latest() is not None:
-            ended += f"; to go on: flowrl run --resume {shlex.quote(str(self.directory.path))}"
-        say(ended)
+        say(summary(outcome, last, self.best, self.confirmed, seconds, self.directory.path) + self._way_on(outcome))
         return EXIT_CODES[outcome]
 
     def _open(self, run: Run, command: list[str], quiet: bool) -> None:
@@ -101,38 +101,39 @@ class Session:
         if self.earlier is None:
             self.directory.create(explained, command, stop)
         else:
-            self._load(run, self.earlier.checkpoint)
+            if begun := self.earlier.has_checkpoint:
+                self._load(run, self.earlier.checkpoint)
             self.directory.create(explained, command, stop, earlier=self.earlier.about, results=self._results)
             if not quiet:
-                say(f"resumed at {self._steps(run):,} steps" + self._cut(run))
+                at = f"resumed at {self._steps(run):,} steps" + self._cut(run)
+                say(at if begun else "no checkpoint yet: begins anew")
         self.plan.draw(self.directory.path / "plan.svg")
         self._due = self._next_due(run)
 
     def _load(self, run: Run, chosen: Path | None) -> None:
-        """The state of a checkpoint; a run that was killed before its first one begins anew."""
-        policy: bytes | None = None
-        if chosen is not None or self._checkpoints.paths():
-            try:
-                # What a run wrote in its own directory is as trustworthy as the plan file beside it, which runs too.
-                state = self._checkpoints.load(chosen, trusted=True)
-                session = state.pop("session")
-            except KeyError:
-                raise CheckpointError(f"{chosen or self._checkpoints.latest()} was not written by flowrl run") from None
-            except CheckpointError as error:
-                raise CheckpointError(f"{error}{self._offer(chosen)}") from error
-            fresh = run.state_dict()["operators"]
-            for path in self._added(run) - state["operators"].keys():  # an option of now that was not given then
-                state["operators"][path] = fresh[path]
-            run.load_state_dict(state)
-            self.last, self.best, self.confirmed = session["last"], session["best"], session["confirmed"]
-            self._results, policy = session["results"], session["policy"]
-            run.context.watch.earlier = session["seconds"]
-            self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
+        """The state of a checkpoint."""
+        try:
+            # What a run wrote in its own directory is as trustworthy as the plan file beside it, which runs too.
+            state = self._checkpoints.load(chosen, trusted=True)
+            session = state.pop("session")
+        except KeyError:
+            raise CheckpointError(f"{chosen or self._checkpoints.latest()} was not written by flowrl run") from None
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{self._offer(chosen)}") from error
+        fresh = run.state_dict()["operators"]
+        for path in self._added(run) - state["operators"].keys():  # an option of now that was not given then
+            state["operators"][path] = fresh[path]
+        run.load_state_dict(state)
+        self.last, self.best, self.confirmed = session["last"], session["best"], session["confirmed"]
+        self._results, policy = session["results"], session["policy"]
+        run.context.watch.earlier = session["seconds"]
+        self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
         # The best policy as it was then: a later evaluation may have replaced it.
-        if policy is None:
-            self._policy.unlink(missing_ok=True)
-        else:
+        if policy is not None:
             write(self._policy, policy)
+        elif self.save is not None and self._policy.exists():  # none had been evaluated
+            self.save(self._policy)
+            self._stand_in = self._written()
 
     def _offer(self, chosen: Path | None) -> str:
         latest = chosen or self._checkpoints.latest()
@@ -160,7 +161,7 @@ class Session:
                 "last": plain(self.last),
                 "best": self.best,
                 "confirmed": self.confirmed,
-                "policy": self._policy.read_bytes() if self._policy.exists() else None,
+                "policy": self._policy.read_bytes() if self._has_best() else None,
             }
             about = {"plan": self.title, "operators": sorted(run.paths.values()), "counters": dict(run.counters)}
             self._checkpoints.save({**run.state_dict(), "session": session}, about, step=self._steps(run))
@@ -183,7 +184,10 @@ class Session:
         return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every
 
     def _take(self, item: Any) -> None:
-        self.last = result = as_result(item, self.plan)
+        plan = self.plan
+        while plan.site.startswith("flowrl run") and plan.inputs:  # what options have added passes items on
+            plan = plan.inputs[0]
+        self.last = result = as_result(item, plan)
         self.directory.record(result)
         self._results += 1
         if result.get("best_eval_return") is not None:
@@ -196,8 +200,30 @@ class Session:
         if self.save is None:
             return
         self.save(self.directory.path / "policy_last.pt")
-        if not self._policy.exists():
+        if not self._has_best():
             self.save(self._policy)
+
+    def _keep_policy(self) -> None:
+        """What was learnt until the run failed, if it can still be had."""
+        try:
+            self._save_policy()
+        except Exception as error:
+            log.warning("the policy could not be saved: %s: %s", type(error).__name__, error)
+
+    def _has_best(self) -> bool:
+        """Whether policy.pt is that of an evaluation."""
+        return self._policy.exists() and self._written() != self._stand_in
+
+    def _written(self) -> tuple[int, int]:
+        """Tells one policy.pt from the next: each is a new file."""
+        about = self._policy.stat()
+        return about.st_ino, about.st_mtime_ns
+
+    def _way_on(self, outcome: str) -> str:
+        latest = self._checkpoints.latest()
+        if outcome not in ("interrupted", "failed") or latest is None:
+            return ""
+        return f"; to go on from step {step_of(latest):,}: flowrl run --resume {shlex.quote(str(self.directory.path))}"
 
     def _outcome(self, interrupted: bool) -> str:
         if self.error is not None:

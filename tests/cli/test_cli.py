@@ -104,6 +104,17 @@ def test_a_budget_without_a_goal_ends_with_0(folder):
     assert len(results_of(folder / "short")) == 1
 
 
+def test_results_come_often_enough_for_evaluations_and_the_end(folder):
+    """S6: eval_every and the budget are tested at results; report_every alone would come too late."""
+    more = (*SMALL, "--set", "eval_every=40", "--set", "eval_episodes=1", "--quiet", "--envs", 4)
+    done = flowrl("run", "dqn", *more, "--stop-steps", 100, "--out", "run")
+    assert done.exit_code == 0, done.output
+    results = results_of(folder / "run")
+    assert [result["env_steps"] for result in results] == [48, 80, 128], "the first batch of 16 there and after"
+    assert all("eval_return" in result for result in results)
+    assert json.loads((folder / "run" / "config.json").read_text())["report_every"] == 40
+
+
 def test_without_a_stop_there_is_no_evaluation_unless_asked_for(folder):
     flowrl("run", "tiny.py", "--out", "a")
     assert all("eval_return" not in result for result in results_of(folder / "a"))
@@ -134,6 +145,26 @@ def test_items_that_are_no_results_fail_the_run(folder):
     done = flowrl("run", "bad.py")
     assert done.exit_code == 1
     assert "a plan's items must be result dicts, got list of 1 from keep" in done.stderr
+    done = flowrl("run", "bad.py", "--stop-steps", 100, "--stop-return", 5, "--out", "with an end")
+    assert done.exit_code == 1
+    assert "a plan's items must be result dicts, got list of 1 from keep" in done.stderr
+
+
+def test_what_was_learnt_until_a_run_failed_is_kept(folder):
+    """F9: before its first checkpoint too; and how far it got is said."""
+    (folder / "bad.py").write_text(
+        "from flowrl.plans.dqn import *\nfrom flowrl.plans import dqn\n\n\n"
+        "def execution_plan(workers, config):\n"
+        "    return dqn.execution_plan(workers, config).insert_before('Report', fails)\n\n\n"
+        "def fails(item):\n    assert not isinstance(item, dict)\n    return item\n"
+    )
+    done = flowrl("run", "bad.py", *SMALL, "--out", "run")
+    assert done.exit_code == 1, done.output
+    assert "failed: 128 env steps" in done.stdout.splitlines()[-1]
+    assert "to go on" not in done.stdout
+    assert (folder / "run" / "policy.pt").read_bytes() == (folder / "run" / "policy_last.pt").read_bytes()
+    assert flowrl("evaluate", "run", "--episodes", 2).exit_code == 0
+    assert flowrl("run", "--resume", "run").exit_code == 2, "it has no checkpoint, and a policy"
 
 
 def test_a_bug_in_building_the_plan_is_shown_with_its_traceback(folder):
@@ -226,7 +257,11 @@ BAD = {
     "key": (("run", "tiny.py", "--set", "rat=1"), "unknown configuration key 'rat'; did you mean 'rate'"),
     "key of a file": (
         ("run", "tiny.py", "--config", "bad.json"),
-        "unknown configuration key 'sed'; did you mean 'seed'",
+        "bad.json: unknown configuration key 'sed'; did you mean 'seed'",
+    ),
+    "key, not of the file": (
+        ("run", "tiny.py", "--config", "good.json", "--set", "rat=1"),
+        "Error: unknown configuration",
     ),
     "file": (("run", "tiny.py", "--config", "no.json"), "no.json: No such file"),
     "type": (("run", "tiny.py", "--set", "rate=fast"), "rate='fast': expected float, got str"),
@@ -261,6 +296,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(case, folder):
     (folder / "bad.json").write_text('{"sed": 1}')
+    (folder / "good.json").write_text('{"seed": 1}')
     (folder / "empty.py").write_text('"""No plan."""\n')
     (folder / "syntax.py").write_text("def f(:\n")
     (folder / "import.py").write_text("import nowhere\n")
@@ -299,6 +335,32 @@ def test_one_interrupt_ends_the_run_with_everything_saved(number, folder, child)
     assert summary["last"]["env_steps"] == len(results_of(folder / "run"))
     assert (folder / "run" / "policy_last.pt").exists()
     assert not list((folder / "run").glob(".*"))
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2> >(exec true)"])
+def test_an_interrupt_that_cannot_be_answered_ends_the_run_as_well(closed, folder, child):
+    """F15: standard error is closed, or its reader has left."""
+    (folder / "endless.py").write_text(ENDLESS)
+    shell = f"exec {sys.executable} -m flowrl run endless.py --out run --stop-steps 1_000_000_000 {closed}"
+    process = child(code=("-c", f"import os; os.execvp('bash', ['bash', '-c', {shell!r}])"))
+    assert process.stdout.readline() == "1 steps\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    assert summary_of(folder / "run")["outcome"] == "interrupted"
+    assert list((folder / "run" / "checkpoints").iterdir())
+    assert "stopping" not in (folder / "run" / "metrics.jsonl").read_text()
+
+
+def test_a_failure_that_cannot_be_told_is_recorded(folder, child):
+    """F9: the reader of standard error has left."""
+    (folder / "bad.py").write_text(TINY.replace("    return item\n", "    return 1 / 0\n"))
+    shell = f"exec {sys.executable} -m flowrl run bad.py --out run 2> >(exec true)"
+    process = child(code=("-c", f"import os; os.execvp('bash', ['bash', '-c', {shell!r}])"))
+    process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert summary_of(folder / "run")["outcome"] == "failed"
+    assert (folder / "run" / "policy.pt").exists()
 
 
 def test_a_second_interrupt_ends_what_is_stuck(folder, child):

@@ -64,8 +64,42 @@ def test_from_any_checkpoint(run, whole):
 
 def test_before_the_first_checkpoint_it_begins_anew(run, whole):
     shutil.rmtree(run / "checkpoints")
-    assert flowrl("run", "--resume", run).stdout.splitlines()[0] == "resumed at 0 steps"
+    for policy in run.glob("policy*.pt"):
+        policy.unlink()
+    assert flowrl("run", "--resume", run).stdout.splitlines()[0] == "no checkpoint yet: begins anew"
     assert_same_run(run, whole)
+
+
+@pytest.mark.parametrize("kept", ["policy.pt", "policy_last.pt", "summary.json"])
+def test_without_checkpoints_nothing_of_a_run_is_lost(whole, folder, kept):
+    """D3: what only the whole run can give again stays."""
+    shutil.copytree(whole, folder / "run")
+    shutil.rmtree(folder / "run" / "checkpoints")
+    for name in {"policy.pt", "policy_last.pt", "summary.json"} - {kept}:
+        (folder / "run" / name).unlink()
+    before = {path: path.read_bytes() for path in (folder / "run").iterdir()}
+    done = flowrl("run", "--resume", "run")
+    assert done.exit_code == 2
+    assert f"run has no checkpoint to go on from, and beginning anew would cost its {kept}" in done.stderr
+    assert before == {path: path.read_bytes() for path in (folder / "run").iterdir()}
+
+
+def test_a_policy_never_vanishes_when_a_run_goes_on(whole, folder, child):
+    """D3: interrupted before any evaluation; the policy there stands in until a better one comes."""
+    options = (*SMALL, "--stop-steps", STEPS, "--set", f"eval_every={10 * STEPS}", "--quiet")
+    assert flowrl("run", "dqn", *options, "--out", "whole").exit_code == 0
+    assert flowrl("run", "dqn", *options, "--stop-steps", 400, "--out", "run").exit_code == 0
+    short = (folder / "run" / "policy.pt").read_bytes()
+    watched = "import flowrl.runs.directory as d, pathlib, flowrl.cli\n"
+    watched += "real = d.RunDirectory.create\n"
+    watched += "def create(self, *a, **k):\n    print((self.path / 'policy.pt').exists())\n    real(self, *a, **k)\n"
+    watched += "d.RunDirectory.create = create\nflowrl.cli.main()"
+    process = child("run", "--resume", "run", "--stop-steps", STEPS, "--quiet", code=("-c", watched))
+    out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, err
+    assert out.splitlines()[0] == "True"
+    assert (folder / "run" / "policy.pt").read_bytes() != short
+    assert_same_run(folder / "run", folder / "whole")
 
 
 def test_a_finished_run_goes_on_with_a_larger_budget(run, whole, folder):
@@ -124,9 +158,11 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(number, whole, fo
     assert process.returncode == 130, err
     last = out.splitlines()[-1]
     assert last.startswith("interrupted: ")
-    command = shlex.split(last.partition("; to go on: ")[2])
-    assert command == ["flowrl", "run", "--resume", "my run"]
     (saved,) = checkpoints(folder / "my run").paths()
+    begins, _, words = last.partition("; to go on from step ")
+    assert f"{words.partition(': ')[0]} env steps" in begins, "where it was stopped, not the last result"
+    command = shlex.split(words.partition(": ")[2])
+    assert command == ["flowrl", "run", "--resume", "my run"]
     done = flowrl(*command[1:])
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0] == f"resumed at {int(saved.name.split('-')[1]):,} steps"

@@ -91,6 +91,11 @@ REFUSED = {
     "the seed": (("--seed", "5"), "seed=5 (it was 0)"),
     "the environments": (("--envs", "3"), "envs_per_worker=3 (it was 2)"),
     "a directory": (("--out", "other"), "--out other: a resumed run goes on in its own directory, run"),
+    "another plan": (("dqn",), "run is a run of own, not of dqn; to go on with it: flowrl run --resume run"),
+    "a used up budget": (
+        ("--stop-return", "20"),
+        "the run's --stop-steps 60 is used up: it is at 60 steps; give a larger",
+    ),
     "an unknown setting": (("--set", "sped=2"), "did you mean 'speed'"),
 }
 
@@ -199,7 +204,7 @@ def test_a_run_that_fails_keeps_what_was_saved_and_says_how_to_go_on(own, folder
     (folder / "own.py").write_text(broken)
     done = flowrl(*RUN_OWN, "--out", "failed")
     assert done.exit_code == 1, done.output
-    assert done.stdout.splitlines()[-1].endswith("in failed; to go on: flowrl run --resume failed")
+    assert done.stdout.splitlines()[-1].endswith("in failed; to go on from step 20: flowrl run --resume failed")
     (folder / "own.py").write_text(broken.replace("FAILS = True", "FAILS = False"))
     done = flowrl("run", "own.py", "--resume", "failed")
     assert done.exit_code == 0, done.output

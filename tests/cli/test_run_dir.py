@@ -56,6 +56,33 @@ def test_names_are_unique(plan_file, monkeypatch):
     assert names == [base, f"{base}-2", f"{base}-3"]
 
 
+def test_two_that_chose_one_directory_get_one_each(plan_file, monkeypatch):
+    """Begun in the same second: neither looks at what the other is about to make."""
+    chosen = [RunDirectory.choose(plan_file, Config()) for _ in range(2)]
+    chosen[1].path = chosen[0].path
+    for directory in chosen:
+        directory.create("", [])
+        directory.close()
+    assert chosen[1].path.name == f"{chosen[0].path.name}-2"
+    named = [RunDirectory.choose(plan_file, Config(), "run") for _ in range(3)]
+    named[0].create("", [])
+    with pytest.raises(ConfigError, match="run is in use"):
+        named[1].create("", [])
+    named[0].close()
+    with pytest.raises(ConfigError, match="run is not empty: another run has begun there meanwhile"):
+        named[2].create("", [])
+    assert (named[0].path / "run.json").exists()
+
+
+def test_what_is_claimed_and_not_used_leaves_no_trace(plan_file, tmp_path):
+    for out in (None, "run"):
+        directory = RunDirectory.choose(plan_file, Config(), out)
+        directory.claim()
+        assert directory.path.is_dir()
+        directory.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_given_directory_is_taken_exactly_and_must_be_empty(plan_file, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")

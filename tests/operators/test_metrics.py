@@ -129,20 +129,54 @@ def test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds(workers: Worker
     confirm = Confirm(workers, goal=9.0, path=path, within=50, episodes=8)
     result = {"env_steps": 50, "eval_return": 9.0}
     workers.policy.eval_mode = None  # type: ignore[assignment]  # what plays is the file, in a policy of its own
+    path.write_bytes(b"the best so far")
+    confirm.goal = 0.0
     first, second = confirm(result)["confirmed_return"], confirm(result)["confirmed_return"]
     assert first != second, "each try has fresh seeds"
     assert same(torch.load(path, weights_only=True), workers.policy.weights())
-    with torch.no_grad():
-        for parameter in workers.policy.model.parameters():
-            parameter.zero_()
-    confirm(result)
-    assert same(torch.load(path, weights_only=True), workers.policy.weights()), "a later candidate replaces it"
+    confirm.goal = 9.0
     for other in ({"eval_return": 8.9}, {"env_steps": 51}, {"eval_return": None}):
         given = {**result, **other}
         if given["eval_return"] is None:
             del given["eval_return"]
         assert confirm(given) == given
-    assert confirm.tries == 3
+    assert confirm.tries == 2
+
+
+def test_a_candidate_that_is_not_confirmed_replaces_nothing(workers: WorkerSet, tmp_path: Path) -> None:
+    """S6: luck on the fixed seeds leaves the best policy where it is."""
+    path = tmp_path / "policy.pt"
+    path.write_bytes(b"the best so far")
+    confirm = Confirm(workers, goal=400.0, path=path, episodes=2)
+    assert confirm({"env_steps": 50, "eval_return": 460.0})["confirmed_return"] < 400
+    assert path.read_bytes() == b"the best so far"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_return_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    """S6: no better than a number, and every number is better."""
+    rewards = iter([np.nan, 2.0, np.nan, 1.0, 3.0])
+
+    class Once(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(0, 1, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **_: Any) -> Any:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(1, np.float32), next(rewards), True, False, {}
+
+    with WorkerSet(Once, lambda *spaces: DQNPolicy(*spaces, device="cpu"), envs_per_worker=1) as alone:
+        evaluate = Evaluate(alone, every=1, episodes=1, save=tmp_path / "policy.pt")
+        found = [evaluate({"env_steps": n})["best_eval_return"] for n in range(1, 6)]
+    np.testing.assert_equal(found, [np.nan, 2.0, 2.0, 2.0, 3.0])
+
+
+def test_what_is_no_result_passes_through(workers: WorkerSet) -> None:
+    """Whoever pulls the plan has the clear words for it."""
+    plan = from_items([1, 2]).for_each(Evaluate(workers, every=1)).for_each(Confirm(workers, 1.0, Path("p.pt")))
+    assert list(plan.for_each(StopWhen({"env_steps": 1}))) == [1, 2]
 
 
 def test_evaluation_needs_environments_of_its_own() -> None:

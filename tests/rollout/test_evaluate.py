@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-
 import attrs
 import numpy as np
 import pytest
 
-from flowrl.errors import ConfigError, FlowError
+from flowrl.errors import ConfigError
 from flowrl.rollout import WorkerSet, evaluate, scores
 from tests.clock_envs import TERMINATED, TRUNCATED, Table, clock_envs
 from tests.scripted import ScriptedPolicy
-
-evaluation = importlib.import_module("flowrl.rollout.evaluate")  # the package has the function by that name
 
 # Environment 0 plays short episodes, environment 1 long ones.
 TABLE: Table = [[(1, TERMINATED)], [(10, TERMINATED)]]
@@ -33,11 +29,17 @@ def test_the_same_seed_meets_the_same_starts() -> None:
     assert scores(first).return_mean == np.mean([episode.length for episode in first])
 
 
-def test_an_episode_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No hangs: evaluating an environment without a time limit says so."""
-    monkeypatch.setattr(evaluation, "ENDLESS", 50)
-    with pytest.raises(FlowError, match="has not ended after 50 steps"):
-        evaluate(ScriptedPolicy(), clock_envs([[(10**6, TERMINATED)]]), episodes=1, seed=0)
+def test_an_episode_that_never_ends_is_cut_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    """No hangs: it counts as it is, once for its environment, and the others play all of their share."""
+    table: Table = [[(10**6, TERMINATED)], [(10, TERMINATED)], [(50, TERMINATED)]]
+    played = evaluate(ScriptedPolicy(), clock_envs(table), episodes=6, seed=0, num_envs=3, limit=50)
+    assert sorted((e.env_id, e.length, e.cut) for e in played) == [
+        (0, 50, True), (1, 10, False), (1, 10, False), (2, 50, False), (2, 50, False)
+    ]  # fmt: skip
+    assert (scores(played).episodes, scores(played).cut) == (5, 1)
+    cut, whole = (next(e for e in played if e.env_id == i) for i in (0, 2))
+    assert cut.return_ == whole.return_, "the raw rewards so far (S1)"
+    assert "1 of 5 episodes had not ended after 50 steps and were cut; give it a time limit" in caplog.text
 
 
 def test_a_policy_acts_in_its_eval_mode() -> None:
