@@ -198,6 +198,43 @@ def test_the_state_of_another_plan_is_refused_and_nothing_is_changed() -> None:
         assert same(run.state_dict(), before)
 
 
+class Shelf:
+    """A resource that takes no more than its size, and notices when it is full."""
+
+    def __init__(self, size: int, *books: int) -> None:
+        self.size, self.books = size, list(books)
+
+    def put(self, book: int) -> int:
+        self.books.append(book)
+        return book
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"books": list(self.books)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.books.clear()
+        for book in state["books"]:
+            if len(self.books) == self.size:
+                raise RuntimeError(f"no room for {book}")
+            self.books.append(book)
+
+
+def test_when_a_resource_refuses_its_state_nothing_is_changed() -> None:
+    def plan(size: int, *books: int) -> Plan:
+        return from_items([7, 8]).for_each(Shelf(9, *books).put).for_each(Shelf(size, *books).put)
+
+    with plan(9, 1, 2).run() as run:
+        saved = [next(run), run.state_dict()][1]
+    with plan(2, 5).run() as run:
+        next(run)
+        before = run.state_dict()
+        with pytest.raises(CheckpointError, match=r"Shelf-2 does not take .* changed: RuntimeError: no") as caught:
+            run.load_state_dict(saved)
+        assert isinstance(caught.value.__cause__, RuntimeError)
+        assert same(run.state_dict(), before)
+        assert list(run) == [8]
+
+
 def test_a_generator_function_is_resumed_by_discarding_what_was_consumed() -> None:
     made: list[int] = []
 
