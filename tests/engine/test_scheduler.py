@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from engine_parts import Noise, Numbers, Total, fail, hosts
 
-from flowrl import Plan, Queue, from_items, from_workers, operator, pure
+from flowrl import Plan, Queue, from_items, from_workers, operator, pure, state
 from flowrl.context import Bell
 from flowrl.errors import CheckpointError, PlanError, Stalled
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
@@ -172,6 +172,24 @@ def test_a_state_is_a_copy() -> None:
         assert same(run.state_dict(), kept), "a run may go back"
         assert list(run) == rest != []
         assert same(first, kept)
+
+
+@operator
+class Locked:
+    """Keeps what nobody can copy."""
+
+    lock: Any = state(factory=threading.Lock)
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+def test_what_cannot_be_copied_is_named_by_operator_and_field() -> None:
+    with from_items(N).for_each(Locked()).for_each(Locked(), name="safe").run() as run:
+        next(run)
+        with pytest.raises(CheckpointError, match="^Locked: its state 'lock', a lock, cannot be copied, .*pickle"):
+            run.state_dict()
+        assert next(run) == 2, "the run goes on"
 
 
 def test_the_state_of_another_plan_is_refused_and_nothing_is_changed() -> None:
