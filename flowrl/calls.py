@@ -310,8 +310,10 @@ class Prefetch(Stage):
     def drain(self) -> None:
         if self._job is not None:
             self._pause = True
-            wait_for([self._job], f"{self.link.path}: its thread")
-            self._pause = False
+            try:
+                wait_for([self._job], f"{self.link.path}: its thread")
+            finally:
+                self._pause = False  # the run may go on although its state was not to be had
 
     def stuck(self) -> list[str]:
         return super().stuck() or ([f"{self.link.path}: its thread works"] if self._job is not None else [])

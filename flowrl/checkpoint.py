@@ -143,13 +143,13 @@ class Checkpoints:
 
     def save(self, state: Mapping[str, Any], about: Mapping[str, Any] | None = None, *, step: int) -> Path:
         """Write one more, then remove the oldest and what killed writes have left."""
-        path, ordinal = self.folder / f"step-{step:09}", 1
-        while path.exists():  # the same step again, a little later: nothing is replaced before the new one is whole
-            ordinal += 1
-            path = self.folder / f"step-{step:09}-{ordinal}"
-        save_checkpoint(path, state, about)
+        # The same step again, a little later, comes after those that were there, be they rotated away or not.
+        ordinals = [key[1] for key in map(_key, _entries(self.folder)) if key is not None and key[0] == step]
+        ordinal = 1 + max(ordinals, default=0)
+        path = save_checkpoint(self.folder / f"step-{step:09}{f'-{ordinal}' * (ordinal > 1)}", state, about)
         stale = [entry for entry in self.folder.iterdir() if entry.name.startswith(".step-")]
-        for entry in [*stale, *self.paths()[: -self.keep]]:
+        ours = [entry for entry in self.paths() if (entry / _MANIFEST).is_file()]  # another's step-1 is left alone
+        for entry in [*stale, *(entry for entry in ours[: -self.keep] if entry != path)]:
             _remove(entry)
         return path
 

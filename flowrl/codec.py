@@ -29,6 +29,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: JSON readers that know floats only keep integers up to here.
 _EXACT = 2**53
+#: Levels of a tree that are written: what is read must stay far from Python's limit, whoever reads it.
+_DEEPEST = 100
 #: The dtypes that numpy and torch share; a tensor of another one is stored as its bytes.
 _SHARED = {
     "bool",
@@ -71,10 +73,7 @@ def encode(tree: Any, where: str = "state") -> Encoded:
         CheckpointError: something can neither be encoded nor pickled; named by its place in the tree.
     """
     encoded = Encoded()
-    try:
-        encoded.skeleton = _Encoder(encoded).node(tree, where)
-    except RecursionError as error:
-        raise CheckpointError(f"{where}: nested too deeply, or in itself") from error
+    encoded.skeleton = _Encoder(encoded).node(tree, where)
     return encoded
 
 
@@ -92,11 +91,20 @@ def decode(skeleton: Any, arrays: Callable[[int], Array], pickles: Callable[[int
         raise CheckpointError(f"malformed: {type(error).__name__}: {error}") from error
 
 
-@attrs.frozen
+@attrs.define
 class _Encoder:
     into: Encoded
+    depth: int = 0
 
     def node(self, value: Any, where: str) -> Any:
+        if self.depth == _DEEPEST:
+            raise CheckpointError(f"{where[:60]}...: nested too deeply, over {_DEEPEST} levels, or in itself")
+        self.depth += 1
+        made = self.made(value, where)
+        self.depth -= 1
+        return made
+
+    def made(self, value: Any, where: str) -> Any:
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
@@ -257,7 +265,10 @@ def _storable(dtype: np.dtype[Any]) -> bool:
     """Can an array of this dtype be written without pickle and come back the same?"""
     if dtype.hasobject:
         return False
-    descr: Any = np.lib.format.dtype_to_descr(dtype)
+    try:
+        descr: Any = np.lib.format.dtype_to_descr(dtype)
+    except ValueError:  # fields that overlap or are out of order
+        return False
     return bool(np.lib.format.descr_to_dtype(descr) == dtype)
 
 

@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform
 import attrs
 
 from flowrl.context import Context
+from flowrl.errors import CheckpointError
 
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -95,9 +96,20 @@ def fresh(op: Any, context: Context) -> Any:
     return made
 
 
-def operator_state(op: Any) -> dict[str, Any]:
-    """A copy of the state fields of an operator, {} if it has none."""
-    return {name: copy.deepcopy(getattr(op, name)) for name in _fields(op, "state")}
+def operator_state(op: Any, path: str = "") -> dict[str, Any]:
+    """A copy of the state fields of an operator, {} if it has none.
+
+    Raises:
+        CheckpointError: a field cannot be copied; named by the operator's path, or name, and the field's.
+    """
+    saved = {}
+    for name in _fields(op, "state"):
+        try:
+            saved[name] = copy.deepcopy(getattr(op, name))
+        except Exception as error:  # each type raises its own kind of error
+            what = f"{path or name_of(op)}: its state {name!r}, a {type(getattr(op, name)).__name__},"
+            raise CheckpointError(f"{what} cannot be copied, so it cannot be saved: {error}") from error
+    return saved
 
 
 def state_fields(op: Any) -> list[str]:

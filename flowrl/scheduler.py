@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flowrl.calls import Gather
 from flowrl.context import Context
-from flowrl.errors import CheckpointError, Deadlock, PlanError, Stalled, did_you_mean
+from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, did_you_mean
 from flowrl.link import Link
 from flowrl.mapped import LeftOut, compare
 from flowrl.operator import fresh, resources
@@ -179,7 +180,8 @@ class Run:
 
         Raises:
             CheckpointError: the state is that of another plan: what is missing in it, what this plan does not
-                have and what maps are listed together, before anything is changed.
+                have and what maps are listed together, before anything is changed. Or a resource refuses its
+                part, such as the weights of another network; then all of them are put back as they were.
         """
         if self.closed:
             _refuse()
@@ -190,9 +192,7 @@ class Run:
                 f"the state belongs to another plan: {'; '.join(problems)}. What maps: "
                 f"{', '.join(mapped.both) or 'nothing'}; load_state_dict(state, partial=True) takes that alone"
             )
-        for name, resource in self.resources.items():
-            if name in state["resources"]:
-                resource.load_state_dict(state["resources"][name])
+        self._load_resources(state["resources"])
         self.context.ledger.load_state_dict(state["ledger"])
         for resource in self.resources.values():  # what could not be continued is counted, such as a cut episode
             self.context.ledger.merge(getattr(resource, "lost", {}), {})
@@ -207,6 +207,22 @@ class Run:
         for link in self.links():
             link.items = state["items"].get(link.path, 0)
         return mapped.left_out
+
+    def _load_resources(self, saved: Mapping[str, Any]) -> None:
+        """All of them or none. Those that have been started come last: not all environments can be put back."""
+        named = [(name, resource) for name, resource in self.resources.items() if name in saved]
+        before: list[tuple[Any, Any]] = []
+        for name, resource in sorted(named, key=lambda each: hasattr(each[1], "start")):
+            with suppress(FlowError):  # one that failed in the middle of a step has no state, and needs this one
+                before.append((resource, resource.state_dict()))
+            try:
+                resource.load_state_dict(saved[name])
+            except Exception as error:  # each type raises its own kind of error
+                for changed, state in reversed(before):
+                    changed.load_state_dict(state)
+                    self.context.ledger.merge(getattr(changed, "lost", {}), {})
+                why = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+                raise CheckpointError(f"{name} does not take the state, and nothing is changed: {why}") from error
 
     # -- seeing
 

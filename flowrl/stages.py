@@ -74,7 +74,7 @@ class Stage:
 
     def save(self) -> dict[str, dict[str, Any]]:
         """State by operator path; operators without any are left out."""
-        saved = operator_state(self.link.op)
+        saved = operator_state(self.link.op, self.link.path)
         return {self.link.path: saved} if saved else {}
 
     def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
@@ -333,7 +333,7 @@ class Chain(Stage):
     def save(self) -> dict[str, dict[str, Any]]:
         saved = {}
         for i, link in enumerate(self.chain):
-            entry = operator_state(link.op)
+            entry = operator_state(link.op, link.path)
             if i < self.flushed and link.verb != "tap":
                 entry["@finished"] = True
             if entry:

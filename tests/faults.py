@@ -148,8 +148,8 @@ FAULTS = [
     Fault(
         "D5",
         "flowrl/operator.py",
-        "name: copy.deepcopy(getattr(op, name))",
-        "name: getattr(op, name)",
+        "saved[name] = copy.deepcopy(getattr(op, name))",
+        "saved[name] = getattr(op, name)",
         RUNS + "test_a_state_is_a_copy",
     ),
     Fault(

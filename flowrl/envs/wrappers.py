@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
-from gymnasium.utils import EzPickle
+import numpy as np
 from gymnasium.vector import (
     AsyncVectorEnv,
     AutoresetMode,
@@ -77,21 +78,50 @@ def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, 
 
 def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Pickled | None:
     """The environment with its whole state, or None where pickling fails or would lose the state."""
-    base = env.unwrapped
-    parts = [*layers(env), *(layer for single in getattr(base, "envs", ()) for layer in layers(single))]
-    # EzPickle rebuilds the object from its constructor's arguments: the episode would silently be gone.
-    if any(isinstance(part, EzPickle) for part in parts):
-        return None
     # cloudpickle takes what pickle cannot, such as lambdas in wrappers; whatever else fails is a resource of
     # the simulator (a process, a handle), and each library raises its own kind of error then.
-    for dumps in (pickle.dumps, cloudpickle.dumps):
+    for pickler in (_Pickler, _CloudPickler):
         try:
             # There and back first: it shows that the pickle can be loaded, and gives equal bytes for equal
             # states, whatever objects they happened to share (D5).
-            return Pickled(dumps(pickle.loads(dumps(env))))
+            return Pickled(_dumps(pickle.loads(_dumps(env, pickler)), pickler))
+        except _Rebuilt:
+            return None
         except Exception:
             continue
     return None
+
+
+class _Rebuilt(Exception):
+    """Something in the environment pickles as its constructor's arguments: the episode would silently be gone."""
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        return _reduced(value)
+
+
+class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, value: Any) -> Any:
+        reduced = _reduced(value)
+        return super().reducer_override(value) if reduced is NotImplemented else reduced
+
+
+def _reduced(value: Any) -> Any:
+    """How an object is pickled, wherever the environment holds it: as a layer, in a list, as an attribute."""
+    for method in ("__getstate__", "__setstate__"):
+        owner = next((kind for kind in type(value).__mro__ if method in vars(kind)), object)
+        if owner.__name__ == "EzPickle":  # gymnasium's, gym's, or that of another library
+            raise _Rebuilt
+    if isinstance(value, np.dtype) and value.isbuiltin == 1 and value.metadata is None:
+        return np.dtype, (value.str,)  # numpy's own way makes a new object of each, with another sharing then (D5)
+    return NotImplemented
+
+
+def _dumps(env: Any, pickler: Any) -> bytes:
+    file = io.BytesIO()
+    pickler(file).dump(env)
+    return file.getvalue()
 
 
 def unpack(packed: bytes, what: str) -> Any:

@@ -58,7 +58,7 @@ class FlatEncoder(Encoder):
         self.features = features
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        return obs.flatten(1).float()
+        return obs.reshape(len(obs), self.features).float()  # also of scalars, `[B]`
 
 
 class OneHotEncoder(Encoder):

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from engine_parts import Fails, Host, InlineWorkers, Noise, Numbers, Total, hosts
 
-from flowrl import Plan, from_items, from_workers
+from flowrl import Plan, calls, from_items, from_workers
+from flowrl.errors import Stalled
 from flowrl.operators.concurrency import Concurrently
 from flowrl.scheduler import Run
 from flowrl.stages import DONE, WAITING, Signal
 from flowrl.testing import ManualWorkers
+from flowrl.workers import wait_for
 
 
 class Doubler:
@@ -375,6 +377,36 @@ def test_prefetch_threads_nest_and_resume() -> None:
         assert first + list(resumed) == expected
         assert first + list(run) == expected
     assert [t for t in threading.enumerate() if "prefetch" in t.name] == []
+
+
+def test_a_thread_that_a_checkpoint_waited_for_in_vain_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F2: the state was not to be had, and the run loses nothing by it."""
+    working, gate = threading.Event(), threading.Event()
+
+    def slow(item: int) -> int:
+        if item == 1:
+            working.set()
+            gate.wait(10)
+        return item
+
+    with from_items(range(5)).for_each(slow).prefetch(1, thread=True).run(deadline_seconds=10) as run:
+        assert next(run) == 0
+        run.step()  # asks for the next one
+        assert working.wait(10)
+        with monkeypatch.context() as patched:
+            patched.setattr(calls, "wait_for", lambda futures, what: wait_for(futures, what, 0.0))
+            with pytest.raises(Stalled, match="prefetch: its thread"):
+                run.state_dict()
+        gate.set()
+        steps = 0
+        items = []
+        while (item := run.step()) is not DONE and steps < 1000:
+            steps += 1
+            if item is WAITING:
+                run.context.bell.wait(10)
+            elif item.__class__ is not Signal:
+                items.append(item)
+        assert items == [1, 2, 3, 4]
 
 
 def test_readers_of_a_fork_may_be_in_threads() -> None:

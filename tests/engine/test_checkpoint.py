@@ -248,6 +248,25 @@ def test_the_newest_are_kept_in_order(tmp_path: Path) -> None:
     assert {each.name for each in (tmp_path / "c").iterdir()} == {path.name for path in saved[2:]}
 
 
+def test_the_last_of_many_of_one_step_is_the_newest(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for n in range(5):
+        path = checkpoints.save({"n": n}, step=7)
+        assert checkpoints.latest() == path
+        assert checkpoints.load() == {"n": n}
+    assert [path.name for path in checkpoints.paths()] == ["step-000000007-4", "step-000000007-5"]
+    assert checkpoints.save({"n": 5}, step=6).exists(), "what was just written is never rotated away"
+
+
+def test_rotation_leaves_what_is_no_checkpoint_alone(tmp_path: Path) -> None:
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-1" / "thesis.txt").write_text("x")
+    (tmp_path / "step-000000002").write_text("x")
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    saved = [checkpoints.save({"n": n}, step=n) for n in (1, 2, 3)]
+    assert {each.name for each in tmp_path.iterdir()} == {"step-1", "step-000000002", saved[-1].name}
+
+
 def test_after_damage_the_newest_whole_one_before_is_offered(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     a, b, c = (checkpoints.save({"n": n}, step=n) for n in (1, 2, 3))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from engine_parts import Noise, Numbers, Total, fail, hosts
 
-from flowrl import Plan, Queue, from_items, from_workers, operator, pure
+from flowrl import Plan, Queue, from_items, from_workers, operator, pure, state
 from flowrl.context import Bell
 from flowrl.errors import CheckpointError, PlanError, Stalled
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
@@ -174,6 +174,24 @@ def test_a_state_is_a_copy() -> None:
         assert same(first, kept)
 
 
+@operator
+class Locked:
+    """Keeps what nobody can copy."""
+
+    lock: Any = state(factory=threading.Lock)
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+def test_what_cannot_be_copied_is_named_by_operator_and_field() -> None:
+    with from_items(N).for_each(Locked()).for_each(Locked(), name="safe").run() as run:
+        next(run)
+        with pytest.raises(CheckpointError, match="^Locked: its state 'lock', a lock, cannot be copied, .*pickle"):
+            run.state_dict()
+        assert next(run) == 2, "the run goes on"
+
+
 def test_the_state_of_another_plan_is_refused_and_nothing_is_changed() -> None:
     with branchy().run() as run:
         next(run)
@@ -196,6 +214,43 @@ def test_the_state_of_another_plan_is_refused_and_nothing_is_changed() -> None:
             "load_state_dict(state, partial=True) takes that alone"
         )
         assert same(run.state_dict(), before)
+
+
+class Shelf:
+    """A resource that takes no more than its size, and notices when it is full."""
+
+    def __init__(self, size: int, *books: int) -> None:
+        self.size, self.books = size, list(books)
+
+    def put(self, book: int) -> int:
+        self.books.append(book)
+        return book
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"books": list(self.books)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.books.clear()
+        for book in state["books"]:
+            if len(self.books) == self.size:
+                raise RuntimeError(f"no room for {book}")
+            self.books.append(book)
+
+
+def test_when_a_resource_refuses_its_state_nothing_is_changed() -> None:
+    def plan(size: int, *books: int) -> Plan:
+        return from_items([7, 8]).for_each(Shelf(9, *books).put).for_each(Shelf(size, *books).put)
+
+    with plan(9, 1, 2).run() as run:
+        saved = [next(run), run.state_dict()][1]
+    with plan(2, 5).run() as run:
+        next(run)
+        before = run.state_dict()
+        with pytest.raises(CheckpointError, match=r"Shelf-2 does not take .* changed: RuntimeError: no") as caught:
+            run.load_state_dict(saved)
+        assert isinstance(caught.value.__cause__, RuntimeError)
+        assert same(run.state_dict(), before)
+        assert list(run) == [8]
 
 
 def test_a_generator_function_is_resumed_by_discarding_what_was_consumed() -> None:

@@ -150,7 +150,35 @@ class Rebuilt(ClockEnv, EzPickle):
         super().__init__(*args)
 
 
-@pytest.mark.parametrize("kind", [Unpicklable, Rebuilt])
+class Holder(ClockEnv):
+    """No wrapper, but what it holds is rebuilt in the same way."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.simulators = [{"inner": Rebuilt(*args)}]
+
+
+class OwnState(Rebuilt):
+    """An EzPickle that saves its state itself: nothing is lost."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def test_an_environment_that_saves_its_own_state_goes_on() -> None:
+    """D3."""
+    with EnvManager([OwnState(0, [(9, TERMINATED)])]) as manager, EnvManager([OwnState(0, [(9, TERMINATED)])]) as other:
+        manager.launch(0)
+        manager.step([0])
+        other.load_state_dict(manager.state_dict())
+        assert other.cut_episodes == 0
+        assert other.step([0]).next_obs.tolist() == manager.step([0]).next_obs.tolist()
+
+
+@pytest.mark.parametrize("kind", [Unpicklable, Rebuilt, Holder])
 def test_an_environment_that_cannot_be_saved_is_cut_on_load(kind: type[ClockEnv]) -> None:
     def make() -> EnvManager:
         wrapped = gymnasium.wrappers.TimeLimit(kind(0, [(9, TERMINATED)], True), 20)

@@ -251,3 +251,20 @@ def test_a_last_observation_that_was_overwritten_is_not_passed_off_as_true(mode:
         else:
             for rows in collect(manager, 6):
                 assert all(np.subtract(row[7], row[2]).tolist() == [0, 0, 1] for row in rows)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "vector_entry_point"])
+def test_a_resumed_vector_environment_ends_in_the_same_bytes(vectorization: Any) -> None:
+    """D5: also after steps on both sides, though unpickling has other objects shared."""
+
+    def make() -> VectorEnvManager:
+        return VectorEnvManager(gymnasium.make_vec("CartPole-v1", 2, vectorization_mode=vectorization))
+
+    with make() as manager, make() as resumed:
+        manager.launch(0)
+        manager.step([0, 1])
+        resumed.load_state_dict(manager.state_dict())
+        for each in (manager, resumed):
+            for _ in range(15):
+                each.step([0, 1])
+        assert manager.state_dict()["envs"] == resumed.state_dict()["envs"] != [None]

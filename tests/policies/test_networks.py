@@ -19,6 +19,8 @@ from flowrl.policies.streams import TorchStream
 IMAGE = spaces.Box(0, 255, (40, 44, 3), np.uint8)
 SPACES: dict[str, tuple[gymnasium.Space[Any], int]] = {
     "vector": (spaces.Box(-1, 1, (4,), np.float64), 4),
+    "scalar": (spaces.Box(-1, 1, (), np.float32), 1),
+    "scalars": (spaces.Dict({"a": spaces.Box(-1, 1, ()), "b": spaces.Box(0, 9, (2,))}), 3),
     "matrix": (spaces.Box(-1, 1, (2, 3), np.float32), 6),
     "choice": (spaces.Discrete(5, start=2), 5),
     "choices": (spaces.MultiDiscrete([2, 3]), 5),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.utils import EzPickle
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ from flowrl.envs import EnvManager, VectorEnvManager
 from flowrl.rollout import RolloutWorker
 from flowrl.rollout.worker import shares_of
 from flowrl.testing import same
-from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, EchoEnv, Table, clock_envs, clock_vector
+from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, EchoEnv, Table, clock_envs, clock_vector
 from tests.scripted import ScriptedPolicy
 
 TABLE: Table = [
@@ -26,6 +28,14 @@ TABLE: Table = [
     [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
 ]
 MODES = ["own", *AutoresetMode]
+
+
+class Rebuilt(ClockEnv, EzPickle):
+    """Cannot be saved in the middle of an episode."""
+
+    def __init__(self, *args: Any) -> None:
+        EzPickle.__init__(self, *args)
+        super().__init__(*args)
 
 
 def worker_over(table: Table, mode: Any = "own", policy: Any = None, **kwargs: Any) -> RolloutWorker:
@@ -135,6 +145,25 @@ def test_values_arrived_in() -> None:
     for steps in (5, 3):
         batch = worker.sample(steps)
         np.testing.assert_array_equal(batch.next_value, batch.next_obs[..., -1])
+
+
+def test_values_arrived_in_where_a_resume_cut_an_episode() -> None:
+    """T7: rows that waited for the next fragment do not bootstrap from the new episode's first value."""
+
+    def make() -> RolloutWorker:
+        envs = [functools.partial(Rebuilt, 0, [(1, TERMINATED)]), functools.partial(Rebuilt, 1, [(40, TERMINATED)])]
+        return RolloutWorker(VectorEnvManager(SyncVectorEnv(envs)), ScriptedPolicy(with_value=True), seed=0)
+
+    worker, resumed = make(), make()
+    worker.sample(5)
+    state = worker.state_dict()
+    assert state["fragment"]["rows"], "the slow environment has rows that wait"
+    resumed.load_state_dict(state)
+    assert resumed.manager.cut_episodes == 2
+    batch = resumed.sample(8)
+    assert len(set(batch.episode_id[:, 1].tolist())) == 2
+    assert not (batch.terminated | batch.truncated)[:, 1].any()
+    np.testing.assert_array_equal(batch.next_value, batch.next_obs[..., -1])
 
 
 def test_noise_comes_from_each_environments_own_stream() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.errors import PlanError
+from flowrl import Plan
+from flowrl.errors import CheckpointError, PlanError
 from flowrl.operators import ParallelRollouts
+from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.testing import same
 from tests.scripted import ScriptedPolicy
 
 
@@ -71,3 +75,18 @@ def test_unknown_raw_returns_are_said(caplog: pytest.LogCaptureFixture) -> None:
     workers = WorkerSet(scaled, lambda *spaces: ScriptedPolicy(), envs_per_worker=1)  # type: ignore[arg-type]
     with workers, caplog.at_level(logging.WARNING, "flowrl"), ParallelRollouts(workers).run():
         assert "wrappers may change rewards" in caplog.text
+
+
+def test_a_network_of_another_shape_is_refused_and_the_environments_go_on() -> None:
+    def plan(width: int) -> Plan:
+        workers = WorkerSet("CartPole-v1", partial(DQNPolicy, hidden=(width,), device="cpu"), envs_per_worker=1)
+        return ParallelRollouts(workers, steps=2)
+
+    with plan(4).run() as other, plan(8).run() as run:
+        next(other)
+        next(other)
+        next(run)
+        before = run.state_dict()
+        with pytest.raises(CheckpointError, match=r"DQNPolicy does not take the state, [^\n]*\n\s*size mismatch"):
+            run.load_state_dict(other.state_dict())
+        assert same(run.state_dict(), before)
