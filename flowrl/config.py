@@ -64,9 +64,10 @@ class Configuration:
     torch_threads: int = attrs.field(default=1, validator=validators.ge(1))
     #: Episodes of one evaluation.
     eval_episodes: int = attrs.field(default=100, validator=validators.ge(1))
-    #: Env steps between two evaluations; None: 1/20 of the budget.
+    #: Env steps between two evaluations; None: 1/20 of the budget of `flowrl run`, and none in a `Trainer`.
     eval_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
-    #: Env steps between two checkpoints; None: as between evaluations, 10 000 where there are none.
+    #: Of `flowrl run` alone, a `Trainer` saves when told to: env steps between two checkpoints; None: as between
+    #: evaluations, 10 000 where there are none.
     checkpoint_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
 
     def __getitem__(self, key: str) -> Any:

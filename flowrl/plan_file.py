@@ -60,7 +60,7 @@ class PlanFile:
             trainer = self.trainer(config=config)
         except ValueError as error:  # how operators and buffers refuse an argument
             raise ConfigError(f"{self.path}: {_where(error, self.path)}{error}") from error
-        return trainer.workers, trainer.plan
+        return trainer.workers, trainer.algorithm  # the command evaluates by its own options
 
 
 def builtin_plans() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import attrs
 
 from flowrl.config import Configuration, build_config, positive
-from flowrl.errors import ConfigError, PlanError, did_you_mean
+from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.operator import describe
-from flowrl.paths import graph
+from flowrl.paths import graph, paths
 from flowrl.plan import Plan
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
     from flowrl.scheduler import Run
     from flowrl.trained import TrainedPolicy
+
+log = logging.getLogger("flowrl")
 
 Result = dict[str, Any]
 #: When to end training: lower bounds of entries of a result, or a function of a result.
@@ -48,6 +51,8 @@ class Trainer:
 
     Building one makes environments and networks; nothing acts before the first `train()`, which opens `run`.
     It is a context manager; leaving it stops it.
+
+    With `eval_every` set, results get the entries of `flowrl.operators.Evaluate` every so many env steps.
 
     Args:
         env: A gymnasium id, "module:factory", a callable, or a gymnasium VectorEnv.
@@ -78,11 +83,13 @@ class Trainer:
         self.config = build_config(self.Config, given, direct, settings)
         self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
         try:
-            self.plan: Plan = self.execution_plan(self.workers, self.config)
-            if not isinstance(self.plan, Plan):
+            #: What `execution_plan` gave; `plan` evaluates its results too, where `eval_every` is set.
+            self.algorithm: Plan = self.execution_plan(self.workers, self.config)
+            if not isinstance(self.algorithm, Plan):
                 raise PlanError(
-                    f"{type(self).__name__}.execution_plan returned a {type(self.plan).__name__}, expected a Plan"
+                    f"{type(self).__name__}.execution_plan returned a {type(self.algorithm).__name__}, expected a Plan"
                 )
+            self.plan = self._with_evaluation(self.algorithm)
         except BaseException:
             self.workers.close()
             raise
@@ -233,14 +240,22 @@ class Trainer:
 
         Environments in the middle of an episode are unpickled, so restore only what you trust.
 
+        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes` and
+        `checkpoint_every`; `device` and `torch_threads` with a warning.
+
         Raises:
-            CheckpointError: no checkpoint, a damaged one, or that of another plan.
+            CheckpointError: no checkpoint, a damaged one, or that of another plan, seed or configuration.
         """
-        from flowrl.checkpoint import load_checkpoint
+        from flowrl.checkpoint import load_checkpoint, verify_checkpoint
 
         run = self._open()
+        about = verify_checkpoint(path).get("about", {})
+        if isinstance(about.get("config"), Mapping):
+            self._check_config_of(path, about)
         state = load_checkpoint(path, trusted=True)
         mine = state.pop("trainer", {})
+        if self._evaluates is not None:  # it may be new in this trainer: then it begins now
+            state["operators"].setdefault(self._evaluates, run.state_dict()["operators"][self._evaluates])
         run.load_state_dict(state)
         self.result, self.done = mine.get("result", {}), mine.get("done", False)
         self._keys = set(self.result)
@@ -276,6 +291,36 @@ class Trainer:
             self._trained = TrainedPolicy(self.workers.policy, self.config, env=self.workers.env)
         return self._trained
 
+    def _with_evaluation(self, plan: Plan) -> Plan:
+        """The plan, and evaluation where `eval_every` asks for it and the plan has none of its own."""
+        from flowrl.operators import Evaluate
+
+        config = self.config
+        self._evaluates: str | None = None  # the path of what is added here
+        if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
+            return plan
+        evaluate = Evaluate(self.workers, every=config.eval_every, episodes=config.eval_episodes, seed=config.seed)
+        plan = attrs.evolve(plan.for_each(evaluate), site="eval_every")
+        self._evaluates = paths(plan)[id(plan)]
+        return plan
+
+    def _check_config_of(self, path: str | Path, about: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of other settings; warn of those that change the last bits."""
+        from flowrl.files import plain
+        from flowrl.runs.resume import FREE, ROUNDING
+
+        then, now = about["config"], plain(self.config.to_dict())
+        changed = [key for key in now if key in then and not _same_setting(key, then[key], now[key])]
+        if refused := [key for key in changed if key not in FREE | ROUNDING]:
+            listed = ", ".join(f"{key}={then[key]!r} (here it is {now[key]!r})" for key in refused)
+            name, other = type(self).__name__, about.get("trainer", type(self).__name__)
+            raise CheckpointError(
+                f"{path} was saved {'' if other == name else f'by {other} '}with {listed}: restore it in a {other} "
+                f"with the same settings; only {', '.join(sorted(FREE | ROUNDING))} may differ"
+            )
+        if rounding := [key for key in changed if key in ROUNDING]:
+            log.warning("%s has changed: training goes on, but not bit for bit", " and ".join(rounding))
+
     def _take(self, result: Any) -> None:
         self.result = dict(as_result(result, self.plan))
         self._keys |= self.result.keys()
@@ -293,9 +338,16 @@ class Trainer:
 
     def _check_names(self, bounds: Mapping[str, float]) -> None:
         """Refuse a bound that can never be reached, at the first result and again when learning has begun."""
+        from flowrl.operators import Evaluate
+
         coming = LEARNING if "updates" not in self._keys else frozenset()
         for name in bounds.keys() - self._keys - coming:
             if name not in self._evaluated():
+                if name in Evaluate.provides:
+                    raise ConfigError(
+                        f"until: no result has {name!r}, since the plan does not evaluate: give eval_every=N, the env "
+                        f"steps between evaluations, as in {type(self).__name__}(..., eval_every=5_000)"
+                    )
                 raise ConfigError(
                     f"until: no result has {name!r}; {did_you_mean(name, self._keys)}. For an entry that comes "
                     f"later give a function: until=lambda result: result.get({name!r}, 0) >= {bounds[name]:g}"
@@ -340,6 +392,15 @@ def _checked(until: Any) -> dict[str, float]:
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
             raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected a number")
     return dict(until)
+
+
+def _same_setting(key: str, then: Any, now: Any) -> bool:
+    """Are two values of a key the same? A script that is imported is no longer called __main__."""
+    if key == "env" and isinstance(then, str) and isinstance(now, str):
+        (there, _, factory), (here, _, other) = then.partition(":"), now.partition(":")
+        if "__main__" in (there, here):
+            return factory == other
+    return bool(then == now)
 
 
 def _is_method(function: FunctionType) -> bool:

@@ -215,7 +215,9 @@ def test_a_bound_that_no_result_has_is_refused_at_the_first_result() -> None:
         with pytest.raises(ConfigError, match="no result has 'env_step'; did you mean 'env_steps'"):
             trainer.train(until={"env_step": 100})
         assert trainer.counters["env_steps"] < 50
-        with pytest.raises(ConfigError, match=r"until=lambda result: result.get\('eval_return', 0\) >= 475"):
+        with pytest.raises(ConfigError, match=r"until=lambda result: result.get\('win', 0\) >= 475"):
+            trainer.train(until={"win": 475})
+        with pytest.raises(ConfigError, match=r"'eval_return', .* give eval_every=N, .* DQN\(..., eval_every=5_000\)"):
             trainer.train(until={"eval_return": 475})
         assert trainer.train()["env_steps"] > 20  # it goes on
 
@@ -250,6 +252,27 @@ def test_a_bound_may_name_what_an_evaluation_in_the_plan_adds() -> None:
         result = trainer.train(until={"eval_return": 1})
         assert result["env_steps"] >= 60
         assert result["eval_return"] >= 1
+
+
+def test_eval_every_evaluates_the_results_and_changes_nothing_else() -> None:
+    """S3: as `flowrl run` does; a plan that evaluates by itself is left as it is."""
+    with small() as plain:
+        expected = results(plain, 8)
+    with small(eval_every=60, eval_episodes=2) as trainer:
+        seen = results(trainer, 8)
+        assert [{k: v for k, v in result.items() if k in expected[0] or "eval" not in k} for result in seen] == expected
+        assert 0 < sum("eval_return" in result for result in seen) < 8
+        assert trainer.train(until={"best_eval_return": 1})["eval_return"] >= 1
+        assert "Evaluate(" in trainer.plan.explain()
+
+    class Own(DQN):
+        @classmethod
+        def execution_plan(cls, workers: Any, config: Any) -> Plan:
+            plan = super().execution_plan(workers, config)
+            return plan.for_each(Evaluate(workers, every=config.eval_every, episodes=3))
+
+    with Own("CartPole-v1", SMALL, eval_every=60) as own:
+        assert own.plan.explain().count("Evaluate(") == 1
 
 
 @pytest.mark.parametrize("until", [{}, {"env_steps": "many"}, {"env_steps": float("nan")}, {"done": True}, 500])
