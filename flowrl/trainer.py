@@ -7,14 +7,14 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import attrs
 
 from flowrl.config import Configuration, build_config, positive
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
-from flowrl.operator import describe
+from flowrl.operator import describe, name_of
 from flowrl.paths import graph, paths
 from flowrl.plan import Plan
 
@@ -29,6 +29,12 @@ log = logging.getLogger("flowrl")
 Result = dict[str, Any]
 #: When to end training: lower bounds of entries of a result, or a function of a result.
 Until = Mapping[str, float] | Callable[[Result], bool]
+
+#: What a Trainer is given for a policy.
+A_POLICY = (
+    "expected a Policy class, a function (config, observation_space, action_space) -> Policy, "
+    "or what policy_from(model, loss) makes of a network"
+)
 
 #: Counters that a result has only once learning has begun.
 LEARNING = frozenset({"sampled", "trained", "updates"})
@@ -63,7 +69,7 @@ class Trainer:
 
     Raises:
         ConfigError: an unknown key (with the closest one), a bad value, no such environment.
-        PlanError: `execution_plan` returns something else than a plan.
+        PlanError: `policy` gives something else than a policy, or `execution_plan` something else than a plan.
     """
 
     Config: ClassVar[type[Configuration]] = Config
@@ -77,6 +83,10 @@ class Trainer:
         policy: Any = None,
         **settings: Any,
     ) -> None:
+        if not isinstance(config, (Mapping, Configuration, NoneType)):
+            raise ConfigError(
+                f"config={config!r}: expected a mapping or a Config; flowrl.config.load_config_file reads a file"
+            )
         given = config.to_dict() if isinstance(config, Configuration) else config or {}
         direct = {} if env is None else named(env)
         direct |= {} if seed is None else {"seed": seed}
@@ -105,6 +115,11 @@ class Trainer:
         for name in ("policy", "execution_plan"):
             function = vars(cls).get(name)
             if isinstance(function, FunctionType) and not _is_method(function):
+                if "__class__" in function.__code__.co_freevars:
+                    raise PlanError(
+                        f"{cls.__name__}.{name} calls super(): make it a class method, "
+                        f"with @classmethod above it and `cls` as its first argument"
+                    )
                 setattr(cls, name, staticmethod(function))
         if "Config" in vars(cls):
             _check_config(cls.Config)
@@ -137,6 +152,7 @@ class Trainer:
 
         torch.set_num_threads(config.torch_threads)
         make = cls.policy if policy is None else policy
+        _check_policy(make)
 
         def make_policy(observation_space: Any, action_space: Any) -> Policy:
             made: Policy
@@ -144,6 +160,8 @@ class Trainer:
                 made = make(observation_space, action_space, seed=config.seed, device=config.device)
             else:
                 made = make(config, observation_space, action_space)
+            if not hasattr(made, "collect_mode") and isinstance(made, (NoneType, str, type, torch.nn.Module)):
+                raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
             return made
 
         return WorkerSet(
@@ -405,6 +423,14 @@ def _same_setting(key: str, then: Any, now: Any) -> bool:
 
 def _is_method(function: FunctionType) -> bool:
     return next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
+
+
+def _check_policy(make: Any) -> None:
+    """Refuse what gives no policy, before an environment is made."""
+    from torch.nn import Module
+
+    if not callable(make) or isinstance(make, Module) or (isinstance(make, type) and issubclass(make, Module)):
+        raise PlanError(f"policy={make!r} is none: {A_POLICY}")
 
 
 def _check_config(config: Any) -> None:

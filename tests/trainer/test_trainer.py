@@ -18,6 +18,7 @@ from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import Evaluate
 from flowrl.plans import DQN
 from flowrl.testing import same
+from flowrl.trained import _rows
 from tests.plans import small as small_plans
 from tests.plans.small import without_clock
 
@@ -98,6 +99,11 @@ def test_settings_override_a_mapping_or_a_configuration() -> None:
 def test_bad_input_is_refused_before_any_work(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DQN(**settings)
+
+
+def test_a_file_of_values_is_read_by_the_one_who_has_it() -> None:
+    with pytest.raises(ConfigError, match=r"config='x.json': expected a mapping or a Config; .*load_config_file"):
+        DQN("CartPole-v1", "x.json")  # type: ignore[arg-type]
 
 
 def cart_pole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -376,6 +382,35 @@ def test_acting_takes_one_observation_or_several() -> None:
         for wrong in (np.zeros(3), np.zeros((2, 2, 4)), np.zeros((4, 1)), 0.0, np.array(["a"] * 4)):
             with pytest.raises(SchemaError, match=r"expected float32\[4\], or \[N, ...\]"):
                 trainer.act(wrong)
+
+
+def test_what_an_environment_returns_beside_an_observation_is_refused() -> None:
+    env = gymnasium.make("CartPole-v1")
+    with small() as trainer:
+        with pytest.raises(SchemaError, match=r"the observation alone, the first of what comes from env.reset\(\)"):
+            trainer.act(env.reset(seed=0))
+        with pytest.raises(SchemaError, match=r"comes from env.step"):
+            trainer.act(env.step(0))
+        with pytest.raises(SchemaError, match=r"cannot be an array of float32\[4\]"):
+            trainer.act([[0.0, 1.0], 2.0])
+        assert trainer.act(torch.zeros(4, requires_grad=True)) == trainer.act(np.zeros(4))
+    env.close()
+
+
+def test_a_list_of_dictionaries_is_several_observations() -> None:
+    one, two = ({"goal": np.full(2, x), "near": x > 0} for x in (-1.0, 1.0))
+    space = gymnasium.spaces.Dict(goal=gymnasium.spaces.Box(-1, 1, (2,)), near=gymnasium.spaces.Discrete(2))
+    rows, count = _rows([one, two], space)
+    assert (rows["goal"].tolist(), rows["near"].tolist(), count) == ([[-1, -1], [1, 1]], [0, 1], 2)
+    assert _rows(one, space)[1] is None
+    with pytest.raises(SchemaError, match=r"with the keys goal, near, got goal$"):
+        _rows([one, {"goal": two["goal"]}], space)
+
+
+@pytest.mark.parametrize("episodes", [0, -1])
+def test_no_episodes_have_no_score(episodes: int) -> None:
+    with small() as trainer, pytest.raises(ConfigError, match=f"episodes={episodes}: expected at least 1"):
+        trainer.evaluate(episodes=episodes)
 
 
 def test_stochastic_acting_explores_as_the_schedule_says_and_draws_from_its_own_stream() -> None:
