@@ -56,6 +56,9 @@ class PlanFile:
                 configuration that the policy or an operator refuses.
             PlanError: the plan cannot be built, or `execution_plan` returns something else.
         """
+        import torch
+
+        torch.set_num_threads(config.torch_threads)  # the whole process is there to run the plan
         try:
             trainer = self.trainer(config=config)
         except ValueError as error:  # how operators and buffers refuse an argument

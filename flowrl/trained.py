@@ -19,7 +19,7 @@ from flowrl.policies.weights import load_weights
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.runs.directory import read_about
 from flowrl.seeds import SeedTree
-from flowrl.trainer import named
+from flowrl.trainer import named, torch_threads
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
@@ -88,14 +88,15 @@ class TrainedPolicy:
         """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone."""
         if episodes < 1:
             raise ConfigError(f"episodes={episodes}: expected at least 1")
-        played = evaluate(
-            self.policy,
-            self.env,
-            episodes=episodes,
-            seed=seed,
-            num_envs=self.config.envs_per_worker,
-            env_args=self.config.env_args,
-        )
+        with torch_threads(self.config.torch_threads):
+            played = evaluate(
+                self.policy,
+                self.env,
+                episodes=episodes,
+                seed=seed,
+                num_envs=self.config.envs_per_worker,
+                env_args=self.config.env_args,
+            )
         return scores(played)
 
 

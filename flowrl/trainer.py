@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -150,7 +151,6 @@ class Trainer:
 
         from flowrl.rollout import WorkerSet
 
-        torch.set_num_threads(config.torch_threads)
         make = cls.policy if policy is None else policy
         _check_policy(make)
 
@@ -164,14 +164,15 @@ class Trainer:
                 raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
             return made
 
-        return WorkerSet(
-            env=config.env if env is None else env,
-            policy=make_policy,
-            num_workers=config.num_workers,
-            envs_per_worker=config.envs_per_worker,
-            env_args=config.env_args,
-            seed=config.seed,
-        )
+        with torch_threads(config.torch_threads):
+            return WorkerSet(
+                env=config.env if env is None else env,
+                policy=make_policy,
+                num_workers=config.num_workers,
+                envs_per_worker=config.envs_per_worker,
+                env_args=config.env_args,
+                seed=config.seed,
+            )
 
     # -- training
 
@@ -202,7 +203,7 @@ class Trainer:
             if reached(self.result):
                 return self.result
         ended = False
-        with Interrupts(run) as interrupts:
+        with torch_threads(self.config.torch_threads), Interrupts(run) as interrupts:
             for result in run:
                 self._take(result)
                 if bounds is not None:
@@ -279,7 +280,10 @@ class Trainer:
         self._keys = set(self.result)
 
     def stop(self) -> None:
-        """Close the run and the environments. `act` and `evaluate` still work; a second call does nothing."""
+        """Close the run and the environments, but not a VectorEnv object that was given: it is yours.
+
+        `act` and `evaluate` still work; a second call does nothing.
+        """
         self._stopped = True
         try:
             if self.run is not None:
@@ -388,6 +392,19 @@ def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
     if not isinstance(item, Mapping):
         raise PlanError(f"a plan's items must be result dicts, got {describe(item)} from {plan.name}")
     return item
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """So many threads for torch, which are the process's; afterwards as many as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _always(result: Result) -> bool:

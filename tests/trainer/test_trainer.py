@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import gymnasium
 import numpy as np
 import pytest
@@ -101,6 +102,21 @@ def test_bad_input_is_refused_before_any_work(settings: dict[str, Any], message:
         DQN(**settings)
 
 
+def test_the_configuration_of_a_trainer_does_not_change() -> None:
+    """Nor does that of a class of one's own, which is not said to be frozen."""
+
+    class Own(DQN):
+        @attrs.define(kw_only=True)
+        class Config(DQN.Config):
+            width: int = 3
+
+    with made(Own) as trainer:
+        for name, value in (("gamma", 0.5), ("width", 4), ("seed", 1)):
+            with pytest.raises(attrs.exceptions.FrozenInstanceError):
+                setattr(trainer.config, name, value)
+        assert attrs.evolve(trainer.config, width=4).width == 4
+
+
 def test_a_file_of_values_is_read_by_the_one_who_has_it() -> None:
     with pytest.raises(ConfigError, match=r"config='x.json': expected a mapping or a Config; .*load_config_file"):
         DQN("CartPole-v1", "x.json")  # type: ignore[arg-type]
@@ -127,6 +143,34 @@ def test_a_vector_environment_says_how_many_it_holds() -> None:
         assert trainer.config.envs_per_worker == 3
         with pytest.raises(PlanError, match="environments of its own"):
             trainer.evaluate()
+
+
+def test_a_vector_environment_that_was_given_stays_open() -> None:
+    """It belongs to whoever made it; another trainer may have it next."""
+    env = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    for train in (False, True, True):
+        with small(env) as trainer:
+            if train:
+                trainer.train(until={"env_steps": 40})
+        assert not env.closed
+    env.close()
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_torch_has_as_many_threads_as_before(before: int) -> None:
+    """Training sets its own number, also where two trainers take turns."""
+    found, seen = torch.get_num_threads(), []
+    torch.set_num_threads(before)
+    try:
+        with small(torch_threads=1) as one, small(torch_threads=2) as two:
+            assert torch.get_num_threads() == before
+            for trainer in (one, two, one):
+                trainer.train(until=lambda _: bool(seen.append(torch.get_num_threads())) or True)
+                trainer.evaluate(episodes=1)
+                assert torch.get_num_threads() == before
+    finally:
+        torch.set_num_threads(found)
+    assert seen == [1, 2, 1]
 
 
 # -- training
