@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flowrl.context import Context
-from flowrl.operator import context, operator, pure, state
+from flowrl.operator import context, declare, operator, pure, state
 from flowrl.plan import Plan, from_items, from_workers
 from flowrl.queues import Queue
 from flowrl.scheduler import Run
@@ -24,6 +24,7 @@ __all__ = [
     "Run",
     "Trainer",
     "context",
+    "declare",
     "from_items",
     "from_workers",
     "load",

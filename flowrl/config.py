@@ -36,9 +36,12 @@ def sizes(*default: int) -> Any:
     return attrs.field(default=default, validator=validators.and_(validators.min_len(1), validators.deep_iterable(one)))
 
 
-@attrs.define(kw_only=True)
+@attrs.frozen(kw_only=True)
 class Configuration:
     """What every plan has; a plan's own `Config` adds the settings of its algorithm.
+
+    A configuration does not change, since plans and policies are made of it: `attrs.evolve(config, seed=3)` is another
+    one. So it is for subclasses, whether they say so or not.
 
     >>> @attrs.define(kw_only=True)
     ... class Config(Configuration):
@@ -60,13 +63,14 @@ class Configuration:
     envs_per_worker: int = attrs.field(default=8, validator=validators.ge(1))
     #: Where the networks live: "auto", "cpu", "cuda" ...
     device: str = "auto"
-    #: Threads of torch in this process; more than one pays only for large networks.
+    #: Threads of torch in this process while it trains or evaluates; more than one pays only for large networks.
     torch_threads: int = attrs.field(default=1, validator=validators.ge(1))
     #: Episodes of one evaluation.
     eval_episodes: int = attrs.field(default=100, validator=validators.ge(1))
-    #: Env steps between two evaluations; None: 1/20 of the budget.
+    #: Env steps between two evaluations; None: 1/20 of the budget of `flowrl run`, and none in a `Trainer`.
     eval_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
-    #: Env steps between two checkpoints; None: as between evaluations, 10 000 where there are none.
+    #: Of `flowrl run` alone, a `Trainer` saves when told to: env steps between two checkpoints; None: as between
+    #: evaluations, 10 000 where there are none.
     checkpoint_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
 
     def __getitem__(self, key: str) -> Any:

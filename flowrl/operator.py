@@ -9,6 +9,7 @@ receives the run's context. A class may also have, each only if it needs it:
     done: bool              true once no further item will be let through (as in take)
     finish() -> list        the input has ended: what is still to be emitted
     release()               nobody will pull it any more, finished or not; maybe said twice
+    verb = "combine"        the one verb that it is for, where another would give something else
     pull() -> item | Signal a source instead of a transform
     pure = True             applying it twice to an item does no harm, so it may be retried (F2)
     requires, provides ...  what a plan is checked by before it runs: see `flowrl.schema`

@@ -120,6 +120,12 @@ class Plan:
             )
         if not callable(op) and kind not in WIRING:
             raise PlanError(f"{kind} needs something to call with an item, got {op!r}")
+        verb = getattr(op, "verb", kind)
+        if kind in get_args(Verb) and verb in get_args(Verb) and verb != kind:
+            raise PlanError(
+                f"{name_of(op)} is for {verb}: use .{verb}({name_of(op)}(...)) in place of {kind}, "
+                f"or verb={verb!r} in insert_before and insert_after"
+            )
         explicit = name is not None if explicit is None else explicit
         return Plan(op, (self,), kind, name or name_of(op), explicit, site or user_site(), self.on)
 

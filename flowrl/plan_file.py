@@ -56,11 +56,14 @@ class PlanFile:
                 configuration that the policy or an operator refuses.
             PlanError: the plan cannot be built, or `execution_plan` returns something else.
         """
+        import torch
+
+        torch.set_num_threads(config.torch_threads)  # the whole process is there to run the plan
         try:
             trainer = self.trainer(config=config)
         except ValueError as error:  # how operators and buffers refuse an argument
             raise ConfigError(f"{self.path}: {_where(error, self.path)}{error}") from error
-        return trainer.workers, trainer.plan
+        return trainer.workers, trainer.algorithm  # the command evaluates by its own options
 
 
 def builtin_plans() -> dict[str, str]:

@@ -19,7 +19,7 @@ from flowrl.policies.weights import load_weights
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.runs.directory import read_about
 from flowrl.seeds import SeedTree
-from flowrl.trainer import named
+from flowrl.trainer import named, torch_threads
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
@@ -47,12 +47,16 @@ class TrainedPolicy:
         """An action for `env.step`, in the numbers of the action space.
 
         Args:
-            obs: One observation, or `[N, ...]` of them for `[N, ...]` actions; a mapping where the space is a Dict.
+            obs: One observation, or `[N, ...]` of them for `[N, ...]` actions; a mapping where the space is a Dict,
+                or a list of them.
             deterministic: The eval mode; else the collect mode, with noise from a stream of its own.
 
         Raises:
             SchemaError: the observation does not fit the observation space.
         """
+        if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping):
+            call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
+            raise SchemaError(f"act needs the observation alone, the first of what comes from {call}")
         rows, count = _rows(obs, self.policy.observation_space)
         mode = self.policy.eval_mode if deterministic else self.policy.collect_mode
         columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps)
@@ -68,6 +72,7 @@ class TrainedPolicy:
         evaluation has.
 
         Raises:
+            ConfigError: less than one episode.
             PlanError: there is but one environment object, of which no second one can be made.
         """
         if isinstance(self.env, gymnasium.vector.VectorEnv):
@@ -81,14 +86,17 @@ class TrainedPolicy:
 
     def play(self, episodes: int, seed: int) -> Scores:
         """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone."""
-        played = evaluate(
-            self.policy,
-            self.env,
-            episodes=episodes,
-            seed=seed,
-            num_envs=self.config.envs_per_worker,
-            env_args=self.config.env_args,
-        )
+        if episodes < 1:
+            raise ConfigError(f"episodes={episodes}: expected at least 1")
+        with torch_threads(self.config.torch_threads):
+            played = evaluate(
+                self.policy,
+                self.env,
+                episodes=episodes,
+                seed=seed,
+                num_envs=self.config.envs_per_worker,
+                env_args=self.config.env_args,
+            )
         return scores(played)
 
 
@@ -168,6 +176,11 @@ def _env_steps(run: Path) -> int:
 def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
     """Observations as rows `[N, ...]` of the space's dtype, and N; None for one observation."""
     if isinstance(space, gymnasium.spaces.Dict):
+        if isinstance(obs, (list, tuple)) and obs and all(isinstance(each, Mapping) for each in obs):
+            if all(set(each) == set(space) for each in obs):
+                obs = {name: [each[name] for each in obs] for name in space}
+            else:
+                obs = next(each for each in obs if set(each) != set(space))  # refused below
         if not isinstance(obs, Mapping) or set(obs) != set(space):
             keys = ", ".join(map(str, obs)) if isinstance(obs, Mapping) else f"a {type(obs).__name__}"
             raise SchemaError(f"expected an observation with the keys {', '.join(space)}, got {keys}")
@@ -179,7 +192,10 @@ def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
     shape, dtype = space.shape, space.dtype
     assert shape is not None, "the workers have refused other spaces"
     assert dtype is not None, "the workers have refused other spaces"
-    given = np.asarray(obs)
+    try:
+        given = np.asarray(obs.detach().cpu() if hasattr(obs, "detach") else obs)  # a tensor, if need be of a GPU
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise SchemaError(f"the observation cannot be an array of {dtype}{list(shape)}: {error}") from error
     fits = given.dtype.kind in "biu" or np.can_cast(given.dtype, dtype, "same_kind")
     single = given.shape == shape
     several = given.ndim > len(shape) and given.shape[1:] == shape

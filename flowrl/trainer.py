@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import attrs
 
 from flowrl.config import Configuration, build_config, positive
-from flowrl.errors import ConfigError, PlanError, did_you_mean
-from flowrl.operator import describe
-from flowrl.paths import graph
+from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
+from flowrl.operator import describe, name_of
+from flowrl.paths import graph, paths
 from flowrl.plan import Plan
 
 if TYPE_CHECKING:
@@ -23,9 +25,17 @@ if TYPE_CHECKING:
     from flowrl.scheduler import Run
     from flowrl.trained import TrainedPolicy
 
+log = logging.getLogger("flowrl")
+
 Result = dict[str, Any]
 #: When to end training: lower bounds of entries of a result, or a function of a result.
 Until = Mapping[str, float] | Callable[[Result], bool]
+
+#: What a Trainer is given for a policy.
+A_POLICY = (
+    "expected a Policy class, a function (config, observation_space, action_space) -> Policy, "
+    "or what policy_from(model, loss) makes of a network"
+)
 
 #: Counters that a result has only once learning has begun.
 LEARNING = frozenset({"sampled", "trained", "updates"})
@@ -49,6 +59,8 @@ class Trainer:
     Building one makes environments and networks; nothing acts before the first `train()`, which opens `run`.
     It is a context manager; leaving it stops it.
 
+    With `eval_every` set, results get the entries of `flowrl.operators.Evaluate` every so many env steps.
+
     Args:
         env: A gymnasium id, "module:factory", a callable, or a gymnasium VectorEnv.
         config: Values for `Config`, or one.
@@ -58,7 +70,7 @@ class Trainer:
 
     Raises:
         ConfigError: an unknown key (with the closest one), a bad value, no such environment.
-        PlanError: `execution_plan` returns something else than a plan.
+        PlanError: `policy` gives something else than a policy, or `execution_plan` something else than a plan.
     """
 
     Config: ClassVar[type[Configuration]] = Config
@@ -72,17 +84,23 @@ class Trainer:
         policy: Any = None,
         **settings: Any,
     ) -> None:
+        if not isinstance(config, (Mapping, Configuration, NoneType)):
+            raise ConfigError(
+                f"config={config!r}: expected a mapping or a Config; flowrl.config.load_config_file reads a file"
+            )
         given = config.to_dict() if isinstance(config, Configuration) else config or {}
         direct = {} if env is None else named(env)
         direct |= {} if seed is None else {"seed": seed}
         self.config = build_config(self.Config, given, direct, settings)
         self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
         try:
-            self.plan: Plan = self.execution_plan(self.workers, self.config)
-            if not isinstance(self.plan, Plan):
+            #: What `execution_plan` gave; `plan` evaluates its results too, where `eval_every` is set.
+            self.algorithm: Plan = self.execution_plan(self.workers, self.config)
+            if not isinstance(self.algorithm, Plan):
                 raise PlanError(
-                    f"{type(self).__name__}.execution_plan returned a {type(self.plan).__name__}, expected a Plan"
+                    f"{type(self).__name__}.execution_plan returned a {type(self.algorithm).__name__}, expected a Plan"
                 )
+            self.plan = self._with_evaluation(self.algorithm)
         except BaseException:
             self.workers.close()
             raise
@@ -98,6 +116,11 @@ class Trainer:
         for name in ("policy", "execution_plan"):
             function = vars(cls).get(name)
             if isinstance(function, FunctionType) and not _is_method(function):
+                if "__class__" in function.__code__.co_freevars:
+                    raise PlanError(
+                        f"{cls.__name__}.{name} calls super(): make it a class method, "
+                        f"with @classmethod above it and `cls` as its first argument"
+                    )
                 setattr(cls, name, staticmethod(function))
         if "Config" in vars(cls):
             _check_config(cls.Config)
@@ -128,8 +151,8 @@ class Trainer:
 
         from flowrl.rollout import WorkerSet
 
-        torch.set_num_threads(config.torch_threads)
         make = cls.policy if policy is None else policy
+        _check_policy(make)
 
         def make_policy(observation_space: Any, action_space: Any) -> Policy:
             made: Policy
@@ -137,16 +160,19 @@ class Trainer:
                 made = make(observation_space, action_space, seed=config.seed, device=config.device)
             else:
                 made = make(config, observation_space, action_space)
+            if not hasattr(made, "collect_mode") and isinstance(made, (NoneType, str, type, torch.nn.Module)):
+                raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
             return made
 
-        return WorkerSet(
-            env=config.env if env is None else env,
-            policy=make_policy,
-            num_workers=config.num_workers,
-            envs_per_worker=config.envs_per_worker,
-            env_args=config.env_args,
-            seed=config.seed,
-        )
+        with torch_threads(config.torch_threads):
+            return WorkerSet(
+                env=config.env if env is None else env,
+                policy=make_policy,
+                num_workers=config.num_workers,
+                envs_per_worker=config.envs_per_worker,
+                env_args=config.env_args,
+                seed=config.seed,
+            )
 
     # -- training
 
@@ -177,7 +203,7 @@ class Trainer:
             if reached(self.result):
                 return self.result
         ended = False
-        with Interrupts(run) as interrupts:
+        with torch_threads(self.config.torch_threads), Interrupts(run) as interrupts:
             for result in run:
                 self._take(result)
                 if bounds is not None:
@@ -233,20 +259,31 @@ class Trainer:
 
         Environments in the middle of an episode are unpickled, so restore only what you trust.
 
+        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes` and
+        `checkpoint_every`; `device` and `torch_threads` with a warning.
+
         Raises:
-            CheckpointError: no checkpoint, a damaged one, or that of another plan.
+            CheckpointError: no checkpoint, a damaged one, or that of another plan, seed or configuration.
         """
-        from flowrl.checkpoint import load_checkpoint
+        from flowrl.checkpoint import load_checkpoint, verify_checkpoint
 
         run = self._open()
+        about = verify_checkpoint(path).get("about", {})
+        if isinstance(about.get("config"), Mapping):
+            self._check_config_of(path, about)
         state = load_checkpoint(path, trusted=True)
         mine = state.pop("trainer", {})
+        if self._evaluates is not None:  # it may be new in this trainer: then it begins now
+            state["operators"].setdefault(self._evaluates, run.state_dict()["operators"][self._evaluates])
         run.load_state_dict(state)
         self.result, self.done = mine.get("result", {}), mine.get("done", False)
         self._keys = set(self.result)
 
     def stop(self) -> None:
-        """Close the run and the environments. `act` and `evaluate` still work; a second call does nothing."""
+        """Close the run and the environments, but not a VectorEnv object that was given: it is yours.
+
+        `act` and `evaluate` still work; a second call does nothing.
+        """
         self._stopped = True
         try:
             if self.run is not None:
@@ -276,6 +313,36 @@ class Trainer:
             self._trained = TrainedPolicy(self.workers.policy, self.config, env=self.workers.env)
         return self._trained
 
+    def _with_evaluation(self, plan: Plan) -> Plan:
+        """The plan, and evaluation where `eval_every` asks for it and the plan has none of its own."""
+        from flowrl.operators import Evaluate
+
+        config = self.config
+        self._evaluates: str | None = None  # the path of what is added here
+        if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
+            return plan
+        evaluate = Evaluate(self.workers, every=config.eval_every, episodes=config.eval_episodes, seed=config.seed)
+        plan = attrs.evolve(plan.for_each(evaluate), site="eval_every")
+        self._evaluates = paths(plan)[id(plan)]
+        return plan
+
+    def _check_config_of(self, path: str | Path, about: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of other settings; warn of those that change the last bits."""
+        from flowrl.files import plain
+        from flowrl.runs.resume import FREE, ROUNDING
+
+        then, now = about["config"], plain(self.config.to_dict())
+        changed = [key for key in now if key in then and not _same_setting(key, then[key], now[key])]
+        if refused := [key for key in changed if key not in FREE | ROUNDING]:
+            listed = ", ".join(f"{key}={then[key]!r} (here it is {now[key]!r})" for key in refused)
+            name, other = type(self).__name__, about.get("trainer", type(self).__name__)
+            raise CheckpointError(
+                f"{path} was saved {'' if other == name else f'by {other} '}with {listed}: restore it in a {other} "
+                f"with the same settings; only {', '.join(sorted(FREE | ROUNDING))} may differ"
+            )
+        if rounding := [key for key in changed if key in ROUNDING]:
+            log.warning("%s has changed: training goes on, but not bit for bit", " and ".join(rounding))
+
     def _take(self, result: Any) -> None:
         self.result = dict(as_result(result, self.plan))
         self._keys |= self.result.keys()
@@ -293,9 +360,16 @@ class Trainer:
 
     def _check_names(self, bounds: Mapping[str, float]) -> None:
         """Refuse a bound that can never be reached, at the first result and again when learning has begun."""
+        from flowrl.operators import Evaluate
+
         coming = LEARNING if "updates" not in self._keys else frozenset()
         for name in bounds.keys() - self._keys - coming:
             if name not in self._evaluated():
+                if name in Evaluate.provides:
+                    raise ConfigError(
+                        f"until: no result has {name!r}, since the plan does not evaluate: give eval_every=N, the env "
+                        f"steps between evaluations, as in {type(self).__name__}(..., eval_every=5_000)"
+                    )
                 raise ConfigError(
                     f"until: no result has {name!r}; {did_you_mean(name, self._keys)}. For an entry that comes "
                     f"later give a function: until=lambda result: result.get({name!r}, 0) >= {bounds[name]:g}"
@@ -320,6 +394,19 @@ def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
     return item
 
 
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """So many threads for torch, which are the process's; afterwards as many as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _always(result: Result) -> bool:
     return True
 
@@ -342,8 +429,25 @@ def _checked(until: Any) -> dict[str, float]:
     return dict(until)
 
 
+def _same_setting(key: str, then: Any, now: Any) -> bool:
+    """Are two values of a key the same? A script that is imported is no longer called __main__."""
+    if key == "env" and isinstance(then, str) and isinstance(now, str):
+        (there, _, factory), (here, _, other) = then.partition(":"), now.partition(":")
+        if "__main__" in (there, here):
+            return factory == other
+    return bool(then == now)
+
+
 def _is_method(function: FunctionType) -> bool:
     return next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
+
+
+def _check_policy(make: Any) -> None:
+    """Refuse what gives no policy, before an environment is made."""
+    from torch.nn import Module
+
+    if not callable(make) or isinstance(make, Module) or (isinstance(make, type) and issubclass(make, Module)):
+        raise PlanError(f"policy={make!r} is none: {A_POLICY}")
 
 
 def _check_config(config: Any) -> None:

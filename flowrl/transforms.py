@@ -27,6 +27,7 @@ class Batches:
     [[], [[1, 2]], [], [[3]]]
     """
 
+    verb = "combine"
     size: int = attrs.field(validator=_positive)
     open: list[Any] = state(factory=list)
 

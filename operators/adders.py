@@ -150,6 +150,9 @@ class GAE:
         _check_rates(gamma=self.gamma, lam=self.lam)
 
     def schema(self, given: Schema) -> Schema:
+        for name in ("advantage", "target"):
+            if name in given.columns:
+                raise SchemaError(f"GAE makes the column {name!r}, which is there already: is there a GAE before this?")
         return given.having(advantage="float32[T, N]", target="float32[T, N]")
 
     def __call__(self, batch: Batch) -> Batch:

@@ -47,6 +47,7 @@ class ConcatBatches:
     ([], [Batch[3, 4](reward=float64[3, 4])])
     """
 
+    verb = "combine"
     provides = ()
     min_batch_size: int = attrs.field(validator=attrs.validators.ge(1))
     count_steps_by: Literal["env_steps", "agent_steps"] = attrs.field(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
@@ -65,7 +65,9 @@ class Evaluate:
     State: when it is due again, the best return.
     """
 
-    requires = ("env_steps",)
+    requires: ClassVar[dict[str, str]] = {
+        "env_steps": "results have it: end the plan with StandardMetricsReporting(train_op, workers, config)"
+    }
     provides = ("eval_return", "best_eval_return", "eval_reward_per_step", "eval_win_rate", "eval_cut_episodes")
     workers: WorkerSet = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))

@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from flowrl.context import Context
+from flowrl.errors import SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
 from flowrl.schema import UNKNOWN, Schema
@@ -47,6 +48,7 @@ class Report:
     Emits: nothing or one dict for an item. State: recent episodes, when the next is due, sums since the last.
     """
 
+    verb = "combine"
     provides = ("results", "env_steps")
     every: int = attrs.field(validator=attrs.validators.ge(1))
     context: Context = context()
@@ -59,6 +61,8 @@ class Report:
     _reported: float = attrs.field(factory=clock, init=False, repr=False)
 
     def schema(self, given: Schema) -> Schema:
+        if "results" in given.words:
+            raise SchemaError("Report makes results of scalars, but these are results: is there a Report before this?")
         return UNKNOWN  # the scalars and counters that there are
 
     def __call__(self, scalars: Any) -> list[dict[str, Any]]:

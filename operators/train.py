@@ -188,6 +188,7 @@ class AverageGradients:
     For `combine`. Emits: one item for `count`, and what is left at the end. State: the gradients waiting.
     """
 
+    verb = "combine"
     requires = ("gradients",)
     count: int = attrs.field(validator=attrs.validators.ge(1))
     waiting: list[Gradients] = state(factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -101,6 +102,12 @@ def _make(spec: object, args: dict[str, Any]) -> Any:
         raise ConfigError(f"gymnasium cannot make {spec!r}: {error}") from error
     except (TypeError, ValueError, KeyError, AssertionError) as error:
         if not args:
+            if isinstance(spec, str) and factory is not None:
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                where = "" if at.filename == __file__ else f"{at.filename}:{at.lineno}: "
+                raise ConfigError(
+                    f"{spec!r} fails when it is called without arguments: {where}{type(error).__name__}: {error}"
+                ) from error
             raise
         unknown = _unknown(args, _parameters(factory) if factory is not None else _arguments(str(spec)))
         raise ConfigError(f"{_name(spec)} refuses env_args {unknown or f'{args}: {error}'}") from error
@@ -119,7 +126,7 @@ def _factory(spec: str) -> Callable[..., Any] | None:
     if factory is None and name not in gymnasium.registry:
         there = [found for found, value in vars(module).items() if callable(value) and found[0] != "_"]
         close = difflib.get_close_matches(name, there, n=5)
-        raise ConfigError(f"module {module_name!r} has no environment {name!r}: {did_you_mean(name, close)}")
+        raise ConfigError(f"module {module_name!r} has no environment {name!r}: {_similar(name, close)}")
     return factory
 
 
@@ -128,7 +135,12 @@ def _closest(env_id: str) -> str:
     # The registry is long, and a bare name or a wrong version should still find its relatives.
     stem = env_id.rpartition("-v")[0] or env_id
     relatives = [name for name in names if name.rpartition("-v")[0] == stem]
-    return did_you_mean(env_id, relatives or difflib.get_close_matches(env_id, names, n=5))
+    close = relatives or difflib.get_close_matches(env_id, names, n=5)
+    return _similar(env_id, close, "; gymnasium.pprint_registry() lists them")
+
+
+def _similar(name: str, close: list[str], otherwise: str = "") -> str:
+    return did_you_mean(name, close) if close else f"no name there is like it{otherwise}"
 
 
 def _arguments(env_id: str) -> list[str]:

@@ -126,6 +126,8 @@ class EnvManager(Manager):
 
     def _note(self, error: Exception, env_id: int) -> None:
         error.add_note(f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}")
+        if isinstance(error, ValueError) and "values to unpack" in str(error):
+            error.add_note("gymnasium's reset gives (obs, info), its step (obs, reward, terminated, truncated, info)")
 
     def _save_envs(self) -> dict[str, Any]:
         return {"envs": [pack(env) for env in self._envs]}

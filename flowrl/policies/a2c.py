@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.actor_critic import ActorCriticLearning, ActorCriticPolicy
+from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy
 
 
 class A2CPolicy(ActorCriticPolicy):
@@ -27,6 +27,7 @@ class A2CLearning(ActorCriticLearning):
         "obs": "",
         "action": "",
         "advantage or value": "",
+        "advantage or fragments": OVER_TIME,
         "on_policy": "A2C is right only for what the present weights collected: take it from ParallelRollouts",
     }
     columns = ("obs", "action", "advantage", "target", "value")

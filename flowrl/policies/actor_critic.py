@@ -130,6 +130,10 @@ class MostProbable:
         return self.policy.collect_mode.value(obs)
 
 
+#: Why a loss of advantages needs fragments where nobody has estimated them.
+OVER_TIME = "advantages are estimated along fragments: put GAE before it, or leave it out"
+
+
 class ActorCriticLearning(Learning):
     """A loss of three parts: policy + value_coef · value − entropy_coef · entropy."""
 

@@ -63,11 +63,19 @@ def policy_from(
 
     With `multinomial_sample` the column `logp` is stored, with a value the columns `value` and `next_value`.
 
-    Raises (when the policy is made):
-        PlanError: the model is no module, or its scores do not give actions of the action space.
+    Raises:
+        PlanError: the model or the loss is no function; when the policy is made: the function gives no module, or
+            its scores do not give actions of the action space.
     """
     if not name.isidentifier():
         raise PlanError(f"policy_from: name={name!r} is no name of a class")
+    if isinstance(model, nn.Module) or not callable(model):
+        raise PlanError(
+            f"policy_from: the model is the {type(model).__name__} {model!r}, expected what makes one: a function "
+            "(observation_space, action_space) -> torch.nn.Module, so that each policy has a network of its own"
+        )
+    if not callable(loss):
+        raise PlanError(f"policy_from: the loss is {loss!r}, expected a function (model, batch) -> tensor")
     parts = {
         "make_model": staticmethod(model),
         "loss": staticmethod(loss),

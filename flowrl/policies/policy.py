@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -16,6 +17,8 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.streams import TorchStream
 from flowrl.policies.wrappers import Array, Schedule
+
+log = logging.getLogger("flowrl")
 
 
 class ActMode(Protocol):
@@ -65,6 +68,9 @@ class Learning(abc.ABC):
     #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.schema`.
     requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
+    _zero_since: int | None = None  #: env steps at which a scheduled rate was first seen to be 0
+    _said = False
+
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
@@ -80,8 +86,24 @@ class Learning(abc.ABC):
     def schedule(self, env_steps: int) -> None:
         """Set what follows a schedule: here the learning rate, where it is a function of env steps (Q7)."""
         if callable(rate := self.policy.learning_rate):
+            now = rate(env_steps)
             for group in self.policy.optimizer.param_groups:
-                group["lr"] = rate(env_steps)
+                group["lr"] = now
+            self._say_if_over(now, env_steps)
+
+    def _say_if_over(self, rate: float, env_steps: int) -> None:
+        """Warn, once, of a run that goes on after its learning rate has become 0."""
+        if rate != 0:
+            self._zero_since = None
+        elif self._zero_since is None:
+            self._zero_since = env_steps
+        elif env_steps > self._zero_since and not self._said:
+            self._said = True
+            log.warning(
+                "the learning rate has been 0 since %d env steps: nothing more is learned. Give a schedule as long as "
+                "the run (schedule_steps), or one that does not end at 0 (learning_rate_end)",
+                self._zero_since,
+            )
 
     @abc.abstractmethod
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

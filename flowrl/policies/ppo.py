@@ -8,7 +8,7 @@ import gymnasium
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.actor_critic import ActorCriticLearning, ActorCriticPolicy
+from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy
 from flowrl.policies.wrappers import Schedule, value_at
 
 
@@ -101,6 +101,7 @@ class PPOLearning(ActorCriticLearning):
         "action": "",
         "logp": "collect with a policy that records it",
         "advantage or value": "",
+        "advantage or fragments": OVER_TIME,
         "on_policy": "PPO is right only for what almost the present weights collected: take it from ParallelRollouts",
     }
     columns = ("obs", "action", "logp", "advantage", "target", "value")

@@ -104,11 +104,11 @@ class WorkerSet:
             self.members = [InlineWorker(RolloutWorker(manager, self.policy, seed=seed))]
 
     def close(self) -> None:
-        """Close the environments."""
-        if self._manager is not None:
+        """Close the environments that were made here; an object that was given belongs to whoever made it."""
+        if self._manager is not None and not self.is_one_object:
             self._manager.close()
-            self._manager = None
-        for worker in self.members:
+        self._manager = None
+        for worker in self.members if not self.is_one_object else ():
             worker.target.close()
         self.members = []
 

@@ -291,6 +291,28 @@ def test_a_wrong_observation_names_environment_and_step(observations: Any, messa
     assert caught.value.__notes__ == [f"in environment 1, episode 0, step {max(0, len(observations) - 2)}"]
 
 
+def test_environments_of_the_old_api_are_told_the_present_one() -> None:
+    class OldReset(ClockEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            return super().reset(**kwargs)[0]
+
+    class OldStep(ClockEnv):
+        def step(self, action: Any) -> Any:
+            return super().step(action)[:4]
+
+    with (
+        EnvManager([OldReset(0, [(3, TERMINATED)])]) as manager,
+        pytest.raises(ValueError, match="values to unpack") as at_reset,
+    ):
+        manager.launch(0)
+    with EnvManager([OldStep(0, [(3, TERMINATED)])]) as manager:
+        manager.launch(0)
+        with pytest.raises(ValueError, match="values to unpack") as at_step:
+            manager.step([0])
+    for caught in (at_reset, at_step):
+        assert "gymnasium's reset gives (obs, info)" in caught.value.__notes__[-1]
+
+
 def test_dictionary_actions_are_refused_with_the_way_out() -> None:
     with pytest.raises(ConfigError, match=r"action space Dict.*TransformAction"):
         EnvManager([Scripted(spaces.Discrete(2), spaces.Dict(a=spaces.Discrete(2)), [])])

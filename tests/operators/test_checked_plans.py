@@ -12,12 +12,12 @@ from scripted import ScriptedPolicy
 from flowrl import Plan
 from flowrl import operators as ops
 from flowrl.check import examine
-from flowrl.data import ReplayBuffer
+from flowrl.data import Batch, ReplayBuffer
 from flowrl.debug import debugging
-from flowrl.errors import SchemaError
-from flowrl.operator import declare
+from flowrl.errors import PlanError, SchemaError
+from flowrl.operator import declare, name_of
 from flowrl.plan_file import builtin_plans, load_plan_file
-from flowrl.policies import DQNPolicy
+from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schema import UNKNOWN, Schema
 
@@ -104,6 +104,46 @@ def test_two_adders_are_found() -> None:
     assert "NStep-2" in found[0]
     assert "needs 'fragments', which does not come through NStep (" in found[0]
     assert "is there an NStep before this?" in found[1]
+
+
+def on_policy(*adders: Any) -> Plan:
+    of = WorkerSet("CartPole-v1", lambda *spaces: PPOPolicy(*spaces, hidden=(4,), device="cpu"), envs_per_worker=2)
+    plan = ops.ParallelRollouts(of)
+    for adder in adders:
+        plan = plan.for_each(adder)
+    return plan.for_each(ops.TrainOneStep(of))
+
+
+def test_advantages_are_estimated_once_and_from_fragments() -> None:
+    twice = examine(on_policy(ops.GAE(0.9, 0.9), ops.GAE(0.9, 0.9))).problems
+    assert "GAE makes the column 'advantage', which is there already: is there a GAE before this?" in twice[0]
+    (found,) = examine(on_policy(ops.NStep(2, 0.9))).problems
+    assert "TrainOneStep" in found
+    assert "needs 'advantage or fragments', which does not come through NStep (" in found
+    assert found.endswith("put GAE before it, or leave it out")
+    for right in ((), (ops.GAE(0.9, 0.9),), (ops.GAE(0.9, 0.9), Batch.flat)):
+        on_policy(*right).check()
+
+
+def test_results_are_made_once_and_evaluated_where_they_are() -> None:
+    of = workers()
+    learned = ops.ParallelRollouts(of).for_each(ops.TrainOneStep(of))
+    reported = ops.StandardMetricsReporting(learned, of, {})
+    assert "is there a Report before this?" in examine(ops.StandardMetricsReporting(reported, of, {})).problems[0]
+    (found,) = examine(learned.for_each(ops.Evaluate(of, every=10))).problems
+    assert "needs 'env_steps', which is not in what TrainOneStep" in found
+    assert "end the plan with StandardMetricsReporting" in found
+    reported.for_each(ops.Evaluate(of, every=10)).check()
+
+
+@pytest.mark.parametrize("op", [ops.ConcatBatches(8), ops.AverageGradients(2), ops.Report(10)], ids=name_of)
+def test_an_operator_that_gives_lists_is_for_combine(op: Any) -> None:
+    plan = ops.ParallelRollouts(workers())
+    with pytest.raises(PlanError, match=rf"{name_of(op)} is for combine: use .combine\({name_of(op)}\(...\)\)"):
+        plan.for_each(op)
+    with pytest.raises(PlanError, match=r"or verb='combine' in insert_before and insert_after"):
+        plan.insert_after("ParallelRollouts", op)
+    assert plan.insert_after("ParallelRollouts", op, "combine").kind == "combine"
 
 
 def test_a_plan_of_a_policy_that_says_nothing_is_not_refused() -> None:

@@ -51,6 +51,15 @@ def make(model: Any = linear, loss: Callable[..., Any] = no_loss, seed: int = 0,
     return policy_from(model, loss, **parts)(BOX, TWO, seed=seed, device="cpu")
 
 
+def test_a_model_or_loss_that_is_no_function_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"the model is the Linear Linear\(.*, expected what makes one: a function"):
+        policy_from(nn.Linear(4, 2), no_loss)
+    with pytest.raises(PlanError, match="the model is the str 'mlp'"):
+        policy_from("mlp", no_loss)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="the loss is None, expected a function"):
+        policy_from(linear, None)  # type: ignore[arg-type]
+
+
 # -- acting
 
 

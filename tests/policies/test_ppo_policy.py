@@ -153,6 +153,18 @@ def test_schedules_follow_env_steps() -> None:
     assert policy.learn_mode.entropy_coef == pytest.approx(0.3)
 
 
+def test_a_run_that_outlasts_its_learning_rate_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Not where it ends with its schedule: the last update may be the first at 0."""
+    policy = make(learning_rate=linear_schedule(1.0, 0.0, 100))
+    for env_steps in (99, 104, 104):
+        policy.learn_mode.schedule(env_steps)
+    assert caplog.text == ""
+    for env_steps in (108, 112):
+        policy.learn_mode.schedule(env_steps)
+    (said,) = caplog.messages
+    assert said.startswith("the learning rate has been 0 since 104 env steps: nothing more is learned.")
+
+
 def test_the_kl_weight_is_adapted_and_saved() -> None:
     """D3: it is part of the policy's state."""
     policy, other = make(kl_coef=1.0), make(kl_coef=1.0)

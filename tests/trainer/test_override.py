@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+import torch
 
 from flowrl import Plan, Trainer, operator, state
 from flowrl.config import positive
@@ -125,6 +126,29 @@ def test_a_policy_given_stands_for_the_classs_own() -> None:
         alone = DQNPolicy(*(getattr(one.workers.policy, f"{kind}_space") for kind in ("observation", "action")), seed=3)
         assert same(one.workers.policy.weights(), alone.weights())
         assert not same(one.workers.policy.weights(), other.workers.policy.weights())
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("MlpPolicy", "policy='MlpPolicy' is none: expected a Policy class, a function"),
+        (torch.nn.Linear(4, 2), r"policy=Linear\(.*\) is none: expected .* or what policy_from\(model, loss\) makes"),
+        (torch.nn.Linear, "is none: expected a Policy class"),
+        (lambda *_: None, "policy: lambda gave a NoneType, expected a Policy class"),
+        (lambda *_: torch.nn.Linear(4, 2), "policy: lambda gave a Linear, expected a Policy class"),
+    ],
+)
+def test_what_is_no_policy_is_refused(policy: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        DQN("CartPole-v1", SMALL, policy=policy)
+
+
+def test_super_needs_a_class_method_and_says_so_where_the_class_is_made() -> None:
+    with pytest.raises(PlanError, match=r"Bare.execution_plan calls super\(\): make it a class method, with @classm"):
+
+        class Bare(DQN):
+            def execution_plan(workers: Any, config: Any) -> Plan:  # type: ignore[override,misc]
+                return super().execution_plan(workers, config)  # type: ignore[misc]
 
 
 def test_without_a_plan_of_ones_own_it_acts_learns_and_reports() -> None:

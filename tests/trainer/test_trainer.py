@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import gymnasium
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import Evaluate
 from flowrl.plans import DQN
 from flowrl.testing import same
+from flowrl.trained import _rows
 from tests.plans import small as small_plans
 from tests.plans.small import without_clock
 
@@ -100,6 +102,26 @@ def test_bad_input_is_refused_before_any_work(settings: dict[str, Any], message:
         DQN(**settings)
 
 
+def test_the_configuration_of_a_trainer_does_not_change() -> None:
+    """Nor does that of a class of one's own, which is not said to be frozen."""
+
+    class Own(DQN):
+        @attrs.define(kw_only=True)
+        class Config(DQN.Config):
+            width: int = 3
+
+    with made(Own) as trainer:
+        for name, value in (("gamma", 0.5), ("width", 4), ("seed", 1)):
+            with pytest.raises(attrs.exceptions.FrozenInstanceError):
+                setattr(trainer.config, name, value)
+        assert attrs.evolve(trainer.config, width=4).width == 4
+
+
+def test_a_file_of_values_is_read_by_the_one_who_has_it() -> None:
+    with pytest.raises(ConfigError, match=r"config='x.json': expected a mapping or a Config; .*load_config_file"):
+        DQN("CartPole-v1", "x.json")  # type: ignore[arg-type]
+
+
 def cart_pole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1", **kwargs)
 
@@ -121,6 +143,34 @@ def test_a_vector_environment_says_how_many_it_holds() -> None:
         assert trainer.config.envs_per_worker == 3
         with pytest.raises(PlanError, match="environments of its own"):
             trainer.evaluate()
+
+
+def test_a_vector_environment_that_was_given_stays_open() -> None:
+    """It belongs to whoever made it; another trainer may have it next."""
+    env = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    for train in (False, True, True):
+        with small(env) as trainer:
+            if train:
+                trainer.train(until={"env_steps": 40})
+        assert not env.closed
+    env.close()
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_torch_has_as_many_threads_as_before(before: int) -> None:
+    """Training sets its own number, also where two trainers take turns."""
+    found, seen = torch.get_num_threads(), []
+    torch.set_num_threads(before)
+    try:
+        with small(torch_threads=1) as one, small(torch_threads=2) as two:
+            assert torch.get_num_threads() == before
+            for trainer in (one, two, one):
+                trainer.train(until=lambda _: bool(seen.append(torch.get_num_threads())) or True)
+                trainer.evaluate(episodes=1)
+                assert torch.get_num_threads() == before
+    finally:
+        torch.set_num_threads(found)
+    assert seen == [1, 2, 1]
 
 
 # -- training
@@ -215,7 +265,9 @@ def test_a_bound_that_no_result_has_is_refused_at_the_first_result() -> None:
         with pytest.raises(ConfigError, match="no result has 'env_step'; did you mean 'env_steps'"):
             trainer.train(until={"env_step": 100})
         assert trainer.counters["env_steps"] < 50
-        with pytest.raises(ConfigError, match=r"until=lambda result: result.get\('eval_return', 0\) >= 475"):
+        with pytest.raises(ConfigError, match=r"until=lambda result: result.get\('win', 0\) >= 475"):
+            trainer.train(until={"win": 475})
+        with pytest.raises(ConfigError, match=r"'eval_return', .* give eval_every=N, .* DQN\(..., eval_every=5_000\)"):
             trainer.train(until={"eval_return": 475})
         assert trainer.train()["env_steps"] > 20  # it goes on
 
@@ -250,6 +302,27 @@ def test_a_bound_may_name_what_an_evaluation_in_the_plan_adds() -> None:
         result = trainer.train(until={"eval_return": 1})
         assert result["env_steps"] >= 60
         assert result["eval_return"] >= 1
+
+
+def test_eval_every_evaluates_the_results_and_changes_nothing_else() -> None:
+    """S3: as `flowrl run` does; a plan that evaluates by itself is left as it is."""
+    with small() as plain:
+        expected = results(plain, 8)
+    with small(eval_every=60, eval_episodes=2) as trainer:
+        seen = results(trainer, 8)
+        assert [{k: v for k, v in result.items() if k in expected[0] or "eval" not in k} for result in seen] == expected
+        assert 0 < sum("eval_return" in result for result in seen) < 8
+        assert trainer.train(until={"best_eval_return": 1})["eval_return"] >= 1
+        assert "Evaluate(" in trainer.plan.explain()
+
+    class Own(DQN):
+        @classmethod
+        def execution_plan(cls, workers: Any, config: Any) -> Plan:
+            plan = super().execution_plan(workers, config)
+            return plan.for_each(Evaluate(workers, every=config.eval_every, episodes=3))
+
+    with Own("CartPole-v1", SMALL, eval_every=60) as own:
+        assert own.plan.explain().count("Evaluate(") == 1
 
 
 @pytest.mark.parametrize("until", [{}, {"env_steps": "many"}, {"env_steps": float("nan")}, {"done": True}, 500])
@@ -353,6 +426,35 @@ def test_acting_takes_one_observation_or_several() -> None:
         for wrong in (np.zeros(3), np.zeros((2, 2, 4)), np.zeros((4, 1)), 0.0, np.array(["a"] * 4)):
             with pytest.raises(SchemaError, match=r"expected float32\[4\], or \[N, ...\]"):
                 trainer.act(wrong)
+
+
+def test_what_an_environment_returns_beside_an_observation_is_refused() -> None:
+    env = gymnasium.make("CartPole-v1")
+    with small() as trainer:
+        with pytest.raises(SchemaError, match=r"the observation alone, the first of what comes from env.reset\(\)"):
+            trainer.act(env.reset(seed=0))
+        with pytest.raises(SchemaError, match=r"comes from env.step"):
+            trainer.act(env.step(0))
+        with pytest.raises(SchemaError, match=r"cannot be an array of float32\[4\]"):
+            trainer.act([[0.0, 1.0], 2.0])
+        assert trainer.act(torch.zeros(4, requires_grad=True)) == trainer.act(np.zeros(4))
+    env.close()
+
+
+def test_a_list_of_dictionaries_is_several_observations() -> None:
+    one, two = ({"goal": np.full(2, x), "near": x > 0} for x in (-1.0, 1.0))
+    space = gymnasium.spaces.Dict(goal=gymnasium.spaces.Box(-1, 1, (2,)), near=gymnasium.spaces.Discrete(2))
+    rows, count = _rows([one, two], space)
+    assert (rows["goal"].tolist(), rows["near"].tolist(), count) == ([[-1, -1], [1, 1]], [0, 1], 2)
+    assert _rows(one, space)[1] is None
+    with pytest.raises(SchemaError, match=r"with the keys goal, near, got goal$"):
+        _rows([one, {"goal": two["goal"]}], space)
+
+
+@pytest.mark.parametrize("episodes", [0, -1])
+def test_no_episodes_have_no_score(episodes: int) -> None:
+    with small() as trainer, pytest.raises(ConfigError, match=f"episodes={episodes}: expected at least 1"):
+        trainer.evaluate(episodes=episodes)
 
 
 def test_stochastic_acting_explores_as_the_schedule_says_and_draws_from_its_own_stream() -> None:
