@@ -271,8 +271,8 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
     from flowrl.runs.plot import plot
 
     files, left_out = plot([Path(run) for run in runs], x=x, y=y, out=None if out is None else Path(out))
-    for path in left_out:
-        click.echo(f"left out: {path} has nothing to show yet", err=True)
+    for words in left_out:
+        click.echo(f"left out: {words}", err=True)
     for file in files:
         click.echo(file)
 

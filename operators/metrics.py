@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from numbers import Real
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowrl")
 
+#: What is recorded of every episode.
+EPISODES = ("episode_return", "episode_length")
 #: The episodes over which `episode_return` and `episode_length` are averaged.
 RECENT_EPISODES = 100
 #: Env steps without a finished episode after which the log says so (T10).
@@ -42,8 +45,10 @@ class Report:
 
     A result has the run's counters by their names; `episodes` finished so far; `episode_return` (raw, S1) and
     `episode_length`, means of the last 100, None before the first; `ratio`, the rows sampled per row inserted
-    since the last result; the means of the learner's scalars since then; `seconds` that the run has been open
-    and `steps_per_second` since the last result.
+    since the last result; the means of the learner's scalars since then, and of the numbers that operators have
+    recorded under any other name (`context.record("entropy", 0.7)`); `seconds` that the run has been open and
+    `steps_per_second` since the last result. Of two with one name, what comes later here is left out, but for the
+    learner's scalars.
 
     Emits: nothing or one dict for an item. State: recent episodes, when the next is due, sums since the last.
     """
@@ -82,11 +87,13 @@ class Report:
         counters, now = dict(self.context.counters), clock()
         since = {unit: n - self.last.get(unit, 0) for unit, n in counters.items()}
         self._take_episodes(counters.get("env_steps", 0))
-        result: dict[str, Any] = {**counters, "episodes": self.episodes}
+        # Counted where they end: of very many between two results not all are kept in the records.
+        result: dict[str, Any] = {**counters, "episodes": counters.get("episodes", self.episodes)}
         for name, values in self.recent.items():
             result[name] = float(np.mean(values)) if values else None
         if since.get("inserted"):
             result["ratio"] = since.get("sampled", 0) / since["inserted"]
+        result |= {name: mean for name, mean in self._take_others().items() if name not in result}
         result |= {name: total / count for name, (total, count) in self.sums.items()}
         result["seconds"] = self.context.watch.seconds
         result["steps_per_second"] = since.get("env_steps", 0) / max(now - self._reported, 1e-9)
@@ -94,8 +101,17 @@ class Report:
         self.due = (counters.get("env_steps", 0) // self.every + 1) * self.every
         return result
 
+    def _take_others(self) -> dict[str, float]:
+        """Means of what was recorded since the last result, but for episodes and what is no number."""
+        ledger, means = self.context.ledger, {}
+        for name in [name for name in ledger.records if name not in EPISODES]:
+            numbers = [float(value) for value in ledger.drain(name) if isinstance(value, Real)]
+            if numbers:
+                means[name] = float(np.mean(numbers))
+        return means
+
     def _take_episodes(self, env_steps: int) -> None:
-        for name in ("episode_return", "episode_length"):
+        for name in EPISODES:
             values = self.context.ledger.drain(name)
             self.recent.setdefault(name, deque(maxlen=RECENT_EPISODES)).extend(values)
             if name == "episode_return" and values:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Rollouts:
     """Source on a worker of its fragments `[steps, N, ...]`.
 
-    Counts: env_steps. Records: episode_return and episode_length of every episode that ended.
+    Counts: env_steps, episodes. Records: episode_return and episode_length of every episode that ended.
     """
 
     steps: int
@@ -34,7 +34,10 @@ class Rollouts:
         worker = self.context.worker
         batch: Batch = worker.sample(self.steps)
         self.context.count("env_steps", batch.rows)
-        for episode in worker.episodes():
+        episodes = worker.episodes()
+        if episodes:
+            self.context.count("episodes", len(episodes))
+        for episode in episodes:
             self.context.record("episode_return", episode.return_)
             self.context.record("episode_length", episode.length)
         return batch
@@ -57,7 +60,7 @@ def ParallelRollouts(
         in_flight: Requests to each worker at a time, in async mode.
         steps: Steps of each environment in a fragment.
 
-    Counts: env_steps.
+    Counts: env_steps, episodes.
     """
     if steps < 1:
         raise PlanError(f"ParallelRollouts needs steps >= 1, got {steps}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +29,12 @@ def load_weights(policy: Policy, path: Path) -> None:
         CheckpointError: the file is not there or is damaged, or its weights are those of another model.
     """
     try:
-        policy.load_weights(torch.load(path, weights_only=True, map_location="cpu"))
+        weights = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise CheckpointError(f"no saved policy can be read at {path}: {error.strerror or error}") from error
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, AttributeError, TypeError) as error:
+    except Exception as error:  # torch has no error of its own for bytes that are no file of weights
+        raise CheckpointError(f"{path} holds no weights that can be read: {type(error).__name__}: {error}") from error
+    try:
+        policy.load_weights(weights)
+    except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{path} does not fit {type(policy).__name__}: {error}") from error

@@ -30,7 +30,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 SUFFIXES = (".png", ".svg")
 
 
-def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> tuple[list[Path], list[Path]]:
+def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> tuple[list[Path], list[str]]:
     """Draw the runs of some run directories and folders of them.
 
     Args:
@@ -38,18 +38,28 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
         x, y: Keys of the results.
         out: A .png or .svg file; otherwise curve.png and curve.svg in the first of `paths`.
 
-    Returns: the files written, and the runs found in a folder that were left out since they have nothing to show.
+    Returns: the files written, and in words which runs found in a folder were left out: they cannot be read, or have
+    nothing to show.
 
     Raises:
         ConfigError: matplotlib is missing, another suffix, no such run, an unknown key, a run that was named
             and has nothing to show, a file that cannot be written.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("plotting needs a package: pip install 'flowrl-engine[viz]'")
+        raise ConfigError("plotting needs a package: pip install matplotlib")
     files = [paths[0] / f"curve{suffix}" for suffix in SUFFIXES] if out is None else [out]
     if files[0].suffix not in SUFFIXES:
         raise ConfigError(f"{out}: expected a file that ends with {' or '.join(SUFFIXES)}")
-    runs = [RunRecord.read(path) for path in find_runs(paths)]
+    runs, left_out = [], []
+    for path in find_runs(paths):
+        try:
+            runs.append(RunRecord.read(path))
+        except ConfigError as error:
+            if path in paths:
+                raise
+            left_out.append(str(error))
+    if not runs:
+        raise ConfigError("no run that can be read: " + "; ".join(left_out))
     shown = [run for run in runs if run.path in paths or run.numbers(x, y).size]
     figure = draw(curves(shown or runs, x, y), x, y)
     for file in files:
@@ -57,7 +67,7 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
             _save(figure, file)
         except OSError as error:
             raise ConfigError(f"cannot write {file}: {error.strerror or error}") from error
-    return files, [run.path for run in runs if run not in shown]
+    return files, [*left_out, *(f"{run.path} has nothing to show yet" for run in runs if run not in shown)]
 
 
 def draw(found: Sequence[Curve], x: str, y: str) -> Figure:

@@ -125,7 +125,7 @@ def check_sinks(names: Sequence[str]) -> None:
         if name not in SINKS:
             raise ConfigError(f"no sink {name!r}; {did_you_mean(name, SINKS)}")
     if "tensorboard" in names and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("the sink 'tensorboard' needs a package: pip install 'flowrl-engine[viz]'")
+        raise ConfigError("the sink 'tensorboard' needs a package: pip install tensorboard")
 
 
 def sinks_in(folder: Path) -> list[str]:

@@ -110,7 +110,7 @@ def test_results_come_often_enough_for_evaluations_and_the_end(folder):
     done = flowrl("run", "dqn", *more, "--stop-steps", 100, "--out", "run")
     assert done.exit_code == 0, done.output
     results = results_of(folder / "run")
-    assert [result["env_steps"] for result in results] == [48, 80, 128], "the first batch of 16 there and after"
+    assert [result["env_steps"] for result in results] == [48, 80, 128], "after 40, 80 and 120 the next batch of 16"
     assert all("eval_return" in result for result in results)
     assert json.loads((folder / "run" / "config.json").read_text())["report_every"] == 40
 

@@ -164,6 +164,14 @@ def test_a_run_with_nothing_to_show_is_left_out_of_a_folder_and_refused_by_name(
     assert done.exit_code == 0, done.output
     assert done.stderr == f"left out: {empty} has nothing to show yet\n"
     assert ids_of(tmp_path / "x.svg") == ["curve-0-run-0"]
+    (empty / "run.json").unlink()
+    done = flowrl("plot", tmp_path / "seeds", "--out", tmp_path / "x.svg")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith(f"left out: {empty} does not say which plan it ran")
+    assert ids_of(tmp_path / "x.svg") == ["curve-0-run-0"]
+    assert flowrl("plot", empty).exit_code == 2
+    write_run(tmp_path / "other", [])
+    (empty / "run.json").write_text((tmp_path / "other" / "run.json").read_text())
     done = flowrl("plot", tmp_path / "seeds" / "a", empty)
     assert done.exit_code == 2
     assert f"{empty} has no result with 'env_steps' and 'episode_return'" in done.stderr
@@ -190,7 +198,7 @@ def test_what_cannot_be_drawn_is_bad_input(runs: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = flowrl("plot", run)
     assert done.exit_code == 2
-    assert "pip install 'flowrl-engine[viz]'" in done.stderr
+    assert "pip install matplotlib" in done.stderr
 
 
 def test_a_run_with_one_value_is_drawn_as_a_point(tmp_path: Path) -> None:

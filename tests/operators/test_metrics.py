@@ -14,7 +14,15 @@ import torch
 from flowrl import from_items
 from flowrl.context import Context
 from flowrl.errors import PlanError
-from flowrl.operators import Confirm, Evaluate, Report, StopWhen, debug_print
+from flowrl.operators import (
+    Confirm,
+    Evaluate,
+    ParallelRollouts,
+    Report,
+    StandardMetricsReporting,
+    StopWhen,
+    debug_print,
+)
 from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
@@ -56,6 +64,31 @@ def test_a_result_has_counters_recent_episodes_and_mean_scalars() -> None:
     context.count("sampled", 5)
     (result,) = report({"loss": 5.0})
     assert (result["loss"], result["episodes"], result["episode_return"], result["ratio"]) == (5.0, 2, 2.0, 1.0)
+
+
+def test_what_operators_record_is_in_the_results() -> None:
+    """F12: the mean since the last result of every name, of its numbers; counters and scalars keep their names."""
+    context = Context()
+    report = report_with(context)
+    context.count("env_steps", 10)
+    context.record("entropy", 1.0, np.float32(2.0), 3)
+    context.record("note", "a word")
+    context.record("env_steps", 99)
+    context.record("loss", 99.0)
+    (result,) = report({"loss": 1.0})
+    assert (result["entropy"], result["env_steps"], result["loss"]) == (2.0, 10, 1.0)
+    assert "note" not in result
+    context.count("env_steps", 10)
+    (result,) = report({"loss": 1.0})
+    assert "entropy" not in result, "nothing since"
+
+
+def test_all_episodes_are_counted() -> None:
+    """F12: more of them between two results than the records keep."""
+    with WorkerSet(clock_envs([[(1, TERMINATED)]]), lambda *spaces: ScriptedPolicy(), envs_per_worker=1) as workers:
+        plan = StandardMetricsReporting(ParallelRollouts(workers, steps=50), workers, {"report_every": 12_000})
+        with plan.run() as run:
+            assert next(run)["episodes"] == run.counters["episodes"] == 12_000
 
 
 def test_results_keep_to_their_schedule_and_one_closes_the_stream() -> None:

@@ -92,7 +92,8 @@ def test_gradients_of_workers_know_whose_they_are() -> None:
         .run(seed=1) as run
     ):
         assert all(scalars.keys() == {"loss", "q"} for scalars in islice(run, 3))
-        assert run.counters == {"env_steps": 3 * 4 * 8, "trained": 3 * 4 * 8, "updates": 3}
+        ended = run.counters["episodes"]
+        assert run.counters == {"env_steps": 3 * 4 * 8, "trained": 3 * 4 * 8, "updates": 3, "episodes": ended}
     assert [set(version.flat) for version in versions] == [{0}, {1}, {2}]
     with AsyncGradients(make(), steps=4).run(seed=1) as run:
         first = next(run)

@@ -19,7 +19,8 @@ def test_every_unit_is_counted_once(name: str, updates: int) -> None:
         for _ in range(5):
             result = next(run)
         epochs = 2 if name == "ppo" else 1
-        assert run.counters == {"env_steps": 100, "trained": 100 * epochs, "updates": 5 * updates}
+        expected = {"env_steps": 100, "trained": 100 * epochs, "updates": 5 * updates, "episodes": result["episodes"]}
+        assert run.counters == expected
         assert workers.policy.version == 5 * updates
         assert {"policy_loss", "value_loss", "entropy", "explained_variance"} <= result.keys()
 
