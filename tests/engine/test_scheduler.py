@@ -187,7 +187,7 @@ class Locked:
 def test_what_cannot_be_copied_is_named_by_operator_and_field() -> None:
     with from_items(N).for_each(Locked()).for_each(Locked(), name="safe").run() as run:
         next(run)
-        with pytest.raises(CheckpointError, match="^Locked: its state 'lock', a lock, cannot be copied, .*pickle"):
+        with pytest.raises(CheckpointError, match=r"^Locked: its state 'lock', a lock, cannot be copied, .*pickle"):
             run.state_dict()
         assert next(run) == 2, "the run goes on"
 
