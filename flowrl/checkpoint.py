@@ -213,7 +213,7 @@ def _parts(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_part(folder: Path, index: int, name: str, part: Any) -> dict[str, dict[str, Any]]:
     encoded = encode(part, name)
-    slug = f"{index:02}-" + re.sub(r"[^\w-]+", "-", name)
+    slug = f"{index:02}-" + re.sub(r"[^\w-]+", "-", name)[:60]
     pickles = [np.frombuffer(each, np.uint8) for each in encoded.pickles]
     files = {}
     with _new(folder / f"{slug}.json") as file:

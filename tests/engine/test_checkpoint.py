@@ -111,7 +111,7 @@ def test_a_place_that_cannot_be_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_the_names_of_parts_cannot_be_confused(tmp_path: Path) -> None:
     """Only resources may be named with a slash."""
-    state = {"a": 1, "resources": {"b/c": 2, "b": 3}}
+    state = {"a": 1, "x" * 300: 4, "x" * 301: 5, "resources": {"b/c": 2, "b": 3}}
     assert load_checkpoint(save_checkpoint(tmp_path / "a", state)) == state
     for unfit in ("a/b", "resources/x", 7):
         with pytest.raises(CheckpointError, match=f"named by a string without '/', not {unfit!r}"):
