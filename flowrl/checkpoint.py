@@ -29,6 +29,7 @@ from flowrl.errors import CheckpointError, did_you_mean
 FORMAT_VERSION = 1
 _FORMAT = "flowrl checkpoint"
 _MANIFEST = "manifest.json"
+_RESOURCES = "resources/"
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Path:
@@ -43,18 +44,21 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
         about: What the manifest says besides, as JSON has it.
 
     Raises:
-        CheckpointError: something in the state cannot be saved, or there is something else at `path`.
+        CheckpointError: something in the state cannot be saved, or nothing can be at `path`, or something else is.
     """
-    path = Path(path)
-    replaced = path.exists()
-    if replaced and not (path / _MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir())):
-        raise CheckpointError(f"{path} is there and is no checkpoint; choose another place")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial, old = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("tmp", "old"))
-    shutil.rmtree(partial, ignore_errors=True)
+    given, parts = Path(path), _parts(state)
     try:
-        partial.mkdir()
-        files = {name: _write_part(partial, i, name, part) for i, (name, part) in enumerate(_parts(state).items())}
+        path = given.resolve()  # a link to a checkpoint stays: what it leads to is replaced
+        replaced = path.exists()
+        if replaced and not (path / _MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir())):
+            raise CheckpointError(f"{given} is there and is no checkpoint; choose another place")
+        partial, old = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("tmp", "old"))
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
+        raise CheckpointError(f"{given} cannot be written: {error}; choose another place") from error
+    try:
+        files = {name: _write_part(partial, i, name, part) for i, (name, part) in enumerate(parts.items())}
         _write_manifest(partial, files, about or {})
         _flush_folder(partial)
         if replaced:
@@ -69,7 +73,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
     _flush_folder(path.parent)
     for left in (old, *_left_by_killed(path, "tmp"), *_left_by_killed(path, "old")):
         shutil.rmtree(left, ignore_errors=True)
-    return path
+    return given
 
 
 def load_checkpoint(path: str | Path, *, parts: Collection[str] | None = None, trusted: bool = False) -> dict[str, Any]:
@@ -93,12 +97,11 @@ def load_checkpoint(path: str | Path, *, parts: Collection[str] | None = None, t
         raise CheckpointError(f"{path} has no part {unknown[0]!r}; {did_you_mean(unknown[0], files)}")
     state: dict[str, Any] = {}
     for name in files if parts is None else parts:
-        outer, _, inner = name.partition("/")
         part = _read_part(path, name, files[name], trusted)
-        if inner:
-            state.setdefault(outer, {})[inner] = part
+        if name.startswith(_RESOURCES):
+            state.setdefault("resources", {})[name.removeprefix(_RESOURCES)] = part
         else:
-            state[outer] = part
+            state[name] = part
     return state
 
 
@@ -201,14 +204,16 @@ class Checkpoints:
 
 def _parts(state: Mapping[str, Any]) -> dict[str, Any]:
     parts = dict(state)
-    if state.get("resources"):
-        parts |= {f"resources/{name}": value for name, value in parts.pop("resources").items()}
+    if unfit := [name for name in parts if type(name) is not str or "/" in name]:
+        raise CheckpointError(f"a part of a state is named by a string without '/', not {unfit[0]!r}")
+    if isinstance(state.get("resources"), Mapping) and state["resources"]:
+        parts |= {f"{_RESOURCES}{name}": value for name, value in parts.pop("resources").items()}
     return parts
 
 
 def _write_part(folder: Path, index: int, name: str, part: Any) -> dict[str, dict[str, Any]]:
     encoded = encode(part, name)
-    slug = f"{index:02}-" + re.sub(r"[^\w-]+", "-", name)
+    slug = f"{index:02}-" + re.sub(r"[^\w-]+", "-", name)[:60]
     pickles = [np.frombuffer(each, np.uint8) for each in encoded.pickles]
     files = {}
     with _new(folder / f"{slug}.json") as file:

@@ -125,8 +125,10 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple, deque)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
     if hasattr(a, "shape") and hasattr(a, "dtype"):  # an array, a numpy scalar or a tensor
-        alike = a.dtype == b.dtype and a.shape == b.shape
-        return bool(alike and ((a == b) | ((a != a) & (b != b))).all())
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        equal: Any = (a == b) | ((a != a) & (b != b))
+        return bool(equal.all() if hasattr(equal, "all") else equal)  # numpy's text compares to a Python bool
     equality: Any = type(a).__eq__
     if equality is object.__eq__ and attrs.has(type(a)):
         return same(attrs.asdict(a, recurse=False), attrs.asdict(b, recurse=False))

@@ -198,8 +198,8 @@ FAULTS += [
     Fault(
         "T5",
         "flowrl/rollout/worker.py",
-        "ends = batch.terminated | batch.truncated",
-        "ends = batch.terminated.copy()",
+        "value(batch.next_obs[ends])",
+        "value(batch.obs[ends])",
         ROLLOUT + "test_values_arrived_in",
     ),
     Fault(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.data import Batch
-from flowrl.data.columns import Column
+from flowrl.data.columns import Column, check_names
 
 
 class Fragment:
@@ -22,6 +22,7 @@ class Fragment:
     def __init__(self, num_envs: int) -> None:
         self._ids = np.arange(num_envs)
         self._columns = Batch()
+        self._names: frozenset[str] = frozenset()  # of the columns
         self._room = 0  # rows that the columns can take
         self._reserved = 1
         self._rows = 0  # the highest cursor; every environment's while `_cursor` is None
@@ -37,7 +38,16 @@ class Fragment:
         self._reserved = rows
 
     def write(self, row: dict[str, Column], acted: np.ndarray[Any, np.dtype[np.bool_]] | None) -> None:
-        """Write one row `[N, ...]` of each column, for the environments that acted (None: all)."""
+        """Write one row `[N, ...]` of each column, for the environments that acted (None: all).
+
+        Raises:
+            SchemaError: rows with other columns wait for the next fragment.
+        """
+        if row.keys() != self._names:
+            if self._rows:
+                waiting = f"{self._rows} rows of another policy wait for the next fragment (reset_env() drops them)"
+                check_names(dict(self._columns.items()), row, f"{waiting}; the policy's row")
+            self._room = 0
         if self._rows >= self._room:
             self._allocate(row)
         if acted is not None and self._cursor is None and not acted.all():
@@ -101,6 +111,7 @@ class Fragment:
         self._room = max(self._reserved, self._rows)
         self._columns = columns.map(lambda column: np.empty((self._room, *column.shape[1:]), column.dtype))
         self._columns[: self._rows] = columns
+        self._names = frozenset(columns)
 
     def _allocate(self, row: dict[str, Column]) -> None:
         """Room for the rows that were reserved, or for twice as many as there are."""
@@ -109,3 +120,4 @@ class Fragment:
         if self._rows:
             grown[: self._rows] = self._columns[: self._rows]
         self._columns = grown
+        self._names = frozenset(row)

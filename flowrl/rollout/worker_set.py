@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 
 from flowrl.context import Context
 from flowrl.envs import Manager, make_manager
-from flowrl.errors import ConfigError
+from flowrl.errors import CheckpointError, ConfigError, PlanError
 from flowrl.policies import Policy
 from flowrl.rollout.worker import RolloutWorker
 from flowrl.schema import Schema
@@ -38,6 +39,8 @@ class WorkerSet:
 
     State: that of the worker (environments mid-episode, noise); the policy is a resource of its own.
     """
+
+    _started: ClassVar[weakref.WeakSet[WorkerSet]] = weakref.WeakSet()
 
     def __init__(
         self,
@@ -94,14 +97,29 @@ class WorkerSet:
         return isinstance(self.env, gymnasium.vector.VectorEnv)
 
     def start(self, context: Context) -> None:
-        """Begin the first episodes, unless an earlier run did: then the environments go on where they were."""
+        """Begin the first episodes, unless an earlier run did: then the environments go on where they were.
+
+        Raises:
+            PlanError: another worker set acts in the same environment object, and is not closed.
+        """
         if not self.members:
+            if any(self._shares_environment(other) for other in list(WorkerSet._started)):
+                raise PlanError(
+                    f"{self.env} is in use by another worker set, and each would reset the other's episodes: "
+                    "close() that one first, or give each an environment of its own"
+                )
             seed = context.seed("workers") if self.seed is None else self.seed
             manager = self._manager or make_manager(self.env, self.envs_per_worker, self.env_args)
             self._manager = None
             if not manager.raw_returns:
                 log.warning("%s: wrappers may change rewards before flowrl adds them up to returns (S1)", self.env)
             self.members = [InlineWorker(RolloutWorker(manager, self.policy, seed=seed))]
+            WorkerSet._started.add(self)
+
+    def _shares_environment(self, other: WorkerSet) -> bool:
+        if not (other.members and self.is_one_object and other.is_one_object):
+            return False
+        return bool(other.env.unwrapped is self.env.unwrapped)
 
     def close(self) -> None:
         """Close the environments that were made here; an object that was given belongs to whoever made it."""
@@ -123,6 +141,11 @@ class WorkerSet:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         cut = 0
+        if len(state["workers"]) != len(self.members):
+            raise CheckpointError(
+                f"the state is that of {len(state['workers'])} workers, {self!r} has {len(self.members)}"
+                + ("" if self.members else ": it is started by a run")
+            )
         for worker, saved in zip(self.members, state["workers"]):
             worker.target.load_state_dict(saved)
             cut += worker.target.manager.cut_episodes - saved["manager"]["cut_episodes"]

@@ -93,6 +93,32 @@ def test_a_replacement_that_is_killed_between_its_two_renames_loses_nothing(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to(save_checkpoint(tmp_path / "a", STATE))
+    assert save_checkpoint(tmp_path / "latest", {"x": 1}) == tmp_path / "latest"
+    assert (tmp_path / "latest").readlink() == tmp_path / "a"
+    assert load_checkpoint(tmp_path / "a") == load_checkpoint(tmp_path / "latest") == {"x": 1}
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "latest"]
+
+
+def test_a_place_that_cannot_be_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for place in (tmp_path / "file" / "a", tmp_path / "loop" / "a", tmp_path / ("x" * 300), Path("/proc/flowrl/a")):
+        with pytest.raises(CheckpointError, match=f"^{place} cannot be written: "):
+            save_checkpoint(place, STATE)
+
+
+def test_the_names_of_parts_cannot_be_confused(tmp_path: Path) -> None:
+    """Only resources may be named with a slash."""
+    state = {"a": 1, "x" * 300: 4, "x" * 301: 5, "resources": {"b/c": 2, "b": 3}}
+    assert load_checkpoint(save_checkpoint(tmp_path / "a", state)) == state
+    for unfit in ("a/b", "resources/x", 7):
+        with pytest.raises(CheckpointError, match=f"named by a string without '/', not {unfit!r}"):
+            save_checkpoint(tmp_path / "b", {"a": 1, unfit: 2})
+    assert not (tmp_path / "b").exists()
+
+
 def test_the_manifest_says_what_the_caller_says(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path / "a", {"x": 1}, {"by steps": {10: 1, 9: 2}, "none": float("nan")})
     assert verify_checkpoint(path)["about"]["by steps"] == {"10": 1, "9": 2}

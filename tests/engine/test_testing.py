@@ -151,6 +151,9 @@ SAME: list[tuple[Any, Any, bool]] = [
     (np.zeros((2, 1)), np.zeros((1, 2)), False),
     (np.float32(2), np.float32(3), False),
     (np.array(["a", None], object), np.array(["a", None], object), True),
+    (np.str_("a"), np.str_("a"), True),
+    (np.str_("a"), np.str_("b"), False),
+    (np.array(["a", "b"]), np.array(["a", "b"]), True),
     (Plain([1]), Plain([1]), True),
     (Plain([1]), Plain([2]), False),
 ]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from flowrl.data import Batch
 from flowrl.envs import EnvManager, VectorEnvManager
+from flowrl.errors import SchemaError
 from flowrl.rollout import RolloutWorker
 from flowrl.rollout.worker import shares_of
 from flowrl.testing import same
@@ -261,6 +262,22 @@ def test_resetting_cuts_what_waits() -> None:
     fragment = worker.sample(2)
     assert fragment.t[0].tolist() == [0, 0]
     assert fragment.episode_id[0].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(("before", "after", "message"), [(True, False, "lacks 'value'"), (False, True, "has extra")])
+def test_a_policy_with_other_columns_does_not_go_on_with_rows_that_wait(
+    before: bool, after: bool, message: str
+) -> None:
+    """T11: a fragment's rows have one set of columns."""
+    worker = worker_over(
+        [[(1, TERMINATED)], [(100, TRUNCATED)]], AutoresetMode.NEXT_STEP, ScriptedPolicy(with_value=before)
+    )
+    worker.sample(3)
+    worker.reset_policy(ScriptedPolicy(with_value=after))  # type: ignore
+    with pytest.raises(SchemaError, match=rf"rows of another policy wait .*reset_env\(\).* {message}"):
+        worker.sample(4)
+    worker.reset_env()
+    assert ("value" in worker.sample(4)) is after
 
 
 def test_another_policy_may_draw_another_amount() -> None:

@@ -77,6 +77,28 @@ def test_unknown_raw_returns_are_said(caplog: pytest.LogCaptureFixture) -> None:
         assert "wrappers may change rewards" in caplog.text
 
 
+def test_two_worker_sets_do_not_act_in_one_environment_object() -> None:
+    """T7: each would reset the episodes of the other."""
+    env = gymnasium.make_vec("CartPole-v1", 2)
+    wrapped = gymnasium.vector.VectorWrapper(env)
+    first, second = (WorkerSet(each, lambda *spaces: ScriptedPolicy(), envs_per_worker=2) for each in (env, wrapped))
+    with ParallelRollouts(first, steps=1).run():
+        pass
+    with pytest.raises(PlanError, match=r"CartPole.* in use by another worker set.* close\(\) that one first"):
+        ParallelRollouts(second, steps=1).run()
+    first.close()
+    with ParallelRollouts(second, steps=1).run() as run:
+        assert next(run).shape == (1, 2)
+
+
+def test_the_state_of_another_number_of_workers_is_refused() -> None:
+    workers = make()
+    with pytest.raises(CheckpointError, match=r"that of 1 workers, .* has 0: it is started by a run"):
+        workers.load_state_dict({"workers": [{}]})
+    with ParallelRollouts(workers, steps=1).run(), pytest.raises(CheckpointError, match=r"that of 0 workers, .* has 1"):
+        workers.load_state_dict({"workers": []})
+
+
 def test_a_network_of_another_shape_is_refused_and_the_environments_go_on() -> None:
     def plan(width: int) -> Plan:
         workers = WorkerSet("CartPole-v1", partial(DQNPolicy, hidden=(width,), device="cpu"), envs_per_worker=1)
