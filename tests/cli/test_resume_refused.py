@@ -234,5 +234,5 @@ def held(*args):
 """
     (folder / "own.py").write_text(odd)
     assert flowrl(*RUN_OWN, "--out", "odd").exit_code == 0
-    assert "no checkpoint at 20 steps: TypeError: cannot pickle" in caplog.text
+    assert "no checkpoint at 20 steps: CheckpointError: Locked: its state 'lock'" in caplog.text
     assert metrics(folder / "odd") == whole
