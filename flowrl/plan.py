@@ -75,7 +75,8 @@ class Plan:
             on_error: "stop", "skip" (the item is dropped, counted and logged) or "retry" (sources, calls
                 and operators declared pure; the others stop). A source or a request to a worker has no item
                 to drop, so there "skip" is "retry". A mapping sets it by operator name or glob.
-            stall_seconds: After so long without progress the run says in the log what it waits for.
+            stall_seconds: After so long without progress the run says in the log what it waits for; and after so
+                long without an item, although it works, which operator is the last.
             deadline_seconds: After so long without progress it raises `Stalled`.
         """
         from flowrl.scheduler import Run

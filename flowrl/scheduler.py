@@ -108,6 +108,7 @@ class Run:
         return self
 
     def __next__(self) -> Any:
+        silent, patience = None, self.stall_seconds
         while not self._interrupted:
             try:
                 item = self._pull()
@@ -124,6 +125,12 @@ class Run:
                 raise StopIteration
             elif item is BLOCKED:
                 raise Deadlock("\n  ".join(["no branch can go on:", *self._root.stuck()]))
+            elif silent is None:
+                silent = clock()
+            elif (passed := clock() - silent) >= patience:
+                last = f"{self.paths[id(self.plan)]} ({self.plan.site})"
+                log.warning("the plan works, but for %.0f s nothing has left its last operator, %s", passed, last)
+                patience *= 2  # said less and less often
         self._interrupted = False
         raise StopIteration
 

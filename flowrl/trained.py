@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ class TrainedPolicy:
         evaluation has.
 
         Raises:
-            ConfigError: less than one episode.
+            ConfigError: less than one episode, or a seed below 0.
             PlanError: there is but one environment object, of which no second one can be made.
         """
         if isinstance(self.env, gymnasium.vector.VectorEnv):
@@ -82,12 +83,14 @@ class TrainedPolicy:
             )
         episodes = self.config.eval_episodes if episodes is None else episodes
         seed = self.config.seed if seed is None else seed
+        asked: tuple[tuple[str, Any, int], ...] = ("episodes", episodes, 1), ("seed", seed, 0)
+        for name, value, least in asked:
+            if not isinstance(value, Integral) or value < least:
+                raise ConfigError(f"{name}={value!r}: expected a whole number of at least {least}")
         return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed")))
 
     def play(self, episodes: int, seed: int) -> Scores:
         """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone."""
-        if episodes < 1:
-            raise ConfigError(f"episodes={episodes}: expected at least 1")
         with torch_threads(self.config.torch_threads):
             played = evaluate(
                 self.policy,

@@ -250,7 +250,7 @@ class Trainer:
         from flowrl.checkpoint import save_checkpoint
         from flowrl.files import plain
 
-        mine = {"result": self.result, "done": self.done}
+        mine = {"result": self.result, "done": self.done, "evaluates": self._evaluates}
         about = {"trainer": type(self).__name__, "config": plain(self.config.to_dict())}
         return save_checkpoint(path, {**self._open().state_dict(), "trainer": mine}, about)
 
@@ -273,9 +273,16 @@ class Trainer:
             self._check_config_of(path, about)
         state = load_checkpoint(path, trusted=True)
         mine = state.pop("trainer", {})
-        if self._evaluates is not None:  # it may be new in this trainer: then it begins now
-            state["operators"].setdefault(self._evaluates, run.state_dict()["operators"][self._evaluates])
-        run.load_state_dict(state)
+        if mine.get("evaluates") != self._evaluates:  # evaluation of other settings: it is left out, or begins now
+            state["operators"].pop(mine.get("evaluates"), None)
+            if self._evaluates is not None:
+                state["operators"][self._evaluates] = run.state_dict()["operators"][self._evaluates]
+        try:
+            run.load_state_dict(state)
+        except CheckpointError as error:
+            if about.get("trainer", type(self).__name__) == type(self).__name__:
+                raise
+            raise CheckpointError(f"{error}; {path} was saved by {about['trainer']}") from error
         self.result, self.done = mine.get("result", {}), mine.get("done", False)
         self._keys = set(self.result)
 

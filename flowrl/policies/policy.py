@@ -86,10 +86,9 @@ class Learning(abc.ABC):
     def schedule(self, env_steps: int) -> None:
         """Set what follows a schedule: here the learning rate, where it is a function of env steps (Q7)."""
         if callable(rate := self.policy.learning_rate):
-            now = rate(env_steps)
             for group in self.policy.optimizer.param_groups:
-                group["lr"] = now
-            self._say_if_over(now, env_steps)
+                group["lr"] = rate(env_steps)
+            self._say_if_over(rate(env_steps), env_steps)
 
     def _say_if_over(self, rate: float, env_steps: int) -> None:
         """Warn, once, of a run that goes on after its learning rate has become 0."""

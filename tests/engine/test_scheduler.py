@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import logging
 import math
 import threading
@@ -103,6 +104,29 @@ def test_a_stall_is_reported_in_words(caplog: pytest.LogCaptureFixture) -> None:
         assert 2 <= len(caplog.messages) <= 4, "said less and less often"
         workers.answer(0)
         assert next(run) == 0, "the run may go on"
+
+
+def test_a_plan_that_works_and_emits_nothing_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Less and less often, with the operator that lets nothing through; an item in time is no news."""
+    seen = 0
+
+    def never(item: int) -> bool:
+        nonlocal seen
+        seen += 1
+        return len(caplog.messages) == 3 or seen > 10_000_000
+
+    plan = from_items(lambda: itertools.count()).filter(never)
+    with plan.run(stall_seconds=1e-3) as run, caplog.at_level(logging.WARNING, "flowrl"):
+        next(run)
+        assert len(caplog.messages) == 3
+        for text in caplog.messages:
+            assert text.startswith("the plan works, but for 0 s nothing has left its last operator, never (")
+            assert "test_scheduler.py:" in text
+    caplog.clear()
+    with plan.run() as run, caplog.at_level(logging.WARNING, "flowrl"):
+        seen = 10_000_000
+        assert next(run) == 0
+    assert caplog.messages == []
 
 
 def test_a_bell_is_heard_once_and_also_when_it_rang_before() -> None:

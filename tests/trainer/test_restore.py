@@ -80,7 +80,7 @@ def test_the_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
 
     with small() as trainer, Other("CartPole-v1", SMALL) as other:
         trainer.save(tmp_path / "point")
-        with pytest.raises(CheckpointError, match=r"another plan.*StopWhen"):
+        with pytest.raises(CheckpointError, match=r"another plan.*StopWhen.* was saved by DQN$"):
             other.restore(tmp_path / "point")
         with pytest.raises(CheckpointError, match="nowhere"):
             trainer.restore(tmp_path / "nowhere")
@@ -121,9 +121,15 @@ def test_settings_that_change_no_parameter_may_differ(tmp_path: Path, caplog: py
         expected = trainer.train()["env_steps"]
     with small(eval_every=20, eval_episodes=2, checkpoint_every=5, torch_threads=2) as restored:
         restored.restore(place)
+        again = restored.save(tmp_path / "evaluated")
         result = restored.train()
         assert result["env_steps"] == expected
         assert "eval_return" in result
+    with small() as restored:
+        restored.restore(again)
+        result = restored.train()
+        assert result["env_steps"] == expected
+        assert "eval_return" not in result
     assert "torch_threads has changed: training goes on, but not bit for bit" in caplog.text
 
 

@@ -451,10 +451,11 @@ def test_a_list_of_dictionaries_is_several_observations() -> None:
         _rows([one, {"goal": two["goal"]}], space)
 
 
-@pytest.mark.parametrize("episodes", [0, -1])
-def test_no_episodes_have_no_score(episodes: int) -> None:
-    with small() as trainer, pytest.raises(ConfigError, match=f"episodes={episodes}: expected at least 1"):
-        trainer.evaluate(episodes=episodes)
+@pytest.mark.parametrize("wrong", [{"episodes": 0}, {"episodes": -1}, {"episodes": 2.5}, {"seed": -1}])
+def test_no_episodes_have_no_score(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with small() as trainer, pytest.raises(ConfigError, match=f"{name}={value}: expected a whole number of at least"):
+        trainer.evaluate(**wrong)
 
 
 def test_stochastic_acting_explores_as_the_schedule_says_and_draws_from_its_own_stream() -> None:
