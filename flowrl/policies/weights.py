@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ def load_weights(policy: Policy, path: Path) -> None:
         weights = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise CheckpointError(f"no saved policy can be read at {path}: {error.strerror or error}") from error
+    except pickle.UnpicklingError as error:  # torch's own words would recommend to trust the file
+        raise CheckpointError(f"{path} holds no weights that can be read, but what might run code") from error
     except Exception as error:  # torch has no error of its own for bytes that are no file of weights
         raise CheckpointError(f"{path} holds no weights that can be read: {type(error).__name__}: {error}") from error
     try:
