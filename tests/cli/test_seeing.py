@@ -224,7 +224,7 @@ def test_breakpoints_change_no_result(folder):
     """D4: continued to its end, a run with breakpoints has the results of one without."""
     assert flowrl("run", "dqn", *SMALL, "--out", "plain").exit_code == 0
     with Terminal(folder, "run", "dqn", *SMALL, "--break", "Report", "--debug", "--out", "out") as terminal:
-        for _ in range(4):
+        for _ in results("plain"):
             terminal.expect(PROMPT)
             terminal.say("continue")
         code, rest = terminal.end()
