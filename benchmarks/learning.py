@@ -35,8 +35,8 @@ class Task(NamedTuple):
     of_ten: int = 9
 
 
-#: Settings of PPO for Pendulum-v1: a shorter horizon, fragments longer than its episodes, and gradients unclipped, for
-#: those of its large values would leave nothing of the policy's.
+#: Settings of PPO for Pendulum-v1: a shorter horizon, fragments longer than its episodes, no gradient clipping. They
+#: were chosen with the seeds 0 to 4 and 13 in sight, and three of the seeds 0 to 4 reach the goal.
 PENDULUM = (
     *("--env", "Pendulum-v1", "--envs", "4", "--set", "fragment_steps=256", "--set", "train_batch_size=1024"),
     *("--set", "minibatch_size=64", "--set", "num_sgd_iter=10", "--set", "gamma=0.9", "--set", "lam=0.95"),
