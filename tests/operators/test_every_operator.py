@@ -91,6 +91,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
+    "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
     "SplitBatch": (lambda _: ops.SplitBatch(3), fragments, "combine"),
     "StandardizeFields": (lambda _: ops.StandardizeFields(["reward"]), many_agents, "for_each"),
