@@ -117,7 +117,7 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         steps = f", n_step={self.n_step}" if self.n_step > 1 else ""
-        return f"ReplayBuffer(capacity={self.capacity}, rows={self.size}{steps})"
+        return f"{type(self).__name__}(capacity={self.capacity}, rows={self.size}{steps})"
 
     # -- when to add and when to draw
 

@@ -40,7 +40,7 @@ class SumTree:
         self.capacity, self._wanted = capacity, compiled
         there = importlib.util.find_spec("numba") is not None
         if compiled and not there:
-            raise ValueError("compiled=True needs numba: pip install 'flowrl-engine[compiled]', or leave it out")
+            raise ValueError("compiled=True needs numba (the extra `compiled`): pip install numba, or leave it out")
         self.compiled = there if compiled is None else compiled
         self._levels: list[Floats] = []
         nodes = capacity
@@ -123,7 +123,7 @@ class SumTree:
     def _descend(self, bounds: Floats, uniform: Floats) -> Index:
         # Where mass lies below an upper edge, a node found has some: its bound exceeds the one before it.
         rest = np.minimum(uniform * bounds[-1], np.nextafter(bounds[-1], 0))
-        node = bounds.searchsorted(rest, side="right")
+        node: Index = bounds.searchsorted(rest, side="right")
         rest = rest - np.where(node > 0, bounds[node - 1], 0)
         row = np.arange(len(node)) * FANOUT
         for level in reversed(self._levels):

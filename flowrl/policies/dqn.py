@@ -14,7 +14,8 @@ from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.policies.networks import QNetwork, actions_of, encoder
 from flowrl.policies.policy import Learning, Policy, ValueActing
-from flowrl.policies.wrappers import Schedule, argmax_sample, eps_greedy_sample, linear_schedule, value_at
+from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
+from flowrl.schedules import Schedule, linear_schedule, value_at
 
 
 def dqn_target(

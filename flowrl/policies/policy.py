@@ -16,7 +16,8 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.streams import TorchStream
-from flowrl.policies.wrappers import Array, Schedule
+from flowrl.policies.wrappers import Array
+from flowrl.schedules import Schedule
 
 log = logging.getLogger("flowrl")
 
