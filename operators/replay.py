@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import attrs
 
 from flowrl.context import Context
-from flowrl.data import Batch, ReplayBuffer
+from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator
 from flowrl.plan import Plan
@@ -76,11 +77,17 @@ class Sampled:
         drawn = (
             given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
         )
+        if isinstance(self.buffer, PrioritizedReplayBuffer):
+            drawn = drawn.having(weight="float32[B]")
         return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
 
     @property
     def out_of(self) -> ReplayBuffer:
         return self.buffer
+
+    @property
+    def owes(self) -> tuple[str, ...]:
+        return ("priorities",) if isinstance(self.buffer, PrioritizedReplayBuffer) else ()
 
     def pull(self) -> Batch | Signal:
         if not self.buffer.can_sample(self.batch_size):
@@ -95,3 +102,46 @@ class Sampled:
 def Replay(buffer: ReplayBuffer, batch_size: int = 32) -> Plan:
     """Batches `[batch_size, ...]` drawn from a buffer, for ever. See `Sampled`."""
     return Plan(Sampled(buffer, batch_size), name="Replay")
+
+
+def _has_priorities(op: Any, attribute: Any, buffer: Any) -> None:
+    if not isinstance(buffer, PrioritizedReplayBuffer):
+        raise PlanError(f"{type(op).__name__} needs a PrioritizedReplayBuffer, got {buffer!r}")
+
+
+@operator
+class UpdatePriorities:
+    """Tells the buffer how much there was to learn from the rows that it gave.
+
+    Items are what `TrainOneStep` says of them: they pass without their `priorities`.
+
+    Counts: outdated (rows overwritten since they were drawn, whose priorities the buffer drops, P4).
+    Raises: SchemaError for scalars without priorities.
+    """
+
+    requires: ClassVar[Mapping[str, str]] = {
+        "priorities": "draw the rows with Replay from a PrioritizedReplayBuffer, and learn from them with TrainOneStep "
+        "and a policy whose loss reports priorities, as DQN's does"
+    }
+    consumes = ("priorities",)
+    provides = ()
+    buffer: PrioritizedReplayBuffer = attrs.field(validator=_has_priorities)
+    context: Context = context()
+
+    @property
+    def back_to(self) -> PrioritizedReplayBuffer:
+        return self.buffer
+
+    def schema(self, given: Schema) -> Schema:
+        return given.without("priorities")
+
+    def __call__(self, scalars: dict[str, Any]) -> dict[str, Any]:
+        if not scalars:  # of a batch without rows
+            return scalars
+        if "priorities" not in scalars:
+            raise SchemaError(
+                f"UpdatePriorities got {', '.join(scalars)} and no priorities: {self.requires['priorities']}"
+            )
+        of: Batch = scalars["priorities"]
+        self.context.count("outdated", self.buffer.update_priorities(of.index, of.generation, of.priority))
+        return {name: value for name, value in scalars.items() if name != "priorities"}

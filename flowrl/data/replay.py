@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.columns import PLACE, PROVENANCE, episode_breaks
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.rings import Index, Rings
 from flowrl.errors import SchemaError, did_you_mean
@@ -240,7 +240,7 @@ class ReplayBuffer:
     def _check_first(self, batch: Batch) -> None:
         if len(batch.shape) > 2:
             raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
-        if made := [name for name in ("index", "generation") if name in batch]:
+        if made := [name for name in PLACE if name in batch]:
             raise SchemaError(f"the column {made[0]!r} is made by sample(): drop it before adding")
         if self.n_step == 1:
             return
