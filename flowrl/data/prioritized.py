@@ -110,13 +110,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return 0
         if index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= self.capacity:
             raise ValueError(f"index must hold slots 0 .. {self.capacity - 1}, as sample() gives them, got {index}")
-        mass = (priority + self.eps) ** self.alpha
-        wrong = ~((priority >= 0) & (mass < np.inf))
-        if wrong.any():
-            first = int(wrong.argmax())
+        right = (priority >= 0) & (priority < np.inf)
+        if not right.all():
+            first = int(right.argmin())
             raise ValueError(
                 f"priority[{first}] is {priority[first]}: priorities are finite and at least 0; give |TD error|"
             )
+        mass = (priority + self.eps) ** self.alpha
         with self._lock:
             if not self.inserts:
                 raise ValueError("update_priorities() of an empty buffer: nothing can have been drawn from it")

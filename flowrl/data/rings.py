@@ -138,6 +138,11 @@ class Rings:
             self.columns = self._allocate(block)
             self.columns[: len(block)] = block
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.columns is not None:
+            self.slots = self.columns.flat()  # views again, not copies
+
     def _allocate(self, block: Batch) -> Batch:
         length, envs = self.capacity // block.shape[1], block.shape[1]
         if length < 1:

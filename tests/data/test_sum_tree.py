@@ -142,5 +142,5 @@ def test_it_is_compiled_where_it_can_be_and_says_so(monkeypatch):
     assert repr(SumTree(5)) == f"SumTree(capacity=5, compiled={NUMBA})"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert repr(SumTree(5)) == "SumTree(capacity=5, compiled=False)"
-    with pytest.raises(ValueError, match="needs numba .*: pip install numba"):
+    with pytest.raises(ValueError, match=r"needs numba .*: pip install numba"):
         SumTree(5, compiled=True)
