@@ -84,8 +84,9 @@ class TrainOneStep:
         return _learned_from(self.workers)
 
     def schema(self, given: Schema) -> Schema:
-        reports = getattr(self.workers.policy.learn_mode, "reports_priority", False)
-        return Schema().having("priorities") if reports and all(map(given.has, ("weight", *PLACE))) else Schema()
+        learn = getattr(self.workers.policy, "learn_mode", None)
+        by_priority = all(map(given.has, ("weight", *PLACE))) and getattr(learn, "reports_priority", True)
+        return Schema().having("priorities") if by_priority else Schema()
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
         learn = self.workers.policy.learn_mode

@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_resumed_at_random_items_it_equals_the_uninterrupted_run(name: str) -> None:
-    """D3, D5, Q7, P6: mid-fragment, mid-round-robin, before and after learning starts; nothing is shared but the state."""
+    """D3, D5, P6, Q7: mid-fragment, mid-round-robin, before and after learning starts; only the state is shared."""
     results, end = final(name, 10)
     workers, plan = make(name)
     draw = np.random.default_rng(5)
