@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.data.limiter import RateLimiter
+from flowrl.data.layout import Index
 from flowrl.data.replay import ReplayBuffer
-from flowrl.data.rings import Index
 from flowrl.data.sum_tree import Floats, SumTree
 from flowrl.errors import CheckpointError
 from flowrl.schedules import Schedule, value_at
@@ -18,7 +17,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that draws row i with probability P(i) = pᵢ^α / Σⱼ pⱼ^α, over the rows that can be drawn (P2).
 
     A row enters with the largest priority of those that are there (P1), 1 where there is none, so that it is soon
-    drawn; later it has the last one of `update_priorities`, plus `eps`. What is drawn has a column `weight`
+    drawn; later it has the last one of `update_priorities`, plus `eps`. Rows of another buffer (`update`) enter as
+    new ones. What is drawn has a column `weight`
     (float32), wᵢ = (N · P(i))^−β for N rows that can be drawn, divided by the largest weight.
 
     Draws are stratified: the k-th row of a batch of B comes from the k-th of B equal parts of the total. Each row is
@@ -61,10 +61,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         eps: float = 1e-6,
         normalise: Literal["batch", "buffer"] | None = "batch",
         compiled: bool | None = None,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        limiter: RateLimiter | None = None,
-        seed: int | None = None,
+        **others: Any,
     ) -> None:
         if not 0 <= alpha < np.inf:
             raise ValueError(f"alpha is {alpha}: it must be at least 0; 0 draws uniformly, 1 in proportion to priority")
@@ -74,7 +71,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise ValueError(f"eps is {eps}: with nothing added, a row of priority 0 would never be drawn again")
         if normalise not in ("batch", "buffer", None):
             raise ValueError(f"normalise is {normalise!r}: it is 'batch', 'buffer' or None")
-        super().__init__(capacity, n_step=n_step, gamma=gamma, limiter=limiter, seed=seed)
+        super().__init__(capacity, **others)
         self.alpha, self.beta, self.eps, self.normalise = alpha, beta, eps, normalise
         self._tree = SumTree(capacity, compiled=compiled)
         # Which slots can be drawn, and how many; the tree holds p^α of these.
@@ -106,10 +103,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"index, generation and priority must be alike [B], got {index.shape}, {generation.shape} and "
                 f"{priority.shape}"
             )
-        if not len(index):
-            return 0
-        if index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= self.capacity:
-            raise ValueError(f"index must hold slots 0 .. {self.capacity - 1}, as sample() gives them, got {index}")
         right = (priority >= 0) & (priority < np.inf)
         if not right.all():
             first = int(right.argmin())
@@ -118,8 +111,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         mass = (priority + self.eps) ** self.alpha
         with self._lock:
-            if not self.inserts:
-                raise ValueError("update_priorities() of an empty buffer: nothing can have been drawn from it")
+            if not len(index):
+                return 0
+            if index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= self.size:
+                raise ValueError(f"index must hold slots in use, 0 .. {self.size - 1}, as sample() gives, got {index}")
             there = self._live[index] & (self._rings.generation(index) == generation)
             dropped = len(index) - int(np.count_nonzero(there))
             if dropped:
@@ -129,19 +124,28 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return dropped
 
     def _drawn(self, batch_size: int) -> tuple[Index, dict[str, Any]]:
-        assert self._generator is not None
-        shares = (np.arange(batch_size) + self._generator.random(batch_size)) / batch_size
-        slots = self._tree.find(shares)
-        return slots, {"weight": self._weights(self._tree[slots]).astype(np.float32)}
-
-    def _weights(self, mass: Floats) -> Floats:
-        """(N · P)^−β over the largest such: N and the total cancel out, and what is left is (least mass / mass)^β."""
+        # N and the total cancel out of normalised weights: what is left of (N · P)^−β is (least mass / mass)^β.
+        reference = None
         if self.normalise is None:
             reference = self._tree.total / self._count
-        else:
-            reference = mass.min() if self.normalise == "batch" else self._tree.smallest
-        weights: Floats = (reference / mass) ** value_at(self.beta, self.inserts)
-        return weights
+        elif self.normalise == "buffer":
+            reference = self._tree.smallest
+        # Masses are looked up as slots are proposed: a row that is used up by this draw has none afterwards.
+        proposed: list[tuple[Index, Floats]] = []
+
+        def propose(count: int) -> Index:
+            slots = self._by_priority(count)
+            proposed.append((slots, self._tree[slots]))
+            return slots
+
+        slots = self._within_limits(propose, batch_size)
+        mass = proposed[0][1] if slots is proposed[0][0] else _looked_up(slots, proposed)
+        weight = ((mass.min() if reference is None else reference) / mass) ** value_at(self.beta, self.inserts)
+        return slots, {"weight": weight.astype(np.float32)}
+
+    def _by_priority(self, count: int) -> Index:
+        assert self._generator is not None
+        return self._tree.find((np.arange(count) + self._generator.random(count)) / count)
 
     def _stored(self, written: Index, drawable: Index) -> None:
         largest = self._tree.largest or 1.0
@@ -157,11 +161,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # -- state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, copy_rows: bool = True) -> dict[str, Any]:
         """See `ReplayBuffer.state_dict`."""
         with self._lock:
             return {
-                **super().state_dict(),
+                **super().state_dict(copy_rows=copy_rows),
                 "alpha": self.alpha,
                 "masses": self._tree.masses[: self.size].copy(),
                 "live": self._live[: self.size].copy(),
@@ -175,7 +179,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise CheckpointError(f"the saved buffer has {had}, this one alpha {self.alpha}; it must be equal")
         with self._lock:
             super().load_state_dict(state)
-            masses, live = np.zeros(self.capacity), np.zeros(self.capacity, bool)
+            masses, live = np.zeros(len(self._live)), np.zeros(len(self._live), bool)
             masses[: self.size], live[: self.size] = state["masses"], state["live"]
             self._tree.fill(masses)
             self._live, self._count = live, int(np.count_nonzero(live))
@@ -185,3 +189,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """See `ReplayBuffer.settings`."""
         own = {name: getattr(self, name) for name in ("alpha", "beta", "eps", "normalise")}
         return super().settings() | own
+
+
+def _looked_up(slots: Index, proposed: list[tuple[Index, Floats]]) -> Floats:
+    """The masses of slots that were all proposed, once or several times."""
+    known, first = np.unique(np.concatenate([part for part, _ in proposed]), return_index=True)
+    masses: Floats = np.concatenate([mass for _, mass in proposed])[first[known.searchsorted(slots)]]
+    return masses

@@ -91,6 +91,63 @@ def test_a_slot_that_was_never_written_counts_for_nothing():
     assert buffer.sample(50).weight.tolist() == [1.0] * 50
 
 
+def test_the_newest_row_of_each_ring_has_no_mass_until_its_successor_is_there():
+    """B2, P1: where next_obs is stored once; N counts the others, also after the rings have wrapped."""
+    buffer = PrioritizedReplayBuffer(8, store_next_obs=False, beta=1.0, alpha=1.0, eps=EPS, normalise=None, seed=0)
+    for time in range(7):
+        clock = np.array([[time, time + 100]])
+        buffer.add(Batch(obs=clock, next_obs=clock + 1, terminated=clock < 0))
+        newest = time % 4 * 2 + np.arange(2)
+        kept = [slot for slot in range(min(8, 2 * time + 2)) if slot not in newest]
+        assert np.flatnonzero(buffer._tree.masses).tolist() == kept
+        if not kept:
+            assert not buffer.can_sample(1)
+            continue
+        drawn = buffer.sample(40)
+        assert set(drawn.index.tolist()) == set(kept)
+        masses = buffer._tree.masses
+        np.testing.assert_allclose(drawn.weight, masses.sum() / len(kept) / masses[drawn.index], rtol=1e-6)
+        # A priority for the row that came to lie where it was does not bring it back, nor does one that is not drawn.
+        slots, generation = np.arange(2 * time + 2) % 8, np.arange(2 * time + 2) // 8 + 1
+        outdated = buffer.update_priorities(slots, generation, 1.0 + slots)
+        assert outdated == len(slots) - len(kept)
+        np.testing.assert_allclose(buffer._tree.masses[kept], 1.0 + np.array(kept) + EPS)
+        assert np.flatnonzero(buffer._tree.masses).tolist() == kept
+
+
+@pytest.mark.parametrize("normalise", ["batch", "buffer", None])
+def test_rows_that_are_used_up_are_drawn_no_more(normalise):
+    """B10, P4: nor does a priority bring them back; their weights are those of when they were drawn."""
+    buffer = PrioritizedReplayBuffer(6, alpha=1.0, beta=1.0, eps=EPS, normalise=normalise, max_uses=3, seed=0)
+    buffer.add(rows(0, 6))
+    priorities = np.array([50.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    buffer.update_priorities(np.arange(6), np.ones(6, int), priorities)
+    chances, uses = exact(priorities, 1.0), np.zeros(6, int)
+    first = buffer.sample(10)  # of which 3 are the first row, and not 8
+    uses += np.bincount(first.index, minlength=6)
+    assert uses[0] == 3
+    every = 1 / (6 * chances)
+    largest = {"batch": every[first.index].max(), "buffer": every.max(), None: 1.0}[normalise]
+    np.testing.assert_allclose(first.weight, every[first.index] / largest, rtol=1e-5)
+    buffer.update_priorities(first.index, first.generation, np.full(10, 9.0))
+    assert (np.flatnonzero(buffer._tree.masses) == np.flatnonzero(uses < 3)).all()
+    uses += np.bincount(buffer.sample(8).index, minlength=6)
+    assert uses.tolist() == [3] * 6
+    assert not buffer.can_sample(1)
+    buffer.add(rows(6, 1))
+    assert buffer.sample(3).obs.tolist() == [6] * 3
+
+
+def test_rows_that_are_too_stale_are_drawn_no_more():
+    """B10: by policy version; N counts those that are left."""
+    buffer = PrioritizedReplayBuffer(8, beta=1.0, normalise=None, max_staleness=1, seed=0)
+    for version in range(4):
+        buffer.add(rows(2 * version, 2).replace(policy_version=np.full(2, version)))
+        drawn = buffer.sample(30)
+        assert set(drawn.policy_version.tolist()) == {max(0, version - 1), version}
+        assert drawn.weight.tolist() == [1.0] * 30
+
+
 def test_beta_follows_its_schedule_over_rows_added():
     """P6: also after a resume, from the state alone."""
     beta = linear_schedule(0.0, 1.0, 100)
@@ -281,6 +338,26 @@ def test_states_of_other_buffers_are_refused(saved, message):
         PrioritizedReplayBuffer(4).load_state_dict(saved.state_dict())
 
 
+def test_it_can_be_saved_and_loaded(tmp_path):
+    """B5, P6: on disk, its schedule among the settings."""
+    buffer = filled(np.arange(9.0), beta=linear_schedule(0.1, 0.9, 20), normalise="buffer", store_next_obs=True)
+    buffer.add(rows(9, 4))
+    loaded = PrioritizedReplayBuffer.load(buffer.save(tmp_path / "buffer"))
+    assert loaded.settings() == buffer.settings()
+    for _ in range(2):
+        assert loaded.sample(20) == buffer.sample(20)
+        for each in (loaded, buffer):
+            each.add(rows(13, 3))
+
+
+def test_rows_of_another_buffer_enter_as_new_ones():
+    """B3, P1."""
+    buffer = filled([3.0, 1.0], alpha=1.0)
+    larger = PrioritizedReplayBuffer(5, alpha=1.0, seed=0)
+    larger.update(buffer)
+    assert larger._tree.masses.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
+
+
 def test_it_says_what_it_is():
     buffer = PrioritizedReplayBuffer(9, alpha=0.5, compiled=False)
     assert repr(buffer) == "PrioritizedReplayBuffer(capacity=9, rows=0, alpha=0.5, numpy)"
@@ -313,7 +390,7 @@ def test_samples_that_cannot_be_drawn_are_refused_and_large_ones_are_not():
     assert not buffer.can_sample(1)
     with pytest.raises(ValueError, match="empty buffer"):
         buffer.sample(1)
-    with pytest.raises(ValueError, match="empty buffer"):
+    with pytest.raises(ValueError, match="index must hold slots in use"):
         buffer.update_priorities(np.array([0]), np.array([1]), np.array([1.0]))
     buffer.add(rows(0, 1))
     drawn = buffer.sample(9)
@@ -328,7 +405,7 @@ def test_samples_that_cannot_be_drawn_are_refused_and_large_ones_are_not():
         ([0, 1], [1, 1], [1.0, np.inf], r"priority\[1\] is inf"),
         ([0, 1], [1, 1], [1.0], r"must be alike \[B\], got \(2,\), \(2,\) and \(1,\)"),
         ([0, 1], [1, 1], [[1.0, 1.0]], "must be alike"),
-        ([0, 4], [1, 1], [1.0, 1.0], "index must hold slots 0 .. 3"),
+        ([0, 4], [1, 1], [1.0, 1.0], "index must hold slots in use, 0 .. 3"),
         ([-1, 0], [1, 1], [1.0, 1.0], "index must hold slots"),
         ([0.0, 1.0], [1, 1], [1.0, 1.0], "index must hold slots"),
     ],
