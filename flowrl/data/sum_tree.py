@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,7 +101,8 @@ class SumTree:
 
         Raises: ValueError where there is no mass.
         """
-        bounds = np.cumsum(self._top)
+        bounds = np.zeros(len(self._top) + 1)
+        np.cumsum(self._top, out=bounds[1:])
         if not bounds[-1] > 0:
             raise ValueError("nothing can be found in a SumTree without mass")
         if self.compiled:
@@ -118,25 +120,28 @@ class SumTree:
         """Compute the sums above some nodes."""
         for level, above in zip(self._levels, [*self._levels[1:], self._top]):
             node = node // FANOUT
-            above.reshape(-1)[node] = _halved(level.take(node, axis=0), np.add)
+            above.reshape(-1)[node] = _halved(_children(level, node), np.add)
 
     def _descend(self, bounds: Floats, uniform: Floats) -> Index:
-        # Where mass lies below an upper edge, a node found has some: its bound exceeds the one before it.
+        # Where mass lies below an upper edge, a node found has some: its upper bound exceeds its lower one.
         rest = np.minimum(uniform * bounds[-1], np.nextafter(bounds[-1], 0))
-        node: Index = bounds.searchsorted(rest, side="right")
-        rest = rest - np.where(node > 0, bounds[node - 1], 0)
-        row = np.arange(len(node)) * FANOUT
+        node: Index = bounds[1:].searchsorted(rest, side="right")
+        rest = rest - bounds[node]
+        row = np.arange(len(node))
         for level in reversed(self._levels):
-            bounds = np.add.accumulate(level.take(node, axis=0), axis=1)
-            rest = np.minimum(rest, np.nextafter(bounds[:, -1], 0))
-            child = (bounds > rest[:, None]).argmax(1)
-            rest = rest - np.where(child > 0, bounds.reshape(-1)[row + child - 1], 0)
+            bounds = np.zeros((FANOUT + 1, len(node)))
+            bounds[1:] = _children(level, node)
+            for lower, upper in pairwise(bounds):
+                upper += lower
+            rest = np.minimum(rest, np.nextafter(bounds[-1], 0))
+            child = np.add.reduce((bounds[1:] <= rest).view(np.int8), axis=0, dtype=np.int8)
+            rest = rest - bounds[child, row]
             node = node * FANOUT + child
         return node
 
     def _look_up(self) -> None:
         groups = np.flatnonzero(self._stale)
-        masses = self._levels[0].take(groups, axis=0)
+        masses = _children(self._levels[0], groups)
         self._largest[groups] = _halved(masses, np.maximum)
         self._smallest[groups] = _halved(np.where(masses > 0, masses, np.inf), np.minimum)
         self._stale[groups] = False
@@ -149,9 +154,16 @@ class SumTree:
         self.fill(state["masses"])
 
 
-def _halved(block: Floats, combine: np.ufunc) -> Floats:
-    """Each row `[G, 16]` combined to one number, half with half: an order that the loops can follow exactly."""
-    while block.shape[1] > 1:
-        half = block.shape[1] // 2
-        block = combine(block[:, :half], block[:, half:])
-    return block[:, 0]
+def _children(level: Floats, node: Index) -> Floats:
+    """`[16, B]`: numpy works fastest along the longest axis."""
+    children: Floats = np.ascontiguousarray(level.take(node, axis=0).T)
+    return children
+
+
+def _halved(children: Floats, combine: np.ufunc) -> Floats:
+    """Each column of `[16, B]` combined to one number, half with half: an order that the loops can follow exactly."""
+    while len(children) > 1:
+        half = len(children) // 2
+        children = combine(children[:half], children[half:])
+    combined: Floats = children[0]
+    return combined

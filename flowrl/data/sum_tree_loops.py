@@ -57,10 +57,8 @@ def climb(levels: tuple[Array, ...], top: Array, slots: Array) -> None:
 def descend(levels: tuple[Array, ...], bounds: Array, uniform: Array) -> Array:
     """The slot at each share of the total; a level at a time, so that the memory's answers need not be waited for."""
     rests = np.minimum(uniform * bounds[-1], np.nextafter(bounds[-1], 0.0))
-    nodes: Array = np.searchsorted(bounds, rests, side="right")
-    for i in range(len(nodes)):
-        if nodes[i] > 0:
-            rests[i] -= bounds[nodes[i] - 1]
+    nodes: Array = np.searchsorted(bounds[1:], rests, side="right")
+    rests -= bounds[nodes]
     inner = np.empty(FANOUT)
     for depth in range(len(levels) - 1, -1, -1):
         level = levels[depth]
