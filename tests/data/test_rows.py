@@ -230,7 +230,10 @@ def test_arrays_are_used_again_when_nobody_holds_them():
         if kept is not None:
             held.append((kept, copy.deepcopy(kept)))
     for kept, then in held:
-        assert np.array_equal(np.asarray(kept.image if isinstance(kept, Batch) else kept), np.asarray(then.image if isinstance(then, Batch) else then))
+        assert np.array_equal(
+            np.asarray(kept.image if isinstance(kept, Batch) else kept),
+            np.asarray(then.image if isinstance(then, Batch) else then),
+        )
     assert len(seen) <= len(held) + 3
 
 

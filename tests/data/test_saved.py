@@ -104,7 +104,10 @@ def test_a_full_disk_leaves_nothing_and_the_buffer_as_it_was(tmp_path):
     buffer = filled()
     buffer.save(tmp_path / "buffer")
     before = buffer[:]
-    with no_file_above(2000), pytest.raises(CheckpointError, match="buffer cannot be written: .*nothing of it is left"):
+    with (
+        no_file_above(2000),
+        pytest.raises(CheckpointError, match=r"buffer cannot be written: .*nothing of it is left"),
+    ):
         buffer.save(tmp_path / "buffer")
     with no_file_above(2000), pytest.raises(CheckpointError, match="cannot be written"):
         buffer.save(tmp_path / "another")
