@@ -120,7 +120,10 @@ def nested(columns: Mapping[Leaf, Any]) -> Batch:
     >>> nested({("obs", "x"): np.zeros(2), ("reward",): np.zeros(2)})
     Batch[2](obs=Batch[2](x=float64[2]), reward=float64[2])
     """
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = {leaf[0]: column for leaf, column in columns.items()}
+    if all(len(leaf) == 1 for leaf in columns):
+        return Batch.of(made)
+    made = {}
     for leaf, column in columns.items():
         inside = made
         for name in leaf[:-1]:

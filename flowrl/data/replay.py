@@ -234,7 +234,7 @@ class ReplayBuffer:
             rows than the limiter was told; OSError where `directory` has no room for the columns.
         """
         if self.limiter is not None:
-            self.limiter.check_insert(batch.rows)
+            self.limiter.check_insert(self._rings.rows(batch))
         if "mask" in batch and not np.all(batch["mask"]):
             raise SchemaError(
                 "the batch has padded steps (mask 0), which would be drawn like any other: "
@@ -353,7 +353,9 @@ class ReplayBuffer:
             if self.track_uses:
                 self._rings.used(index)
             rows = self._rows(index)
-            rows.update(index=index, generation=self._rings.generation(index), **more)
+            rows["index"], rows["generation"] = index, self._rings.generation(index)
+            if more:
+                rows.update(more)
             if self.track_uses:
                 rows["uses"] = self._rings.uses(index)
                 if self._newest_version is not None:

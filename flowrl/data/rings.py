@@ -17,7 +17,6 @@ from flowrl.errors import CheckpointError, SchemaError, did_you_mean
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 _NONE: Index = np.empty(0, np.int64)
-_BEGINS, _USES, _ASIDE = ("", "begins"), ("", "uses"), ("", "aside")
 
 
 class Rings:
@@ -68,7 +67,8 @@ class Rings:
         self._leaves: tuple[Leaf, ...] = ()
         self._expected: dict[Leaf, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self._targets: dict[Leaf, Array] = {}
-        self._inner: dict[Leaf, Array] = {}
+        self._flat_notes: dict[str, Array] = {}  # `begins`, `uses`, and where next_obs is aside or -1, by slot
+        self._notes: dict[str, Array] = {}  # the same by step
 
     @property
     def size(self) -> int:
@@ -83,12 +83,21 @@ class Rings:
     @property
     def bytes(self) -> int:
         """Bytes allocated."""
-        return (0 if self._stored is None else self._stored.bytes) + self._aside.bytes
+        return (
+            (0 if self._stored is None else self._stored.bytes)
+            + self._aside.bytes
+            + sum(note.nbytes for note in self._flat_notes.values())
+        )
 
     @property
     def aside(self) -> int:
         """Next observations that are kept aside."""
         return self._aside.count
+
+    def rows(self, batch: Batch) -> int:
+        """The rows of a batch that is like those before, counted quickly."""
+        column = None if self._stored is None else batch.get(self._leaves[0][0])
+        return batch.rows if column is None else len(column) * self.envs
 
     # -- which rows
 
@@ -162,7 +171,7 @@ class Rings:
         if self.store_next_obs:
             return self.take(slot, ["next_obs"], new)["next_obs"]
         found = self._in_use.take(self._moved(slot, 1), tuple(under("obs", self._leaves)), new)
-        places = self._in_use.arrays[_ASIDE][slot]
+        places = self._flat_notes["aside"][slot]
         kept = places >= 0
         if kept.any():
             for leaf, rows in self._aside.take(places[kept]).items():
@@ -171,16 +180,15 @@ class Rings:
 
     def begins(self, slot: Index) -> Mask:
         """Whether each slot's step is not the next one after the step before it in its ring."""
-        begins: Mask = self._in_use.arrays[_BEGINS][slot]
-        return begins
+        return self._flat_notes["begins"].take(slot, mode="clip")
 
     def uses(self, slot: Index) -> Index:
         """How often each slot's row has been drawn."""
-        return self._in_use.arrays[_USES][slot].astype(np.int64)
+        return self._flat_notes["uses"].take(slot, mode="clip").astype(np.int64)
 
     def used(self, slot: Index) -> None:
         """Count one more use of each slot's row, several of one that is there several times."""
-        np.add.at(self._in_use.arrays[_USES], slot, 1)
+        np.add.at(self._flat_notes["uses"], slot, np.int32(1))
 
     @property
     def _in_use(self) -> Columns:
@@ -213,29 +221,32 @@ class Rings:
         # Of a fragment longer than the ring the end is kept, where it would have come to lie.
         kept = min(steps, self.length)
         first, start = steps - kept, (self.written + steps - kept) % self.length
-        inner: dict[Leaf, Any] = {_BEGINS: self._breaks(parts, begins)} if self.linked else {_BEGINS: begins}
+        news: dict[str, Any] = {"begins": self._breaks(parts, begins) if self.linked else begins}
         if self.count_uses:
-            inner[_USES] = uses
+            news["uses"] = uses
         if not self.store_next_obs:
-            inner[_ASIDE] = self._kept_aside(parts, first, start)
-        cut = first + min(kept, self.length - start)
-        for part, to in ((slice(first, cut), start), (slice(cut, steps), 0)):
-            if part.start == part.stop:
-                continue
-            at = slice(to, to + part.stop - part.start)
-            for leaf, column in self._targets.items():
-                column[at] = parts[leaf][part]
-            for leaf, rows in inner.items():
-                self._inner[leaf][at] = 0 if rows is None else rows[part]
-        newest = self._newest if self.written else _NONE
-        self.written += steps
+            news["aside"] = self._kept_aside(parts, first, start)
+        at_end = min(kept, self.length - start)
+        self._copy(parts, news, first, start, at_end)
+        if at_end < kept:
+            self._copy(parts, news, first + at_end, 0, kept - at_end)
+        before, self.written = self.written, self.written + steps
         if not slots:
             return _NONE, _NONE
         written = np.arange(start * self.envs, (start + kept) * self.envs) % (self.length * self.envs)
         if self.store_next_obs:
             return written, written
+        newest = (before - 1) % self.length * self.envs + np.arange(self.envs) if before else _NONE
         settled = np.concatenate([newest, written])[: -self.envs]
         return written, settled[-max(0, self.drawable) :] if self.drawable else _NONE
+
+    def _copy(self, parts: Mapping[Leaf, Array], news: Mapping[str, Any], first: int, start: int, steps: int) -> None:
+        """Copy steps of a write, from `first` on, to where there is room for them, from `start` on."""
+        part, to = slice(first, first + steps), slice(start, start + steps)
+        for leaf, column in self._targets.items():
+            column[to] = parts[leaf][part]
+        for name, rows in news.items():
+            self._notes[name][to] = 0 if rows is None else rows[part]
 
     def _allocate_for(self, batch: Batch, parts: Mapping[Leaf, Array]) -> None:
         shape = batch.shape
@@ -245,7 +256,8 @@ class Rings:
         self._allocate(specs, 1 if len(shape) == 1 else shape[1], flat=len(shape) == 1)
 
     def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool) -> None:
-        stored, inner = dict(specs), {_BEGINS: Spec(np.dtype(np.bool_), ())}
+        stored: dict[Leaf, Spec] = dict(specs)
+        notes: dict[str, np.dtype[Any]] = {"begins": np.dtype(np.bool_)}
         observed = {leaf: spec for leaf, spec in specs.items() if leaf[0] == "obs"}
         if not self.store_next_obs:
             arrived = {("obs", *leaf[1:]): stored.pop(leaf) for leaf in under("next_obs", specs)}
@@ -254,12 +266,13 @@ class Rings:
                     "store_next_obs=False needs the columns 'obs' and 'next_obs', which must be alike, to see where "
                     f"the next row does not hold next_obs: {did_you_mean('next_obs', [leaf[0] for leaf in specs])}"
                 )
-            inner[_ASIDE] = Spec(np.dtype(np.int32), ())
+            notes["aside"] = np.dtype(np.int32)
         if self.count_uses:
-            inner[_USES] = Spec(np.dtype(np.int32), ())
+            notes["uses"] = np.dtype(np.int32)
         capacity, limit = self.declared
         if limit is not None:
-            capacity = min(capacity, limit // max(1, sum(spec.bytes for spec in (stored | inner).values())))
+            row = sum(spec.bytes for spec in stored.values()) + sum(dtype.itemsize for dtype in notes.values())
+            capacity = min(capacity, limit // row)
         length = capacity // envs
         least = 1 if self.store_next_obs else 2
         if length < least:
@@ -269,14 +282,14 @@ class Rings:
                 f"{'row each' if least == 1 else 'rows each, as the newest one cannot be drawn yet'}"
             )
         new = np.empty if self.directory is None else in_directory(self.directory)
-        columns = Columns(stored | inner, length * envs, new)
+        columns = Columns(stored, length * envs, new)
         self._stored, self.capacity, self.length, self.envs, self.flat = columns, capacity, length, envs, flat
         self._aside = Aside({} if self.store_next_obs else observed)
         self._leaves = tuple(stored)
         steps = (length,) if flat else (length, envs)
-        by_step = {leaf: column.reshape(*steps, *column.shape[1:]) for leaf, column in columns.arrays.items()}
-        self._inner = {leaf: by_step[leaf] for leaf in inner}
-        self._targets = {leaf: by_step[leaf] for leaf in stored}
+        self._targets = {leaf: array.reshape(*steps, *array.shape[1:]) for leaf, array in columns.arrays.items()}
+        self._flat_notes = {name: np.zeros(length * envs, dtype) for name, dtype in notes.items()}
+        self._notes = {name: note.reshape(steps) for name, note in self._flat_notes.items()}
         self._expected = {leaf: (spec.dtype, steps[1:] + spec.shape) for leaf, spec in specs.items()}
         self.columns = nested({leaf: columns.arrays[leaf].reshape(length, envs, *specs[leaf].shape) for leaf in stored})
 
@@ -287,7 +300,7 @@ class Rings:
         if fits:
             for leaf, (dtype, shape) in self._expected.items():
                 part = parts[leaf]
-                if part.dtype != dtype or part.shape[1:] != shape or len(part) != steps:
+                if part.dtype != dtype or part.shape != (steps, *shape):
                     fits = False
         if fits or batch.is_empty:
             return steps if fits else 0
@@ -305,8 +318,7 @@ class Rings:
 
     def _breaks(self, parts: Mapping[Leaf, Array], given: Array | None) -> Array:
         """Where a step is not the next one after the step before it, of this write or stored before."""
-        first = next(iter(self._expected))
-        lead = parts[first].shape[: 1 if self.flat else 2]
+        lead = next(iter(parts.values())).shape[: 1 if self.flat else 2]
         begins = np.zeros(lead, np.bool_) if given is None else given.copy()
 
         def with_newest(name: str) -> Array:
@@ -324,7 +336,7 @@ class Rings:
     def _kept_aside(self, parts: Mapping[Leaf, Array], first: int, start: int) -> Array:
         """Put aside what the next row does not have of `next_obs`, the newest rows' for now; where it went, or −1."""
         axes = 1 if self.flat else 2
-        places = self._inner[_ASIDE]
+        places = self._notes["aside"]
         pairs = {leaf: (parts[leaf], parts["next_obs", *leaf[1:]]) for leaf in under("obs", self._leaves)}
         differ = np.ones(next(iter(pairs.values()))[0].shape[:axes], np.bool_)
         differ[:-1] = False
@@ -332,7 +344,7 @@ class Rings:
             differ[:-1] |= _any(next_obs[:-1] != obs[1:], axes)
         if self.written:
             newest = self._newest
-            slots, wrong = self._in_use.arrays[_ASIDE], np.zeros(self.envs, np.bool_)
+            slots, wrong = self._flat_notes["aside"], np.zeros(self.envs, np.bool_)
             for leaf, rows in self._aside.take(slots[newest]).items():
                 wrong |= _any(rows != pairs[leaf][0][0].reshape(rows.shape), 1)
             self._aside.free(slots[newest[~wrong]])
@@ -362,9 +374,9 @@ class Rings:
         steps = min(self.written, self.length)
         columns = self.columns[:steps]
         state["columns"] = (columns.map(np.copy) if copy else columns).to_dict()
-        state["inner"] = {leaf[1]: column[:steps].copy() for leaf, column in self._inner.items() if leaf != _ASIDE}
+        state["notes"] = {name: note[: self.size].copy() for name, note in self._flat_notes.items() if name != "aside"}
         if not self.store_next_obs:
-            places = self._in_use.arrays[_ASIDE][: self.size]
+            places = self._flat_notes["aside"][: self.size]
             slots = np.flatnonzero(places >= 0)
             state["aside"] = {"slots": slots, "rows": nested(self._aside.take(places[slots])).to_dict()}
         return state
@@ -393,11 +405,11 @@ class Rings:
         self.written = state["written"]
         for leaf, column in block.items():
             self._in_use.arrays[leaf][: steps * envs] = column.reshape(steps * envs, *column.shape[2:])
-        for leaf, column in self._inner.items():
-            column[:steps] = -1 if leaf == _ASIDE else state["inner"].get(leaf[1], 0)
+        for name, note in self._flat_notes.items():
+            note[: steps * envs] = -1 if name == "aside" else state["notes"].get(name, 0)
         if not self.store_next_obs:
             rows = leaves(Batch({"obs": state["aside"]["rows"]["obs"]}))
-            self._in_use.arrays[_ASIDE][state["aside"]["slots"]] = self._aside.put(rows)
+            self._flat_notes["aside"][state["aside"]["slots"]] = self._aside.put(rows)
 
     def __getstate__(self) -> dict[str, Any]:
         made = {

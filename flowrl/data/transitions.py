@@ -38,7 +38,7 @@ def one_step(rings: Rings, index: Index, gamma: float, frame_stack: int = 1, new
     """Transitions of one step, and `discount` where `terminated` is stored and `discount` is not."""
     rows = transitions(rings, index, index, frame_stack, new)
     if "discount" not in rows and "terminated" in rows:
-        rows["discount"] = np.multiply(rows["terminated"] == 0, gamma, dtype=np.float32)
+        rows["discount"] = (rows["terminated"] == 0) * np.float32(gamma)
     return rows
 
 
