@@ -10,7 +10,7 @@ import attrs
 from flowrl.context import Context
 from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import context, operator
+from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, Signal
@@ -145,3 +145,41 @@ class UpdatePriorities:
         of: Batch = scalars["priorities"]
         self.context.count("outdated", self.buffer.update_priorities(of.index, of.generation, of.priority))
         return {name: value for name, value in scalars.items() if name != "priorities"}
+
+
+@operator
+class MixInReplay:
+    """Fresh batches, and after each of them `ratio` of the batches before it, on average: for `combine`.
+
+    Batches are drawn uniformly and whole, so fragments `[T, N, ...]` stay in order of time, as V-trace needs them. Of a
+    fraction the whole part is emitted as soon as it is due: 0.5 gives one batch after every second.
+
+    Args:
+        slots: Batches kept, the newest ones.
+        ratio: Batches replayed for each fresh one.
+
+    Emits: lists of batches, the fresh one first. State: the batches kept, what is due. Counts: sampled (rows replayed).
+    Source: Espeholt et al. 2018, "IMPALA", section 5.2.2.
+    """
+
+    verb = "combine"
+    requires = ("experience",)
+    slots: int = attrs.field(validator=attrs.validators.ge(1))
+    ratio: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
+    kept: list[Batch] = state(factory=list)
+    due: float = state(default=0.0)
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return given.without("on_policy").having("replayed")
+
+    def __call__(self, batch: Batch) -> list[Batch]:
+        mixed = [batch]
+        if self.kept:
+            self.due += self.ratio
+            draws = self.context.generator("replayed").integers(len(self.kept), size=int(self.due))
+            self.due -= len(draws)
+            mixed += [self.kept[number] for number in draws]
+            self.context.count("sampled", sum(each.rows for each in mixed[1:]))
+        self.kept = [*self.kept, batch][-self.slots :]
+        return mixed

@@ -101,6 +101,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Enqueue": (lambda _: ops.Enqueue(Queue(10)), lambda: [1, 2, 3], "for_each"),
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
+    "MixInReplay": (lambda _: ops.MixInReplay(2, 1.5), fragments, "combine"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
     "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),

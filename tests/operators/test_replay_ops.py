@@ -9,7 +9,15 @@ import torch
 from flowrl import Plan, from_items
 from flowrl.data import Batch, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
 from flowrl.errors import Deadlock, PlanError, SchemaError
-from flowrl.operators import Concurrently, Replay, StoreToReplay, TrainOneStep, UpdatePriorities
+from flowrl.operators import (
+    Concurrently,
+    MixInReplay,
+    ParallelRollouts,
+    Replay,
+    StoreToReplay,
+    TrainOneStep,
+    UpdatePriorities,
+)
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_plan
@@ -162,3 +170,36 @@ def test_rows_without_weights_give_no_priorities() -> None:
     assert UpdatePriorities(prioritized())({}) == {}
     with pytest.raises(PlanError, match="UpdatePriorities needs a PrioritizedReplayBuffer, got ReplayBuffer"):
         UpdatePriorities(buffer)  # type: ignore[arg-type]
+
+
+# -- mixing
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0, 2.25])
+def test_fresh_batches_are_mixed_with_earlier_ones_at_the_ratio(ratio: float) -> None:
+    """F11: within one batch at all times; each is one of the newest before it, all of them about equally often."""
+    items, slots = batches(400), 4
+    mix, ages, replayed = MixInReplay(slots, ratio), np.zeros(slots + 1, int), 0
+    for number, item in enumerate(items):
+        fresh, *others = mix(item)
+        assert fresh is item
+        for other in others:
+            ages[number - next(i for i, each in enumerate(items) if each is other)] += 1
+        replayed += len(others)
+        assert abs(replayed - ratio * number) < 1
+    assert ages[0] == 0
+    assert mix.context.counters.get("sampled", 0) == 2 * replayed
+    if ratio:
+        expected = replayed / slots
+        assert ((ages[1:] - expected) ** 2 / expected).sum() < 16.3  # chi-square of 3 degrees, 99.9 %
+
+
+def test_what_is_mixed_is_not_on_policy() -> None:
+    of = learners()
+    plan = ParallelRollouts(of).combine(MixInReplay(8))
+    schemas = plan.check()
+    assert schemas["ParallelRollouts"].has("on_policy")
+    assert not schemas["MixInReplay"].has("on_policy")
+    for slots, ratio in ((0, 1.0), (1, -1.0)):
+        with pytest.raises(ValueError, match=r"must be >= "):
+            MixInReplay(slots, ratio)
