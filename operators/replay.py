@@ -54,7 +54,8 @@ class StoreToReplay:
 class Sampled:
     """Source of batches `[batch_size, ...]` drawn from a buffer.
 
-    Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows).
+    Blocks when: the buffer is empty, its limits allow nothing, or its rate limiter waits for experience.
+    Counts: sampled (rows). Records: uses and staleness (means of a batch), where the buffer tracks them.
     """
 
     buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
@@ -79,7 +80,20 @@ class Sampled:
         )
         if isinstance(self.buffer, PrioritizedReplayBuffer):
             drawn = drawn.having(weight="float32[B]")
-        return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
+        if "terminated" in given.columns:
+            drawn = drawn.having(discount="float32[B]")
+        if self.buffer.track_uses:
+            drawn = drawn.having(uses="int64[B]")
+            drawn = drawn.having(staleness="int64[B]") if "policy_version" in given.columns else drawn
+        return drawn.having(**self._stacks(drawn))
+
+    def _stacks(self, drawn: Schema) -> dict[str, str]:
+        """The observations as stacks of frames, where the buffer makes them."""
+        k, stacks = self.buffer.frame_stack, {}
+        for name, column in drawn.columns.items():
+            if k > 1 and not self.buffer.newest_frame_only and name.split(".")[0] in ("obs", "next_obs"):
+                stacks[name] = str(column._replace(shape=(*column.shape[:1], k, *column.shape[1:])))
+        return stacks
 
     @property
     def out_of(self) -> ReplayBuffer:
@@ -93,7 +107,11 @@ class Sampled:
         if not self.buffer.can_sample(self.batch_size):
             return BLOCKED
         self.context.count("sampled", self.batch_size)
-        return self.buffer.sample(self.batch_size)
+        batch = self.buffer.sample(self.batch_size)
+        for name in ("uses", "staleness") if self.buffer.track_uses else ():
+            if name in batch:
+                self.context.record(name, float(batch[name].mean()))
+        return batch
 
     def why(self) -> str:
         return self.buffer.why_sample(self.batch_size)

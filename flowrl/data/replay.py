@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, Self
@@ -18,11 +18,8 @@ from flowrl.data.limiter import RateLimiter
 from flowrl.data.limits import RowLimits
 from flowrl.data.pool import Pool
 from flowrl.data.rings import Rings
-from flowrl.data.transitions import OF_LAST, content, one_step, transitions, windows
-from flowrl.errors import SchemaError, did_you_mean
-
-_CHUNK = 2**24
-"""Bytes that `update` copies at once."""
+from flowrl.data.transitions import check_first, content, one_step, transitions, windows
+from flowrl.errors import SchemaError
 
 
 class _Seeds(Protocol):
@@ -213,12 +210,7 @@ class ReplayBuffer:
             return "waits for rows: nothing is stored yet"
         if self._limits is None or not self._rings.drawable:
             return "waits for rows: the newest row of each environment is drawn when its successor is there"
-        names = ("max_uses", "max_staleness")
-        given = " and ".join(f"{n}={v}" for n in names if (v := getattr(self._limits, n)) is not None)
-        return (
-            f"waits for rows: with {given}, {self._limits.count} of the {self.size} rows stored may be drawn, "
-            f"not often enough for {rows}"
-        )
+        return f"waits for rows: {self._limits.why(rows)}"
 
     # -- in
 
@@ -256,33 +248,16 @@ class ReplayBuffer:
             raise ValueError("a buffer cannot be updated with itself: its rows are there already")
         first, second = sorted((self, other), key=id)
         with first._lock, second._lock:
-            for rows, begins, uses in other._in_order():
+            for rows, begins, uses in other._rings.in_order():
                 self._write(rows, begins, uses)
-
-    def _in_order(self) -> Iterator[tuple[Batch, Array, Array | None]]:
-        rings = self._rings
-        if rings.columns is None:
-            return
-        steps, envs = rings.size // rings.envs, rings.envs
-        chunk = max(1, _CHUNK * rings.length // max(1, rings.bytes))
-        for start in range(0, steps, chunk):
-            stop = min(steps, start + chunk)
-            slots = rings.chronological(np.arange(start * envs, stop * envs))
-            if not rings.flat:
-                slots = slots.reshape(-1, envs)
-            rows, begins = rings.take(slots), rings.begins(slots)
-            if not rings.store_next_obs:
-                rows["next_obs"] = rings.next_obs(slots)
-            if start == 0:
-                begins[0] = True
-            yield rows, begins, rings.uses(slots) if rings.count_uses else None
 
     def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
         rings = self._rings
         if rings.columns is None:
             if batch.is_empty:
                 return
-            self._check_first(batch)
+            judged = self._limits is not None and self._limits.of_versions
+            check_first(batch, self.n_step, self.frame_stack, uses=self.track_uses, versions=judged)
         notices = self._watches or self._limits is not None
         written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)
         if self.track_uses and "policy_version" in batch:
@@ -301,29 +276,6 @@ class ReplayBuffer:
             self._stored(written, drawable)
             if len(stale):
                 self._dropped(stale)
-
-    def _check_first(self, batch: Batch) -> None:
-        if len(batch.shape) > 2:
-            raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
-        made = ("index", "generation", *(("uses", "staleness") if self.track_uses else ()))
-        if found := [name for name in made if name in batch]:
-            raise SchemaError(f"the column {found[0]!r} is made by sample(): drop it before adding")
-        if self._limits is not None and self._limits.of_versions and "policy_version" not in batch:
-            raise SchemaError(
-                f"max_staleness needs the column 'policy_version': {did_you_mean('policy_version', batch)}"
-            )
-        for name, steps in (("n_step", self.n_step), ("frame_stack", self.frame_stack)):
-            if steps > 1 and len(batch.shape) == 1:
-                raise SchemaError(f"{name}={steps} needs fragments [T, N, ...] in order of time, not {batch!r}")
-        if self.frame_stack > 1 and "obs" not in batch:
-            raise SchemaError(f"frame_stack={self.frame_stack} needs the column 'obs': {did_you_mean('obs', batch)}")
-        if self.n_step == 1:
-            return
-        if "discount" in batch:
-            raise SchemaError(f"n_step={self.n_step} makes the column 'discount', which the batch has already")
-        for name in ("reward", *OF_LAST):
-            if name not in batch:
-                raise SchemaError(f"n_step={self.n_step} needs the column {name!r}: {did_you_mean(name, batch)}")
 
     # -- out
 
@@ -381,9 +333,7 @@ class ReplayBuffer:
     def __getitem__(self, key: int | slice | Array | list[int] | list[bool]) -> Batch:
         with self._lock:
             numbers = np.arange(self.size)[key]
-            if not self.size:
-                return Batch()
-            return self.get(self._rings.chronological(numbers))
+            return self.get(self._rings.chronological(numbers)) if self.size else Batch()
 
     @property
     def _new(self) -> New:
