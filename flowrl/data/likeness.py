@@ -39,6 +39,12 @@ class Likeness:
             return parts
         if batch.is_empty:
             return []
+        found = leaves(batch)
+        known = {leaf: found[leaf] for leaf in self._leaves if leaf in found}  # in the order of the first batch
+        if (parts := self._quickly(nested(known | found))) is not None:
+            return parts
+        if not batch.shape:
+            raise SchemaError(f"the columns are not of one length: {batch!r}")
         if len(batch.shape) != (1 if self._flat else 2):
             raise SchemaError(
                 f"the buffer was filled with {_layout(self._flat)}, got {_layout(not self._flat)}: {batch!r}"
@@ -48,8 +54,7 @@ class Likeness:
         )
         batch = batch.to_numpy()
         _check(example[:, None] if self._flat else example, batch[:, None] if self._flat else batch)
-        found = leaves(batch)
-        return [found[leaf] for leaf in self._leaves]
+        raise AssertionError("a batch that does not fit, for no reason")
 
     def _quickly(self, batch: Batch) -> list[Array] | None:
         """None where a closer look is needed."""

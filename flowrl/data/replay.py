@@ -259,9 +259,10 @@ class ReplayBuffer:
             judged = self._limits is not None and self._limits.of_versions
             check_first(batch, self.n_step, self.frame_stack, uses=self.track_uses, versions=judged)
         notices = self._watches or self._limits is not None
+        steps = rings.written
         written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)
-        if self.track_uses and "policy_version" in batch:
-            newest = int(np.max(batch["policy_version"], initial=-1))
+        if self.track_uses and "policy_version" in batch and rings.written > steps:
+            newest = int(batch["policy_version"].max())
             self._newest_version = max(newest, newest if self._newest_version is None else self._newest_version)
         if not notices:
             return

@@ -119,7 +119,7 @@ def test_update_keeps_the_order_of_time(first, second, length, to_length, once, 
 def test_a_window_ends_at_the_seam():
     """B3, N1: two halves that look like one episode; a buffer that takes them over knows it too."""
     stream = Stream(("......",))
-    target, source = (ReplayBuffer(8, n_step=9, gamma=1.0, seed=0) for _ in range(2))
+    target, source = ReplayBuffer(8, n_step=9, gamma=1.0, seed=0), ReplayBuffer(8)
     target.add(stream.fragment(0, 3))
     source.add(stream.fragment(3, 6))
     target.update(source)
