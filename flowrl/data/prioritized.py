@@ -17,9 +17,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that draws row i with probability P(i) = pᵢ^α / Σⱼ pⱼ^α, over the rows that can be drawn (P2).
 
     A row enters with the largest priority of those that are there (P1), 1 where there is none, so that it is soon
-    drawn; later it has the last one of `update_priorities`, plus `eps`. Rows of another buffer (`update`) enter as
-    new ones. What is drawn has a column `weight`
-    (float32), wᵢ = (N · P(i))^−β for N rows that can be drawn, divided by the largest weight.
+    drawn; later it has the last one of `update_priorities`, plus `eps`. Rows of another buffer (`update`) enter as new
+    ones. What is drawn has a column `weight` (float32), wᵢ = (N · P(i))^−β for N rows that can be drawn, divided by the
+    largest weight.
 
     Draws are stratified: the k-th row of a batch of B comes from the k-th of B equal parts of the total. Each row is
     drawn as often as by independent draws on average, but batches differ less from each other.
