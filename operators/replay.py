@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import attrs
 
 from flowrl.context import Context
-from flowrl.data import Batch, ReplayBuffer
+from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import context, operator
+from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, Signal
@@ -53,7 +54,8 @@ class StoreToReplay:
 class Sampled:
     """Source of batches `[batch_size, ...]` drawn from a buffer.
 
-    Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows).
+    Blocks when: the buffer is empty, its limits allow nothing, or its rate limiter waits for experience.
+    Counts: sampled (rows). Records: uses and staleness (means of a batch), where the buffer tracks them.
     """
 
     buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
@@ -76,17 +78,40 @@ class Sampled:
         drawn = (
             given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
         )
-        return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
+        if isinstance(self.buffer, PrioritizedReplayBuffer):
+            drawn = drawn.having(weight="float32[B]")
+        if "terminated" in given.columns:
+            drawn = drawn.having(discount="float32[B]")
+        if self.buffer.track_uses:
+            drawn = drawn.having(uses="int64[B]")
+            drawn = drawn.having(staleness="int64[B]") if "policy_version" in given.columns else drawn
+        return drawn.having(**self._stacks(drawn))
+
+    def _stacks(self, drawn: Schema) -> dict[str, str]:
+        """The observations as stacks of frames, where the buffer makes them."""
+        k, stacks = self.buffer.frame_stack, {}
+        for name, column in drawn.columns.items():
+            if k > 1 and not self.buffer.newest_frame_only and name.split(".")[0] in ("obs", "next_obs"):
+                stacks[name] = str(column._replace(shape=(*column.shape[:1], k, *column.shape[1:])))
+        return stacks
 
     @property
     def out_of(self) -> ReplayBuffer:
         return self.buffer
 
+    @property
+    def owes(self) -> tuple[str, ...]:
+        return ("priorities",) if isinstance(self.buffer, PrioritizedReplayBuffer) else ()
+
     def pull(self) -> Batch | Signal:
         if not self.buffer.can_sample(self.batch_size):
             return BLOCKED
         self.context.count("sampled", self.batch_size)
-        return self.buffer.sample(self.batch_size)
+        batch = self.buffer.sample(self.batch_size)
+        for name in ("uses", "staleness") if self.buffer.track_uses else ():
+            if name in batch:
+                self.context.record(name, float(batch[name].mean()))
+        return batch
 
     def why(self) -> str:
         return self.buffer.why_sample(self.batch_size)
@@ -95,3 +120,84 @@ class Sampled:
 def Replay(buffer: ReplayBuffer, batch_size: int = 32) -> Plan:
     """Batches `[batch_size, ...]` drawn from a buffer, for ever. See `Sampled`."""
     return Plan(Sampled(buffer, batch_size), name="Replay")
+
+
+def _has_priorities(op: Any, attribute: Any, buffer: Any) -> None:
+    if not isinstance(buffer, PrioritizedReplayBuffer):
+        raise PlanError(f"{type(op).__name__} needs a PrioritizedReplayBuffer, got {buffer!r}")
+
+
+@operator
+class UpdatePriorities:
+    """Tells the buffer how much there was to learn from the rows that it gave.
+
+    Items are what `TrainOneStep` says of them: they pass without their `priorities`.
+
+    Counts: outdated (rows overwritten since they were drawn, whose priorities the buffer drops, P4).
+    Raises: SchemaError for scalars without priorities.
+    """
+
+    requires: ClassVar[Mapping[str, str]] = {
+        "priorities": "draw the rows with Replay from a PrioritizedReplayBuffer, and learn from them with TrainOneStep "
+        "and a policy whose loss reports priorities, as DQN's does"
+    }
+    consumes = ("priorities",)
+    provides = ()
+    buffer: PrioritizedReplayBuffer = attrs.field(validator=_has_priorities)
+    context: Context = context()
+
+    @property
+    def back_to(self) -> PrioritizedReplayBuffer:
+        return self.buffer
+
+    def schema(self, given: Schema) -> Schema:
+        return given.without("priorities")
+
+    def __call__(self, scalars: dict[str, Any]) -> dict[str, Any]:
+        if not scalars:  # of a batch without rows
+            return scalars
+        if "priorities" not in scalars:
+            raise SchemaError(
+                f"UpdatePriorities got {', '.join(scalars)} and no priorities: {self.requires['priorities']}"
+            )
+        of: Batch = scalars["priorities"]
+        self.context.count("outdated", self.buffer.update_priorities(of.index, of.generation, of.priority))
+        return {name: value for name, value in scalars.items() if name != "priorities"}
+
+
+@operator
+class MixInReplay:
+    """Fresh batches, and after each of them `ratio` of the batches before it, on average: for `combine`.
+
+    Batches are drawn uniformly and whole, so fragments `[T, N, ...]` stay in order of time, as V-trace needs them. Of a
+    fraction the whole part is emitted as soon as it is due: 0.5 gives one batch after every second.
+
+    Args:
+        slots: Batches kept, the newest ones.
+        ratio: Batches replayed for each fresh one.
+
+    Emits: lists of batches, the fresh one first. State: the batches kept, what is due. Counts: sampled (rows replayed).
+    Source: Espeholt et al. 2018, "IMPALA", section 5.2.2.
+    """
+
+    verb = "combine"
+    requires = ("experience",)
+    slots: int = attrs.field(validator=attrs.validators.ge(1))
+    ratio: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
+    kept: list[Batch] = state(factory=list)
+    due: float = state(default=0.0)
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return given.without("on_policy").having("replayed")
+
+    def __call__(self, batch: Batch) -> list[Batch]:
+        mixed = [batch]
+        if self.kept:
+            self.due += self.ratio
+            draws = self.context.generator("replayed").integers(len(self.kept), size=int(self.due))
+            self.due -= len(draws)
+            mixed += [self.kept[number] for number in draws]
+            self.context.count("sampled", sum(each.rows for each in mixed[1:]))
+        self.kept = [*self.kept, batch][-self.slots :]
+        return mixed

@@ -22,6 +22,7 @@ PLAN, MERGE = "tests/engine/test_plan.py::", "tests/engine/test_merge.py::"
 CALLS, RUNS = "tests/engine/test_calls.py::", "tests/engine/test_scheduler.py::"
 ERRORS = "tests/engine/test_errors.py::"
 DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
+PRIORITIZED, SUM_TREE = "tests/data/test_prioritized.py::", "tests/data/test_sum_tree.py::"
 TRAINER = "tests/trainer/test_trainer.py::"
 
 FAULTS = [
@@ -162,6 +163,7 @@ FAULTS = [
 ]
 
 ADDERS, BUFFER = "tests/operators/test_adders.py::", "tests/data/test_replay.py::"
+STORED_ONCE, ROWS = "tests/data/test_stored_once.py::", "tests/data/test_rows.py::"
 ROLLOUT, ENVS = "tests/rollout/test_worker.py::", "tests/envs/"
 DQN, EVERY_PLAN = "tests/policies/test_dqn_policy.py::", "tests/plans/test_every_plan.py::"
 RESULTS = "tests/operators/test_metrics.py::"
@@ -324,8 +326,8 @@ FAULTS += [
     ),
     Fault(
         "N5",
-        "flowrl/data/replay.py",
-        "window[steps[0] - 1, np.arange(len(index))]",
+        "flowrl/data/transitions.py",
+        "window[length[0] - 1, np.arange(len(index))]",
         "window[-1]",
         BUFFER + "test_write_time_and_sample_time_windows_agree",
     ),
@@ -339,15 +341,15 @@ FAULTS += [
     Fault(
         "B5",
         "flowrl/data/rings.py",
-        'self.flat, self.written = state["flat"], state["written"]',
-        'self.flat, self.written = state["flat"], 0',
+        'self.written = state["written"]',
+        "self.written = 0",
         BUFFER + "test_a_loaded_buffer_goes_on_alike",
     ),
     Fault(
         "B6",
         "flowrl/data/rings.py",
-        "np.empty((length, *column.shape[1:]), column.dtype)",
-        "np.empty((length, *column.shape[1:]), np.float32)",
+        "Spec(part.dtype, part.shape[len(shape) :])",
+        "Spec(np.dtype(np.float32), part.shape[len(shape) :])",
         BUFFER + "test_dtypes_and_nested_columns_are_kept",
     ),
     Fault(
@@ -356,6 +358,90 @@ FAULTS += [
         "            if not self.size:\n",
         "            if batch_size > self.size:\n",
         BUFFER + "test_samples_that_cannot_be_drawn_are_refused_and_large_ones_are_not",
+    ),
+    Fault(
+        "B1",
+        "flowrl/data/frames.py",
+        "~np.logical_or.accumulate(rings.begins(back[:-1]))",
+        "~rings.begins(back[1:])",
+        STORED_ONCE + "test_stacks_are_the_loop_over_frames",
+    ),
+    Fault(
+        "B9",
+        "flowrl/data/rings.py",
+        "back = np.minimum(np.arange(n)[:, None], to_oldest)",
+        "back = np.arange(n)[:, None] + 0 * to_oldest",
+        STORED_ONCE + "test_stacks_are_the_loop_over_frames",
+    ),
+    Fault(
+        "B2",
+        "flowrl/data/rings.py",
+        "self.size if self.store_next_obs else max(0, self.size - self.envs)",
+        "self.size",
+        STORED_ONCE + "test_the_newest_row_is_drawn_when_its_successor_is_there",
+    ),
+    Fault(
+        "B2",
+        "flowrl/data/rings.py",
+        "        self._aside.free(overwritten[overwritten >= 0])\n",
+        "",
+        STORED_ONCE + "test_only_what_the_next_row_does_not_hold_is_kept_aside",
+    ),
+    Fault(
+        "T6",
+        "flowrl/data/rings.py",
+        "                found[leaf][kept] = rows\n",
+        "                pass\n",
+        STORED_ONCE + "test_next_obs_is_the_true_one_however_it_is_stored",
+    ),
+    Fault(
+        "B3",
+        "flowrl/data/rings.py",
+        "                begins[0] = True\n",
+        "                pass\n",
+        ROWS + "test_a_window_ends_at_the_seam",
+    ),
+    Fault(
+        "B3",
+        "flowrl/data/rings.py",
+        "slots = self.chronological(np.arange(start * self.envs, stop * self.envs))",
+        "slots = np.arange(start * self.envs, stop * self.envs)",
+        ROWS + "test_update_keeps_the_order_of_time",
+    ),
+    Fault(
+        "B4",
+        "flowrl/data/replay.py",
+        "self.get(self._rings.chronological(numbers))",
+        "self.get(numbers if isinstance(key, slice) else self._rings.chronological(numbers))",
+        ROWS + "test_a_slice_is_the_rows_of_its_numbers",
+    ),
+    Fault(
+        "B5",
+        "flowrl/data/limits.py",
+        '"members": members,',
+        '"members": np.sort(members),',
+        "tests/data/test_limits.py::test_the_state_is_complete",
+    ),
+    Fault(
+        "B5",
+        "flowrl/data/saved.py",
+        "        buffer.load_state_dict(parts",
+        "        buffer._rings.load_state_dict(parts",
+        "tests/data/test_saved.py::test_a_loaded_buffer_goes_on_alike",
+    ),
+    Fault(
+        "B10",
+        "flowrl/data/limits.py",
+        "accepted = _occurrence(slots) < self._left[slots]",
+        "accepted = self._left[slots] > 0",
+        "tests/data/test_limits.py::test_no_row_is_drawn_more_often_than_it_may",
+    ),
+    Fault(
+        "B10",
+        "flowrl/data/limits.py",
+        "return self._remove(slots[self._version[slots] < least])",
+        "return slots",
+        "tests/data/test_limits.py::test_rows_of_old_policies_are_drawn_no_more",
     ),
     Fault(
         "B8",
@@ -400,10 +486,94 @@ FAULTS += [
         RESUME + "test_checkpoints_are_where_evaluations_are_and_change_nothing",
     ),
     Fault(
+        "P1",
+        "flowrl/data/prioritized.py",
+        "self._tree.largest or 1.0",
+        "1.0",
+        PRIORITIZED + "test_new_rows_enter_with_the_largest_priority_that_is_there",
+    ),
+    Fault(
+        "P2",
+        "flowrl/data/prioritized.py",
+        "self._tree.total / self._count",
+        "self._tree.total / self.capacity",
+        PRIORITIZED + "test_a_slot_that_was_never_written_counts_for_nothing",
+    ),
+    Fault(
+        "P2",
+        "flowrl/policies/dqn.py",
+        '(errors * rows["weight"]).mean()',
+        "errors.mean()",
+        "tests/operators/test_replay_ops.py::test_the_loss_is_the_mean_of_weighted_errors",
+    ),
+    Fault(
+        "P3",
+        "flowrl/data/prioritized.py",
+        "** self.alpha\n",
+        "** self.alpha**2\n",
+        PRIORITIZED + "test_rows_are_drawn_as_often_as_their_priorities_say",
+    ),
+    Fault(
+        "P4",
+        "flowrl/data/prioritized.py",
+        " & (self._rings.generation(index) == generation)",
+        "",
+        PRIORITIZED + "test_priorities_of_a_row_that_was_overwritten_are_dropped_and_counted",
+    ),
+    Fault(
+        "P5",
+        "flowrl/data/sum_tree.py",
+        "np.minimum(uniform * bounds[-1], np.nextafter(bounds[-1], 0))",
+        "uniform * bounds[-1]",
+        SUM_TREE + "test_a_slot_beside_others_without_mass_is_the_only_one_found",
+    ),
+    Fault(
+        "P5",
+        "flowrl/data/sum_tree.py",
+        "above.reshape(-1)[node] = ",
+        "above.reshape(-1)[node] += 1e-9 * ",
+        SUM_TREE + "test_a_million_updates_leave_the_sums_exact",
+    ),
+    Fault(
+        "P6",
+        "flowrl/data/prioritized.py",
+        "value_at(self.beta, self.inserts)",
+        "value_at(self.beta, self.size)",
+        PRIORITIZED + "test_beta_follows_its_schedule_over_rows_added",
+    ),
+    Fault(
+        "P7",
+        "flowrl/data/prioritized.py",
+        "self._generator.random(count)",
+        "np.random.default_rng().random(count)",
+        PRIORITIZED + "test_all_sampling_uses_the_buffers_own_generator",
+    ),
+    Fault(
+        "B2",
+        "flowrl/data/prioritized.py",
+        "        self._dropped(written)\n",
+        "",
+        PRIORITIZED + "test_the_newest_row_of_each_ring_has_no_mass_until_its_successor_is_there",
+    ),
+    Fault(
+        "B5",
+        "flowrl/data/prioritized.py",
+        'state["masses"], state["live"]',
+        'state["live"], state["live"]',
+        PRIORITIZED + "test_a_loaded_buffer_goes_on_alike",
+    ),
+    Fault(
+        "B10",
+        "flowrl/data/prioritized.py",
+        "        self._live[slots] = False\n",
+        "",
+        PRIORITIZED + "test_rows_that_are_used_up_are_drawn_no_more",
+    ),
+    Fault(
         "P7",
         "flowrl/data/replay.py",
-        "index = self._generator.integers(self.size, size=batch_size)",
-        "index = np.random.default_rng().integers(self.size, size=batch_size)",
+        "self._rings.nth(self._generator.integers(self._rings.drawable, size=count))",
+        "self._rings.nth(np.random.default_rng().integers(self._rings.drawable, size=count))",
         BUFFER + "test_all_sampling_uses_the_buffers_own_generator",
     ),
     Fault(

@@ -3,6 +3,7 @@
 from flowrl.data.batch import Batch
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
+from flowrl.data.prioritized import PrioritizedReplayBuffer
 from flowrl.data.replay import ReplayBuffer
 
-__all__ = ["DEFAULT_POLICY", "Batch", "MultiAgentBatch", "RateLimiter", "ReplayBuffer"]
+__all__ = ["DEFAULT_POLICY", "Batch", "MultiAgentBatch", "PrioritizedReplayBuffer", "RateLimiter", "ReplayBuffer"]
