@@ -17,6 +17,7 @@ from flowrl.operators.train import (
     UpdateKL,
     UpdateTargetNetwork,
 )
+from flowrl.operators.unrolls import Episodes, Unroll
 
 __all__ = [
     "GAE",
@@ -29,6 +30,7 @@ __all__ = [
     "Confirm",
     "Dequeue",
     "Enqueue",
+    "Episodes",
     "Evaluate",
     "NStep",
     "ParallelRollouts",
@@ -41,6 +43,7 @@ __all__ = [
     "StopWhen",
     "StoreToReplay",
     "TrainOneStep",
+    "Unroll",
     "UpdateKL",
     "UpdateTargetNetwork",
     "debug_print",

@@ -71,7 +71,7 @@ class NStep:
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""
-        _check("NStep", batch, needs=("reward", *_OF_LAST), makes=("discount",))
+        check_fragment("NStep", batch, needs=("reward", *_OF_LAST), makes=("discount",))
         if self.n == 1 or not batch["reward"].shape[0]:
             terminated = np.asarray(batch["terminated"])
             return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
@@ -157,7 +157,7 @@ class GAE:
 
     def __call__(self, batch: Batch) -> Batch:
         """The fragment with its advantages."""
-        _check("GAE", batch, needs=NEEDED, makes=("advantage", "target"))
+        check_fragment("GAE", batch, needs=NEEDED, makes=("advantage", "target"))
         return with_advantages(batch, self.gamma, self.lam)
 
 
@@ -173,7 +173,7 @@ def _check_rates(**rates: float) -> None:
             raise ValueError(f"{name} is {rate}: a discount lies in 0 .. 1")
 
 
-def _check(name: str, batch: Batch, *, needs: Sequence[str], makes: Sequence[str]) -> None:
+def check_fragment(name: str, batch: Batch, *, needs: Sequence[str], makes: Sequence[str] = ()) -> None:
     """Refuse a batch that the adder of this name cannot use."""
     for column in needs:
         if column not in batch:
