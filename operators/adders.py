@@ -33,11 +33,11 @@ class NStep:
 
     Where the columns `worker` and `env_id` are there, streams from several workers may take turns; where
     `episode_id` and `t` are, a window also stops where an episode was lost (its worker died, it was reset).
-    Padded steps (`mask` 0) start no window.
+    Padded steps (`mask` 0) are in no window.
 
     Emits: a row once its window is complete or its episode ended; time-major by the window's start, then by
         environment. A fragment that completes no window gives a batch of 0 rows.
-    State: the last n − 1 steps of every environment.
+    State: the last n − 1 steps of every environment, where an episode goes on.
     Raises: SchemaError where a needed column is missing or the number of environments changes.
     Source: Sutton & Barto 2018, section 7.1.
 
@@ -76,13 +76,14 @@ class NStep:
             terminated = np.asarray(batch["terminated"])
             return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
         key, rows, before = _stream(batch), batch.to_numpy(), 0
-        tail = self.tails.get(key)
+        tail = self.tails.pop(key, None)
         if tail is not None:
             before, envs = tail["reward"].shape
             if rows["reward"].shape[1] != envs:
                 raise SchemaError(f"NStep got {rows['reward'].shape[1]} environments, after {envs} of the same stream")
             rows = Batch.cat([tail, rows])
-        self.tails[key] = rows[-(self.n - 1) :].map(np.ndarray.copy)  # a view would keep all rows alive
+        if not _is_over(rows[-1]):
+            self.tails[key] = rows[np.arange(max(0, len(rows) - self.n + 1), len(rows))]  # a copy: a view keeps all
         return self._windows(rows, before, flush=False)
 
     def finish(self) -> list[Batch]:
@@ -98,6 +99,8 @@ class NStep:
         flagged = (terminated != 0) | (rows["truncated"] != 0)
         ended = flagged.copy()
         ended[:-1] |= episode_breaks(rows)
+        if "mask" in rows:
+            ended[:-1] |= rows["mask"][1:] == 0
         total, steps, discount = n_step(reward, terminated, ended, gamma=self.gamma, n=self.n)
         last = np.arange(length)[:, None] + steps - 1
         closed = (steps == self.n) | ended[last, np.arange(envs)]
@@ -165,6 +168,12 @@ def _stream(batch: Batch) -> str:
     """What tells the environments of one worker from those of another, "" if nothing does."""
     names = [name for name in ("worker", "env_id") if name in batch]
     return "/".join(np.asarray(batch[name][0]).tobytes().hex() for name in names)
+
+
+def _is_over(newest: Batch) -> bool:
+    """Is there no episode that goes on after these steps `[N, ...]`?"""
+    over = (newest["terminated"] != 0) | (newest["truncated"] != 0)
+    return bool((over | (newest["mask"] == 0) if "mask" in newest else over).all())
 
 
 def _check_rates(**rates: float) -> None:

@@ -271,8 +271,8 @@ def test_windows_of_whole_episodes_are_those_of_the_stream(stream: Stream, n: in
     adder, whole = NStep(n, 0.5), {step for each in stream.runs if each.t == 0 and each.end for step in each.steps}
     episodes = run(Episodes(), stream.fragments)
     got = [rows for b in episodes for rows in [adder(b)]]
-    assert adder.finish() == []
     assert adder.tails == {}
+    assert adder.finish() == []
     alone = run(NStep(n, 0.5), stream.fragments)
     pick = lambda parts: sorted(  # noqa: E731
         (o, r, d) for b in parts for o, r, d in zip(b.obs[:, 0].tolist(), b.reward.tolist(), b.discount.tolist())
