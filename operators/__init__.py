@@ -1,6 +1,6 @@
 """The operators: one family a file."""
 
-from flowrl.operators.adders import GAE, NStep
+from flowrl.operators.adders import GAE, NStep, VTrace
 from flowrl.operators.batches import ConcatBatches, SelectExperiences, SplitBatch, StandardizeFields
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.operators.debug import debug_print
@@ -46,5 +46,6 @@ __all__ = [
     "Unroll",
     "UpdateKL",
     "UpdateTargetNetwork",
+    "VTrace",
     "debug_print",
 ]

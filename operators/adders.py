@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
 import numpy as np
 
+from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.advantages import NEEDED, with_advantages
+from flowrl.data.advantages import NEEDED, with_advantages, with_v_trace
 from flowrl.data.columns import episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
-from flowrl.errors import SchemaError, did_you_mean
-from flowrl.operator import operator, state
+from flowrl.errors import PlanError, SchemaError, did_you_mean
+from flowrl.operator import context, operator, state
 from flowrl.returns import n_step
 from flowrl.schema import Schema
 
+if TYPE_CHECKING:
+    from flowrl.rollout import WorkerSet
+
 _OF_LAST = ("next_obs", "terminated", "truncated")
+_MAKERS = {"discount": "an NStep", "advantage": "a GAE or VTrace", "target": "a GAE or VTrace"}
 _NO_VALUES = "the policy's collect mode gives no values, as that of an actor-critic policy does"
+_NO_LOGP = "collect with a policy that records it, as an actor-critic policy does"
 _WHY_MISSING = {
     "value": _NO_VALUES,
+    "logp": _NO_LOGP,
     "next_value": f"{_NO_VALUES}, and to which the workers then add those of the observations arrived in",
 }
+
+
+def _has_values(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    policy = getattr(workers, "policy", None)
+    if not hasattr(getattr(policy, "learn_mode", None), "evaluate"):
+        raise PlanError(f"VTrace needs the workers of an actor-critic policy, as A2C's is, got {policy or workers!r}")
 
 
 @operator
@@ -63,10 +78,7 @@ class NStep:
         _check_rates(gamma=self.gamma)
 
     def schema(self, given: Schema) -> Schema:
-        if "discount" in given.columns:
-            raise SchemaError(
-                "NStep makes the column 'discount', which is there already: is there an NStep before this?"
-            )
+        _check_free("NStep", given.columns, ("discount",))
         return given.without("mask").rows().having(discount="float32[B]")
 
     def __call__(self, batch: Batch) -> Batch:
@@ -153,15 +165,73 @@ class GAE:
         _check_rates(gamma=self.gamma, lam=self.lam)
 
     def schema(self, given: Schema) -> Schema:
-        for name in ("advantage", "target"):
-            if name in given.columns:
-                raise SchemaError(f"GAE makes the column {name!r}, which is there already: is there a GAE before this?")
+        _check_free("GAE", given.columns, ("advantage", "target"))
         return given.having(advantage="float32[T, N]", target="float32[T, N]")
 
     def __call__(self, batch: Batch) -> Batch:
         """The fragment with its advantages."""
         check_fragment("GAE", batch, needs=NEEDED, makes=("advantage", "target"))
         return with_advantages(batch, self.gamma, self.lam)
+
+
+@operator
+class VTrace:
+    """Advantages of old experience for the policy that learns now: fragments `[T, N, ...]` in, the same out.
+
+    With the learner's own values and log-probabilities, computed here, `advantage` and `target` are those of
+    `flowrl.returns.v_trace`, float32, each environment by itself; `value` and `next_value` become the learner's (V2).
+    `logp` stays what was recorded of the policy that acted (V3, G7).
+
+    It belongs where the learner is, right before it: after the gather, and after `ConcatBatches`. The advantage
+    holds its weight, so it fits a loss of log π · advantage, as that of A2C. PPO's own ratio is such a weight
+    already: take `GAE` for PPO.
+
+    The trace is cut where an episode ended or went missing (see `NStep`). Padded steps (`mask` 0) enter no other
+    step's estimate and get 0.
+
+    Args:
+        workers: Whose policy learns, an actor-critic.
+        gamma: discount per step. lam: 0 gives one-step targets.
+        rho_bar, c_bar, rho_pg_bar: limits of the weights of errors, of traces and of advantages; may be inf.
+
+    Raises: SchemaError where a needed column is missing or advantages are there already; PlanError for a policy
+        without values, and on a worker.
+    Source: Espeholt et al. 2018, "IMPALA", section 4.1.
+    """
+
+    requires: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("fragments", "obs", "action", "reward", *_OF_LAST), ""),
+        "logp": _NO_LOGP,
+    }
+    provides = ("advantage", "target", "corrected")
+    workers: WorkerSet = attrs.field(validator=_has_values)
+    gamma: float
+    lam: float = 1.0
+    rho_bar: float = 1.0
+    c_bar: float = 1.0
+    rho_pg_bar: float = 1.0
+    context: Context = context()
+
+    def __attrs_post_init__(self) -> None:
+        _check_rates(gamma=self.gamma, lam=self.lam)
+        for name in ("rho_bar", "c_bar", "rho_pg_bar"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: the limit of a weight is above 0")
+
+    def schema(self, given: Schema) -> Schema:
+        _check_free("VTrace", given.columns, ("advantage", "target"))
+        return given.having(**dict.fromkeys(("advantage", "target", "value", "next_value"), "float32[T, N]"))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The fragment with its advantages for the present weights."""
+        if self.context.worker is not None:
+            raise PlanError("VTrace needs the learner's weights, which a worker may not have: put it after the gather")
+        check_fragment("VTrace", batch, needs=[*self.requires][1:], makes=("advantage", "target"))
+        learn: Any = self.workers.policy.learn_mode
+        logp, value, next_value = learn.evaluate(batch)
+        limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "rho_pg_bar": self.rho_pg_bar}
+        own = batch.replace(value=value, next_value=next_value)
+        return with_v_trace(own, logp, gamma=self.gamma, lam=self.lam, **limits)
 
 
 def _stream(batch: Batch) -> str:
@@ -189,10 +259,14 @@ def check_fragment(name: str, batch: Batch, *, needs: Sequence[str], makes: Sequ
             raise SchemaError(
                 f"{name} needs the column {column!r}: {_WHY_MISSING.get(column) or did_you_mean(column, batch)}"
             )
-    for column in makes:
-        if column in batch:
-            raise SchemaError(
-                f"{name} makes the column {column!r}, which is there already: is there another {name} before this?"
-            )
+    _check_free(name, batch, makes)
     if not is_fragment(batch):
         raise SchemaError(f"{name} needs fragments [T, N, ...], in the order of time, not {batch!r}")
+
+
+def _check_free(name: str, columns: Container[str], makes: Sequence[str]) -> None:
+    for column in makes:
+        if column in columns:
+            raise SchemaError(
+                f"{name} makes the column {column!r}, which is there already: is there {_MAKERS[column]} before this?"
+            )

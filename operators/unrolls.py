@@ -172,7 +172,8 @@ class Episodes:
         """The episodes that this fragment ended."""
         check_fragment("Episodes", batch, needs=_NEEDED)
         table, found = trajectories(self.held, self.running, batch)
-        episodes, kept = [], []
+        episodes: list[Index] = []
+        kept: list[Trajectory] = []
         for trajectory in found:
             whole = self._from_its_begin(table, trajectory)
             if whole:

@@ -5,6 +5,7 @@ What a stream delivers is also told in the plainest form, `Stream.runs`, to comp
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -95,7 +96,7 @@ def streams(draw: Any, *, workers: int = 2, envs: int = 2, steps: int = 14, loss
         ]
         whole = fragment(marks, 10_000 * worker + 1, worker)
         cuts = [0, *sorted(draw(st.sets(st.integers(1, length - 1)))), length] if length > 1 else [0, 1]
-        parts.append([whole[a:b] for a, b in zip(cuts, cuts[1:])])
+        parts.append([whole[a:b] for a, b in pairwise(cuts)])
     turns = draw(st.permutations([worker for worker, own in enumerate(parts) for _ in own]))
     delivered = [parts[worker].pop(0) for worker in turns]
     if lossy:

@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from flowrl.data import Batch
-from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.advantages import values_arrived_in
+from flowrl.data.columns import PROVENANCE
 from flowrl.envs import Episode, Manager
 from flowrl.host import PlanHost
 from flowrl.policies import Policy
@@ -123,15 +124,7 @@ class RolloutWorker(PlanHost):
         batch["env_id"] = np.broadcast_to(env_ids, shape)
         batch["worker"] = np.broadcast_to(np.int64(self.index), shape)
         if "value" in batch:
-            # value[t + 1] inside an episode; one more forward only where an episode or the fragment ends.
-            ends = batch.terminated | batch.truncated
-            ends[-1] = True
-            if "mask" not in batch:
-                ends[:-1] |= episode_breaks(batch)  # a resume may cut an episode whose rows wait in the fragment
-            next_value = np.empty_like(batch.value)
-            next_value[:-1] = batch.value[1:]
-            next_value[ends] = self.policy.collect_mode.value(batch.next_obs[ends])
-            batch["next_value"] = next_value
+            batch["next_value"] = values_arrived_in(batch, batch.value, self.policy.collect_mode.value)
         return batch
 
     def _whole_episodes(self, episodes: int) -> Batch:

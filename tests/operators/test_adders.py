@@ -320,7 +320,7 @@ def test_what_gae_cannot_use_is_refused():
         adder(b.select([name for name in b if name != "truncated"]))
     with pytest.raises(SchemaError, match=r"GAE needs fragments \[T, N, ...\], in the order of time, not Batch\[2\]"):
         adder(b.flat())
-    with pytest.raises(SchemaError, match="'advantage', which is there already: is there another GAE before this"):
+    with pytest.raises(SchemaError, match="'advantage', which is there already: is there a GAE or VTrace before this"):
         adder(adder(b))
     with pytest.raises(ValueError, match="gamma is 99"):
         GAE(gamma=99, lam=0.9)

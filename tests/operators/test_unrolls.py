@@ -192,7 +192,7 @@ def test_what_cannot_be_unrolled_is_refused() -> None:
     with pytest.raises(ValueError, match="overlap is 2"):
         Unroll(2, overlap=2)
     for bad in ({"length": 0}, {"length": 1, "last": "keep"}, {"length": 1, "burn_in": -1}):
-        with pytest.raises(ValueError, match="length|last|burn_in"):
+        with pytest.raises(ValueError, match=r"length|last|burn_in"):
             Unroll(**bad)
     bare = [name for name in whole if name not in ("worker", "env_id")]
     adder = Unroll(2)
