@@ -264,18 +264,21 @@ def _goes_on(terminated: Array, truncated: Array) -> Array:
     return goes_on
 
 
-def _accumulated(xp: Any, own: Array, goes_on: Array, factor: float | Array) -> Array:
+def _accumulated(xp: Any, own: Array, goes_on: Array, factor: Array) -> Array:
     """xₜ = ownₜ + factorₜ · xₜ₊₁ where the episode goes on, for all t at once; in place of `own`.
 
     `factor` is one number, or one of each step. By doubling (Hillis & Steele 1986): each pass lets every step look
     twice as far ahead, so log₂ T of them do. With the few environments that are usual this is many times quicker
     than a loop over time.
     """
-    # `where`, not a product, here and below: a NaN beyond the episode's end must not leak in.
-    span, factor = 1, xp.where(goes_on, xp.asarray(factor, dtype=own.dtype, device=own.device), 0)[:-1]
+    span, link = 1, xp.asarray(goes_on[:-1], dtype=own.dtype)
+    one_number = isinstance(factor, float | int)
+    link = link * factor if one_number else xp.where(link != 0, factor[:-1], 0)
     while span < len(own):
-        own[:-span] += factor * xp.where(factor != 0, own[span:], 0)
-        factor = factor[:-span] * factor[span:]
+        # `where`, not a product: a NaN beyond the episode's end must not leak in.
+        own[:-span] += link * xp.where(link != 0, own[span:], 0)
+        further = link[:-span] * link[span:]
+        link = further if one_number else xp.where(link[:-span] != 0, further, 0)
         span *= 2
     return own
 

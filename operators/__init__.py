@@ -5,6 +5,7 @@ from flowrl.operators.batches import ConcatBatches, SelectExperiences, SplitBatc
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
+from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
 from flowrl.operators.replay import Replay, StoreToReplay
 from flowrl.operators.rollout import ParallelRollouts
@@ -32,6 +33,7 @@ __all__ = [
     "Enqueue",
     "Episodes",
     "Evaluate",
+    "HindsightRelabel",
     "NStep",
     "ParallelRollouts",
     "Replay",

@@ -75,7 +75,7 @@ class NStep:
     def __attrs_post_init__(self) -> None:
         if self.n < 1:
             raise ValueError(f"n is {self.n}: a window holds at least 1 step")
-        _check_rates(gamma=self.gamma)
+        check_rates(gamma=self.gamma)
 
     def schema(self, given: Schema) -> Schema:
         _check_free("NStep", given.columns, ("discount",))
@@ -162,7 +162,7 @@ class GAE:
     pure = True
 
     def __attrs_post_init__(self) -> None:
-        _check_rates(gamma=self.gamma, lam=self.lam)
+        check_rates(gamma=self.gamma, lam=self.lam)
 
     def schema(self, given: Schema) -> Schema:
         _check_free("GAE", given.columns, ("advantage", "target"))
@@ -213,7 +213,7 @@ class VTrace:
     context: Context = context()
 
     def __attrs_post_init__(self) -> None:
-        _check_rates(gamma=self.gamma, lam=self.lam)
+        check_rates(gamma=self.gamma, lam=self.lam)
         for name in ("rho_bar", "c_bar", "rho_pg_bar"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: the limit of a weight is above 0")
@@ -246,7 +246,8 @@ def _is_over(newest: Batch) -> bool:
     return bool((over | (newest["mask"] == 0) if "mask" in newest else over).all())
 
 
-def _check_rates(**rates: float) -> None:
+def check_rates(**rates: float) -> None:
+    """Refuse what is no discount."""
     for name, rate in rates.items():
         if not 0 <= rate <= 1:
             raise ValueError(f"{name} is {rate}: a discount lies in 0 .. 1")
