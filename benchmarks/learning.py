@@ -35,12 +35,12 @@ class Task(NamedTuple):
     of_ten: int = 9
 
 
-#: Settings of PPO for Pendulum-v1: a shorter horizon, fragments longer than its episodes, no gradient clipping. They
-#: were chosen with the seeds 0 to 4 and 13 in sight, and three of the seeds 0 to 4 reach the goal.
+#: Settings of PPO for Pendulum-v1: smaller rewards, a shorter horizon, fragments longer than its episodes, no gradient
+#: clipping. They were chosen with the seeds 0 to 4 in sight.
 PENDULUM = (
     *("--env", "Pendulum-v1", "--envs", "4", "--set", "fragment_steps=256", "--set", "train_batch_size=1024"),
-    *("--set", "minibatch_size=64", "--set", "num_sgd_iter=10", "--set", "gamma=0.9", "--set", "lam=0.95"),
-    *("--set", "hidden=[128, 128]", "--set", "clip_end=null", "--set", "grad_clip=null"),
+    *("--set", "minibatch_size=64", "--set", "num_sgd_iter=10", "--set", "reward_scale=0.1", "--set", "gamma=0.95"),
+    *("--set", "lam=0.9", "--set", "hidden=[128, 128]", "--set", "clip_end=null", "--set", "grad_clip=null"),
 )
 
 TASKS = {

@@ -1,7 +1,7 @@
 """The operators: one family a file."""
 
 from flowrl.operators.adders import GAE, NStep, VTrace
-from flowrl.operators.batches import ConcatBatches, SelectExperiences, SplitBatch, StandardizeFields
+from flowrl.operators.batches import ConcatBatches, ScaleRewards, SelectExperiences, SplitBatch, StandardizeFields
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
@@ -38,6 +38,7 @@ __all__ = [
     "ParallelRollouts",
     "Replay",
     "Report",
+    "ScaleRewards",
     "SelectExperiences",
     "SplitBatch",
     "StandardMetricsReporting",

@@ -1,4 +1,4 @@
-"""Making larger batches of small ones, standardising them, and choosing whose experience to learn from."""
+"""Making larger batches of small ones, scaling and standardising them, and choosing whose experience to learn from."""
 
 from __future__ import annotations
 
@@ -182,6 +182,34 @@ def _standardized(column: Any, mask: Any, axes: int, eps: float) -> Any:
         padded = ~xp.asarray(mask)
         result[padded] = 0
     return xp.asarray(result, dtype=dtype)
+
+
+@operator
+class ScaleRewards:
+    """Rewards times a number, so that the values of states are numbers that a network finds quickly.
+
+    Returns that are reported stay those of the environment (S1).
+
+    Args:
+        scale: More than 0; returns of some hundreds want about 0.1.
+
+    Raises: SchemaError where there is no reward.
+
+    >>> ScaleRewards(0.5)(Batch(reward=[2.0, -4.0])).reward
+    array([ 1., -2.])
+    """
+
+    requires = ("reward",)
+    scale: float = attrs.field(validator=attrs.validators.gt(0))
+    pure = True
+
+    def __call__(self, batch: _Experience) -> _Experience:
+        return batch.map(self._scaled) if isinstance(batch, MultiAgentBatch) else self._scaled(batch)
+
+    def _scaled(self, batch: Batch) -> Batch:
+        if "reward" not in batch:
+            raise SchemaError(f"ScaleRewards needs the column 'reward': {did_you_mean('reward', batch)}")
+        return batch.replace(reward=batch["reward"] * self.scale)
 
 
 @operator

@@ -14,6 +14,7 @@ from flowrl.operators import (
     ComputeGradients,
     ConcatBatches,
     ParallelRollouts,
+    ScaleRewards,
     SplitBatch,
     StandardMetricsReporting,
     TrainOneStep,
@@ -38,6 +39,7 @@ class Config(Configuration):
     train_batch_size: int = positive(128)  #: env steps that are learned from at a time
     gamma: float = fraction(0.99)  #: discount per step
     lam: float = fraction(0.95)  #: decay of the advantage's trace
+    reward_scale: float = positive(1.0)  #: factor of the rewards that are learned from
 
     # Learning
     microbatches: int = positive(1)  #: parts of a batch whose gradients are averaged before the step
@@ -75,6 +77,8 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: act, estimate advantages, take one step, report."""
     # (1) Act with the newest weights; advantages per environment and fragment.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+    if config.reward_scale != 1:
+        rollouts = rollouts.for_each(ScaleRewards(config.reward_scale))
     batches = rollouts.for_each(GAE(config.gamma, config.lam)).combine(ConcatBatches(config.train_batch_size))
 
     # (2) One step on each batch; its gradient at once, or in parts that need less memory.

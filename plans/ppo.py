@@ -11,6 +11,7 @@ from flowrl.operators import (
     GAE,
     ConcatBatches,
     ParallelRollouts,
+    ScaleRewards,
     StandardMetricsReporting,
     TrainOneStep,
     UpdateKL,
@@ -35,6 +36,7 @@ class Config(Configuration):
     train_batch_size: int = positive(256)  #: env steps that are learned from at a time
     gamma: float = fraction(0.98)  #: discount per step
     lam: float = fraction(0.8)  #: decay of the advantage's trace
+    reward_scale: float = positive(1.0)  #: factor of the rewards that are learned from
 
     # Learning
     num_sgd_iter: int = positive(20)  #: epochs over a batch
@@ -84,6 +86,8 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: act, estimate advantages, learn, report."""
     # (1) Act with the newest weights; advantages per environment and fragment.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+    if config.reward_scale != 1:
+        rollouts = rollouts.for_each(ScaleRewards(config.reward_scale))
     batches = rollouts.for_each(GAE(config.gamma, config.lam)).combine(ConcatBatches(config.train_batch_size))
 
     # (2) Several epochs over each batch.

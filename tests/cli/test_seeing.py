@@ -213,7 +213,7 @@ def test_a_breakpoint_at_a_terminal(folder):
 def test_experience_shows_where_it_comes_from_and_ctrl_c_leaves(folder):
     with Terminal(folder, "run", "dqn", *SMALL, "--break", "ParallelRollouts", "--out", "out") as terminal:
         assert "worker 0, env_id 0..1, episode_id 0, t 0..3, policy_version 0" in terminal.expect(PROMPT)
-        os.write(terminal.main, b"\x03")
+        os.write(terminal.main, b"\x03\n")  # a prompt that had not yet begun to wait sees the newline
         code, rest = terminal.end()
     assert code == 130
     assert "interrupted: " in rest

@@ -196,6 +196,14 @@ def test_padded_steps_start_no_window(n):
     assert sorted(rows) == sorted(2 * once)
 
 
+def test_padding_after_a_step_ends_its_window():
+    """N6, N2: pieces of a long episode are padded without being over; what they arrive in is bootstrapped from."""
+    padded = fragment(["....", "...."], envs=(0, 1), mask=np.array([[1, 1, 0, 0], [1, 1, 1, 1]]).T)
+    adder = NStep(n=3, gamma=GAMMA)
+    got = [row for row in run(adder, [padded]) if row[0] < 100]
+    assert got == [*windows("..", 0, 3)]
+
+
 def test_one_step_is_the_fragment_itself():
     """N8: n=1 copies nothing."""
     b = fragment(["..", "tT"], envs=(0, 1))

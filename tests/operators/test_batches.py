@@ -11,7 +11,7 @@ import torch
 from flowrl import from_items
 from flowrl.data import Batch, MultiAgentBatch
 from flowrl.errors import SchemaError
-from flowrl.operators import GAE, ConcatBatches, SelectExperiences, SplitBatch, StandardizeFields
+from flowrl.operators import GAE, ConcatBatches, ScaleRewards, SelectExperiences, SplitBatch, StandardizeFields
 
 # -- ConcatBatches
 
@@ -173,6 +173,31 @@ def test_fields_that_there_are_not_are_refused() -> None:
         StandardizeFields(["obs"])(Batch(obs={"x": [1.0]}))
     with pytest.raises(ValueError, match=r"write \['advantage'\]"):
         StandardizeFields("advantage")
+
+
+# -- ScaleRewards
+
+
+@pytest.mark.parametrize(
+    "reward", [np.array([[1, -2]]), np.array([[1.0, -2.0]], np.float32), torch.tensor([1.0, -2.0])]
+)
+def test_rewards_are_scaled_and_nothing_else(reward: Any) -> None:
+    """Arrays, tensors and whole numbers; the input and the other columns stay as they are."""
+    batch = Batch(reward=reward, value=reward)
+    scaled = ScaleRewards(0.25)(batch)
+    assert scaled.reward.ravel().tolist() == [0.25, -0.5]
+    assert scaled.value is batch.reward is reward
+    assert reward.ravel().tolist() == [1, -2]
+
+
+def test_the_rewards_of_every_policy_are_scaled() -> None:
+    both = MultiAgentBatch({"cat": Batch(reward=[2.0]), "mouse": Batch(reward=[4.0, 6.0])}, env_steps=2)
+    scaled = ScaleRewards(0.5)(both)
+    assert [batch.reward.tolist() for batch in scaled.values()] == [[1.0], [2.0, 3.0]]
+    with pytest.raises(SchemaError, match=r"needs the column 'reward': .*'rewards'"):
+        ScaleRewards(0.5)(Batch(rewards=[1.0]))
+    with pytest.raises(ValueError, match="scale"):
+        ScaleRewards(0)
 
 
 # -- SelectExperiences

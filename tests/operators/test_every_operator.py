@@ -111,6 +111,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Episodes": (lambda _: ops.Episodes(), fragments, "for_each"),
     "HindsightRelabel": (lambda _: hindsight(), with_goals, "for_each"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
+    "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
     "SplitBatch": (lambda _: ops.SplitBatch(3), fragments, "combine"),
     "StandardizeFields": (lambda _: ops.StandardizeFields(["reward"]), many_agents, "for_each"),

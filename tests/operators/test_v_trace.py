@@ -38,7 +38,7 @@ def older(of: WorkerSet, batch: Batch) -> None:
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", BitFlip])
 def test_on_policy_it_is_gae(env: Any) -> None:
-    """V1, V2, G2: with lambda = 1 and the weights that collected; any kind of observations and actions."""
+    """V1, V2, G1, G2: with lambda = 1 and the weights that collected; any kind of observations and actions."""
     with workers(env) as of:
         batch = collected(of)
         corrected, expected = VTrace(of, 0.9)(batch), GAE(0.9, 1.0)(batch)

@@ -35,9 +35,10 @@ def test_solves_cartpole_within_the_budget(plan: str, budget: int, tmp_path: Pat
 
 @pytest.mark.slow
 def test_ppo_swings_the_pendulum_up(tmp_path: Path) -> None:
-    """Continuous actions: a return of -250 for 4 of 5 seeds. Too coarse for T5, whose fault it does not notice."""
+    """S6, T5: a return of -200 within 75 000 steps for 4 of 5 seeds; two where truncation is treated as an end."""
     settings = ["--env", "Pendulum-v1", "--envs", "4", "--set", "fragment_steps=256", "--set", "train_batch_size=1024"]
-    settings += ["--set", "minibatch_size=64", "--set", "num_sgd_iter=10", "--set", "gamma=0.9", "--set", "lam=0.95"]
-    settings += ["--set", "hidden=[128, 128]", "--set", "clip_end=null", "--set", "grad_clip=null"]
-    _, summary = run_seeds(tmp_path / "runs", "ppo", *settings, "--stop-return", "-250", "--stop-steps", "100000")
+    settings += ["--set", "minibatch_size=64", "--set", "num_sgd_iter=10", "--set", "reward_scale=0.1"]
+    settings += ["--set", "gamma=0.95", "--set", "lam=0.9", "--set", "hidden=[128, 128]", "--set", "clip_end=null"]
+    settings += ["--set", "grad_clip=null", "--set", "eval_every=5000"]
+    _, summary = run_seeds(tmp_path / "runs", "ppo", *settings, "--stop-return", "-200", "--stop-steps", "75000")
     assert summary["reached_goal"] >= 4, summary
