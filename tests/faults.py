@@ -463,8 +463,8 @@ FAULTS += [
     Fault(
         "T4",
         "flowrl/returns.py",
-        "xp.where(terminated != 0, 0, next_value) - value",
-        "xp.where((terminated != 0) & (truncated == 0), 0, next_value) - value",
+        "delta += gamma * xp.where(terminated != 0, 0, next_value) - value",
+        "delta += gamma * xp.where((terminated != 0) & (truncated == 0), 0, next_value) - value",
         RETURNS + "test_gae_is_the_recursion_in_every_environment",
     ),
     Fault(

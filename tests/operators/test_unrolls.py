@@ -114,7 +114,7 @@ def sequences(stream: Stream, length: int, last: str, burn_in: int, overlap: int
 def test_any_stream_gives_the_windows_over_its_runs(
     stream: Stream, length: int, last: Any, burn_in: int, data: st.DataObject
 ) -> None:
-    """N6, N7, T7: mixed ends, lost fragments, workers that take turns; the input is left alone."""
+    """N6, N7, T7, T8: mixed ends, lost fragments, workers that take turns; the input is left alone."""
     overlap = data.draw(st.integers(0, length - 1))
     before = copy.deepcopy(stream.fragments)
     got = run(Unroll(length, last, burn_in, overlap), [each.replace() for each in stream.fragments])
