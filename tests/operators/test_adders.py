@@ -14,6 +14,7 @@ from flowrl.data.batch import Batch
 from flowrl.errors import SchemaError
 from flowrl.operators.adders import GAE, NStep
 from flowrl.rollout import WorkerSet
+from tests import episodes
 from tests.scripted import ScriptedPolicy
 
 GAMMA = 0.5  # exact in float32
@@ -194,6 +195,24 @@ def test_padded_steps_start_no_window(n):
     rows = run(NStep(n=n, gamma=GAMMA), [padded.replace(mask=mask)] * 2)
     once = [*windows("..T", 0, n), *windows("t", 1, n), *windows("...T", 2, n)]
     assert sorted(rows) == sorted(2 * once)
+
+
+@given(episodes.streams(), st.integers(1, 4))
+@settings(max_examples=80, deadline=None)
+def test_windows_stay_in_what_was_delivered_of_an_episode(stream, n):
+    """N1, N2, N3, N8, T4, T6: workers that take turns, fragments and ends of episodes that went missing."""
+    expected = []
+    for run_ in stream.runs:
+        for first, step in enumerate(run_.steps):
+            held = run_.steps[first : first + n]
+            total, last = sum(GAMMA**i * each for i, each in enumerate(held)), held[-1]
+            end = run_.end if last == run_.steps[-1] else ""
+            terminated, truncated = end in ("T", "*"), end in ("t", "*")
+            expected.append((step, total, last + 0.5, terminated, truncated, 0 if terminated else GAMMA ** len(held)))
+    got = run(
+        NStep(n=n, gamma=GAMMA), [b.replace(obs=b.obs[..., 0], next_obs=b.next_obs[..., 0]) for b in stream.fragments]
+    )
+    assert sorted(got) == sorted(expected)
 
 
 def test_padding_after_a_step_ends_its_window():
