@@ -48,11 +48,12 @@ class NStep:
 
     Where the columns `worker` and `env_id` are there, streams from several workers may take turns; where
     `episode_id` and `t` are, a window also stops where an episode was lost (its worker died, it was reset).
-    Padded steps (`mask` 0) are in no window.
+    A batch with a `mask`, of whole episodes or sequences, is complete in itself: padded steps (`mask` 0) are in no
+    window, and none goes on in the next batch.
 
     Emits: a row once its window is complete or its episode ended; time-major by the window's start, then by
         environment. A fragment that completes no window gives a batch of 0 rows.
-    State: the last n − 1 steps of every environment, where an episode goes on.
+    State: the last n − 1 steps of every environment.
     Raises: SchemaError where a needed column is missing or the number of environments changes.
     Source: Sutton & Barto 2018, section 7.1.
 
@@ -94,7 +95,7 @@ class NStep:
             if rows["reward"].shape[1] != envs:
                 raise SchemaError(f"NStep got {rows['reward'].shape[1]} environments, after {envs} of the same stream")
             rows = Batch.cat([tail, rows])
-        if not _is_over(rows[-1]):
+        if "mask" not in rows:
             self.tails[key] = rows[np.arange(max(0, len(rows) - self.n + 1), len(rows))]  # a copy: a view keeps all
         return self._windows(rows, before, flush=False)
 
@@ -113,6 +114,7 @@ class NStep:
         ended[:-1] |= episode_breaks(rows)
         if "mask" in rows:
             ended[:-1] |= rows["mask"][1:] == 0
+            ended[-1:] = True
         total, steps, discount = n_step(reward, terminated, ended, gamma=self.gamma, n=self.n)
         last = np.arange(length)[:, None] + steps - 1
         closed = (steps == self.n) | ended[last, np.arange(envs)]
@@ -238,12 +240,6 @@ def _stream(batch: Batch) -> str:
     """What tells the environments of one worker from those of another, "" if nothing does."""
     names = [name for name in ("worker", "env_id") if name in batch]
     return "/".join(np.asarray(batch[name][0]).tobytes().hex() for name in names)
-
-
-def _is_over(newest: Batch) -> bool:
-    """Is there no episode that goes on after these steps `[N, ...]`?"""
-    over = (newest["terminated"] != 0) | (newest["truncated"] != 0)
-    return bool((over | (newest["mask"] == 0) if "mask" in newest else over).all())
 
 
 def check_rates(**rates: float) -> None:

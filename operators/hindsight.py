@@ -109,7 +109,7 @@ class HindsightRelabel:
         window, stops = steps.windows(self.n)
         achieved = table["next_obs"]["achieved_goal"][window]
         desired = np.broadcast_to(goal, achieved.shape)
-        reward = _asked("reward", self.reward, achieved, desired).astype(table["reward"].dtype)
+        reward = _asked("reward", self.reward, achieved, desired)
         terminated = _asked("terminated", self.terminated, achieved, desired) != 0
         stops |= (achieved == desired).reshape(*window.shape, -1).all(-1)
         rows = self._transitions(table, window, reward, terminated, stops)
@@ -133,7 +133,8 @@ class HindsightRelabel:
         ended = (of_last["terminated"] != 0) & ~terminated[last]
         rows.update(next_obs=of_last["next_obs"], terminated=terminated[last])
         rows.update(truncated=(of_last["truncated"] != 0) | ended)
-        rows.update(reward=total[0], discount=discount[0].astype(np.float32))
+        dtype = np.result_type(table["reward"], np.float32)
+        rows.update(reward=total[0].astype(dtype), discount=discount[0].astype(np.float32))
         return rows
 
 

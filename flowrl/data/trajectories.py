@@ -84,7 +84,11 @@ def hold(table: Batch, kept: Sequence[Trajectory]) -> tuple[Batch, Held]:
 
 
 def side_by_side(table: Batch, columns: Sequence[Index], length: int) -> Batch:
-    """Rows of a table as columns `[length, N, ...]`, each padded with zeros, and the `mask` that tells (N6)."""
+    """Rows of a table as columns `[length, N, ...]`, each padded with zeros, and the `mask` that tells (N6).
+
+    >>> side_by_side(Batch(t=[5, 6, 7]), [np.array([0, 1]), np.array([2])], length=2).t.T.tolist()
+    [[5, 6], [7, 0]]
+    """
     index = np.full((length, len(columns)), -1)
     for column, rows in enumerate(columns):
         index[: len(rows), column] = rows

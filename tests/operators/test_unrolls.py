@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from flowrl import from_items
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.errors import SchemaError
-from flowrl.operators import GAE, Episodes, NStep, Unroll
+from flowrl.errors import PlanError, SchemaError
+from flowrl.operators import GAE, Episodes, NStep, ParallelRollouts, TrainOneStep, Unroll
+from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
 from tests.episodes import Stream, fragment, streams
 from tests.scripted import ScriptedPolicy
@@ -266,6 +267,21 @@ def test_they_are_what_a_worker_collects_whole() -> None:
 
 @given(streams(), st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
+def test_windows_of_sequences_end_with_them(stream: Stream, n: int) -> None:
+    """N1, N2, N6: NStep after Unroll: every step starts one window, which its sequence holds."""
+    adder, sequences_ = NStep(n, 0.5), run(Unroll(3, "pad"), stream.fragments)
+    expected = []
+    for steps, mask in columns(sequences_):
+        real = steps[: sum(mask)]
+        expected += [
+            (step, sum(0.5**i * each for i, each in enumerate(real[at : at + n]))) for at, step in enumerate(real)
+        ]
+    got = [(o, r) for b in run(adder, sequences_) for o, r in zip(b.obs[:, 0].tolist(), b.reward.tolist())]
+    assert sorted(got) == sorted(expected)
+
+
+@given(streams(), st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
 def test_windows_of_whole_episodes_are_those_of_the_stream(stream: Stream, n: int) -> None:
     """N1, N6, H5: NStep after Episodes; nothing stays open in it."""
     adder, whole = NStep(n, 0.5), {step for each in stream.runs if each.t == 0 and each.end for step in each.steps}
@@ -285,3 +301,26 @@ def test_both_work_in_a_plan_and_alone() -> None:
     parts = cut(fragment(["..T.t", "....T"]), 2)
     assert list(from_items(parts).for_each(Episodes())) == run(Episodes(), parts)
     assert list(from_items(parts).for_each(Unroll(2, "pad"))) == run(Unroll(2, "pad"), parts)
+
+
+@pytest.mark.parametrize("make", [lambda: Unroll(4, "pad", burn_in=1), lambda: Episodes()])
+def test_both_work_on_the_workers(make: Any) -> None:
+    """F14, D2: before the gather they emit what they emit after it."""
+
+    def of() -> WorkerSet:
+        return WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(), envs_per_worker=2)  # type: ignore[arg-type]
+
+    there = ParallelRollouts(of(), mode="raw", steps=7).for_each(make()).gather_async()
+    here = ParallelRollouts(of(), mode="async", steps=7).for_each(make())
+    with there.run() as one, here.run() as other:
+        assert [next(one) for _ in range(8)] == [next(other) for _ in range(8)]
+
+
+def test_what_follows_is_known_before_the_run() -> None:
+    policy = lambda *spaces: A2CPolicy(*spaces, hidden=(4,), device="cpu")  # noqa: E731
+    for adder in (Unroll(4), Episodes()):
+        of = WorkerSet("CartPole-v1", policy)
+        schemas = ParallelRollouts(of).for_each(adder).for_each(GAE(0.9, 0.8)).for_each(TrainOneStep(of)).check()
+        assert str(schemas["GAE"].columns["mask"]) == "bool[T, N]"
+        with pytest.raises(PlanError, match="needs 'fragments'"):
+            ParallelRollouts(of).for_each(NStep(2, 0.9)).for_each(adder).check()
