@@ -677,8 +677,8 @@ FAULTS += [
     Fault(
         "D1",
         "operators/train.py",
-        'rows.split(size, self.context.generator("minibatches"))',
-        "rows.split(size, __import__('numpy').random.default_rng())",
+        'rows.split(size, True, self.context.generator("minibatches"))',
+        "rows.split(size, True, __import__('numpy').random.default_rng())",
         EVERY_PLAN + "test_the_same_seed_gives_the_same_parameters",
     ),
 ]
