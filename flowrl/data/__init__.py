@@ -3,6 +3,8 @@
 from flowrl.data.batch import Batch
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
+from flowrl.data.objects import ObjectReplayBuffer
 from flowrl.data.replay import ReplayBuffer
+from flowrl.data.store import Store
 
-__all__ = ["DEFAULT_POLICY", "Batch", "MultiAgentBatch", "RateLimiter", "ReplayBuffer"]
+__all__ = ["DEFAULT_POLICY", "Batch", "MultiAgentBatch", "ObjectReplayBuffer", "RateLimiter", "ReplayBuffer", "Store"]
