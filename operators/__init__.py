@@ -3,6 +3,7 @@
 from flowrl.operators.adders import GAE, NStep
 from flowrl.operators.batches import ConcatBatches, ScaleRewards, SelectExperiences, SplitBatch, StandardizeFields
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from flowrl.operators.datasets import FromDataset, Record, from_minari
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.metrics import Report, StandardMetricsReporting
@@ -30,8 +31,10 @@ __all__ = [
     "Dequeue",
     "Enqueue",
     "Evaluate",
+    "FromDataset",
     "NStep",
     "ParallelRollouts",
+    "Record",
     "Replay",
     "Report",
     "ScaleRewards",
@@ -45,4 +48,5 @@ __all__ = [
     "UpdateKL",
     "UpdateTargetNetwork",
     "debug_print",
+    "from_minari",
 ]

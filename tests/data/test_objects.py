@@ -159,7 +159,9 @@ def test_plans_store_anything_and_resume() -> None:
     with league().run() as run:
         drawn = [next(run) for _ in range(5)]
         assert [len(each) for each in drawn] == [3] * 5
-        assert all(item == {"player": item["player"], "wins": (item["player"], None)} for each in drawn for item in each)
+        assert all(
+            item == {"player": item["player"], "wins": (item["player"], None)} for each in drawn for item in each
+        )
         assert run.counters == {"inserted": 9, "sampled": 15}
 
 
