@@ -104,7 +104,7 @@ class Recorded:
     Raises: DatasetError when it starts for a dataset that is damaged or has nothing in it.
     """
 
-    dataset: Dataset
+    data: Dataset
     batch_size: int | None = attrs.field(default=None, validator=_at_least_one)
     shuffle: bool | None = None
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
@@ -114,11 +114,11 @@ class Recorded:
     given: int = state(default=0)
     batches: int | None = state(default=None)
     _order: Array | None = attrs.field(default=None, init=False, repr=False)  # of this epoch
-    _of: tuple[int, int | None] = attrs.field(default=(-1, None), init=False, repr=False)
+    _of: tuple[int, int, int] = attrs.field(default=(-1, -1, -1), init=False, repr=False)
     _verified: int = attrs.field(default=0, init=False, repr=False)
 
     def schema(self, given: Schema) -> Schema:
-        known = self.dataset.schema()
+        known = self.data.schema()
         return known if self.batch_size is None else known.rows()
 
     def pull(self) -> Batch | Signal:
@@ -128,7 +128,7 @@ class Recorded:
         size = self.batch_size or 1
         part = order[self.given * size : (self.given + 1) * size]
         # Copies either way: whoever gets a batch may write to it.
-        batch = self.dataset.take(part) if self.batch_size else self.dataset[int(part[0])].map(np.array)
+        batch = self.data.take(part) if self.batch_size else self.data[int(part[0])].map(np.array)
         self.given += 1
         if self.given * size >= len(order):
             self.epoch, self.given, self.batches = self.epoch + 1, 0, None
@@ -138,26 +138,25 @@ class Recorded:
     def _of_epoch(self) -> Array:
         """The numbers of the batches, or of the rows, of this epoch in their order."""
         if self.batches is None:
-            self.batches = len(self.dataset.refresh())
-        if self._order is None or self._of != (self.epoch, self.batches):
+            self.batches = len(self.data.refresh())
+        of = (self.context.seeds.seed, self.epoch, self.batches)
+        if self._order is None or self._of != of:
             self._check(self.batches)
-            order = np.arange(self.batches) if self.batch_size is None else self.dataset.real_rows(self.batches)
+            order = np.arange(self.batches) if self.batch_size is None else self.data.real_rows(self.batches)
             if not len(order):
                 self.batches = None
-                raise DatasetError(f"{self.dataset.path} has nothing in it yet")
+                raise DatasetError(f"{self.data.path} has nothing in it yet")
             if self.shuffle or (self.shuffle is None and self.batch_size is not None):
                 order = np.random.default_rng([self.context.seed("shuffle"), self.epoch]).permutation(order)
-            self._order, self._of = order, (self.epoch, self.batches)
+            self._order, self._of = order, of
         return self._order
 
     def _check(self, batches: int) -> None:
-        if len(self.dataset) < batches and len(self.dataset.refresh()) < batches:
-            raise DatasetError(
-                f"{self.dataset.path} has {len(self.dataset)} batches, this run has seen {batches} in it"
-            )
+        if len(self.data) < batches and len(self.data.refresh()) < batches:
+            raise DatasetError(f"{self.data.path} has {len(self.data)} batches, this run has seen {batches} in it")
         if self.verify:
-            self.dataset.verify(self._verified)
-            self._verified = len(self.dataset)
+            self.data.verify(self._verified)
+            self._verified = len(self.data)
 
 
 def FromDataset(
@@ -192,17 +191,17 @@ class Episodic:
     State: the number of episodes given. Counts: read (rows).
     """
 
-    dataset: MinariEpisodes
+    data: MinariEpisodes
     context: Context = context()
     given: int = state(default=0)
 
     def schema(self, given: Schema) -> Schema:
-        return self.dataset.schema()
+        return self.data.schema()
 
     def pull(self) -> Batch | Signal:
-        if self.given >= len(self.dataset):
+        if self.given >= len(self.data):
             return DONE
-        batch = self.dataset[self.given]
+        batch = self.data[self.given]
         self.given += 1
         self.context.count("read", batch.rows)
         return batch

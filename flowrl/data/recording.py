@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class DatasetWriter:
         self.layout: Layout | None = None
         self.entries: list[Entry] = []
         self._end = 0  # of the whole lines of the index, in bytes
+        self._files: list[_File] = []  # those of the columns, then the index
         check_place(self.path)
         if (self.path / MANIFEST).exists():
             self._open()
@@ -70,8 +71,17 @@ class DatasetWriter:
         line = json.dumps({"shape": shape, "sha256": digest(shape, arrays)}).encode() + b"\n"
         with self._writing(), self._locked():
             rows = self.rows
-            places = [(self.path / each.file, rows * each.bytes_per_row) for each in layout.columns]
-            _write_all([*places, (self.path / INDEX, self._end)], [*map(as_bytes, arrays), line])
+            starts = [*(rows * each.bytes_per_row for each in layout.columns), self._end]
+            parts = [*map(as_bytes, arrays), line]
+            try:
+                for file, start, part in zip(self._files, starts, parts):
+                    file.write(start, part)
+            except BaseException:
+                for file in self._files:
+                    file.undo()
+                raise
+        for file, start, part in zip(self._files, starts, parts):
+            file.keep(start + len(part))
         self._end += len(line)
         self.entries.append(Entry(shape, rows, rows + len(arrays[0]), json.loads(line)["sha256"]))
 
@@ -88,6 +98,7 @@ class DatasetWriter:
         with self._writing(), self._locked():
             lines = (self.path / INDEX).read_bytes().splitlines(keepends=True)[:batches]
             os.truncate(self.path / INDEX, sum(map(len, lines)))
+            self._files[-1].size = sum(map(len, lines))
         # Their rows stay where they are, to be written over: who has mapped them must not find the file shorter.
         self.entries, self._end = self.entries[:batches], sum(map(len, lines))
 
@@ -108,7 +119,8 @@ class DatasetWriter:
 
     def _open(self) -> None:
         dataset = Dataset(self.path)
-        self.layout, self.entries = dataset.layout, dataset.entries
+        self._begin(dataset.layout)
+        self.entries = dataset.entries
         lines = (self.path / INDEX).read_bytes().splitlines(keepends=True)
         self._end = sum(map(len, lines[: len(self)]))
         whole = len(self)
@@ -133,7 +145,11 @@ class DatasetWriter:
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
+        self._begin(layout)
+
+    def _begin(self, layout: Layout) -> None:
         self.layout = layout
+        self._files = [_File(self.path / name) for name in (*(each.file for each in layout.columns), INDEX)]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -147,7 +163,7 @@ class DatasetWriter:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Nobody else writes meanwhile, nor has since the last batch, where the system has such locks."""
-        with (self.path / INDEX).open("rb") as index:
+        with open(self._files[-1].path, "rb") as index:
             with suppress(ImportError, OSError):
                 import fcntl
 
@@ -168,21 +184,27 @@ def check_place(path: Path) -> None:
         raise DatasetError(f"{path} is there and is no dataset; choose another place")
 
 
-def _write_all(places: Sequence[tuple[Path, int]], parts: Sequence[Any]) -> None:
-    """Write bytes at places of files, one file after another; if one fails, all are as long as before."""
-    before = [path.stat().st_size for path, _ in places]
-    try:
-        for (path, start), part in zip(places, parts):
-            with path.open("r+b", buffering=0) as file:
-                file.seek(start)
-                view = memoryview(part)
-                while view:
-                    view = view[file.write(view) :]
-    except BaseException:
-        for (path, _), size in zip(places, before):
-            if path.stat().st_size > size:
-                os.truncate(path, size)
-        raise
+class _File:
+    """A file that is written at places of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = str(path), path.stat().st_size
+
+    def write(self, start: int, part: Any) -> None:
+        with open(self.path, "r+b", buffering=0) as file:
+            file.seek(start)
+            view = memoryview(part)
+            while view:
+                view = view[file.write(view) :]
+
+    def keep(self, end: int) -> None:
+        """What was written up to here belongs to the file."""
+        self.size = max(self.size, end)
+
+    def undo(self) -> None:
+        """Cut off what was written since; not more, for what is there may be mapped by somebody."""
+        if os.path.getsize(self.path) > self.size:
+            os.truncate(self.path, self.size)
 
 
 def _version() -> str:

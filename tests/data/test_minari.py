@@ -61,7 +61,7 @@ def test_what_the_collector_of_minari_records(tmp_path: Path) -> None:
         del collector
         gc.collect()  # it leaves a folder to the collector of garbage, which warns
         plan = from_minari("test/collected-v0")
-        assert "from_minari(dataset=test/collected-v0, 3 episodes)" in plan.explain()
+        assert "from_minari(data=test/collected-v0, 3 episodes)" in plan.explain()
         np.testing.assert_array_equal(np.concatenate([batch.obs[:, 0] for batch in plan]), seen)
         with pytest.raises(
             DatasetError, match=r"no Minari dataset 'test/colected-v0' .*did you mean 'test/collected-v0'"

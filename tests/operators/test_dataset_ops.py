@@ -195,6 +195,17 @@ def test_it_resumes_at_every_item(path: Path) -> None:
     check_plan(lambda: FromDataset(path, 8, epochs=None), items=9)
 
 
+def test_a_state_goes_on_in_a_run_that_had_another_seed(path: Path) -> None:
+    """D3, D6: the order is that of the seed in the state, whatever the run has given before."""
+    with FromDataset(path, 4).run(seed=1) as run:
+        next(run)
+        state, rest = run.state_dict(), list(run)
+    with FromDataset(path, 4).run(seed=2) as run:
+        next(run)
+        run.load_state_dict(state)
+        assert list(run) == rest
+
+
 def test_what_cannot_be_read_is_refused(path: Path, tmp_path: Path) -> None:
     """B5"""
     with pytest.raises(DatasetError, match="nowhere is not there"):
@@ -261,4 +272,4 @@ def test_explain_shows_what_is_recorded_and_read(path: Path, monkeypatch: pytest
     plan = FromDataset("data", 8, epochs=None).for_each(Record("copy"))
     lines = [line.split("  ")[0] for line in plan.explain().splitlines()]
     assert lines[1] == "Record(path='copy')"
-    assert lines[0].startswith("FromDataset(dataset=Dataset('data', rows=30, columns=2), batch_size=8")
+    assert lines[0].startswith("FromDataset(data=Dataset('data', rows=30, columns=2), batch_size=8")
