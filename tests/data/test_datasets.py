@@ -171,6 +171,20 @@ class AgainstAList(RuleBasedStateMachine):
 TestAgainstAList = AgainstAList.TestCase
 TestAgainstAList.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
 
+
+def test_a_line_that_has_no_end_is_not_there(path: Path) -> None:
+    """B5, F2: it is being written, or was when the writer died; the next writer writes over it."""
+    index = path / "batches.jsonl"
+    lines = index.read_bytes()
+    index.write_bytes(lines[:-1])
+    assert len(Dataset(path)) == 2
+    index.write_bytes(lines + lines[:200].replace(b"\n", b" "))
+    assert len(Dataset(path)) == 3
+    DatasetWriter(path).add(fragment(1))
+    DatasetWriter(path).add(fragment(2))
+    assert [len(batch) for batch in Dataset(path).verify()] == [2, 2, 2, 1, 2]
+
+
 RECORD_FOR_EVER = """
 import sys, itertools, numpy as np
 from flowrl.data import Batch, DatasetWriter

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flowrl import Plan, from_items
 from flowrl.data import Batch, Dataset, DatasetWriter, MultiAgentBatch, ReplayBuffer
+from flowrl.debug import debugging
 from flowrl.errors import DatasetError, PlanError, SchemaError
 from flowrl.operators import FromDataset, NStep, ParallelRollouts, Record, StoreToReplay, TrainOneStep
 from flowrl.policies import DQNPolicy, PPOPolicy
@@ -257,13 +258,14 @@ def test_rollouts_are_recorded_and_learned_from(tmp_path: Path) -> None:
     assert {"experience", "rows"} <= known.words
     assert "on_policy" not in known.words
     assert [result["loss"] > 0 for result in offline] == [True] * 15
+    with learner:
+        list(debugging(FromDataset(tmp_path / "data")))  # every item is what the check predicted
     stored = FromDataset(tmp_path / "data").for_each(NStep(2, 0.9)).for_each(StoreToReplay(ReplayBuffer(100)))
     stored.check()
     assert len(list(stored)) > 4
     ppo = WorkerSet("CartPole-v1", lambda *spaces: PPOPolicy(*spaces, hidden=(4,), device="cpu"), envs_per_worker=2)
     with pytest.raises(PlanError, match="TrainOneStep"):
         FromDataset(tmp_path / "data", 8).for_each(TrainOneStep(ppo)).check()
-    learner.close()
     ppo.close()
 
 
