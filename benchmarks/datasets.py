@@ -2,7 +2,7 @@
 
 python benchmarks/datasets.py [--batches 1000] [--rounds 5]
 
-Fragments [32, 8] of CartPole with provenance: 11 columns, 105 bytes a row. Bare numpy writes a batch as one .npz file,
+Fragments [32, 8] of CartPole with provenance: 11 columns, 90 bytes a row. Bare numpy writes a batch as one .npz file,
 without a checksum, and draws rows from columns in memory: what disk, index and checksums cost is seen beside it.
 """
 

@@ -22,6 +22,7 @@ class Batch:
 
     A fragment has columns `[T, N, ...]`, a batch of rows `[B, ...]`; `shape` is what all columns share.
     Mappings become nested batches, plain lists and numbers arrays; arrays and tensors are held, not copied.
+    Arrays of Python objects are columns too, and shown as such: `info=object[4, 2]`.
     Names of methods win on attribute access (`b.items`); such a column is reached by key (`b["items"]`).
     An unknown column is a `MissingColumn`, both KeyError and AttributeError, that names the closest one.
 
@@ -64,7 +65,12 @@ class Batch:
                 raise self._missing(key) from None
         if type(key) is tuple:
             _refuse_ellipsis(key)
-        return _wrap({name: column[key] for name, column in self._columns.items()})
+        taken = {name: column[key] for name, column in self._columns.items()}
+        if type(key) is tuple or isinstance(key, _INTEGERS):
+            for name, value in taken.items():
+                if not isinstance(value, _KEPT) and cols.kind(value) == "other":
+                    taken[name] = cols.boxed(value)  # one object, taken out of its array
+        return _wrap(taken)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Set a column by name, else assign on the leading axes: from a batch, or one value for all."""
@@ -283,6 +289,8 @@ class Batch:
 
 
 _RESERVED = frozenset(dir(Batch))
+_INTEGERS = (int, np.integer)
+_KEPT = (np.ndarray, np.generic, Batch)
 _set_columns = Batch.__dict__["_columns"].__set__
 
 

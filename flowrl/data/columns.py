@@ -70,6 +70,13 @@ def _same_object(a: Any, b: Any) -> bool:
     return same(a, b)
 
 
+def boxed(value: Any) -> np.ndarray[Any, Any]:
+    """Any object as an array of no axes, whatever numpy would make of it."""
+    box = np.empty((), object)
+    box[()] = value
+    return box
+
+
 def numeric(column: Column) -> bool:
     """Whether it holds numbers or truth values, and not objects, text or dates."""
     return kind(column) == "tensor" or np.asarray(column).dtype.kind in "biufc"
@@ -82,6 +89,8 @@ def like(column: Column, part: Any) -> Any:
             return tensor(np.asarray(part), column.device)
     elif kind(part) == "tensor":
         return array(part)
+    elif type(part) is np.ndarray and not part.shape and part.dtype == object:
+        return part.item()  # numpy would put the array into the place, not what is in it
     return part
 
 

@@ -258,17 +258,22 @@ def mapped(function, *trees):
     }  # fmt: skip
 
 
+def of_kind(leaf, taken):
+    """One object out of an array of objects stays one."""
+    return np.array(taken, object) if isinstance(leaf, np.ndarray) and leaf.dtype == object else taken
+
+
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3))
 
 
 @given(st.data(), SHAPES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_batch_is_what_its_columns_are_each_by_itself(data, shape):
     """Any nesting, arrays, objects and tensors mixed: indexing, assignment, joining, splitting, copies."""
     tree = data.draw(trees(shape))
     batch, index = Batch(tree), data.draw(indices(shape))
     assert batch.shape[:2] == shape
-    assert batch[index] == Batch(mapped(lambda leaf: leaf[index], tree))
+    assert batch[index] == Batch(mapped(lambda leaf: of_kind(leaf, leaf[index]), tree))
     assert batch == Batch(mapped(copy.copy, tree)) == pickle.loads(pickle.dumps(batch)) == copy.deepcopy(batch)
     assert Batch.stack([batch, batch]) == Batch(mapped(lambda leaf: cols.join([leaf, leaf], 0, "stack"), tree))
     assert Batch.cat([batch, batch], axis=1) == Batch(mapped(lambda leaf: cols.join([leaf, leaf], 1, "cat"), tree))
@@ -367,8 +372,13 @@ def test_objects_are_columns_and_visible_as_such():
     infos = Batch(info=[{"won": True}, None, {"at": np.ones(2)}], reward=np.ones(3))
     assert repr(infos) == "Batch[3](info=object[3], reward=float64[3])"
     assert infos[1:].info.tolist()[0] is None
+    assert repr(infos[2]) == "Batch[](info=object[], reward=float64[])"
+    assert infos[np.int64(0)].info.item() == {"won": True}
+    assert Batch.stack([infos[0], infos[1], infos[2]]) == infos
     assert infos == pickle.loads(pickle.dumps(infos)) == copy.deepcopy(infos).replace(info=infos.info.copy())
     assert infos != infos.replace(info=infos.info[::-1])
+    infos[0] = infos[2]
+    assert infos.info[0] is infos.info[2]
     assert Batch(a=np.array([1, None])) != Batch(a=np.array([True, None]))
 
 
