@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from flowrl.context import Context
-from flowrl.data import ObjectReplayBuffer, Store
+from flowrl.data import Batch, ObjectReplayBuffer, ReplayBuffer, Store
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator
 from flowrl.plan import Plan
@@ -59,12 +59,12 @@ class StoreToReplay:
 
 @operator
 class Sampled:
-    """Source of batches `[batch_size, ...]` drawn from a buffer, or of lists from an `ObjectReplayBuffer`.
+    """Source of batches `[batch_size, ...]` drawn from a buffer.
 
-    Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows, or objects).
+    Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows).
     """
 
-    buffer: Store = attrs.field(validator=_is_buffer)
+    buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
     batch_size: int = attrs.field(validator=attrs.validators.ge(1))
     context: Context = context()
 
@@ -81,18 +81,16 @@ class Sampled:
                 f"batch_size is {self.batch_size}, but the buffer keeps {self.buffer.capacity} rows: every batch would "
                 "hold rows several times; take a larger capacity or a smaller batch"
             )
-        if isinstance(self.buffer, ObjectReplayBuffer):
-            return given
         drawn = (
             given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
         )
         return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
 
     @property
-    def out_of(self) -> Store:
+    def out_of(self) -> ReplayBuffer:
         return self.buffer
 
-    def pull(self) -> Any | Signal:
+    def pull(self) -> Batch | Signal:
         if not self.buffer.can_sample(self.batch_size):
             return BLOCKED
         self.context.count("sampled", self.batch_size)
@@ -102,6 +100,37 @@ class Sampled:
         return self.buffer.why_sample(self.batch_size)
 
 
-def Replay(buffer: Store, batch_size: int = 32) -> Plan:
-    """Batches `[batch_size, ...]` (or lists of objects) drawn from a buffer, for ever. See `Sampled`."""
+@operator
+class SampledObjects:
+    """Source of lists of `batch_size` objects drawn from an `ObjectReplayBuffer`.
+
+    Blocks when: the buffer is empty, or its rate limiter waits for objects. Counts: sampled (objects).
+    """
+
+    buffer: ObjectReplayBuffer
+    batch_size: int = attrs.field(validator=attrs.validators.ge(1))
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        """Lists of what was put in as lists."""
+        return given
+
+    @property
+    def out_of(self) -> ObjectReplayBuffer:
+        return self.buffer
+
+    def pull(self) -> list[Any] | Signal:
+        if not self.buffer.can_sample(self.batch_size):
+            return BLOCKED
+        self.context.count("sampled", self.batch_size)
+        return self.buffer.sample(self.batch_size)
+
+    def why(self) -> str:
+        return self.buffer.why_sample(self.batch_size)
+
+
+def Replay(buffer: ReplayBuffer | ObjectReplayBuffer, batch_size: int = 32) -> Plan:
+    """Batches `[batch_size, ...]`, or lists of objects, drawn from a buffer, for ever. See `Sampled`."""
+    if isinstance(buffer, ObjectReplayBuffer):
+        return Plan(SampledObjects(buffer, batch_size), name="Replay")
     return Plan(Sampled(buffer, batch_size), name="Replay")

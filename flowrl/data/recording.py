@@ -68,7 +68,8 @@ class DatasetWriter:
         shape, arrays = layout.taken_apart(batch)
         if self.layout is None:
             self._create(layout)
-        line = json.dumps({"shape": shape, "sha256": digest(shape, arrays)}).encode() + b"\n"
+        sha256 = digest(shape, arrays)
+        line = json.dumps({"shape": shape, "sha256": sha256}).encode() + b"\n"
         with self._writing(), self._locked():
             rows = self.rows
             starts = [*(rows * each.bytes_per_row for each in layout.columns), self._end]
@@ -83,7 +84,7 @@ class DatasetWriter:
         for file, start, part in zip(self._files, starts, parts):
             file.keep(start + len(part))
         self._end += len(line)
-        self.entries.append(Entry(shape, rows, rows + len(arrays[0]), json.loads(line)["sha256"]))
+        self.entries.append(Entry(shape, rows, rows + len(arrays[0]), sha256))
 
     def rewind(self, batches: int) -> None:
         """Keep the first so many batches.
