@@ -24,6 +24,7 @@ import numpy as np
 from flowrl import __version__
 from flowrl.codec import decode, encode
 from flowrl.errors import CheckpointError, did_you_mean
+from flowrl.files import checksum
 
 #: What this version writes; it reads this one and those before it.
 FORMAT_VERSION = 1
@@ -242,11 +243,7 @@ def _write_manifest(folder: Path, parts: Mapping[str, Any], about: Mapping[str, 
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"about={dict(about)!r} cannot be written to the manifest: {error}") from error
     with _new(folder / _MANIFEST) as file:
-        file.write(json.dumps({**body, "sha256": _checksum(body)}, indent=2).encode())
-
-
-def _checksum(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        file.write(json.dumps({**body, "sha256": checksum(body)}, indent=2).encode())
 
 
 def _about_file(path: Path) -> dict[str, Any]:
@@ -299,7 +296,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{path} has format {manifest.get('version')}, written by flowrl {manifest.get('flowrl')}; "
             f"this is flowrl {__version__}, which reads formats up to {FORMAT_VERSION}: upgrade flowrl"
         )
-    if manifest.pop("sha256", None) != _checksum(manifest):
+    if manifest.pop("sha256", None) != checksum(manifest):
         raise CheckpointError(f"{path} is damaged: its {_MANIFEST} is not what was written (its checksum differs)")
     if not _well_formed(manifest):
         raise CheckpointError(f"{path} is damaged: its {_MANIFEST} is malformed")

@@ -258,6 +258,26 @@ def evaluate(
 
 
 @cli.command()
+@click.argument("run")
+@click.option("--out", required=True, metavar="PATH", help="The folder of the dataset, a new one.")
+@click.option("--episodes", type=_Count(), metavar="N", help="Whole episodes, each a batch.")
+@click.option("--steps", type=_Count(), metavar="N", help="Env steps instead, as fragments.")
+@click.option("--collect", is_flag=True, help="The policy explores, as in training; otherwise as it is evaluated.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
+@click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
+@click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+def record(run: str, out: str, env_args: tuple[str, ...], **options: Any) -> None:
+    """Record what the saved policy of the run directory RUN does, as a dataset for FromDataset.
+
+    Where episodes may never end, say --steps.
+    """
+    from flowrl.runs.record import record_run
+
+    click.echo(record_run(Path(run), Path(out), env_args=_pairs("--env-arg", env_args), **options).line())
+
+
+@cli.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
 @click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any number of the results.")

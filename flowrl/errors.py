@@ -30,6 +30,10 @@ class CheckpointError(FlowError):
     """A saved state that does not belong to this run, or is damaged."""
 
 
+class DatasetError(FlowError):
+    """A dataset on disk that is damaged, of something else, or cannot be written."""
+
+
 class Deadlock(FlowError):
     """Every branch of a running plan waits for another one."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -32,6 +33,11 @@ def write(path: Path, content: str | bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a value as `json_text` has it."""
     write(path, json_text(value) + "\n")
+
+
+def checksum(value: Any) -> str:
+    """Of a value as JSON has it, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def json_text(value: Any) -> str:

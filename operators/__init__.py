@@ -3,6 +3,7 @@
 from flowrl.operators.adders import GAE, NStep, VTrace
 from flowrl.operators.batches import ConcatBatches, ScaleRewards, SelectExperiences, SplitBatch, StandardizeFields
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from flowrl.operators.datasets import FromDataset, Record, from_minari
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
@@ -33,10 +34,12 @@ __all__ = [
     "Enqueue",
     "Episodes",
     "Evaluate",
+    "FromDataset",
     "HindsightRelabel",
     "MixInReplay",
     "NStep",
     "ParallelRollouts",
+    "Record",
     "Replay",
     "Report",
     "ScaleRewards",
@@ -53,4 +56,5 @@ __all__ = [
     "UpdateTargetNetwork",
     "VTrace",
     "debug_print",
+    "from_minari",
 ]

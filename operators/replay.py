@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from flowrl.context import Context
-from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
+from flowrl.data import Batch, ObjectReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer, Store
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
@@ -17,36 +17,44 @@ from flowrl.stages import BLOCKED, Signal
 
 
 def _is_buffer(op: Any, attribute: Any, buffer: Any) -> None:
-    if not isinstance(buffer, ReplayBuffer):
+    if not isinstance(buffer, Store):
         raise PlanError(f"{type(op).__name__} needs a ReplayBuffer, got {buffer!r}")
+
+
+def _rows(item: Any) -> int:
+    """What a store counts: the rows of a batch, the objects of a list."""
+    return int(item.rows) if hasattr(item, "rows") else len(item) if isinstance(item, (list, tuple)) else 1
 
 
 @operator
 class StoreToReplay:
-    """Adds each batch `[T, N, ...]` or `[B, ...]` to a buffer and passes it on.
+    """Adds each batch `[T, N, ...]` or `[B, ...]` to a buffer and passes it on; lists to an `ObjectReplayBuffer`.
 
-    Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows).
+    Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows, or objects).
     """
 
-    requires = ("experience",)
-    buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
+    buffer: Store = attrs.field(validator=_is_buffer)
     context: Context = context()
     _waits_with: int = attrs.field(default=0, init=False, repr=False)
 
     @property
-    def into(self) -> ReplayBuffer:
+    def requires(self) -> tuple[str, ...]:
+        return () if isinstance(self.buffer, ObjectReplayBuffer) else ("experience",)
+
+    @property
+    def into(self) -> Store:
         return self.buffer
 
-    def ready(self, batch: Batch) -> bool:
-        self._waits_with = batch.rows
+    def ready(self, batch: Any) -> bool:
+        self._waits_with = _rows(batch)
         return self.buffer.can_insert(self._waits_with)
 
     def why(self) -> str:
         return self.buffer.why_insert(self._waits_with)
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: Any) -> Any:
         self.buffer.add(batch)
-        self.context.count("inserted", batch.rows)
+        self.context.count("inserted", _rows(batch))
         return batch
 
 
@@ -117,8 +125,39 @@ class Sampled:
         return self.buffer.why_sample(self.batch_size)
 
 
-def Replay(buffer: ReplayBuffer, batch_size: int = 32) -> Plan:
-    """Batches `[batch_size, ...]` drawn from a buffer, for ever. See `Sampled`."""
+@operator
+class SampledObjects:
+    """Source of lists of `batch_size` objects drawn from an `ObjectReplayBuffer`.
+
+    Blocks when: the buffer is empty, or its rate limiter waits for objects. Counts: sampled (objects).
+    """
+
+    buffer: ObjectReplayBuffer
+    batch_size: int = attrs.field(validator=attrs.validators.ge(1))
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        """Lists of what was put in as lists."""
+        return given
+
+    @property
+    def out_of(self) -> ObjectReplayBuffer:
+        return self.buffer
+
+    def pull(self) -> list[Any] | Signal:
+        if not self.buffer.can_sample(self.batch_size):
+            return BLOCKED
+        self.context.count("sampled", self.batch_size)
+        return self.buffer.sample(self.batch_size)
+
+    def why(self) -> str:
+        return self.buffer.why_sample(self.batch_size)
+
+
+def Replay(buffer: ReplayBuffer | ObjectReplayBuffer, batch_size: int = 32) -> Plan:
+    """Batches `[batch_size, ...]`, or lists of objects, drawn from a buffer, for ever. See `Sampled`."""
+    if isinstance(buffer, ObjectReplayBuffer):
+        return Plan(SampledObjects(buffer, batch_size), name="Replay")
     return Plan(Sampled(buffer, batch_size), name="Replay")
 
 

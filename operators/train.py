@@ -111,7 +111,7 @@ class TrainOneStep:
     def _minibatches(self, rows: Batch) -> Iterator[Batch]:
         size = self.minibatch_size or rows.rows
         for _ in range(self.num_sgd_iter):
-            yield from [rows] if size >= rows.rows else rows.split(size, self.context.generator("minibatches"))
+            yield from [rows] if size >= rows.rows else rows.split(size, True, self.context.generator("minibatches"))
 
     def _kl(self, scalars: dict[str, Any]) -> Any:
         if "kl" not in scalars:

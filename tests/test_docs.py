@@ -52,6 +52,9 @@ def test_a_page_does_what_it_says(page, capsys):
             for words in _commands(block):
                 if words[0] == "run" and "--out" in words and "--seeds" not in words:
                     _run_shortly(words)
+                elif words[0] == "record":
+                    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+                    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,9 +1,24 @@
-"""Experience as data: batches of columns and replay buffers."""
+"""Experience as data: batches of columns, replay buffers and datasets."""
 
 from flowrl.data.batch import Batch
+from flowrl.data.datasets import Dataset
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
+from flowrl.data.objects import ObjectReplayBuffer
 from flowrl.data.prioritized import PrioritizedReplayBuffer
+from flowrl.data.recording import DatasetWriter
 from flowrl.data.replay import ReplayBuffer
+from flowrl.data.store import Store
 
-__all__ = ["DEFAULT_POLICY", "Batch", "MultiAgentBatch", "PrioritizedReplayBuffer", "RateLimiter", "ReplayBuffer"]
+__all__ = [
+    "DEFAULT_POLICY",
+    "Batch",
+    "Dataset",
+    "DatasetWriter",
+    "MultiAgentBatch",
+    "ObjectReplayBuffer",
+    "PrioritizedReplayBuffer",
+    "RateLimiter",
+    "ReplayBuffer",
+    "Store",
+]

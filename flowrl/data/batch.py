@@ -22,6 +22,7 @@ class Batch:
 
     A fragment has columns `[T, N, ...]`, a batch of rows `[B, ...]`; `shape` is what all columns share.
     Mappings become nested batches, plain lists and numbers arrays; arrays and tensors are held, not copied.
+    Arrays of Python objects are columns too, and shown as such: `info=object[4, 2]`.
     Names of methods win on attribute access (`b.items`); such a column is reached by key (`b["items"]`).
     An unknown column is a `MissingColumn`, both KeyError and AttributeError, that names the closest one.
 
@@ -58,7 +59,7 @@ class Batch:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _RESERVED:
             raise AttributeError(f"{name!r} is a method of Batch: set such a column by its key, batch[{name!r}] = ...")
-        self._columns[name] = _column(value)
+        self[name] = value
 
     def __getitem__(self, key: Any) -> Any:
         """A column by name, else every column indexed on the leading axes (views where numpy has views)."""
@@ -69,17 +70,28 @@ class Batch:
                 raise self._missing(key) from None
         if type(key) is tuple:
             _refuse_ellipsis(key)
-        return _wrap({name: column[key] for name, column in self._columns.items()})
+        taken = {name: column[key] for name, column in self._columns.items()}
+        if type(key) is tuple or isinstance(key, _INTEGERS):
+            for name, value in taken.items():
+                if not isinstance(value, _KEPT) and cols.kind(value) == "other":
+                    taken[name] = cols.boxed(value)  # one object, taken out of its array
+        return _wrap(taken)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Set a column by name, else assign on the leading axes: from a batch, or one value for all."""
         if isinstance(key, str):
-            self._columns[key] = _column(value)
+            self._columns[key] = _column(value, key)
             return
         if type(key) is tuple:
             _refuse_ellipsis(key)
         for column, part in self._beside(value):
             column[key] = part
+
+    def __delitem__(self, name: str) -> None:
+        """Drop a column, by key or as an attribute."""
+        self.pop(name)
+
+    __delattr__ = __delitem__
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
@@ -106,16 +118,24 @@ class Batch:
         """A column, or the default where there is none."""
         return self._columns.get(name, default)
 
+    def pop(self, name: str) -> Column:
+        """Take a column out."""
+        column = self[name]
+        del self._columns[name]
+        return column
+
     def update(self, other: Mapping[str, Any] | Batch | None = None, /, **columns: Any) -> None:
         """Set columns in place."""
-        for name, value in columns.items() if other is None else {**other, **columns}.items():
-            if not isinstance(name, str):
+        given = columns if other is None else {**other, **columns} if columns else other
+        mine, array = self._columns, np.ndarray
+        for name, value in given.items():
+            if type(name) is not str and not isinstance(name, str):
                 raise TypeError(f"a column is named by a string, not by {name!r}")
-            self._columns[name] = _column(value)
+            mine[name] = value if type(value) is array else _column(value, name)
 
     def replace(self, **columns: Any) -> Batch:
         """A new batch with these columns set; the others are shared, not copied."""
-        return _wrap(self._columns | {name: _column(value) for name, value in columns.items()})
+        return _wrap(self._columns | {name: _column(value, name) for name, value in columns.items()})
 
     def select(self, names: Iterable[str]) -> Batch:
         """A new batch of the named columns, shared, in the order of the names."""
@@ -161,13 +181,15 @@ class Batch:
         time, envs = shape[:2]
         return self.map(lambda column: column.reshape((time * envs, *column.shape[2:])))
 
-    def split(self, size: int, generator: np.random.Generator | None = None) -> Iterator[Batch]:
-        """Batches of `size` rows along axis 0, the last maybe shorter; shuffled if a generator is given."""
+    def split(self, size: int, shuffle: bool = False, generator: np.random.Generator | None = None) -> Iterator[Batch]:
+        """Batches of `size` rows along axis 0, the last maybe shorter; views, or in the generator's order."""
         if size < 1:
             raise ValueError(f"size is {size}: a part needs at least 1 row")
         rows = len(self)
-        if generator is None:
+        if not shuffle:
             return (self[start : start + size] for start in range(0, rows, size))
+        if generator is None:
+            raise ValueError("split(shuffle=True) draws from a generator: give one, numpy.random.default_rng(seed)")
         order = generator.permutation(rows)
         return (self[order[start : start + size]] for start in range(0, rows, size))
 
@@ -188,9 +210,27 @@ class Batch:
         items = self._columns.items()
         return _wrap({name: c.map(function) if isinstance(c, Batch) else function(c) for name, c in items})
 
+    def leaves(self, prefix: str = "") -> Iterator[tuple[str, Column]]:
+        """Every array and tensor with its name; those of nested batches are dotted, `obs.image`."""
+        for name, column in self._columns.items():
+            if isinstance(column, Batch):
+                yield from column.leaves(f"{prefix}{name}.")
+            else:
+                yield prefix + name, column
+
     def to_torch(self, device: torch.device | str | None = None) -> Batch:
-        """All columns as tensors, on `device` if given. On the CPU they share memory with writable arrays."""
-        return self.map(lambda column: cols.tensor(column, device))
+        """All columns as tensors, on `device` if given. On the CPU they share memory with writable arrays.
+
+        Raises: SchemaError naming the columns that torch has no dtype for: objects, text.
+        """
+        try:
+            return self.map(lambda column: cols.tensor(column, device))
+        except TypeError:
+            if unfit := [f"{name!r} is {cols.describe(c)}" for name, c in self.leaves() if not cols.numeric(c)]:
+                raise SchemaError(
+                    f"torch has no such dtype: column {', column '.join(unfit)}; select() the others first"
+                ) from None
+            raise
 
     def to_numpy(self) -> Batch:
         """All columns as arrays; CPU tensors share their memory."""
@@ -229,7 +269,7 @@ class Batch:
             return [(column, other) for column in self._columns.values()]
         if other.keys() != self._columns.keys():
             cols.check_names(self._columns, other, "the batch on the right")
-        return [(column, other[name]) for name, column in self._columns.items()]
+        return [(column, _like(name, column, other[name])) for name, column in self._columns.items()]
 
     # -- the rest
 
@@ -254,6 +294,8 @@ class Batch:
 
 
 _RESERVED = frozenset(dir(Batch))
+_INTEGERS = (int, np.integer)
+_KEPT = (np.ndarray, np.generic, Batch)
 _set_columns = Batch.__dict__["_columns"].__set__
 
 
@@ -264,10 +306,29 @@ def _wrap(columns: dict[str, Column]) -> Batch:
     return batch
 
 
-def _column(value: Any) -> Column:
+def _column(value: Any, name: str) -> Column:
     if isinstance(value, Batch) or cols.kind(value) != "other":
         return value
-    return Batch(value) if isinstance(value, Mapping) else np.asarray(value)
+    if isinstance(value, Mapping):
+        return Batch(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise SchemaError(
+            f"column {name!r} is no array: {error}; pad it, or say that it holds objects: np.array(..., dtype=object)"
+        ) from error
+
+
+def _like(name: str, column: Column, part: Any) -> Any:
+    """What is to be put into a column, in the column's kind; refused before any column has changed."""
+    nested = isinstance(part, Mapping | Batch)
+    if isinstance(column, Batch):
+        if nested:
+            column._beside(part)
+        return part
+    if nested:
+        raise SchemaError(f"column {name!r} is {cols.describe(column)}, on the right it is {part!r}")
+    return cols.like(column, part)
 
 
 def _refuse_ellipsis(key: tuple[Any, ...]) -> None:

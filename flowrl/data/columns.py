@@ -58,7 +58,44 @@ def same(a: Column, b: Column) -> bool:
         return False
     if kind(a) == "tensor":
         return a.device == b.device and bool(((a == b) | ((a != a) & (b != b))).all())
+    if a.dtype == object:
+        return all(map(_same_object, a.flat, b.flat))
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
+def _same_object(a: Any, b: Any) -> bool:
+    """Equal in type and value, arrays inside of it too."""
+    if a is b or type(a) is not type(b):
+        return a is b
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same_object(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_same_object, a, b))
+    return same(a, b)
+
+
+def boxed(value: Any) -> np.ndarray[Any, Any]:
+    """Any object as an array of no axes, whatever numpy would make of it."""
+    box = np.empty((), object)
+    box[()] = value
+    return box
+
+
+def numeric(column: Column) -> bool:
+    """Whether it holds numbers or truth values, and not objects, text or dates."""
+    return kind(column) == "tensor" or np.asarray(column).dtype.kind in "biufc"
+
+
+def like(column: Column, part: Any) -> Any:
+    """An array or a list as a tensor if the column is one, a tensor as an array if the column is one."""
+    if kind(column) == "tensor":
+        if kind(part) == "array" or isinstance(part, (list, tuple)):
+            return tensor(np.asarray(part), column.device)
+    elif kind(part) == "tensor":
+        return array(part)
+    elif type(part) is np.ndarray and not part.shape and part.dtype == object:
+        return part.item()  # numpy would put the array into the place, not what is in it
+    return part
 
 
 def tensor(column: Column, device: torch.device | str | None) -> torch.Tensor:

@@ -8,7 +8,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
+from flowrl.data import columns as cols
 from flowrl.data.batch import Batch
 from flowrl.errors import SchemaError
 
@@ -81,6 +85,23 @@ def test_update_replace_select(fragment):
     fragment.update({"a": [[1, 2]] * 4}, reward=np.ones((4, 2)))
     fragment.update(Batch(value=np.zeros((4, 2))))
     assert (fragment.a.sum(), fragment.reward.sum(), fragment.value.sum()) == (12, 8, 0)
+
+
+def test_columns_can_be_taken_out(fragment):
+    value = fragment.value
+    assert fragment.pop("value") is value
+    del fragment["obs"]
+    del fragment.reward
+    assert list(fragment) == []
+    with pytest.raises(KeyError, match="no column 'value'"):
+        fragment.pop("value")
+    with pytest.raises(AttributeError, match="no column 'items'"):
+        del fragment.items
+
+
+def test_a_list_of_unequal_lengths_is_no_column():
+    with pytest.raises(SchemaError, match=r"column 'goal' is no array: .*dtype=object"):
+        Batch(goal=[[1], [2, 3]])
 
 
 # -- shape and indexing
@@ -171,6 +192,109 @@ def test_assigning_a_batch_with_other_columns_changes_nothing(fragment):
     assert fragment == before
 
 
+def test_nested_columns_that_differ_change_nothing(fragment):
+    before = copy.deepcopy(fragment)
+    other = fragment.replace(obs={"image": fragment.obs.image, "inner": {"y": np.zeros((4, 2))}})
+    with pytest.raises(SchemaError, match="lacks 'x' and has extra 'y'"):
+        fragment[:] = other.map(lambda column: column + 1)
+    with pytest.raises(SchemaError, match=r"column 'reward' is float32\[4, 2\], on the right it is Batch"):
+        fragment[:] = fragment.replace(reward={"a": 1})
+    assert fragment == before
+
+
+def test_arrays_and_tensors_are_assigned_to_each_other(fragment):
+    fragment[0] = fragment[0].map(lambda column: column + 6).to_numpy()
+    fragment[1] += fragment[0].to_torch()
+    fragment[2] = {"obs": 0, "reward": torch.tensor([7.0, 8.0]), "value": [7, 8]}
+    np.testing.assert_array_equal(fragment.value, fragment.reward)
+    assert fragment.reward.tolist() == [[6, 7], [8, 10], [7, 8], [6, 7]]
+    mask = torch.tensor([True, False, True, False])
+    np.testing.assert_array_equal(fragment[mask].value, fragment[mask.numpy()].reward)
+
+
+# -- against nested dicts
+
+KINDS = [np.float32, np.int64, np.uint8, bool, object]
+
+
+@st.composite
+def trees(draw, shape, depth=2):
+    """Nested dicts of arrays and tensors with these leading axes."""
+    tree = {}
+    for name in draw(st.sets(st.sampled_from(["obs", "reward", "a b", "items"]), min_size=1)):
+        if depth and draw(st.booleans()):
+            tree[name] = draw(trees(shape, depth - 1))
+            continue
+        whole = (*shape, *draw(st.lists(st.integers(1, 3), max_size=2)))
+        array = (
+            np.random.default_rng(draw(st.integers(0, 99))).integers(0, 9, whole).astype(draw(st.sampled_from(KINDS)))
+        )
+        tree[name] = torch.from_numpy(array) if array.dtype != object and draw(st.booleans()) else array
+    return tree
+
+
+@st.composite
+def indices(draw, shape):
+    """Whatever numpy and torch take alike: on the first axis, or on the first two."""
+    return draw(
+        st.one_of(
+            st.integers(-shape[0], shape[0] - 1),
+            st.slices(shape[0]).filter(lambda s: s.step is None or s.step > 0),
+            st.lists(st.integers(0, shape[0] - 1), max_size=4).map(lambda rows: np.array(rows, np.int64)),
+            npst.arrays(bool, shape[0]),
+            npst.arrays(bool, shape),
+            st.tuples(st.just(slice(None)), st.integers(0, shape[1] - 1)),
+            st.tuples(st.integers(0, shape[0] - 1), st.integers(0, shape[1] - 1)),
+        )
+    )
+
+
+def mapped(function, *trees):
+    """A function of the leaves of equal trees, as a tree."""
+    return {
+        name: mapped(function, *(tree[name] for tree in trees)) if isinstance(leaf, dict) else
+        function(*(tree[name] for tree in trees))
+        for name, leaf in trees[0].items()
+    }  # fmt: skip
+
+
+def of_kind(leaf, taken):
+    """One object out of an array of objects stays one."""
+    return np.array(taken, object) if isinstance(leaf, np.ndarray) and leaf.dtype == object else taken
+
+
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3))
+
+
+@given(st.data(), SHAPES)
+@settings(max_examples=100, deadline=None)
+def test_a_batch_is_what_its_columns_are_each_by_itself(data, shape):
+    """Any nesting, arrays, objects and tensors mixed: indexing, assignment, joining, splitting, copies."""
+    tree = data.draw(trees(shape))
+    batch, index = Batch(tree), data.draw(indices(shape))
+    assert batch.shape[:2] == shape
+    assert batch[index] == Batch(mapped(lambda leaf: of_kind(leaf, leaf[index]), tree))
+    assert batch == Batch(mapped(copy.copy, tree)) == pickle.loads(pickle.dumps(batch)) == copy.deepcopy(batch)
+    assert Batch.stack([batch, batch]) == Batch(mapped(lambda leaf: cols.join([leaf, leaf], 0, "stack"), tree))
+    assert Batch.cat([batch, batch], axis=1) == Batch(mapped(lambda leaf: cols.join([leaf, leaf], 1, "cat"), tree))
+    order = np.random.default_rng(5).permutation(shape[0])
+    parts = list(batch.split(2, True, np.random.default_rng(5)))
+    assert Batch.cat(parts) == batch[order]
+    assert Batch.cat(list(batch.split(2))) == batch
+
+    def put(leaf):
+        leaf = copy.deepcopy(leaf)
+        leaf[index] = 6
+        return leaf
+
+    assigned = copy.deepcopy(batch)
+    assigned[index] = 6
+    assert assigned == Batch(mapped(put, tree))
+    again = copy.deepcopy(batch)
+    again[index] = assigned[index]
+    assert again == assigned
+
+
 # -- joining and splitting
 
 
@@ -212,12 +336,15 @@ def test_split_in_order_and_shuffled(fragment):
     assert [len(part) for part in fragment.split(3)] == [3, 1]
     assert Batch.cat(list(fragment.split(3))) == fragment
     flat = fragment.flat()
-    shuffled = Batch.cat(list(flat.split(3, np.random.default_rng(0))))
-    assert shuffled == Batch.cat(list(flat.split(3, np.random.default_rng(0))))
+    shuffled = Batch.cat(list(flat.split(3, True, np.random.default_rng(0))))
+    assert shuffled == Batch.cat(list(flat.split(3, True, np.random.default_rng(0))))
     assert shuffled != flat
     assert shuffled[np.argsort(shuffled.reward)] == flat
     with pytest.raises(ValueError, match="size is 0"):
         flat.split(0)
+    with pytest.raises(ValueError, match=r"draws from a generator: give one"):
+        flat.split(3, shuffle=True)
+    assert Batch.cat(list(flat.split(3, False, np.random.default_rng(0)))) == flat
 
 
 # -- conversion, equality, copies
@@ -239,6 +366,27 @@ def test_to_torch_of_what_torch_cannot_share():
     frozen.flags.writeable = False
     b = Batch(frozen=frozen, back=np.arange(3)[::-1], number=np.float32(2)).to_torch("cpu")
     assert (b.frozen.tolist(), b.back.tolist(), b.number.item()) == ([0, 1, 2], [2, 1, 0], 2)
+
+
+def test_objects_are_columns_and_visible_as_such():
+    infos = Batch(info=[{"won": True}, None, {"at": np.ones(2)}], reward=np.ones(3))
+    assert repr(infos) == "Batch[3](info=object[3], reward=float64[3])"
+    assert infos[1:].info.tolist()[0] is None
+    assert repr(infos[2]) == "Batch[](info=object[], reward=float64[])"
+    assert infos[np.int64(0)].info.item() == {"won": True}
+    assert Batch.stack([infos[0], infos[1], infos[2]]) == infos
+    assert infos == pickle.loads(pickle.dumps(infos)) == copy.deepcopy(infos).replace(info=infos.info.copy())
+    assert infos != infos.replace(info=infos.info[::-1])
+    infos[0] = infos[2]
+    assert infos.info[0] is infos.info[2]
+    assert Batch(a=np.array([1, None])) != Batch(a=np.array([True, None]))
+
+
+def test_torch_has_no_objects_and_no_text():
+    b = Batch(reward=np.ones(2), info={"who": np.array(["x", "y"]), "what": np.array([{}, None])})
+    with pytest.raises(SchemaError, match=r"column 'info.who' is <U1\[2\], column 'info.what' is object\[2\]; select"):
+        b.to_torch()
+    assert b.select(["reward"]).to_torch().reward.tolist() == [1, 1]
 
 
 def test_equality_is_exact(fragment):

@@ -23,6 +23,7 @@ from flowrl.codec import Pickled
 from flowrl.data import ReplayBuffer
 from flowrl.envs.wrappers import unpack
 from flowrl.errors import CheckpointError
+from flowrl.files import checksum
 from flowrl.testing import same
 
 STATE = {
@@ -172,7 +173,7 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["sha256"]
     change(manifest)
-    manifest["sha256"] = checkpoint._checksum(manifest)
+    manifest["sha256"] = checksum(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

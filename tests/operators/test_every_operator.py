@@ -20,6 +20,7 @@ from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_operator, check_plan, same
 from tests.goal_envs import BitFlip
+from tests.minari_episodes import minari_dataset
 
 
 def workers() -> WorkerSet:
@@ -123,6 +124,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "HindsightRelabel": (lambda _: hindsight(), with_goals, "for_each"),
     "MixInReplay": (lambda _: ops.MixInReplay(2, 1.5), fragments, "combine"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
+    "Record": (lambda path: ops.Record(path / "data", overwrite=True), fragments, "for_each"),
     "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
     "SplitBatch": (lambda _: ops.SplitBatch(3), fragments, "combine"),
@@ -156,6 +158,24 @@ def reported() -> Plan:
     return without_clock(ops.StandardMetricsReporting(train, of, {"report_every": 20}))
 
 
+def from_disk() -> Plan:
+    return ops.FromDataset(RECORDED[0], 5, epochs=2)
+
+
+def from_minari() -> Plan:
+    pytest.importorskip("minari", reason="reading Minari's datasets needs the extra `data`")
+    return ops.from_minari(minari_dataset())
+
+
+RECORDED: list[Path] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> None:
+    RECORDED[:] = [tmp_path_factory.mktemp("recorded") / "data"]
+    list(from_items(fragments()).for_each(ops.Record(RECORDED[0])))
+
+
 def gradients_of_workers() -> Plan:
     of = workers()
     return ops.AsyncGradients(of, steps=2).for_each(ops.ApplyGradients(of, update_all=False))
@@ -166,9 +186,11 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "AsyncGradients": (gradients_of_workers, 4),
     "Concurrently": (through_a_queue, None),
     "Dequeue": (through_a_queue, None),
+    "FromDataset": (from_disk, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
     "Replay": (store_and_replay, 10),
     "StandardMetricsReporting": (reported, 3),
+    "from_minari": (from_minari, None),
 }
 
 

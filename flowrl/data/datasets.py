@@ -1,0 +1,203 @@
+"""Dataset: recorded batches on disk, read through memory maps while they may still be growing.
+
+A dataset is a folder: manifest.json (format, version, columns), a file for each column with the rows of all batches
+one after another, and batches.jsonl, to which every batch adds one line once its rows are written: the leading shape
+and a checksum. What has no whole line is not there, so a reader finds whole batches only, whenever the writer dies.
+There is no pickle in it: a dataset from a stranger cannot run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.dataset_layout import Array, Layout, as_bytes
+from flowrl.errors import DatasetError
+from flowrl.files import checksum
+from flowrl.schema import Schema
+
+#: What this version writes; it reads this one and those before it.
+FORMAT_VERSION = 1
+FORMAT = "flowrl dataset"
+MANIFEST, INDEX = "manifest.json", "batches.jsonl"
+
+
+class Entry(NamedTuple):
+    """A batch in the index: its leading shape, where its rows begin and end, and their checksum."""
+
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    sha256: str
+
+
+class Dataset:
+    """Recorded batches: `len(dataset)` of them, `dataset[i]` as it was recorded, `dataset.take(rows)` of any rows.
+
+    What is given out is memory-mapped and read-only; columns that were tensors are arrays. What was recorded since
+    it was opened is seen after `refresh()`.
+
+    Raises: DatasetError for what is no dataset, is damaged or of a newer format; said by file.
+
+    >>> import tempfile
+    >>> from flowrl.data import DatasetWriter
+    >>> path = Path(tempfile.mkdtemp()) / "walk"
+    >>> writer = DatasetWriter(path)
+    >>> for t in range(3):
+    ...     writer.add(Batch(obs={"x": np.full((2, 1, 4), t, np.float32)}, reward=np.full((2, 1), float(t))))
+    >>> dataset = Dataset(path)
+    >>> len(dataset), dataset.rows, dataset[1]
+    (3, 6, Batch[2, 1](obs=Batch[2, 1, 4](x=float32[2, 1, 4]), reward=float64[2, 1]))
+    >>> dataset.take([5, 0]).reward
+    array([2., 0.])
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        manifest = read_manifest(self.path)
+        self.about: dict[str, Any] = manifest["about"]
+        self.layout: Layout = manifest["layout"]
+        self.refresh()
+
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
+        return type(self), (self.path,)
+
+    def __repr__(self) -> str:
+        path = str(self.path)
+        short = path if len(path) <= 20 else f"...{path[-17:]}"
+        return f"Dataset({short!r}, rows={self.rows}, columns={len(self.layout.columns)})"
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __bool__(self) -> bool:
+        return True  # `if dataset` must not depend on how much has been recorded
+
+    @property
+    def rows(self) -> int:
+        """Rows of all batches, padding included."""
+        return self.entries[-1].stop if self.entries else 0
+
+    def schema(self) -> Schema:
+        """What is known of its batches."""
+        return self.layout.schema()
+
+    def refresh(self) -> Dataset:
+        """See what has been recorded since; gives itself."""
+        self.entries = read_index(self.path, self.layout.axes)
+        self.columns = [self._mapped(i) for i in range(len(self.layout.columns))]
+        return self
+
+    def __getitem__(self, number: int) -> Batch:
+        """A batch as it was recorded."""
+        entry = self.entries[number]
+        parts = [
+            column[entry.start : entry.stop].reshape(*entry.shape, *stored.shape)
+            for column, stored in zip(self.columns, self.layout.columns)
+        ]
+        return self.layout.put_together(parts)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))
+
+    def take(self, rows: Sequence[int] | Array) -> Batch:
+        """Copies of rows by number `[B, ...]`; a fragment's steps count time-major."""
+        return self.layout.put_together([column[np.asarray(rows, np.int64)] for column in self.columns])
+
+    def real_rows(self, batches: int | None = None) -> Array:
+        """The numbers of the rows of the first so many batches, or of all, without padded ones (`mask` 0, N6)."""
+        count = self.rows if batches is None else self.entries[batches - 1].stop if batches else 0
+        for column, stored in zip(self.columns, self.layout.columns):
+            if stored.name == "mask" and not stored.shape:
+                return np.flatnonzero(column[:count])
+        return np.arange(count)
+
+    def verify(self, start: int = 0) -> Dataset:
+        """Compare the batches from `start` on with their checksums, which reads them all; gives itself.
+
+        Raises:
+            DatasetError: naming the first batch that is not what was recorded.
+        """
+        for i in range(start, len(self)):
+            if not self.is_whole(i):
+                raise DatasetError(
+                    f"{self.path} is damaged: batch {i} of {len(self)} is not what was recorded (its checksum differs)"
+                )
+        return self
+
+    def is_whole(self, number: int) -> bool:
+        """Are the rows of a batch those that were recorded?"""
+        entry = self.entries[number]
+        return digest(entry.shape, [column[entry.start : entry.stop] for column in self.columns]) == entry.sha256
+
+    def _mapped(self, number: int) -> Array:
+        stored = self.layout.columns[number]
+        shape, size = (self.rows, *stored.shape), self.rows * stored.bytes_per_row
+        file = self.path / stored.file
+        try:
+            there = file.stat().st_size
+            if there < size:
+                raise DatasetError(f"{self.path} is truncated: {stored.file} has {there} bytes of {size}")
+            if not size:
+                return np.empty(shape, stored.dtype)
+            return np.asarray(np.memmap(file, stored.dtype, "r", shape=shape))
+        except OSError as error:
+            raise DatasetError(f"{self.path} is damaged: {stored.file} cannot be read: {error}") from error
+
+
+def digest(shape: tuple[int, ...], arrays: Sequence[Array]) -> str:
+    """The checksum of a batch: of its leading shape, and of its columns' bytes."""
+    found = hashlib.sha256(json.dumps(shape).encode())
+    for array in arrays:
+        found.update(as_bytes(array))
+    return found.hexdigest()
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest with its layout. Raises DatasetError."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        what = "has no " + MANIFEST if path.is_dir() else "is a file" if path.exists() else "is not there"
+        raise DatasetError(f"{path} {what}: a dataset is a folder that Record or `flowrl record` wrote") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path} is damaged: its {MANIFEST} cannot be read: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DatasetError(f"{path} is no dataset of flowrl: its {MANIFEST} is that of something else")
+    if not isinstance(manifest.get("version"), int) or manifest["version"] > FORMAT_VERSION:
+        raise DatasetError(
+            f"{path} has format {manifest.get('version')}, written by flowrl {manifest.get('flowrl')}; "
+            f"this one reads formats up to {FORMAT_VERSION}: upgrade flowrl"
+        )
+    if manifest.pop("sha256", None) != checksum(manifest):
+        raise DatasetError(f"{path} is damaged: its {MANIFEST} is not what was written (its checksum differs)")
+    try:
+        return {"about": dict(manifest["about"]), "layout": Layout.from_json(manifest["layout"])}
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+        raise DatasetError(f"{path} is damaged: its {MANIFEST} is malformed: {error!r}") from error
+
+
+def read_index(path: Path, axes: int) -> list[Entry]:
+    """The whole batches. Raises DatasetError."""
+    try:
+        lines = (path / INDEX).read_bytes().split(b"\n")
+    except OSError as error:
+        raise DatasetError(f"{path} is damaged: its {INDEX} cannot be read: {error}") from error
+    entries, row = list[Entry](), 0
+    for i, line in enumerate(lines[:-1]):  # what has no end of line is being written, or was when the writer died
+        try:
+            found = json.loads(line)
+            shape = tuple(found["shape"])
+            if len(shape) != axes or not all(type(size) is int and size >= 0 for size in shape):
+                raise ValueError(f"a batch of shape {shape}")
+            entries.append(Entry(shape, row, row := row + math.prod(shape), str(found["sha256"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DatasetError(f"{path} is damaged: line {i + 1} of its {INDEX} is malformed: {error!r}") from error
+    return entries

@@ -1,0 +1,91 @@
+"""Datasets of Minari as episodes in flowrl's columns. The extra `data` installs it; it is imported when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.errors import DatasetError, SchemaError, did_you_mean
+from flowrl.schema import Column, Schema, schema_of
+
+
+class MinariEpisodes:
+    """The episodes of a Minari dataset, each as a fragment `[T, 1, ...]` of its own.
+
+    Columns: obs, action, reward (float64), next_obs (the observation arrived in, so the true last one of an episode),
+    terminated, truncated as the dataset has them, and the provenance env_id (0), episode_id, t. An episode that was
+    cut has neither of both at its end. Observations and actions that are dictionaries are nested batches.
+
+    Args:
+        dataset: A MinariDataset, or the id of one that is on this machine; nothing is downloaded.
+
+    Raises: DatasetError without Minari or for an id that is not here.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = _loaded(dataset) if isinstance(dataset, str) else dataset
+        if not all(hasattr(self.dataset, name) for name in ("iterate_episodes", "episode_indices", "id")):
+            raise DatasetError(f"expected a Minari dataset or the id of one, got {dataset!r}")
+        self.name = str(self.dataset.id)
+
+    def __len__(self) -> int:
+        return len(self.dataset.episode_indices)
+
+    def __repr__(self) -> str:
+        return f"{self.name}, {len(self)} episodes"
+
+    def __getitem__(self, number: int) -> Batch:
+        """An episode by its place in the dataset."""
+        (episode,) = self.dataset.iterate_episodes([self.dataset.episode_indices[number]])
+        return episode_batch(episode)
+
+    def schema(self) -> Schema:
+        """What is known of the episodes from the first."""
+        found = schema_of(self[0]).columns if len(self) else {}
+        columns = {name: Column(each.dtype, ("T", "N", *each.shape[2:])) for name, each in found.items()}
+        return Schema(columns, frozenset({"experience", "fragments"}))
+
+
+def episode_batch(episode: Any) -> Batch:
+    """An episode of Minari, T steps and T + 1 observations, as a fragment `[T, 1, ...]`.
+
+    Raises: SchemaError for spaces that have no columns.
+    """
+    steps = len(episode.rewards)
+    observations = _columns(episode.observations, "obs")
+    batch = Batch(
+        obs=observations[:-1],
+        action=_columns(episode.actions, "action"),
+        reward=np.asarray(episode.rewards, np.float64),
+        terminated=np.asarray(episode.terminations, bool),
+        truncated=np.asarray(episode.truncations, bool),
+        next_obs=observations[1:],
+        env_id=np.zeros(steps, np.int64),
+        episode_id=np.full(steps, episode.id, np.int64),
+        t=np.arange(steps),
+    )
+    fragment: Batch = batch[:, None]
+    return fragment
+
+
+def _columns(values: Any, name: str) -> Any:
+    if isinstance(values, Mapping):
+        return Batch({key: _columns(inner, f"{name}.{key}") for key, inner in values.items()})
+    if not isinstance(values, np.ndarray):
+        raise SchemaError(f"{name} of the Minari dataset is a {type(values).__name__} of values, which has no column")
+    return values
+
+
+def _loaded(dataset_id: str) -> Any:
+    try:
+        import minari
+    except ImportError as error:
+        raise DatasetError(f"to read {dataset_id!r} install Minari: pip install 'flowrl-engine[data]'") from error
+    try:
+        return minari.load_dataset(dataset_id)
+    except (FileNotFoundError, ValueError) as error:
+        here = did_you_mean(dataset_id, minari.list_local_datasets())
+        raise DatasetError(f"no Minari dataset {dataset_id!r} on this machine ({error}): {here}") from error

@@ -1,0 +1,221 @@
+"""Recording experience to disk, and reading it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from flowrl.context import Context
+from flowrl.data import Batch, Dataset, DatasetWriter
+from flowrl.data.dataset_layout import Array
+from flowrl.data.minari import MinariEpisodes
+from flowrl.data.recording import check_place
+from flowrl.errors import DatasetError, SchemaError
+from flowrl.operator import context, operator, state
+from flowrl.plan import Plan
+from flowrl.schema import Schema
+from flowrl.stages import DONE, Signal
+
+
+@operator
+class Record:
+    """Adds each batch `[T, N, ...]` or `[B, ...]` to a dataset on disk and passes it on as it is.
+
+    The dataset is readable while it grows. A resumed run goes on after the batch that its checkpoint knows as the
+    last: later ones are recorded anew, so none is lost or doubled (F2).
+
+    Args:
+        path: The folder; all batches have the columns of the first.
+        overwrite: Whether a dataset that is there when a run begins is removed; otherwise it is refused.
+
+    State: the number of batches recorded. Counts: recorded (rows, padding included).
+    Raises: SchemaError for what is no batch or has other columns than the first; DatasetError where the path is taken
+        or cannot be written.
+
+    >>> import tempfile
+    >>> record = Record(Path(tempfile.mkdtemp()) / "walk")
+    >>> for reward in (1.0, 2.0):
+    ...     _ = record(Batch(reward=np.full(3, reward)))
+    >>> [batch.reward.tolist() for batch in Dataset(record.path)]
+    [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
+    """
+
+    provides = ()
+    path: str = attrs.field(converter=str)
+    overwrite: bool = False
+    context: Context = context()
+    recorded: int | None = state(default=None)
+    _writer: DatasetWriter | None = attrs.field(default=None, init=False, repr=False)
+
+    def schema(self, given: Schema) -> Schema:
+        try:
+            check_place(Path(self.path))
+        except DatasetError as error:
+            raise SchemaError(str(error)) from error
+        return given
+
+    def __call__(self, batch: Batch) -> Batch:
+        if not isinstance(batch, Batch):
+            raise SchemaError(
+                f"Record stores batches, got a {type(batch).__name__}; of a MultiAgentBatch record one policy: "
+                ".for_each(lambda both: both['cat'])"
+            )
+        if self._writer is None:
+            self._writer = DatasetWriter(self.path)
+        if self.recorded is None:
+            self._begin(self._writer)
+        elif self.recorded != len(self._writer):
+            self._writer.rewind(self.recorded)
+        self._writer.add(batch)
+        self.recorded = len(self._writer)
+        self.context.count("recorded", batch.rows)
+        return batch
+
+    def finish(self) -> list[Batch]:
+        if self._writer is not None:
+            self._writer.flush()
+        return []
+
+    def _begin(self, writer: DatasetWriter) -> None:
+        if len(writer) and not self.overwrite:
+            raise DatasetError(
+                f"{self.path} has {len(writer)} batches already, from before this run (or before its checkpoint, if it "
+                "was resumed): give another path, or overwrite=True"
+            )
+        writer.clear()
+
+
+def _at_least_one(op: Any, attribute: Any, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"{attribute.name} is {value}: it must be at least 1")
+
+
+@operator
+class Recorded:
+    """Source of what a dataset holds: its batches as they were, or batches `[batch_size, ...]` of its rows.
+
+    An epoch gives each of them once, of what has been recorded when it begins. Padded steps (`mask` 0) are no rows.
+    The last batch of an epoch may be shorter.
+
+    State: epoch, batches given in it, batches that it reads. Counts: read (rows).
+    Raises: DatasetError when it starts for a dataset that is damaged or has nothing in it.
+    """
+
+    data: Dataset
+    batch_size: int | None = attrs.field(default=None, validator=_at_least_one)
+    shuffle: bool | None = None
+    epochs: int | None = attrs.field(default=1, validator=_at_least_one)
+    verify: bool = True
+    context: Context = context()
+    epoch: int = state(default=0)
+    given: int = state(default=0)
+    batches: int | None = state(default=None)
+    _order: Array | None = attrs.field(default=None, init=False, repr=False)  # of this epoch
+    _of: tuple[int, int, int] = attrs.field(default=(-1, -1, -1), init=False, repr=False)
+    _verified: int = attrs.field(default=0, init=False, repr=False)
+
+    def schema(self, given: Schema) -> Schema:
+        known = self.data.schema()
+        return known if self.batch_size is None else known.rows()
+
+    def pull(self) -> Batch | Signal:
+        if self.epochs is not None and self.epoch >= self.epochs:
+            return DONE
+        order = self._of_epoch()
+        size = self.batch_size or 1
+        part = order[self.given * size : (self.given + 1) * size]
+        # Copies either way: whoever gets a batch may write to it.
+        batch = self.data.take(part) if self.batch_size else self.data[int(part[0])].map(np.array)
+        self.given += 1
+        if self.given * size >= len(order):
+            self.epoch, self.given, self.batches = self.epoch + 1, 0, None
+        self.context.count("read", batch.rows)
+        return batch
+
+    def _of_epoch(self) -> Array:
+        """The numbers of the batches, or of the rows, of this epoch in their order."""
+        if self.batches is None:
+            self.batches = len(self.data.refresh())
+        of = (self.context.seeds.seed, self.epoch, self.batches)
+        if self._order is None or self._of != of:
+            self._check(self.batches)
+            order = np.arange(self.batches) if self.batch_size is None else self.data.real_rows(self.batches)
+            if not len(order):
+                self.batches = None
+                raise DatasetError(f"{self.data.path} has nothing in it yet")
+            if self.shuffle or (self.shuffle is None and self.batch_size is not None):
+                order = np.random.default_rng([self.context.seed("shuffle"), self.epoch]).permutation(order)
+            self._order, self._of = order, of
+        return self._order
+
+    def _check(self, batches: int) -> None:
+        if len(self.data) < batches and len(self.data.refresh()) < batches:
+            raise DatasetError(f"{self.data.path} has {len(self.data)} batches, this run has seen {batches} in it")
+        if self.verify:
+            self.data.verify(self._verified)
+            self._verified = len(self.data)
+
+
+def FromDataset(
+    dataset: str | Path | Dataset,
+    batch_size: int | None = None,
+    *,
+    shuffle: bool | None = None,
+    epochs: int | None = 1,
+    verify: bool = True,
+) -> Plan:
+    """What was recorded, as a stream. See `Recorded`.
+
+    Args:
+        dataset: The folder, or the dataset; it may grow meanwhile.
+        batch_size: Rows of each batch; without it the batches come as they were recorded.
+        shuffle: In an order that follows from the run's seed, another one in each epoch; if not said, rows are
+            shuffled and batches are not.
+        epochs: How often; None for ever.
+        verify: Whether checksums are compared first, which reads everything once.
+
+    Raises:
+        DatasetError: there is none, or it is damaged.
+    """
+    opened = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    return Plan(Recorded(opened, batch_size, shuffle, epochs, verify), name="FromDataset")
+
+
+@operator
+class Episodic:
+    """Source of the episodes of a Minari dataset, in its order: fragments `[T, 1, ...]`.
+
+    State: the number of episodes given. Counts: read (rows).
+    """
+
+    data: MinariEpisodes
+    context: Context = context()
+    given: int = state(default=0)
+
+    def schema(self, given: Schema) -> Schema:
+        return self.data.schema()
+
+    def pull(self) -> Batch | Signal:
+        if self.given >= len(self.data):
+            return DONE
+        batch = self.data[self.given]
+        self.given += 1
+        self.context.count("read", batch.rows)
+        return batch
+
+
+def from_minari(dataset: Any) -> Plan:
+    """The episodes of a Minari dataset, as a stream. See `flowrl.data.minari.MinariEpisodes` for their columns.
+
+    To draw shuffled rows, record it once: `from_minari(...).for_each(Record(path))`, then `FromDataset(path, 256)`.
+
+    Args:
+        dataset: A MinariDataset, or the id of one that is on this machine.
+
+    Raises:
+        DatasetError: Minari is not installed (the extra `data`), or there is no such dataset here.
+    """
+    return Plan(Episodic(MinariEpisodes(dataset)), name="from_minari")
