@@ -13,8 +13,8 @@ from typing import Any
 
 from flowrl import files
 from flowrl.data.batch import Batch
-from flowrl.data.datasets import FORMAT, FORMAT_VERSION, INDEX, MANIFEST, Dataset, Entry, digest
 from flowrl.data.dataset_layout import Layout, as_bytes
+from flowrl.data.datasets import FORMAT, FORMAT_VERSION, INDEX, MANIFEST, Dataset, Entry, digest
 from flowrl.errors import DatasetError
 
 log = logging.getLogger("flowrl")
