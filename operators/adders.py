@@ -213,6 +213,7 @@ class VTrace:
     c_bar: float = 1.0
     rho_pg_bar: float = 1.0
     context: Context = context()
+    pure = True
 
     def __attrs_post_init__(self) -> None:
         check_rates(gamma=self.gamma, lam=self.lam)
