@@ -82,10 +82,12 @@ def _columns(values: Any, name: str) -> Any:
 def _loaded(dataset_id: str) -> Any:
     try:
         import minari
-    except ImportError as error:
-        raise DatasetError(f"to read {dataset_id!r} install Minari: pip install 'flowrl-engine[data]'") from error
-    try:
+
         return minari.load_dataset(dataset_id)
+    except ImportError as error:  # maybe of what Minari itself needs to read its files
+        raise DatasetError(
+            f"to read {dataset_id!r} install Minari: pip install 'flowrl-engine[data]' ({error})"
+        ) from error
     except (FileNotFoundError, ValueError) as error:
         here = did_you_mean(dataset_id, minari.list_local_datasets())
         raise DatasetError(f"no Minari dataset {dataset_id!r} on this machine ({error}): {here}") from error

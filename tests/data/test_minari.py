@@ -20,6 +20,7 @@ from flowrl.operators import FromDataset, NStep, Record, from_minari
 from tests.minari_episodes import minari_dataset, stored
 
 minari = pytest.importorskip("minari")
+pytest.importorskip("h5py")
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,8 @@ def from_disk() -> Plan:
 
 
 def from_minari() -> Plan:
-    pytest.importorskip("minari", reason="reading Minari's datasets needs the extra `data`")
+    for package in ("minari", "h5py"):
+        pytest.importorskip(package, reason="reading Minari's datasets needs the extra `data`")
     return ops.from_minari(minari_dataset())
 
 
