@@ -341,8 +341,8 @@ FAULTS += [
     Fault(
         "B5",
         "flowrl/data/rings.py",
-        'self.written = state["written"]',
-        "self.written = 0",
+        'self.written, self.cut = state["written"], state["cut"]',
+        'self.written, self.cut = 0, state["cut"]',
         BUFFER + "test_a_loaded_buffer_goes_on_alike",
     ),
     Fault(

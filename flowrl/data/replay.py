@@ -238,9 +238,10 @@ class ReplayBuffer:
             self._write(batch)
 
     def update(self, other: ReplayBuffer) -> None:
-        """Add the rows of another buffer in the order of time; an episode does not go on across the seam (B3).
+        """Add the rows of another buffer in the order of time; no episode goes on across the seams (B3).
 
-        That is also how a buffer gets another size: `larger.update(buffer)`. How often rows were drawn is kept.
+        That is also how a buffer gets another size: `larger.update(buffer)`, and where `larger` was empty, what is
+        added next goes on after the last row. How often rows were drawn is kept.
 
         Raises: SchemaError as `add`; ValueError for the buffer itself.
         """
@@ -248,8 +249,10 @@ class ReplayBuffer:
             raise ValueError("a buffer cannot be updated with itself: its rows are there already")
         first, second = sorted((self, other), key=id)
         with first._lock, second._lock:
+            seam = self.size > 0 and other.size > 0
             for rows, begins, uses in other._rings.in_order():
                 self._write(rows, begins, uses)
+            self._rings.cut |= seam
 
     def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
         rings = self._rings

@@ -66,6 +66,8 @@ class Rings:
         self.flat = False
         self.written = 0
         """Steps ever written to each ring; the cursor is this modulo L."""
+        self.cut = False
+        """Whether the next write does not follow what is stored."""
         self._stored: Columns | None = None
         self._aside = Aside({})
         self._leaves: tuple[Leaf, ...] = ()
@@ -243,7 +245,7 @@ class Rings:
         kept = min(steps, self.length)
         first, start = steps - kept, (self.written + steps - kept) % self.length
         news: dict[str, Array | int] = {}
-        if self.linked or begins is not None or self._any_begins:
+        if self.linked or begins is not None or self._any_begins or self.cut:
             news["begins"] = self._breaks(parts, begins)
         if self.count_uses:
             news["uses"] = 0 if uses is None else uses
@@ -330,6 +332,8 @@ class Rings:
         """Where a step is not the next one after the step before it, of this write or stored before."""
         self._any_begins = True
         begins = np.zeros(parts[0].shape[: 1 if self.flat else 2], np.bool_) if given is None else given.copy()
+        begins[0] |= self.cut
+        self.cut = False
         if not self.linked:
             return begins
         columns = {leaf[0]: (part, column) for leaf, part, column in zip(self._given, parts, self._targets)}
@@ -381,6 +385,7 @@ class Rings:
             "columns": None,
             "flat": self.flat,
             "written": self.written,
+            "cut": self.cut,
         }
         if self._stored is None or self.columns is None:
             return state
@@ -415,7 +420,7 @@ class Rings:
             specs |= {("next_obs", *leaf[1:]): specs[leaf] for leaf in under("obs", block)}
         steps, envs = next(iter(block.values())).shape[:2]
         self._allocate(specs, envs, flat=state["flat"])
-        self.written = state["written"]
+        self.written, self.cut = state["written"], state["cut"]
         for leaf, column in block.items():
             self._in_use.arrays[leaf][: steps * envs] = column.reshape(steps * envs, *column.shape[2:])
         self._any_begins = bool(state["notes"]["begins"].any())

@@ -132,6 +132,21 @@ def test_a_window_ends_at_the_seam():
         assert dict(zip(drawn.obs[:, 0].tolist(), drawn.reward.tolist())) == {1: 6, 2: 5, 3: 3, 4: 15, 5: 11, 6: 6}
 
 
+@pytest.mark.parametrize("filled", [True, False])
+def test_what_is_added_after_an_update(filled):
+    """B3, B5: it goes on where a buffer was resized, and not where another's rows came between; also when restored."""
+    stream = Stream(("......",))
+    target, source = ReplayBuffer(9, n_step=9, gamma=1.0, seed=0), ReplayBuffer(9)
+    if filled:
+        target.add(stream.fragment(0, 1))
+    source.add(stream.fragment(0, 3))
+    target.update(source)
+    target.load_state_dict(target.state_dict())
+    target.add(stream.fragment(3, 6))
+    drawn = target.sample(200)
+    assert max(drawn.reward[drawn.obs[:, 0] == 3]) == (3 if filled else 3 + 4 + 5 + 6)
+
+
 def test_update_refuses_what_does_not_fit():
     buffer, other = ReplayBuffer(8), ReplayBuffer(8)
     buffer.add(numbered(0, 3))
