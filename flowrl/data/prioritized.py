@@ -149,15 +149,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _stored(self, written: Index, drawable: Index) -> None:
         largest = self._tree.largest or 1.0
-        self._dropped(written)
-        self._tree[drawable] = largest
-        self._live[drawable] = True
-        self._count += len(drawable)
+        if drawable is not written:
+            self._dropped(written)
+        self._give(drawable, largest)
 
     def _dropped(self, slots: Index) -> None:
-        self._tree[slots] = 0.0
-        self._count -= int(np.count_nonzero(self._live[slots]))
-        self._live[slots] = False
+        self._give(slots, 0.0)
+
+    def _give(self, slots: Index, mass: float) -> None:
+        """Make slots drawable, by giving them a mass, or not, by giving them none."""
+        self._count += len(slots) * (mass > 0) - int(np.count_nonzero(self._live[slots]))
+        self._live[slots] = mass > 0
+        self._tree[slots] = mass
 
     # -- state
 
