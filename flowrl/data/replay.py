@@ -31,6 +31,11 @@ class ReplayBuffer:
     `add` and `sample` may be called from different threads. They never wait: where there is a limiter, ask
     `can_insert` and `can_sample` first.
 
+    Other buffers are subclasses. Slots are numbered time-major, `time * N + environment`, in `self._rings`, which
+    knows what follows and precedes a row, and which rows are drawable. A subclass overrides `_drawn` (which slots to
+    give out), `_rows` (what is given out for them), `_stored` and `_dropped` (with `_watches = True`: rows came and
+    went), and extends `state_dict`, `load_state_dict` and `settings` (what `load` makes the buffer with).
+
     Args:
         capacity: rows, over all rings.
         n_step: steps per transition drawn. More than 1 needs fragments and is computed when sampling, in
@@ -161,7 +166,9 @@ class ReplayBuffer:
         with self._lock:
             if self._rings.columns is None:
                 self._check_first(batch)
-            self._rings.write(batch)
+            written, drawable = self._rings.write(batch, slots=self._watches)
+            if self._watches:
+                self._stored(written, drawable)
 
     def sample(self, batch_size: int) -> Batch:
         """Rows `[batch_size, ...]`, uniform with replacement: so they may be more than are stored (B7).
@@ -183,11 +190,34 @@ class ReplayBuffer:
                 raise ValueError("sample() from an empty buffer: add rows first, or ask can_sample()")
             if self._generator is None:
                 raise ValueError("no generator to draw with: give ReplayBuffer a seed=, or use it in a run")
-            index = self._generator.integers(self.size, size=batch_size)
-            rows = self._one_step(index) if self.n_step == 1 else self._windows(index)
-            rows.update(index=index, generation=self._rings.generation(index))
+            index, more = self._drawn(batch_size)
+            rows = self._rows(index)
+            rows.update(index=index, generation=self._rings.generation(index), **more)
             self._samples += batch_size
             return rows
+
+    # -- what kinds of buffers differ in; all of it is called under the lock
+
+    _watches = False
+    """Whether `_stored` and `_dropped` are called: they cost time, which uniform sampling need not pay."""
+
+    def _drawn(self, batch_size: int) -> tuple[Index, dict[str, Any]]:
+        """Which slots to give out `[B]`, and columns `[B, ...]` to add to what is drawn. Uniform here."""
+        assert self._generator is not None
+        return self._rings.nth(self._generator.integers(self._rings.drawable, size=batch_size)), {}
+
+    def _rows(self, index: Index) -> Batch:
+        """What is given out for slots `[B]`: their rows, as one step or as n-step windows."""
+        return self._one_step(index) if self.n_step == 1 else self._windows(index)
+
+    def _stored(self, written: Index, drawable: Index) -> None:
+        """Rows were written: what was in the slots `written` is gone; those in `drawable` can be drawn from now on.
+
+        They differ where next_obs is stored once: the newest row of a ring is drawable when its successor is there.
+        """
+
+    def _dropped(self, slots: Index) -> None:
+        """Rows that were drawable cannot be drawn any longer, though they are stored: used up, or too stale."""
 
     def _one_step(self, index: Index) -> Batch:
         rows: Batch = self._rings.slots[index]
@@ -242,6 +272,10 @@ class ReplayBuffer:
             if state["generator"] is not None:
                 self._generator = self._generator or np.random.default_rng(0)
                 self._generator.bit_generator.state = copy.deepcopy(state["generator"])
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make such a buffer, without the seed: what `save` writes beside the state."""
+        return {"capacity": self.capacity, "n_step": self.n_step, "gamma": self.gamma, "limiter": self.limiter}
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +12,8 @@ from flowrl.data.columns import check_names, describe
 from flowrl.errors import CheckpointError, SchemaError
 
 Index: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+_NONE: Index = np.empty(0, np.int64)
 
 
 class Rings:
@@ -42,8 +45,10 @@ class Rings:
         """Rows ever written."""
         return self.written * self.envs
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: Batch, *, slots: bool = False) -> tuple[Index, Index]:
         """Copy rows `[B, ...]` or a fragment `[T, N, ...]` in.
+
+        Returns: the slots written, in order of time, and those that became drawable by it; nothing unless `slots`.
 
         Raises: SchemaError for names, dtypes or shapes unlike those of the first write; ValueError where N
             environments do not fit into the capacity.
@@ -66,6 +71,24 @@ class Rings:
         if rest < steps:
             self.columns[: steps - rest] = block[rest:]
         self.written += steps
+        if not slots:
+            return _NONE, _NONE
+        rows = np.arange(start * self.envs, (start + kept) * self.envs) % (self.length * self.envs)
+        return rows, rows
+
+    @property
+    def drawable(self) -> int:
+        """Rows that may be drawn as far as the storage knows: those whose next observation is there (B2)."""
+        return self.size
+
+    def nth(self, number: Index) -> Index:
+        """The slots of the drawable rows by number, 0 .. drawable − 1: `nth(generator.integers(drawable))`."""
+        return number
+
+    def take(self, slot: Index, names: Iterable[str] | None = None) -> Batch:
+        """Copies of the rows at slots of any shape, `[*slot.shape, ...]`; of the named columns, or of all."""
+        rows: Batch = (self.slots if names is None else self.slots.select(names))[slot]
+        return rows
 
     def generation(self, slot: Index) -> Index:
         """How many times each slot had been written."""
@@ -76,11 +99,26 @@ class Rings:
 
         Beyond the newest step, the write cursor, its slot is repeated.
         """
-        length, envs, time = self.length, self.envs, slot // self.envs
-        oldest = self.written % length if self.written > length else 0
-        to_newest = min(self.written, length) - 1 - (time - oldest) % length
+        to_newest = min(self.written, self.length) - 1 - self._age(slot)
         ahead = np.minimum(np.arange(n)[:, None], to_newest)
-        return (time + ahead) % length * envs + slot % envs, ahead == to_newest
+        return self._moved(slot, ahead), ahead == to_newest
+
+    def preceding(self, slot: Index, n: int) -> tuple[Index, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """The slots of n steps of one ring from each slot back, `[n, B]`, and where the oldest step is reached.
+
+        Before the oldest step its slot is repeated.
+        """
+        to_oldest = self._age(slot)
+        back = np.minimum(np.arange(n)[:, None], to_oldest)
+        return self._moved(slot, -back), back == to_oldest
+
+    def _age(self, slot: Index) -> Index:
+        """How many steps after the oldest one of its ring each slot is."""
+        oldest = self.written % self.length if self.written > self.length else 0
+        return (slot // self.envs - oldest) % self.length
+
+    def _moved(self, slot: Index, steps: Index) -> Index:
+        return (slot // self.envs + steps) % self.length * self.envs + slot % self.envs
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data, copied."""
