@@ -8,6 +8,7 @@ import attrs
 
 from flowrl.context import Context
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.data.steps import real_steps
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator
 from flowrl.plan import Plan
@@ -27,17 +28,23 @@ class StoreToReplay:
     Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows).
     """
 
-    requires = ("experience",)
     buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
     context: Context = context()
     _waits_with: int = attrs.field(default=0, init=False, repr=False)
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        return self.buffer.requires
+
+    def schema(self, given: Schema) -> Schema:
+        return given
 
     @property
     def into(self) -> ReplayBuffer:
         return self.buffer
 
     def ready(self, batch: Batch) -> bool:
-        self._waits_with = batch.rows
+        self._waits_with = real_steps(batch)
         return self.buffer.can_insert(self._waits_with)
 
     def why(self) -> str:
@@ -45,15 +52,15 @@ class StoreToReplay:
 
     def __call__(self, batch: Batch) -> Batch:
         self.buffer.add(batch)
-        self.context.count("inserted", batch.rows)
+        self.context.count("inserted", real_steps(batch))
         return batch
 
 
 @operator
 class Sampled:
-    """Source of batches `[batch_size, ...]` drawn from a buffer.
+    """Source of batches `[batch_size, ...]` drawn from a buffer, or `[T, batch_size, ...]` of sequences or episodes.
 
-    Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows).
+    Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows that count).
     """
 
     buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
@@ -61,22 +68,20 @@ class Sampled:
     context: Context = context()
 
     def schema(self, given: Schema) -> Schema:
-        """What was put in, as rows that an older policy may have collected."""
-        limiter = self.buffer.limiter
-        if limiter is not None and self.batch_size > limiter.sample_batch:
+        """What the buffer gives of what was put in: an older policy may have collected it."""
+        limiter, most = self.buffer.limiter, self.buffer.most_rows(self.batch_size)
+        rows = "" if most == self.batch_size else f", which is up to {most} rows"
+        if limiter is not None and most > limiter.sample_batch:
             raise SchemaError(
-                f"batch_size is {self.batch_size}, but the buffer's rate limiter was told "
+                f"batch_size is {self.batch_size}{rows}, but the buffer's rate limiter was told "
                 f"sample_batch={limiter.sample_batch}: nothing could ever be drawn"
             )
-        if self.batch_size > self.buffer.capacity:
+        if most > self.buffer.capacity:
             raise SchemaError(
-                f"batch_size is {self.batch_size}, but the buffer keeps {self.buffer.capacity} rows: every batch would "
-                "hold rows several times; take a larger capacity or a smaller batch"
+                f"batch_size is {self.batch_size}{rows}, but the buffer keeps {self.buffer.capacity} rows: every batch "
+                "would hold rows several times; take a larger capacity or a smaller batch"
             )
-        drawn = (
-            given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
-        )
-        return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
+        return self.buffer.schema(given)
 
     @property
     def out_of(self) -> ReplayBuffer:
@@ -85,13 +90,14 @@ class Sampled:
     def pull(self) -> Batch | Signal:
         if not self.buffer.can_sample(self.batch_size):
             return BLOCKED
-        self.context.count("sampled", self.batch_size)
-        return self.buffer.sample(self.batch_size)
+        batch = self.buffer.sample(self.batch_size)
+        self.context.count("sampled", real_steps(batch))
+        return batch
 
     def why(self) -> str:
         return self.buffer.why_sample(self.batch_size)
 
 
 def Replay(buffer: ReplayBuffer, batch_size: int = 32) -> Plan:
-    """Batches `[batch_size, ...]` drawn from a buffer, for ever. See `Sampled`."""
+    """Batches drawn from a buffer, for ever: so many rows, sequences or episodes each. See `Sampled`."""
     return Plan(Sampled(buffer, batch_size), name="Replay")

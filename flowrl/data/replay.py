@@ -14,6 +14,7 @@ from flowrl.data.limiter import RateLimiter
 from flowrl.data.rings import Index, Rings
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.returns import n_step as n_step_windows
+from flowrl.schema import Schema
 
 _OF_LAST = ("next_obs", "terminated", "truncated")
 
@@ -56,6 +57,9 @@ class ReplayBuffer:
     (array([2, 1, 1, 0]), array([0. , 0.5, 0.5, 0.5], dtype=float32))
     """
 
+    requires: tuple[str, ...] = ("experience",)
+    """Words and columns of what is added."""
+
     def __init__(
         self,
         capacity: int,
@@ -92,7 +96,7 @@ class ReplayBuffer:
     @property
     def holds_items(self) -> bool:
         """Can something be drawn before a plan adds something?"""
-        return self.size > 0
+        return self._rings.drawable > 0
 
     @property
     def fills_up(self) -> bool:
@@ -127,9 +131,10 @@ class ReplayBuffer:
 
     def can_sample(self, rows: int) -> bool:
         """Whether `rows` may be drawn now."""
-        if self.limiter is not None and not self.limiter.can_sample(self.inserts, self.samples, rows):
+        most = self.most_rows(rows)
+        if self.limiter is not None and not self.limiter.can_sample(self.inserts, self.samples, most):
             return False
-        return self.size > 0
+        return self.holds_items
 
     def why_insert(self, rows: int) -> str:
         """What adding `rows` waits for, in one sentence; "" if nothing."""
@@ -138,7 +143,7 @@ class ReplayBuffer:
     def why_sample(self, rows: int) -> str:
         """What drawing `rows` waits for, in one sentence; "" if nothing."""
         if self.limiter is not None:
-            return self.limiter.why_sample(self.inserts, self.samples, rows)
+            return self.limiter.why_sample(self.inserts, self.samples, self.most_rows(rows))
         return "" if self.size else "waits for rows: nothing is stored yet"
 
     # -- in and out
@@ -184,17 +189,26 @@ class ReplayBuffer:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: draw at least 1 row")
         if self.limiter is not None:
-            self.limiter.check_sample(batch_size)
+            self.limiter.check_sample(self.most_rows(batch_size))
         with self._lock:
             if not self.size:
                 raise ValueError("sample() from an empty buffer: add rows first, or ask can_sample()")
             if self._generator is None:
                 raise ValueError("no generator to draw with: give ReplayBuffer a seed=, or use it in a run")
             index, more = self._drawn(batch_size)
-            rows = self._rows(index)
-            rows.update(index=index, generation=self._rings.generation(index), **more)
+            rows = self._rows(index, {"index": index, "generation": self._rings.generation(index), **more})
             self._samples += batch_size
             return rows
+
+    def most_rows(self, batch_size: int) -> int:
+        """The most rows that `sample(batch_size)` gives, as the limiter counts them."""
+        return batch_size
+
+    def schema(self, given: Schema) -> Schema:
+        """What `sample` gives, from the schema of what is added."""
+        drawn = given.rows().without("on_policy").having("experience", "replayed")
+        drawn = drawn.having(index="int64[B]", generation="int64[B]")
+        return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
 
     # -- what kinds of buffers differ in; all of it is called under the lock
 
@@ -206,9 +220,11 @@ class ReplayBuffer:
         assert self._generator is not None
         return self._rings.nth(self._generator.integers(self._rings.drawable, size=batch_size)), {}
 
-    def _rows(self, index: Index) -> Batch:
-        """What is given out for slots `[B]`: their rows, as one step or as n-step windows."""
-        return self._one_step(index) if self.n_step == 1 else self._windows(index)
+    def _rows(self, index: Index, beside: dict[str, Any]) -> Batch:
+        """What is given out for slots `[B]`: their rows, as one step or as n-step windows, and columns `[B, ...]`."""
+        rows = self._one_step(index) if self.n_step == 1 else self._windows(index)
+        rows.update(beside)
+        return rows
 
     def _stored(self, written: Index, drawable: Index) -> None:
         """Rows were written: what was in the slots `written` is gone; those in `drawable` can be drawn from now on.

@@ -1,0 +1,105 @@
+"""SequenceReplayBuffer: sequences of one length, for recurrent learners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.limiter import RateLimiter
+from flowrl.data.rings import Index
+from flowrl.data.spans import Mask, SpanReplayBuffer, SpanRings
+
+
+class SequenceReplayBuffer(SpanReplayBuffer):
+    """Keeps the newest steps and draws sequences `[burn_in + length, B, ...]` of them, as `Unroll` makes them.
+
+    A sequence holds consecutive steps of one episode (N7). One begins every `length - overlap` steps of it, from the
+    first step on that was added. They can be drawn once they are full and the step after is stored, or their episode is
+    over; what is left of it then is a sequence too, and padded (N6). One whose first step was overwritten is not drawn
+    any longer (B9).
+
+    `mask` says which steps count. Padding does not, nor do the first `burn_in` steps, which only warm up the recurrent
+    state. Where a sequence begins with its episode all steps count: its state is exact. A learner unrolls from
+    `state[0]`, the recurrent state that the actor had at the first step (T8).
+
+    Args:
+        capacity: rows, over all rings.
+        length: steps of a sequence, `burn_in` apart.
+        burn_in: steps that warm up the state.
+        overlap: steps that count in two sequences, less than `length`.
+        limiter: in steps that count: of a sequence at most `burn_in + length`, so `sample_batch` is that times the
+            sequences of a draw.
+        seed: see `ReplayBuffer`.
+
+    Raises: ValueError for lengths that cannot work, also where rings turn out not to be longer than a sequence.
+    Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 3.
+
+    >>> no = np.zeros((5, 1), bool)
+    >>> buffer = SequenceReplayBuffer(100, length=2, seed=0)
+    >>> buffer.add(Batch(reward=[[1], [2], [3], [4], [5]], terminated=no, truncated=no))
+    >>> buffer
+    SequenceReplayBuffer(capacity=100, rows=5, sequences=2)
+    >>> buffer.sample(3).reward.T
+    array([[3, 4],
+           [3, 4],
+           [3, 4]])
+    """
+
+    span = "sequences"
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        length: int,
+        burn_in: int = 0,
+        overlap: int = 0,
+        limiter: RateLimiter | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if length < 1:
+            raise ValueError(f"length is {length}: a sequence holds at least 1 step")
+        if burn_in < 0:
+            raise ValueError(f"burn_in is {burn_in}: it is a number of steps")
+        if not 0 <= overlap < length:
+            raise ValueError(f"overlap is {overlap}: sequences of {length} steps overlap by 0 .. {length - 1}")
+        super().__init__(capacity, limiter=limiter, seed=seed)
+        self.length, self.burn_in, self.overlap = length, burn_in, overlap
+        self._rings = SequenceRings(capacity, length + burn_in, burn_in, length - overlap)
+
+    def settings(self) -> dict[str, Any]:
+        own = {"length": self.length, "burn_in": self.burn_in, "overlap": self.overlap}
+        return {"capacity": self.capacity, **own, "limiter": self.limiter}
+
+    def most_rows(self, batch_size: int) -> int:
+        return batch_size * (self.burn_in + self.length)
+
+    def _check_first(self, batch: Batch) -> None:
+        super()._check_first(batch)
+        whole, envs = self.burn_in + self.length, batch.shape[1]
+        if self.capacity // envs <= whole:
+            raise ValueError(
+                f"capacity is {self.capacity}: {envs} environments have rings of {self.capacity // envs} rows each, "
+                f"which must be more than the {whole} of a sequence"
+            )
+
+    def _length(self, steps: Index) -> int:
+        return self.burn_in + self.length
+
+
+class SequenceRings(SpanRings):
+    """Rings of sequences of `whole` steps that begin every `stride` steps."""
+
+    def __init__(self, capacity: int, whole: int, burn_in: int, stride: int) -> None:
+        super().__init__(capacity)
+        self.whole, self.burn_in, self.stride = whole, burn_in, stride
+
+    def complete(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
+        made = np.maximum((count - self.whole) // self.stride + 1, 0)
+        covered = np.where(made > 0, (made - 1) * self.stride + self.whole, 0)
+        full = covered == count
+        steps = np.where(full, self.whole, count - made * self.stride)
+        warm_up = np.where(known & (steps == count), 0, self.burn_in)
+        return (full | (over & (covered < count))) & (steps > warm_up), steps, warm_up
