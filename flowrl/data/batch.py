@@ -41,6 +41,11 @@ class Batch:
         _set_columns(self, {})
         self.update(columns, **more)
 
+    @staticmethod
+    def of(columns: dict[str, Column]) -> Batch:
+        """A Batch around a dict of arrays, tensors and batches, without the checks of the constructor."""
+        return _wrap(columns)
+
     # -- columns
 
     def __getattr__(self, name: str) -> Column:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
-from flowrl.data.limiter import RateLimiter
-from flowrl.data.rings import Index
-from flowrl.data.spans import Mask, SpanReplayBuffer, SpanRings
+from flowrl.data.batch import Batch
+from flowrl.data.layout import Array, Index
+from flowrl.data.rings import Mask
+from flowrl.data.spans import SpanReplayBuffer, Spans
 
 
 class EpisodeReplayBuffer(SpanReplayBuffer):
@@ -28,40 +28,43 @@ class EpisodeReplayBuffer(SpanReplayBuffer):
             its `sample_batch` must allow.
         seed: see `ReplayBuffer`.
 
-    >>> from flowrl.data import Batch
     >>> end = np.array([[False], [False], [True], [True], [False]])
-    >>> buffer = EpisodeReplayBuffer(100, seed=0)
+    >>> buffer = EpisodeReplayBuffer(100, seed=1)
     >>> buffer.add(Batch(reward=[[1], [2], [3], [4], [5]], terminated=end, truncated=np.zeros((5, 1), bool)))
     >>> buffer
     EpisodeReplayBuffer(capacity=100, rows=5, episodes=2)
     >>> drawn = buffer.sample(2)
     >>> drawn.reward.T
-    array([[4, 0, 0],
-           [1, 2, 3]])
+    array([[1, 2, 3],
+           [4, 0, 0]])
     """
 
     span = "episodes"
-
-    def __init__(self, capacity: int, *, limiter: RateLimiter | None = None, seed: int | None = None) -> None:
-        super().__init__(capacity, limiter=limiter, seed=seed)
-        self._rings = EpisodeRings(capacity)
-
-    def settings(self) -> dict[str, Any]:
-        return {"capacity": self.capacity, "limiter": self.limiter}
-
-
-class EpisodeRings(SpanRings):
-    """Rings of whole episodes."""
-
     _warned = False
 
-    def complete(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
-        if not self._warned and (longest := int(count.max())) > self.length:
+    def most_rows(self, batch_size: int) -> int:
+        """See `ReplayBuffer.most_rows`."""
+        with self._lock:
+            return batch_size * int(self._rings.span[0, self._limits.members].max(initial=1))
+
+    def _spans(self) -> Spans:
+        return WholeEpisodes()
+
+    def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
+        super()._write(batch, begins, uses)
+        rings = self._rings
+        if rings.longest_run > rings.length and not self._warned:
             self._warned = True
             warnings.warn(
-                f"an episode has {longest} steps by now, but its ring has room for {self.length} (a capacity of "
-                f"{self.capacity} over {self.envs} environments): it will not be drawn, nor any other that is too "
-                "long; take a larger capacity",
+                f"an episode has {rings.longest_run} steps by now, its ring room for {rings.length} (capacity "
+                f"{self.capacity} over {rings.envs}): such long ones are never drawn; take a larger capacity",
                 stacklevel=2,
             )
+
+
+class WholeEpisodes(Spans):
+    """Episodes from their first step to their end."""
+
+    def completed(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
+        """See `Spans.completed`."""
         return ended & known, count, np.zeros_like(count)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.frames import newest_frames
+from flowrl.data.layout import Array, Index, New
 from flowrl.data.limiter import RateLimiter
-from flowrl.data.rings import Index, Rings
+from flowrl.data.limits import RowLimits
+from flowrl.data.pool import Pool
+from flowrl.data.rings import Rings
+from flowrl.data.transitions import OF_LAST, content, one_step, transitions, windows
 from flowrl.errors import SchemaError, did_you_mean
-from flowrl.returns import n_step as n_step_windows
 from flowrl.schema import Schema
 
-_OF_LAST = ("next_obs", "terminated", "truncated")
+_CHUNK = 2**24
+"""Bytes that `update` copies at once."""
 
 
 class _Seeds(Protocol):
@@ -32,31 +39,56 @@ class ReplayBuffer:
     `add` and `sample` may be called from different threads. They never wait: where there is a limiter, ask
     `can_insert` and `can_sample` first.
 
+    `buffer[...]` gives rows in the order of time, environments side by side: by number, slice, array or mask.
+
     Other buffers are subclasses. Slots are numbered time-major, `time * N + environment`, in `self._rings`, which
     knows what follows and precedes a row, and which rows are drawable. A subclass overrides `_drawn` (which slots to
     give out), `_rows` (what is given out for them), `_stored` and `_dropped` (with `_watches = True`: rows came and
-    went), and extends `state_dict`, `load_state_dict` and `settings` (what `load` makes the buffer with).
+    went), sets `_linked = True` if it asks `self._rings.begins`, and extends `state_dict`, `load_state_dict` and
+    `settings` (what `load` makes the buffer with). One that draws only some of the rows overrides `_make_rings`, whose
+    `write` tells which, and sets `_picks = True`.
 
     Args:
-        capacity: rows, over all rings.
+        capacity: rows, over all rings. capacity_bytes: of their columns; whichever of the two is reached first.
         n_step: steps per transition drawn. More than 1 needs fragments and is computed when sampling, in
             windows that end with the episode, at the newest row of the ring, and where provenance (`worker`,
             `env_id`, `episode_id`, `t`, if stored) shows that the next row is not its next step (N1-N4).
         gamma: discount per step.
+        store_next_obs: if not, `next_obs` is rebuilt from the next row, for about half the memory. Where the next row
+            does not hold it, as at the end of an episode, it is kept (T6). The newest row of each ring is drawn when
+            its successor is there (B2).
+        frame_stack: frames per observation drawn, `[B, k, ...]`. More than 1 needs fragments, of single frames; at the
+            start of an episode the first frame is repeated (B1).
+        newest_frame_only: the observations that are added are stacks `[..., k, *frame]`, of which the newest frame is
+            stored. What is drawn is equal to them if the environment, too, repeats the first frame.
+        track_uses: adds the columns `uses`, how often a row was drawn, this time included, and where `policy_version`
+            is stored `staleness`, how many versions it is older than the newest one stored; both int64.
+        max_uses, max_staleness: rows beyond these are drawn no more (B10); either implies `track_uses`.
+        directory: a folder for the columns, where they do not fit into memory.
+        reuse: whether wide columns are drawn into arrays that nobody holds any more, instead of new ones. It saves
+            the time that large new arrays take.
         limiter: keeps sampled and added rows in a ratio.
         seed: of the buffer's own generator (P7); without it, the run that opens the buffer gives one.
 
     Raises: ValueError for a setting or a request that cannot work, SchemaError for a batch that does not fit.
 
-    >>> buffer = ReplayBuffer(capacity=100, gamma=0.5, seed=0)
-    >>> buffer.add(Batch(obs=np.arange(3), terminated=np.array([False, False, True])))
+    >>> buffer = ReplayBuffer(capacity=10, gamma=0.5, seed=0)
+    >>> buffer.add(Batch(obs=np.arange(15), terminated=np.arange(15) % 5 == 4))
     >>> buffer
-    ReplayBuffer(capacity=100, rows=3)
+    ReplayBuffer(capacity=10, rows=10)
     >>> rows = buffer.sample(4)
     >>> rows.obs, rows.discount
-    (array([2, 1, 1, 0]), array([0. , 0.5, 0.5, 0.5], dtype=float32))
+    (array([ 8,  6,  5, 12]), array([0.5, 0.5, 0.5, 0.5], dtype=float32))
+    >>> buffer[-3:].obs, buffer[0].obs
+    (array([12, 13, 14]), np.int64(5))
     """
 
+    _watches = False
+    """Whether `_stored` and `_dropped` are called: they cost time, which uniform sampling need not pay."""
+    _linked = False
+    """Whether it is told of every row if an episode begins there."""
+    _picks = False
+    """Whether there are rows that are never drawn."""
     requires: tuple[str, ...] = ("experience",)
     """Words and columns of what is added."""
 
@@ -64,8 +96,17 @@ class ReplayBuffer:
         self,
         capacity: int,
         *,
+        capacity_bytes: int | None = None,
         n_step: int = 1,
         gamma: float = 0.99,
+        store_next_obs: bool = True,
+        frame_stack: int = 1,
+        newest_frame_only: bool = False,
+        track_uses: bool = False,
+        max_uses: int | None = None,
+        max_staleness: int | None = None,
+        directory: str | Path | None = None,
+        reuse: bool = False,
         limiter: RateLimiter | None = None,
         seed: int | None = None,
     ) -> None:
@@ -75,17 +116,42 @@ class ReplayBuffer:
             raise ValueError(f"n_step is {n_step}: a transition spans at least 1 step")
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
+        if frame_stack < 1 or (newest_frame_only and frame_stack == 1):
+            raise ValueError(f"frame_stack is {frame_stack}: an observation has at least 1 frame, a stack at least 2")
+        if max_uses is not None and max_uses < 1:
+            raise ValueError(f"max_uses is {max_uses}: a row is drawn at least once")
+        if max_staleness is not None and max_staleness < 0:
+            raise ValueError(f"max_staleness is {max_staleness}: a row is at least 0 versions old")
+        if limiter is not None and max_uses is not None and max_uses < limiter.ratio:
+            raise ValueError(
+                f"max_uses is {max_uses}, but the limiter waits until every row added was drawn {limiter.ratio:g} times"
+            )
         self.n_step = n_step
         self.gamma = gamma
+        self.frame_stack = frame_stack
+        self.newest_frame_only = newest_frame_only
+        self.track_uses = track_uses or max_uses is not None or max_staleness is not None
         self.limiter = limiter
-        self._rings = Rings(capacity)
+        self._rings = self._make_rings(
+            capacity,
+            capacity_bytes=capacity_bytes,
+            store_next_obs=store_next_obs,
+            linked=self._linked or n_step > 1 or frame_stack > 1,
+            count_uses=self.track_uses,
+            directory=directory,
+        )
+        limited = self._picks or max_uses is not None or max_staleness is not None
+        self._limits = RowLimits(max_uses, max_staleness) if limited else None
+        self._pool = Pool() if reuse else None
         self._samples = 0
+        self._newest_version: int | None = None
+        self._looked = (perf_counter(), 0, 0)
         self._generator = None if seed is None else np.random.default_rng(seed)
         self._lock = threading.RLock()
 
     @property
     def capacity(self) -> int:
-        """Rows that there is room for, over all rings."""
+        """Rows that there is room for, over all rings; at most, before the first one is there, by `capacity_bytes`."""
         return self._rings.capacity
 
     @property
@@ -96,7 +162,7 @@ class ReplayBuffer:
     @property
     def holds_items(self) -> bool:
         """Can something be drawn before a plan adds something?"""
-        return self._rings.drawable > 0
+        return self._can_draw(1)
 
     @property
     def fills_up(self) -> bool:
@@ -121,7 +187,7 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         steps = f", n_step={self.n_step}" if self.n_step > 1 else ""
-        return f"ReplayBuffer(capacity={self.capacity}, rows={self.size}{steps})"
+        return f"{type(self).__name__}(capacity={self.capacity}, rows={self.size}{steps})"
 
     # -- when to add and when to draw
 
@@ -131,10 +197,10 @@ class ReplayBuffer:
 
     def can_sample(self, rows: int) -> bool:
         """Whether `rows` may be drawn now."""
-        most = self.most_rows(rows)
-        if self.limiter is not None and not self.limiter.can_sample(self.inserts, self.samples, most):
+        limiter = self.limiter
+        if limiter is not None and not limiter.can_sample(self.inserts, self.samples, self.most_rows(rows)):
             return False
-        return self.holds_items
+        return self._can_draw(rows)
 
     def why_insert(self, rows: int) -> str:
         """What adding `rows` waits for, in one sentence; "" if nothing."""
@@ -142,11 +208,27 @@ class ReplayBuffer:
 
     def why_sample(self, rows: int) -> str:
         """What drawing `rows` waits for, in one sentence; "" if nothing."""
-        if self.limiter is not None:
-            return self.limiter.why_sample(self.inserts, self.samples, self.most_rows(rows))
-        return "" if self.size else "waits for rows: nothing is stored yet"
+        limiter = self.limiter
+        if limiter is not None and (why := limiter.why_sample(self.inserts, self.samples, self.most_rows(rows))):
+            return why
+        return "" if self._can_draw(rows) else self._why_not(rows)
 
-    # -- in and out
+    def _can_draw(self, rows: int) -> bool:
+        return self._rings.drawable > 0 if self._limits is None else self._limits.can_draw(rows)
+
+    def _why_not(self, rows: int) -> str:
+        if not self.size:
+            return "waits for rows: nothing is stored yet"
+        if self._limits is None or not self._rings.drawable:
+            return "waits for rows: the newest row of each environment is drawn when its successor is there"
+        names = ("max_uses", "max_staleness")
+        given = " and ".join(f"{n}={v}" for n in names if (v := getattr(self._limits, n)) is not None)
+        return (
+            f"waits for rows: with {given}, {self._limits.count} of the {self.size} rows stored may be drawn, "
+            f"not often enough for {rows}"
+        )
+
+    # -- in
 
     def start(self, context: _Seeds) -> None:
         """The engine's hook, when a run opens: take a generator from its seeds, unless there is one."""
@@ -157,23 +239,101 @@ class ReplayBuffer:
         """Add rows `[B, ...]` or a fragment `[T, N, ...]`, overwriting the oldest; 0 rows are nothing.
 
         Raises: SchemaError naming column, expected and got, and for padded steps (`mask` 0); ValueError for more
-            rows than the limiter was told.
+            rows than the limiter was told; OSError where `directory` has no room for the columns.
         """
         if self.limiter is not None:
-            self.limiter.check_insert(batch.rows)
-        if batch.is_empty:
-            return
+            self.limiter.check_insert(self._rings.rows(batch))
         if "mask" in batch and not np.all(batch["mask"]):
             raise SchemaError(
                 "the batch has padded steps (mask 0), which would be drawn like any other: "
                 "put NStep(n=1, gamma=...) before the buffer, it drops them"
             )
+        if self.newest_frame_only and not batch.is_empty:
+            batch = newest_frames(batch, self.frame_stack)
         with self._lock:
-            if self._rings.columns is None:
-                self._check_first(batch)
-            written, drawable = self._rings.write(batch, slots=self._watches)
-            if self._watches:
-                self._stored(written, drawable)
+            self._write(batch)
+
+    def update(self, other: ReplayBuffer) -> None:
+        """Add the rows of another buffer in the order of time; an episode does not go on across the seam (B3).
+
+        That is also how a buffer gets another size: `larger.update(buffer)`. How often rows were drawn is kept.
+
+        Raises: SchemaError as `add`; ValueError for the buffer itself.
+        """
+        if other is self:
+            raise ValueError("a buffer cannot be updated with itself: its rows are there already")
+        first, second = sorted((self, other), key=id)
+        with first._lock, second._lock:
+            for rows, begins, uses in other._in_order():
+                self._write(rows, begins, uses)
+
+    def _in_order(self) -> Iterator[tuple[Batch, Array, Array | None]]:
+        rings = self._rings
+        if rings.columns is None:
+            return
+        steps, envs = rings.size // rings.envs, rings.envs
+        chunk = max(1, _CHUNK * rings.length // max(1, rings.bytes))
+        for start in range(0, steps, chunk):
+            stop = min(steps, start + chunk)
+            slots = rings.chronological(np.arange(start * envs, stop * envs))
+            if not rings.flat:
+                slots = slots.reshape(-1, envs)
+            rows, begins = rings.take(slots), rings.begins(slots)
+            if not rings.store_next_obs:
+                rows["next_obs"] = rings.next_obs(slots)
+            if start == 0:
+                begins[0] = True
+            yield rows, begins, rings.uses(slots) if rings.count_uses else None
+
+    def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
+        rings = self._rings
+        if rings.columns is None:
+            if batch.is_empty:
+                return
+            self._check_first(batch)
+        notices = self._watches or self._limits is not None
+        written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)
+        if self.track_uses and "policy_version" in batch:
+            newest = int(np.max(batch["policy_version"], initial=-1))
+            self._newest_version = max(newest, newest if self._newest_version is None else self._newest_version)
+        if not notices:
+            return
+        stale = written[:0]
+        if self._limits is not None:
+            if not self._limits.slots:
+                self._limits.reset(rings.length * rings.envs)
+            counts = rings.uses(drawable) if rings.count_uses else None
+            versions = rings.take(drawable, ["policy_version"])["policy_version"] if self._limits.of_versions else None
+            drawable, stale = self._limits.stored(written, drawable, counts, versions, self._newest_version)
+        if self._watches:
+            self._stored(written, drawable)
+            if len(stale):
+                self._dropped(stale)
+
+    def _check_first(self, batch: Batch) -> None:
+        if len(batch.shape) > 2:
+            raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
+        made = ("index", "generation", *(("uses", "staleness") if self.track_uses else ()))
+        if found := [name for name in made if name in batch]:
+            raise SchemaError(f"the column {found[0]!r} is made by sample(): drop it before adding")
+        if self._limits is not None and self._limits.of_versions and "policy_version" not in batch:
+            raise SchemaError(
+                f"max_staleness needs the column 'policy_version': {did_you_mean('policy_version', batch)}"
+            )
+        for name, steps in (("n_step", self.n_step), ("frame_stack", self.frame_stack)):
+            if steps > 1 and len(batch.shape) == 1:
+                raise SchemaError(f"{name}={steps} needs fragments [T, N, ...] in order of time, not {batch!r}")
+        if self.frame_stack > 1 and "obs" not in batch:
+            raise SchemaError(f"frame_stack={self.frame_stack} needs the column 'obs': {did_you_mean('obs', batch)}")
+        if self.n_step == 1:
+            return
+        if "discount" in batch:
+            raise SchemaError(f"n_step={self.n_step} makes the column 'discount', which the batch has already")
+        for name in ("reward", *OF_LAST):
+            if name not in batch:
+                raise SchemaError(f"n_step={self.n_step} needs the column {name!r}: {did_you_mean(name, batch)}")
+
+    # -- out
 
     def sample(self, batch_size: int) -> Batch:
         """Rows `[batch_size, ...]`, uniform with replacement: so they may be more than are stored (B7).
@@ -183,7 +343,7 @@ class ReplayBuffer:
         steps of the transition, 0 if it terminated). With n_step > 1 reward is the window's return, and
         next_obs, terminated and truncated are those of its last step.
 
-        Raises: ValueError if nothing is stored, if batch_size < 1 or more than the limiter was told, and if
+        Raises: ValueError if nothing may be drawn, if batch_size < 1 or more than the limiter was told, and if
             there is neither a seed nor a run to give one.
         """
         if batch_size < 1:
@@ -193,38 +353,83 @@ class ReplayBuffer:
         with self._lock:
             if not self.size:
                 raise ValueError("sample() from an empty buffer: add rows first, or ask can_sample()")
+            if not self._can_draw(batch_size):
+                raise ValueError(f"sample({batch_size}) {self._why_not(batch_size)}; ask can_sample() before")
             if self._generator is None:
                 raise ValueError("no generator to draw with: give ReplayBuffer a seed=, or use it in a run")
             index, more = self._drawn(batch_size)
-            rows = self._rows(index, {"index": index, "generation": self._rings.generation(index), **more})
+            if self.track_uses:
+                self._rings.used(index)
+            beside = {"index": index, "generation": self._rings.generation(index), **more}
+            if self.track_uses:
+                beside["uses"] = self._rings.uses(index)
+                if self._newest_version is not None:
+                    version = self._rings.take(index, ["policy_version"])["policy_version"]
+                    beside["staleness"] = self._newest_version - version.astype(np.int64)
+            rows = self._rows(index, beside)
             self._samples += batch_size
             return rows
 
     def most_rows(self, batch_size: int) -> int:
-        """The most rows that `sample(batch_size)` gives, as the limiter counts them."""
+        """The most rows that `sample(batch_size)` can give, as the limiter counts them."""
         return batch_size
 
     def schema(self, given: Schema) -> Schema:
         """What `sample` gives, from the schema of what is added."""
-        drawn = given.rows().without("on_policy").having("experience", "replayed")
-        drawn = drawn.having(index="int64[B]", generation="int64[B]")
+        beside = {name: f"{dtype}[B]" for name, dtype in self._beside(given).items()}
+        drawn = given.rows().without("on_policy").having("experience", "replayed", **beside)
         return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
+
+    def get(self, index: Any) -> Batch:
+        """The rows in slots, the column `index` of what was drawn: as stored, one step each.
+
+        Raises: IndexError for a slot that nothing was written to.
+        """
+        with self._lock:
+            slots = np.asarray(index, np.int64)
+            if slots.size and not 0 <= slots.min() <= slots.max() < self.size:
+                raise IndexError(
+                    f"there are rows in the slots 0 to {self.size - 1}, not in {slots.min()} to {slots.max()}"
+                )
+            flat = slots.reshape(-1)
+            rows = transitions(self._rings, flat, flat, self.frame_stack, self._new)
+            return rows if slots.ndim else rows[0]
+
+    def __getitem__(self, key: int | slice | Array | list[int] | list[bool]) -> Batch:
+        with self._lock:
+            numbers = np.arange(self.size)[key]
+            if not self.size:
+                return Batch()
+            return self.get(self._rings.chronological(numbers))
+
+    @property
+    def _new(self) -> New:
+        return np.empty if self._pool is None else self._pool.empty
 
     # -- what kinds of buffers differ in; all of it is called under the lock
 
-    _watches = False
-    """Whether `_stored` and `_dropped` are called: they cost time, which uniform sampling need not pay."""
-
     def _drawn(self, batch_size: int) -> tuple[Index, dict[str, Any]]:
         """Which slots to give out `[B]`, and columns `[B, ...]` to add to what is drawn. Uniform here."""
-        assert self._generator is not None
-        return self._rings.nth(self._generator.integers(self._rings.drawable, size=batch_size)), {}
+        return self._within_limits(self._uniform, batch_size), {}
 
     def _rows(self, index: Index, beside: dict[str, Any]) -> Batch:
-        """What is given out for slots `[B]`: their rows, as one step or as n-step windows, and columns `[B, ...]`."""
-        rows = self._one_step(index) if self.n_step == 1 else self._windows(index)
+        """What is given out for slots `[B]`, one step or n-step windows, with columns `[B, ...]` that are given."""
+        if self.n_step == 1:
+            rows = one_step(self._rings, index, self.gamma, self.frame_stack, self._new)
+        else:
+            rows = windows(self._rings, index, self.n_step, self.gamma, self.frame_stack, self._new)
         rows.update(beside)
         return rows
+
+    def _beside(self, given: Schema) -> dict[str, str]:
+        """The columns that `_rows` is given, and their dtypes, where such rows are added."""
+        names = ["index", "generation"]
+        if self.track_uses:
+            names += ["uses", *(["staleness"] if "policy_version" in given.columns else [])]
+        return dict.fromkeys(names, "int64")
+
+    def _make_rings(self, capacity: int, **options: Any) -> Rings:
+        return Rings(capacity, **options)
 
     def _stored(self, written: Index, drawable: Index) -> None:
         """Rows were written: what was in the slots `written` is gone; those in `drawable` can be drawn from now on.
@@ -235,63 +440,119 @@ class ReplayBuffer:
     def _dropped(self, slots: Index) -> None:
         """Rows that were drawable cannot be drawn any longer, though they are stored: used up, or too stale."""
 
-    def _one_step(self, index: Index) -> Batch:
-        rows: Batch = self._rings.slots[index]
-        if "discount" not in rows and "terminated" in rows:
-            rows["discount"] = np.where(rows["terminated"], 0, self.gamma).astype(np.float32)
-        return rows
+    def _within_limits(self, propose: Callable[[int], Index], batch_size: int) -> Index:
+        """Slots `[batch_size]` out of `propose(count)`, as if drawn one by one: what is used up, no more (B10)."""
+        if self._limits is None:
+            return propose(batch_size)
+        drawn: list[Index] = []
+        while (missing := batch_size - sum(map(len, drawn))) > 0:
+            slots = propose(missing)
+            accepted, used_up = self._limits.accept(slots)
+            if len(used_up) and self._watches:
+                self._dropped(used_up)
+            drawn.append(slots[accepted])
+        return np.concatenate(drawn)
 
-    def _windows(self, index: Index) -> Batch:
-        slots = self._rings.slots
-        window, ended = self._rings.following(index, self.n_step)
-        ended |= slots["truncated"][window] != 0
-        ended[:-1] |= episode_breaks(slots.select([name for name in PROVENANCE if name in slots])[window])
-        reward, terminated = slots["reward"][window], slots["terminated"][window]
-        total, steps, discount = n_step_windows(reward, terminated, ended, gamma=self.gamma, n=self.n_step)
-        rows: Batch = slots.select([name for name in slots if name not in _OF_LAST])[index]
-        rows.update(slots.select(_OF_LAST)[window[steps[0] - 1, np.arange(len(index))]])
-        rows.update(reward=total[0], discount=discount[0].astype(np.float32))
-        return rows
+    def _uniform(self, count: int) -> Index:
+        assert self._generator is not None
+        if self._limits is not None:
+            return self._limits.nth(self._generator.integers(self._limits.count, size=count))
+        return self._rings.nth(self._generator.integers(self._rings.drawable, size=count))
 
-    def _check_first(self, batch: Batch) -> None:
-        if len(batch.shape) > 2:
-            raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
-        if made := [name for name in ("index", "generation") if name in batch]:
-            raise SchemaError(f"the column {made[0]!r} is made by sample(): drop it before adding")
-        if self.n_step == 1:
-            return
-        if len(batch.shape) == 1:
-            raise SchemaError(f"n_step={self.n_step} needs fragments [T, N, ...] in order of time, not {batch!r}")
-        if "discount" in batch:
-            raise SchemaError(f"n_step={self.n_step} makes the column 'discount', which the batch has already")
-        for name in ("reward", *_OF_LAST):
-            if name not in batch:
-                raise SchemaError(f"n_step={self.n_step} needs the column {name!r}: {did_you_mean(name, batch)}")
+    # -- what it holds
+
+    def statistics(self) -> dict[str, float]:
+        """What the buffer holds and how fast it moves; it looks at every row once.
+
+        `rows`, `bytes` (allocated), `fill` (0 .. 1), `inserts`, `samples` (rows ever), `rows_in_per_second` and
+        `rows_out_per_second` since the call before, `episodes` (ends of episodes stored), `next_obs_aside`, and, where
+        they are tracked, `mean_uses` and `mean_staleness` of the rows stored.
+        """
+        with self._lock:
+            rings, now = self._rings, perf_counter()
+            (then, inserts, samples), self._looked = self._looked, (now, self.inserts, self.samples)
+            seconds = max(now - then, 1e-9)
+            found: dict[str, float] = {
+                "rows": self.size,
+                "bytes": rings.bytes,
+                "fill": self.size / self.capacity,
+                "inserts": self.inserts,
+                "samples": self.samples,
+                "rows_in_per_second": (self.inserts - inserts) / seconds,
+                "rows_out_per_second": (self.samples - samples) / seconds,
+            }
+            return found | content(rings, self._newest_version)
 
     # -- state
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that decides what comes next, as plain data: loaded, the next sample is identical (B5)."""
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make such a buffer, but for seed and directory: what `save` writes beside the state."""
+        capacity, capacity_bytes = self._rings.declared
+        return {
+            "capacity": capacity,
+            "capacity_bytes": capacity_bytes,
+            "n_step": self.n_step,
+            "gamma": self.gamma,
+            "store_next_obs": self._rings.store_next_obs,
+            "frame_stack": self.frame_stack,
+            "newest_frame_only": self.newest_frame_only,
+            "track_uses": self.track_uses,
+            "max_uses": None if self._limits is None else self._limits.max_uses,
+            "max_staleness": None if self._limits is None else self._limits.max_staleness,
+            "reuse": self._pool is not None,
+            "limiter": self.limiter,
+        }
+
+    def state_dict(self, *, copy_rows: bool = True) -> dict[str, Any]:
+        """All that decides what comes next, as plain data: loaded, the next sample is identical (B5).
+
+        With `copy_rows=False` the columns are those of the buffer itself, to be written before it changes.
+        """
         with self._lock:
             generator = None if self._generator is None else self._generator.bit_generator.state
             return {
-                **self._rings.state_dict(),
+                **self._rings.state_dict(copy=copy_rows),
                 "samples": self._samples,
+                "newest_version": self._newest_version,
+                "limits": None if self._limits is None else self._limits.state_dict(),
                 "generator": copy.deepcopy(generator),
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the buffer that was saved. Raises CheckpointError for one of another capacity."""
+        """Become the buffer that was saved. Raises CheckpointError for one with other settings."""
         with self._lock:
             self._rings.load_state_dict(state)
             self._samples = state["samples"]
+            self._newest_version = state.get("newest_version")
+            if self._limits is not None:
+                self._limits.load_state_dict(state["limits"])
             if state["generator"] is not None:
                 self._generator = self._generator or np.random.default_rng(0)
                 self._generator.bit_generator.state = copy.deepcopy(state["generator"])
 
-    def settings(self) -> dict[str, Any]:
-        """The arguments that make such a buffer, without the seed: what `save` writes beside the state."""
-        return {"capacity": self.capacity, "n_step": self.n_step, "gamma": self.gamma, "limiter": self.limiter}
+    def save(self, path: str | Path) -> Path:
+        """Write the buffer to a folder, whole or not at all; see `load`.
+
+        Raises: CheckpointError where it cannot be written, on a full disk for example: nothing of it is left then.
+        """
+        from flowrl.data.saved import save
+
+        with self._lock:
+            return save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, trusted: bool = False, directory: str | Path | None = None) -> Self:
+        """The buffer that `save` wrote: what it draws next is what the saved one would have drawn.
+
+        Args:
+            trusted: whether objects may be unpickled, which runs code from the file. Columns of objects need it.
+            directory: as of the constructor.
+
+        Raises: CheckpointError for a damaged folder, one that holds something else, and objects without trust.
+        """
+        from flowrl.data.saved import load
+
+        return load(cls, path, trusted, directory)
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

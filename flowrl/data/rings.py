@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from flowrl.data.aside import Aside
 from flowrl.data.batch import Batch
-from flowrl.data.columns import check_names, describe
-from flowrl.errors import CheckpointError, SchemaError
+from flowrl.data.columns import PROVENANCE, check_names, describe, episode_breaks
+from flowrl.data.layout import Array, Columns, Index, Leaf, New, Spec, in_directory, leaves, nested, under
+from flowrl.errors import CheckpointError, SchemaError, did_you_mean
 
-Index: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 _NONE: Index = np.empty(0, np.int64)
 
@@ -22,18 +25,50 @@ class Rings:
     Time-major, so that a fragment `[T, N, ...]` is one block copy; flat rows `[B, ...]` are a ring with N = 1.
     Slots are numbered time-major too, `time * N + environment`. Rings fill from slot 0 on, so the first
     `size` slots are those in use.
+
+    Args:
+        capacity: rows, over all rings. capacity_bytes: of the columns; whichever of the two is reached first.
+        store_next_obs: if not, `next_obs` is taken from the next row, and kept aside by slot where the next row does
+            not have it: at the ends of episodes, and for the newest row of each ring (B2, T6).
+        linked: whether rows know where episodes begin: `begins`.
+        count_uses: whether rows count how often they were drawn: `uses`.
+        directory: where the columns lie in files, for what does not fit into memory.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        capacity_bytes: int | None = None,
+        store_next_obs: bool = True,
+        linked: bool = False,
+        count_uses: bool = False,
+        directory: str | Path | None = None,
+    ) -> None:
+        self.declared = (capacity, capacity_bytes)
+        self.store_next_obs = store_next_obs
+        self.linked = linked
+        self.count_uses = count_uses
+        self.directory = directory
+        self._clear()
+
+    def _clear(self) -> None:
+        self.capacity = self.declared[0]
+        """Rows that there is room for; what `capacity_bytes` makes of it is known from the first write on."""
         self.columns: Batch | None = None
-        self.slots = Batch()
-        """All columns as one row per slot `[L * N, ...]`, a view of `columns`."""
+        """What is stored, as views `[L, N, ...]`."""
         self.length = self.envs = 0
         """Steps that each ring has room for, and how many rings there are; 0 before the first write."""
         self.flat = False
         self.written = 0
         """Steps ever written to each ring; the cursor is this modulo L."""
+        self._stored: Columns | None = None
+        self._aside = Aside({})
+        self._leaves: tuple[Leaf, ...] = ()
+        self._expected: dict[Leaf, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._targets: dict[Leaf, Array] = {}
+        self._flat_notes: dict[str, Array] = {}  # `begins`, `uses`, and where next_obs is aside or -1, by slot
+        self._notes: dict[str, Array] = {}  # the same by step
 
     @property
     def size(self) -> int:
@@ -45,56 +80,47 @@ class Rings:
         """Rows ever written."""
         return self.written * self.envs
 
-    def write(self, batch: Batch, *, slots: bool = False) -> tuple[Index, Index]:
-        """Copy rows `[B, ...]` or a fragment `[T, N, ...]` in.
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated."""
+        return (
+            (0 if self._stored is None else self._stored.bytes)
+            + self._aside.bytes
+            + sum(note.nbytes for note in self._flat_notes.values())
+        )
 
-        Returns: the slots written, in order of time, and those that became drawable by it; nothing unless `slots`.
+    @property
+    def aside(self) -> int:
+        """Next observations that are kept aside."""
+        return self._aside.count
 
-        Raises: SchemaError for names, dtypes or shapes unlike those of the first write; ValueError where N
-            environments do not fit into the capacity.
-        """
-        flat, block = len(batch.shape) == 1, batch.to_numpy()
-        if flat:
-            block = block[:, None]
-        if self.columns is None:
-            self.columns, self.flat = self._allocate(block), flat
-        elif flat != self.flat:
-            raise SchemaError(f"the buffer was filled with {_layout(self.flat)}, got {_layout(flat)}: {batch!r}")
-        _check_fits(self.columns, block)
-        # Of a fragment longer than the ring the end is kept, where it would have come to lie.
-        steps, length = len(block), self.length
-        kept = min(steps, length)
-        start = (self.written + steps - kept) % length
-        before_end = min(kept, length - start)
-        first, rest = steps - kept, steps - kept + before_end
-        self.columns[start : start + before_end] = block[first:rest]
-        if rest < steps:
-            self.columns[: steps - rest] = block[rest:]
-        self.written += steps
-        if not slots:
-            return _NONE, _NONE
-        rows = np.arange(start * self.envs, (start + kept) * self.envs) % (self.length * self.envs)
-        return rows, rows
+    def rows(self, batch: Batch) -> int:
+        """The rows of a batch that is like those before, counted quickly."""
+        column = None if self._stored is None else batch.get(self._leaves[0][0])
+        return batch.rows if column is None else len(column) * self.envs
+
+    # -- which rows
 
     @property
     def drawable(self) -> int:
         """Rows that may be drawn as far as the storage knows: those whose next observation is there (B2)."""
-        return self.size
+        return self.size if self.store_next_obs else max(0, self.size - self.envs)
 
     def nth(self, number: Index) -> Index:
         """The slots of the drawable rows by number, 0 .. drawable − 1: `nth(generator.integers(drawable))`."""
-        return number
+        return number if self.store_next_obs else self.chronological(number)
 
-    def take(self, slot: Index, names: Iterable[str] | None = None) -> Batch:
-        """Copies of the rows at slots of any shape, `[*slot.shape, ...]`; of the named columns, or of all."""
-        rows: Batch = (self.slots if names is None else self.slots.select(names))[slot]
-        return rows
+    def chronological(self, number: Index) -> Index:
+        """The slots of the rows from the oldest step on, environments side by side: 0 .. size − 1."""
+        oldest = self._oldest * self.envs
+        return (number + oldest) % (self.length * self.envs) if oldest else number
 
     def generation(self, slot: Index) -> Index:
         """How many times each slot had been written."""
-        return (self.written - 1 - slot // self.envs) // self.length + 1
+        laps, newest = divmod(self.written - 1, self.length)
+        return laps + (slot < (newest + 1) * self.envs)
 
-    def following(self, slot: Index, n: int) -> tuple[Index, np.ndarray[Any, np.dtype[np.bool_]]]:
+    def following(self, slot: Index, n: int) -> tuple[Index, Mask]:
         """The slots of n steps of one ring from each slot on, `[n, B]`, and where the newest step is reached.
 
         Beyond the newest step, the write cursor, its slot is repeated.
@@ -103,7 +129,7 @@ class Rings:
         ahead = np.minimum(np.arange(n)[:, None], to_newest)
         return self._moved(slot, ahead), ahead == to_newest
 
-    def preceding(self, slot: Index, n: int) -> tuple[Index, np.ndarray[Any, np.dtype[np.bool_]]]:
+    def preceding(self, slot: Index, n: int) -> tuple[Index, Mask]:
         """The slots of n steps of one ring from each slot back, `[n, B]`, and where the oldest step is reached.
 
         Before the oldest step its slot is repeated.
@@ -112,39 +138,295 @@ class Rings:
         back = np.minimum(np.arange(n)[:, None], to_oldest)
         return self._moved(slot, -back), back == to_oldest
 
+    @property
+    def _oldest(self) -> int:
+        return self.written % self.length if self.written > self.length else 0
+
     def _age(self, slot: Index) -> Index:
         """How many steps after the oldest one of its ring each slot is."""
-        oldest = self.written % self.length if self.written > self.length else 0
-        return (slot // self.envs - oldest) % self.length
+        return (slot // self.envs - self._oldest) % self.length
 
-    def _moved(self, slot: Index, steps: Index) -> Index:
-        return (slot // self.envs + steps) % self.length * self.envs + slot % self.envs
+    def _moved(self, slot: Index, steps: Index | int) -> Index:
+        return (slot + steps * self.envs) % (self.length * self.envs)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Plain data, copied."""
-        columns = None if self.columns is None else self.columns[: self.written].map(np.copy).to_dict()
-        return {"capacity": self.capacity, "columns": columns, "flat": self.flat, "written": self.written}
+    # -- out
+
+    @property
+    def names(self) -> list[str]:
+        """The columns stored."""
+        return list(dict.fromkeys(leaf[0] for leaf in self._leaves))
+
+    def __contains__(self, name: str) -> bool:
+        return any(True for _ in under(name, self._leaves))
+
+    def take(self, slot: Index, names: Iterable[str] | None = None, new: New = np.empty) -> Batch:
+        """Copies of what is stored at slots of any shape, `[*slot.shape, ...]`: of the named columns, or of all."""
+        chosen: Iterable[Leaf] = self._leaves
+        if names is not None:
+            chosen = [leaf for name in names for leaf in under(name, self._leaves)]
+        return nested(self._in_use.take(slot, tuple(chosen), new))
+
+    def next_obs(self, slot: Index, new: New = np.empty) -> Any:
+        """The observation that each slot's step arrived in."""
+        if self.store_next_obs:
+            return self.take(slot, ["next_obs"], new)["next_obs"]
+        found = self._in_use.take(self._moved(slot, 1), tuple(under("obs", self._leaves)), new)
+        places = self._flat_notes["aside"][slot]
+        kept = places >= 0
+        if kept.any():
+            for leaf, rows in self._aside.take(places[kept]).items():
+                found[leaf][kept] = rows
+        return nested(found)["obs"]
+
+    def begins(self, slot: Index) -> Mask:
+        """Whether each slot's step is not the next one after the step before it in its ring."""
+        return self._flat_notes["begins"].take(slot, mode="clip")
+
+    def uses(self, slot: Index) -> Index:
+        """How often each slot's row has been drawn."""
+        return self._flat_notes["uses"].take(slot, mode="clip").astype(np.int64)
+
+    def used(self, slot: Index) -> None:
+        """Count one more use of each slot's row, several of one that is there several times."""
+        np.add.at(self._flat_notes["uses"], slot, np.int32(1))
+
+    @property
+    def _in_use(self) -> Columns:
+        assert self._stored is not None, "nothing was written yet"
+        return self._stored
+
+    # -- in
+
+    def write(
+        self, batch: Batch, *, slots: bool = False, begins: Array | None = None, uses: Array | None = None
+    ) -> tuple[Index, Index]:
+        """Copy rows `[B, ...]` or a fragment `[T, N, ...]` in.
+
+        Args:
+            batch: names, dtypes and shapes are those of the first write.
+            slots: whether the answer is wanted.
+            begins, uses: of rows that come from another buffer.
+
+        Returns: the slots written, in order of time, and those that became drawable by it; nothing unless `slots`.
+        Raises: SchemaError for names, dtypes or shapes unlike those of the first write; ValueError where N
+            environments do not fit into the capacity; OSError where files do not fit onto the disk.
+        """
+        parts = leaves(batch)
+        if self._stored is None:
+            if batch.is_empty:
+                return _NONE, _NONE
+            self._allocate_for(batch, parts)
+        if not (steps := self._check(batch, parts)):
+            return _NONE, _NONE
+        # Of a fragment longer than the ring the end is kept, where it would have come to lie.
+        kept = min(steps, self.length)
+        first, start = steps - kept, (self.written + steps - kept) % self.length
+        news: dict[str, Any] = {"begins": self._breaks(parts, begins) if self.linked else begins}
+        if self.count_uses:
+            news["uses"] = uses
+        if not self.store_next_obs:
+            news["aside"] = self._kept_aside(parts, first, start)
+        at_end = min(kept, self.length - start)
+        self._copy(parts, news, first, start, at_end)
+        if at_end < kept:
+            self._copy(parts, news, first + at_end, 0, kept - at_end)
+        before, self.written = self.written, self.written + steps
+        if not slots:
+            return _NONE, _NONE
+        written = np.arange(start * self.envs, (start + kept) * self.envs) % (self.length * self.envs)
+        if self.store_next_obs:
+            return written, written
+        newest = (before - 1) % self.length * self.envs + np.arange(self.envs) if before else _NONE
+        settled = np.concatenate([newest, written])[: -self.envs]
+        return written, settled[-max(0, self.drawable) :] if self.drawable else _NONE
+
+    def _copy(self, parts: Mapping[Leaf, Array], news: Mapping[str, Any], first: int, start: int, steps: int) -> None:
+        """Copy steps of a write, from `first` on, to where there is room for them, from `start` on."""
+        part, to = slice(first, first + steps), slice(start, start + steps)
+        for leaf, column in self._targets.items():
+            column[to] = parts[leaf][part]
+        for name, rows in news.items():
+            self._notes[name][to] = 0 if rows is None else rows[part]
+
+    def _allocate_for(self, batch: Batch, parts: Mapping[Leaf, Array]) -> None:
+        shape = batch.shape
+        if len(shape) not in (1, 2):
+            raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
+        specs = {leaf: Spec(part.dtype, part.shape[len(shape) :]) for leaf, part in parts.items()}
+        self._allocate(specs, 1 if len(shape) == 1 else shape[1], flat=len(shape) == 1)
+
+    def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool) -> None:
+        stored: dict[Leaf, Spec] = dict(specs)
+        notes: dict[str, np.dtype[Any]] = {"begins": np.dtype(np.bool_)}
+        observed = {leaf: spec for leaf, spec in specs.items() if leaf[0] == "obs"}
+        if not self.store_next_obs:
+            arrived = {("obs", *leaf[1:]): stored.pop(leaf) for leaf in under("next_obs", specs)}
+            if arrived != observed or not observed:
+                raise SchemaError(
+                    "store_next_obs=False needs the columns 'obs' and 'next_obs', which must be alike, to see where "
+                    f"the next row does not hold next_obs: {did_you_mean('next_obs', [leaf[0] for leaf in specs])}"
+                )
+            notes["aside"] = np.dtype(np.int32)
+        if self.count_uses:
+            notes["uses"] = np.dtype(np.int32)
+        capacity, limit = self.declared
+        if limit is not None:
+            row = sum(spec.bytes for spec in stored.values()) + sum(dtype.itemsize for dtype in notes.values())
+            capacity = min(capacity, limit // row)
+        length = capacity // envs
+        least = 1 if self.store_next_obs else 2
+        if length < least:
+            why = "" if limit is None or capacity == self.declared[0] else f" (what {limit} bytes hold)"
+            raise ValueError(
+                f"capacity is {capacity}{why}: {envs} environments need at least {least} "
+                f"{'row each' if least == 1 else 'rows each, as the newest one cannot be drawn yet'}"
+            )
+        new = np.empty if self.directory is None else in_directory(self.directory)
+        columns = Columns(stored, length * envs, new)
+        self._stored, self.capacity, self.length, self.envs, self.flat = columns, capacity, length, envs, flat
+        self._aside = Aside({} if self.store_next_obs else observed)
+        self._leaves = tuple(stored)
+        steps = (length,) if flat else (length, envs)
+        self._targets = {leaf: array.reshape(*steps, *array.shape[1:]) for leaf, array in columns.arrays.items()}
+        self._flat_notes = {name: np.zeros(length * envs, dtype) for name, dtype in notes.items()}
+        self._notes = {name: note.reshape(steps) for name, note in self._flat_notes.items()}
+        self._expected = {leaf: (spec.dtype, steps[1:] + spec.shape) for leaf, spec in specs.items()}
+        self.columns = nested({leaf: columns.arrays[leaf].reshape(length, envs, *specs[leaf].shape) for leaf in stored})
+
+    def _check(self, batch: Batch, parts: Mapping[Leaf, Array]) -> int:
+        """The steps of a batch, after its names, dtypes and shapes were compared with the first one's."""
+        steps = len(next(iter(parts.values()))) if parts else 0
+        fits = parts.keys() == self._expected.keys()
+        if fits:
+            for leaf, (dtype, shape) in self._expected.items():
+                part = parts[leaf]
+                if part.dtype != dtype or part.shape != (steps, *shape):
+                    fits = False
+        if fits or batch.is_empty:
+            return steps if fits else 0
+        if len(batch.shape) != (1 if self.flat else 2):
+            is_flat = len(batch.shape) == 1
+            raise SchemaError(f"the buffer was filled with {_layout(self.flat)}, got {_layout(is_flat)}: {batch!r}")
+        example = nested({leaf: np.empty((1, *shape), dtype) for leaf, (dtype, shape) in self._expected.items()})
+        _check_fits(example[:, None] if self.flat else example, batch.to_numpy()[:, None] if self.flat else batch)
+        raise SchemaError(f"the columns differ in length: {batch!r}")
+
+    @property
+    def _newest(self) -> Index:
+        """The slots of the newest step."""
+        return (self.written - 1) % self.length * self.envs + np.arange(self.envs)
+
+    def _breaks(self, parts: Mapping[Leaf, Array], given: Array | None) -> Array:
+        """Where a step is not the next one after the step before it, of this write or stored before."""
+        lead = next(iter(parts.values())).shape[: 1 if self.flat else 2]
+        begins = np.zeros(lead, np.bool_) if given is None else given.copy()
+
+        def with_newest(name: str) -> Array:
+            part = parts[name,]
+            newest = self._targets[name,][(self.written - 1) % self.length] if self.written else part[0]
+            return np.concatenate([newest[None], part])
+
+        for name in ("terminated", "truncated"):
+            if (name,) in parts:
+                begins |= with_newest(name)[:-1] != 0
+        begins |= episode_breaks({name: with_newest(name) for name in PROVENANCE if (name,) in parts})
+        begins[0] |= not self.written
+        return begins
+
+    def _kept_aside(self, parts: Mapping[Leaf, Array], first: int, start: int) -> Array:
+        """Put aside what the next row does not have of `next_obs`, the newest rows' for now; where it went, or −1."""
+        axes = 1 if self.flat else 2
+        places = self._notes["aside"]
+        pairs = {leaf: (parts[leaf], parts["next_obs", *leaf[1:]]) for leaf in under("obs", self._leaves)}
+        differ = np.ones(next(iter(pairs.values()))[0].shape[:axes], np.bool_)
+        differ[:-1] = False
+        for obs, next_obs in pairs.values():
+            differ[:-1] |= _any(next_obs[:-1] != obs[1:], axes)
+        if self.written:
+            newest = self._newest
+            slots, wrong = self._flat_notes["aside"], np.zeros(self.envs, np.bool_)
+            for leaf, rows in self._aside.take(slots[newest]).items():
+                wrong |= _any(rows != pairs[leaf][0][0].reshape(rows.shape), 1)
+            self._aside.free(slots[newest[~wrong]])
+            slots[newest[~wrong]] = -1
+        over = np.arange(start, start + len(differ) - first) % self.length
+        over = over[over < min(self.written, self.length)]
+        overwritten = places[over]
+        self._aside.free(overwritten[overwritten >= 0])
+        found = np.full(differ.shape, -1, np.int32)
+        differ[:first] = False
+        found[differ] = self._aside.put({leaf: next_obs[differ] for leaf, (_, next_obs) in pairs.items()})
+        return found
+
+    # -- state
+
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """Plain data, copied unless it is to be written at once."""
+        state: dict[str, Any] = {
+            "capacity": self.declared[0],
+            "capacity_bytes": self.declared[1],
+            "columns": None,
+            "flat": self.flat,
+            "written": self.written,
+        }
+        if self._stored is None or self.columns is None:
+            return state
+        steps = min(self.written, self.length)
+        columns = self.columns[:steps]
+        state["columns"] = (columns.map(np.copy) if copy else columns).to_dict()
+        state["notes"] = {name: note[: self.size].copy() for name, note in self._flat_notes.items() if name != "aside"}
+        if not self.store_next_obs:
+            places = self._flat_notes["aside"][: self.size]
+            slots = np.flatnonzero(places >= 0)
+            state["aside"] = {"slots": slots, "rows": nested(self._aside.take(places[slots])).to_dict()}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises CheckpointError for the state of another capacity."""
-        if state["capacity"] != self.capacity:
+        """Raises CheckpointError for the state of another capacity or of rows stored in another way."""
+        for name, mine in zip(("capacity", "capacity_bytes"), self.declared):
+            if state.get(name) != mine:
+                raise CheckpointError(
+                    f"the saved buffer has {name} {state.get(name)}, this one {mine}; it must be equal"
+                )
+        if state["columns"] is not None and ("aside" in state) == self.store_next_obs:
             raise CheckpointError(
-                f"the saved buffer has capacity {state['capacity']}, this one {self.capacity}; it must be equal"
+                f"the saved buffer has store_next_obs={not self.store_next_obs}, this one {self.store_next_obs}; "
+                "it must be equal"
             )
-        self.columns, self.slots, self.length, self.envs = None, Batch(), 0, 0
-        self.flat, self.written = state["flat"], state["written"]
-        if state["columns"] is not None:
-            block = Batch(state["columns"])
-            self.columns = self._allocate(block)
-            self.columns[: len(block)] = block
+        self._clear()
+        if state["columns"] is None:
+            return
+        block = leaves(Batch(state["columns"]))
+        specs = {leaf: Spec(column.dtype, column.shape[2:]) for leaf, column in block.items()}
+        if not self.store_next_obs:
+            specs |= {("next_obs", *leaf[1:]): specs[leaf] for leaf in under("obs", block)}
+        steps, envs = next(iter(block.values())).shape[:2]
+        self._allocate(specs, envs, flat=state["flat"])
+        self.written = state["written"]
+        for leaf, column in block.items():
+            self._in_use.arrays[leaf][: steps * envs] = column.reshape(steps * envs, *column.shape[2:])
+        for name, note in self._flat_notes.items():
+            note[: steps * envs] = -1 if name == "aside" else state["notes"].get(name, 0)
+        if not self.store_next_obs:
+            rows = leaves(Batch({"obs": state["aside"]["rows"]["obs"]}))
+            self._flat_notes["aside"][state["aside"]["slots"]] = self._aside.put(rows)
 
-    def _allocate(self, block: Batch) -> Batch:
-        length, envs = self.capacity // block.shape[1], block.shape[1]
-        if length < 1:
-            raise ValueError(f"capacity is {self.capacity}: {envs} environments need at least 1 row each")
-        columns = block.map(lambda column: np.empty((length, *column.shape[1:]), column.dtype))
-        self.slots, self.length, self.envs = columns.flat(), length, envs
-        return columns
+    def __getstate__(self) -> dict[str, Any]:
+        made = {
+            name: self.__dict__[name] for name in ("declared", "store_next_obs", "linked", "count_uses", "directory")
+        }
+        return {**made, "state": self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stored = state.pop("state")
+        self.__dict__.update(state)
+        self._clear()
+        self.load_state_dict(stored)
+
+
+def _any(differ: Array, axes: int) -> Mask:
+    """Whether anything in a row differs."""
+    return np.asarray(differ.any(axis=tuple(range(axes, differ.ndim))))
 
 
 def _layout(flat: bool) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.limiter import RateLimiter
-from flowrl.data.rings import Index
-from flowrl.data.spans import Mask, SpanReplayBuffer, SpanRings
+from flowrl.data.layout import Index
+from flowrl.data.rings import Mask
+from flowrl.data.spans import SpanReplayBuffer, Spans
 
 
 class SequenceReplayBuffer(SpanReplayBuffer):
@@ -49,57 +50,57 @@ class SequenceReplayBuffer(SpanReplayBuffer):
 
     span = "sequences"
 
-    def __init__(
-        self,
-        capacity: int,
-        *,
-        length: int,
-        burn_in: int = 0,
-        overlap: int = 0,
-        limiter: RateLimiter | None = None,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self, capacity: int, *, length: int, burn_in: int = 0, overlap: int = 0, **others: Any) -> None:
         if length < 1:
             raise ValueError(f"length is {length}: a sequence holds at least 1 step")
         if burn_in < 0:
-            raise ValueError(f"burn_in is {burn_in}: it is a number of steps")
+            raise ValueError(f"burn_in is {burn_in}: it is a number of steps, or 0")
         if not 0 <= overlap < length:
             raise ValueError(f"overlap is {overlap}: sequences of {length} steps overlap by 0 .. {length - 1}")
-        super().__init__(capacity, limiter=limiter, seed=seed)
         self.length, self.burn_in, self.overlap = length, burn_in, overlap
-        self._rings = SequenceRings(capacity, length + burn_in, burn_in, length - overlap)
+        super().__init__(capacity, **others)
+
+    @property
+    def steps(self) -> int:
+        """Of a sequence, those of the burn-in included."""
+        return self.burn_in + self.length
 
     def settings(self) -> dict[str, Any]:
-        own = {"length": self.length, "burn_in": self.burn_in, "overlap": self.overlap}
-        return {"capacity": self.capacity, **own, "limiter": self.limiter}
+        """See `ReplayBuffer.settings`."""
+        return super().settings() | {name: getattr(self, name) for name in ("length", "burn_in", "overlap")}
 
     def most_rows(self, batch_size: int) -> int:
-        return batch_size * (self.burn_in + self.length)
+        """See `ReplayBuffer.most_rows`."""
+        return batch_size * self.steps
+
+    def _spans(self) -> Spans:
+        return Windows(self.steps, self.burn_in, self.length - self.overlap)
+
+    def _length(self, steps: Index) -> int:
+        return self.steps
 
     def _check_first(self, batch: Batch) -> None:
         super()._check_first(batch)
-        whole, envs = self.burn_in + self.length, batch.shape[1]
-        if self.capacity // envs <= whole:
+        envs = batch.shape[1]
+        if (length := self.capacity // envs) <= self.steps:
             raise ValueError(
-                f"capacity is {self.capacity}: {envs} environments have rings of {self.capacity // envs} rows each, "
-                f"which must be more than the {whole} of a sequence"
+                f"capacity is {self.capacity}: {envs} environments have rings of {length} rows each, which must be "
+                f"more than the {self.steps} steps of a sequence"
             )
 
-    def _length(self, steps: Index) -> int:
-        return self.burn_in + self.length
 
+@attrs.frozen
+class Windows(Spans):
+    """Windows of `steps` that begin every `stride` steps of a run; what is left at its end is one that is shorter."""
 
-class SequenceRings(SpanRings):
-    """Rings of sequences of `whole` steps that begin every `stride` steps."""
+    steps: int
+    burn_in: int
+    stride: int
 
-    def __init__(self, capacity: int, whole: int, burn_in: int, stride: int) -> None:
-        super().__init__(capacity)
-        self.whole, self.burn_in, self.stride = whole, burn_in, stride
-
-    def complete(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
-        made = np.maximum((count - self.whole) // self.stride + 1, 0)
-        covered = np.where(made > 0, (made - 1) * self.stride + self.whole, 0)
-        full = covered == count
-        steps = np.where(full, self.whole, count - made * self.stride)
+    def completed(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
+        """See `Spans.completed`."""
+        full = np.maximum((count - self.steps) // self.stride + 1, 0)
+        covered = np.where(full > 0, (full - 1) * self.stride + self.steps, 0)
+        steps = np.where(covered == count, self.steps, count - full * self.stride)
         warm_up = np.where(known & (steps == count), 0, self.burn_in)
-        return (full | (over & (covered < count))) & (steps > warm_up), steps, warm_up
+        return ((covered == count) | (over & (covered < count))) & (steps > warm_up), steps, warm_up

@@ -126,22 +126,27 @@ class SpanMachine(RuleBasedStateMachine):
     buffer: SpanReplayBuffer
     shape: Callable[[int], int]
 
-    def make(self, capacity: int, seed: int) -> SpanReplayBuffer:
+    def make(self, capacity: int, **settings: Any) -> SpanReplayBuffer:
         raise NotImplementedError
 
     def spans(self, run: list[Step]) -> Iterator[tuple[int, int, int]]:
         raise NotImplementedError
 
+    def make_any(self, capacity: int, seed: int) -> SpanReplayBuffer:
+        return self.make(capacity, seed=seed, store_next_obs=self.twice)
+
     def draw_sizes(self, draw: Callable[[Any], Any]) -> int:
         """Choose what the buffer is made with; returns how many rows a ring must have at least."""
         return 1
 
-    @initialize(data=st.data(), envs=st.integers(1, 3), more=st.integers(0, 8), spare=st.integers(0, 2))
-    def begin(self, data: Any, envs: int, more: int, spare: int) -> None:
-        self.length = self.draw_sizes(data.draw) + more
-        self.capacity = envs * self.length + min(spare, envs - 1)
+    @initialize(
+        data=st.data(), envs=st.integers(1, 3), more=st.integers(0, 8), spare=st.integers(0, 2), twice=st.booleans()
+    )
+    def begin(self, data: Any, envs: int, more: int, spare: int, twice: bool) -> None:
+        self.twice, self.length = twice, max(2 - twice, self.draw_sizes(data.draw)) + more
+        self.capacity = envs * self.length + spare
         self.source, self.rings = Source(envs), [[] for _ in range(envs)]
-        self.buffer, self.samples = self.make(self.capacity, seed=1), 0
+        self.buffer, self.samples = self.make_any(self.capacity, seed=1), 0
 
     @rule(data=st.data(), steps=st.integers(1, 12))
     def add(self, data: Any, steps: int) -> None:
@@ -181,7 +186,7 @@ class SpanMachine(RuleBasedStateMachine):
     @rule(fresh=st.booleans())
     def save_and_load(self, fresh: bool) -> None:
         """B5: into a new buffer, or one that holds something else."""
-        other = self.make(self.capacity, seed=9)
+        other = self.make_any(self.capacity, seed=9)
         if not fresh:
             other.add(
                 batch_of(
@@ -195,7 +200,18 @@ class SpanMachine(RuleBasedStateMachine):
             self.samples = self.buffer.samples
         self.buffer = other
 
-    #@rule()
+    @rule(more=st.integers(0, 4))
+    def resize(self, more: int) -> None:
+        """B3: the rows of one buffer go into another, in the order of time."""
+        kept = [steps[-self.length :] for steps in self.rings]
+        self.length += more
+        self.capacity = self.length * len(self.rings)
+        larger = self.make_any(self.capacity, seed=2)
+        larger.update(self.buffer)
+        self.rings = [[steps[0]._replace(follows=False), *steps[1:]] if steps else [] for steps in kept]
+        self.buffer, self.samples = larger, 0
+
+    @rule()
     def copies(self) -> None:
         self.buffer = pickle.loads(pickle.dumps(copy.deepcopy(self.buffer)))
 

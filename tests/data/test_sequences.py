@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 from span_model import SpanMachine, Step, case_of
 
@@ -32,8 +31,8 @@ class SequenceMachine(SpanMachine):
         self.sizes = {"length": length, "burn_in": burn_in, "overlap": draw(st.integers(0, length - 1))}
         return length + burn_in + 1
 
-    def make(self, capacity: int, seed: int) -> SequenceReplayBuffer:
-        return SequenceReplayBuffer(capacity, **self.sizes, seed=seed)
+    def make(self, capacity: int, **settings: Any) -> SequenceReplayBuffer:
+        return SequenceReplayBuffer(capacity, **self.sizes, **settings)
 
     def spans(self, run: list[Step]) -> Iterator[tuple[int, int, int]]:
         return sequences(run, **self.sizes)

@@ -1,0 +1,75 @@
+"""What is given out for slots: the rows stored there as transitions of one step or of n."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.frames import with_stacks
+from flowrl.data.layout import Index, New
+from flowrl.data.rings import Rings
+from flowrl.returns import n_step as n_step_windows
+
+#: What a transition of several steps has of its last one.
+OF_LAST = ("next_obs", "terminated", "truncated")
+
+
+def transitions(
+    rings: Rings, index: Index, last: Index, frame_stack: int = 1, new: New = np.empty, without: tuple[str, ...] = ()
+) -> Batch:
+    """The rows in slots `[B]`, with the ends and next observations of the rows in `last`.
+
+    Args:
+        frame_stack: frames per observation. new: makes the arrays of wide columns. without: columns that are left out.
+    """
+    single, stacked = last is index, frame_stack > 1
+    if single and not stacked and rings.store_next_obs and not without:
+        return rings.take(index, None, new)
+    left_out = without + (() if single else OF_LAST) + (("obs",) if stacked else ())
+    rows = rings.take(index, [name for name in rings.names if name not in left_out], new)
+    if not single:
+        rows.update(rings.take(last, [name for name in ("terminated", "truncated") if name in rings]))
+    if not rings.store_next_obs or (not single and "next_obs" in rings):
+        rows["next_obs"] = rings.next_obs(last, new)
+    if stacked:
+        with_stacks(rows, rings, index, last, frame_stack, new)
+    return rows
+
+
+def one_step(rings: Rings, index: Index, gamma: float, frame_stack: int = 1, new: New = np.empty) -> Batch:
+    """Transitions of one step, and `discount` where `terminated` is stored and `discount` is not."""
+    rows = transitions(rings, index, index, frame_stack, new)
+    if "discount" not in rows and "terminated" in rows:
+        rows["discount"] = (rows["terminated"] == 0) * np.float32(gamma)
+    return rows
+
+
+def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int = 1, new: New = np.empty) -> Batch:
+    """Transitions of n steps, or as many as there are until the episode's end or the newest row (N1-N4)."""
+    window, ended = rings.following(index, n)
+    ended[:-1] |= rings.begins(window[1:])
+    steps = rings.take(window, ["reward", "terminated", "truncated"])
+    ended |= steps["truncated"] != 0
+    total, length, discount = n_step_windows(steps["reward"], steps["terminated"], ended, gamma=gamma, n=n)
+    rows = transitions(rings, index, window[length[0] - 1, np.arange(len(index))], frame_stack, new)
+    rows.update(reward=total[0], discount=discount[0].astype(np.float32))
+    return rows
+
+
+def content(rings: Rings, newest_version: int | None) -> dict[str, float]:
+    """What the rows stored say of themselves: see `ReplayBuffer.statistics`."""
+    found: dict[str, float] = {}
+    if not rings.size:
+        return found
+    stored = np.arange(rings.size)
+    ends = [rings.take(stored, [name])[name] != 0 for name in ("terminated", "truncated") if name in rings]
+    if ends:
+        found["episodes"] = int(np.count_nonzero(np.logical_or.reduce(ends)))
+    if not rings.store_next_obs:
+        found["next_obs_aside"] = rings.aside
+    if rings.count_uses:
+        found["mean_uses"] = float(rings.uses(stored).mean())
+    if newest_version is not None:
+        versions = rings.take(stored, ["policy_version"])["policy_version"]
+        found["mean_staleness"] = float(newest_version - versions.mean())
+    return found
