@@ -79,8 +79,8 @@ class SequenceReplayBuffer(SpanReplayBuffer):
     def _length(self, steps: Index) -> int:
         return self.steps
 
-    def _check_first(self, batch: Batch) -> None:
-        super()._check_first(batch)
+    def _check_spans(self, batch: Batch) -> None:
+        super()._check_spans(batch)
         envs = batch.shape[1]
         if (length := self.capacity // envs) <= self.steps:
             raise ValueError(

@@ -229,8 +229,13 @@ class SpanReplayBuffer(ReplayBuffer):
             "environment in the order of time are batch[:, None]"
         )
 
-    def _check_first(self, batch: Batch) -> None:
-        super()._check_first(batch)
+    def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
+        if self._rings.columns is None and not batch.is_empty:
+            self._check_spans(batch)
+        super()._write(batch, begins, uses)
+
+    def _check_spans(self, batch: Batch) -> None:
+        """Refuse a first batch of which no spans can be made."""
         if not is_fragment(batch):
             raise self._needs_fragments(batch)
         for name in _ENDS:
