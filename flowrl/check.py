@@ -154,12 +154,15 @@ class _Examiner:
         for node in self.nodes:
             for word in getattr(node.op, "owes", ()):
                 further = self._further(node)
-                settled = any(word in getattr(other.op, "consumes", ()) for other in further)
+                settled = any(self._settles(other, word, node) for other in further)
                 if not settled and not any(self._may_do_anything(other) for other in further):
-                    yield (
-                        f"{self.where(node)}: its {word} are never written back; put an operator that consumes "
-                        f"{word!r} after it"
-                    )
+                    able = sorted(kind.__name__ for kind in PROVIDERS if word in getattr(kind, "consumes", ()))
+                    who = " or ".join(able) or f"an operator that consumes {word!r}"
+                    yield f"{self.where(node)}: its {word} are never written back; put {who} after what learns from it"
+
+    def _settles(self, node: Plan, word: str, owing: Plan) -> bool:
+        store = getattr(owing.op, "out_of", None)
+        return word in getattr(node.op, "consumes", ()) and getattr(node.op, "back_to", store) is store
 
     def _further(self, node: Plan) -> list[Plan]:
         """The operators that what leaves this one comes to, through stores too."""

@@ -282,7 +282,7 @@ def _is_plain_scalar(value: np.generic) -> bool:
 def _is_record(kind: type, value: Any) -> bool:
     """A named tuple or attrs class of flowrl that is nothing but its fields."""
     path = f"{kind.__module__}.{kind.__qualname__}"
-    if not re.fullmatch(r"flowrl(\.[a-z]\w*)+\.[A-Z]\w*", path):
+    if not re.fullmatch(r"flowrl(\.[a-z]\w*)+\.[A-Za-z]\w*", path):
         return False
     if getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
         return False

@@ -9,6 +9,7 @@ An operator says what it needs and gives; it says as much as it knows, each of t
     schema(*given) -> Schema            the schema of what leaves, from those of the inputs; raises SchemaError.
                                         A source is given what its workers collect, or what goes into its store.
     owes, consumes = ("priorities",)    a word that an operator further on must consume
+    back_to                             the store out of which the items came whose words it consumes
     into, out_of                        the store (buffer, queue) that its items go into, or come out of
 
 With `requires` or `provides` and no `schema`, items pass on. With none of them, nothing is known of what leaves,

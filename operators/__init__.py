@@ -6,7 +6,7 @@ from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.metrics import Report, StandardMetricsReporting
-from flowrl.operators.replay import Replay, StoreToReplay
+from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.operators.train import (
     ApplyGradients,
@@ -30,6 +30,7 @@ __all__ = [
     "Dequeue",
     "Enqueue",
     "Evaluate",
+    "MixInReplay",
     "NStep",
     "ParallelRollouts",
     "Replay",
@@ -43,6 +44,7 @@ __all__ = [
     "StoreToReplay",
     "TrainOneStep",
     "UpdateKL",
+    "UpdatePriorities",
     "UpdateTargetNetwork",
     "debug_print",
 ]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import attrs
 
 from flowrl.context import Context
-from flowrl.data import Batch, ReplayBuffer
+from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.data.steps import real_steps
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import context, operator
+from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, Signal
@@ -87,6 +88,10 @@ class Sampled:
     def out_of(self) -> ReplayBuffer:
         return self.buffer
 
+    @property
+    def owes(self) -> tuple[str, ...]:
+        return ("priorities",) if isinstance(self.buffer, PrioritizedReplayBuffer) else ()
+
     def pull(self) -> Batch | Signal:
         if not self.buffer.can_sample(self.batch_size):
             return BLOCKED
@@ -101,3 +106,84 @@ class Sampled:
 def Replay(buffer: ReplayBuffer, batch_size: int = 32) -> Plan:
     """Batches drawn from a buffer, for ever: so many rows, sequences or episodes each. See `Sampled`."""
     return Plan(Sampled(buffer, batch_size), name="Replay")
+
+
+def _has_priorities(op: Any, attribute: Any, buffer: Any) -> None:
+    if not isinstance(buffer, PrioritizedReplayBuffer):
+        raise PlanError(f"{type(op).__name__} needs a PrioritizedReplayBuffer, got {buffer!r}")
+
+
+@operator
+class UpdatePriorities:
+    """Tells the buffer how much there was to learn from the rows that it gave.
+
+    Items are what `TrainOneStep` says of them: they pass without their `priorities`.
+
+    Counts: outdated (rows overwritten since they were drawn, whose priorities the buffer drops, P4).
+    Raises: SchemaError for scalars without priorities.
+    """
+
+    requires: ClassVar[Mapping[str, str]] = {
+        "priorities": "draw the rows with Replay from a PrioritizedReplayBuffer, and learn from them with TrainOneStep "
+        "and a policy whose loss reports priorities, as DQN's does"
+    }
+    consumes = ("priorities",)
+    provides = ()
+    buffer: PrioritizedReplayBuffer = attrs.field(validator=_has_priorities)
+    context: Context = context()
+
+    @property
+    def back_to(self) -> PrioritizedReplayBuffer:
+        return self.buffer
+
+    def schema(self, given: Schema) -> Schema:
+        return given.without("priorities")
+
+    def __call__(self, scalars: dict[str, Any]) -> dict[str, Any]:
+        if not scalars:  # of a batch without rows
+            return scalars
+        if "priorities" not in scalars:
+            raise SchemaError(
+                f"UpdatePriorities got {', '.join(scalars)} and no priorities: {self.requires['priorities']}"
+            )
+        of: Batch = scalars["priorities"]
+        self.context.count("outdated", self.buffer.update_priorities(of.index, of.generation, of.priority))
+        return {name: value for name, value in scalars.items() if name != "priorities"}
+
+
+@operator
+class MixInReplay:
+    """Fresh batches, and after each of them `ratio` of the batches before it, on average: for `combine`.
+
+    Batches are drawn uniformly and whole, so fragments `[T, N, ...]` stay in order of time, as V-trace needs them. Of a
+    fraction the whole part is emitted as soon as it is due: 0.5 gives one batch after every second.
+
+    Args:
+        slots: Batches kept, the newest ones.
+        ratio: Batches replayed for each fresh one.
+
+    Emits: lists of batches, the fresh one first. State: the batches kept, what is due. Counts: sampled (rows replayed).
+    Source: Espeholt et al. 2018, "IMPALA", section 5.2.2.
+    """
+
+    verb = "combine"
+    requires = ("experience",)
+    slots: int = attrs.field(validator=attrs.validators.ge(1))
+    ratio: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
+    kept: list[Batch] = state(factory=list)
+    due: float = state(default=0.0)
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return given.without("on_policy").having("replayed")
+
+    def __call__(self, batch: Batch) -> list[Batch]:
+        mixed = [batch]
+        if self.kept:
+            self.due += self.ratio
+            draws = self.context.generator("replayed").integers(len(self.kept), size=int(self.due))
+            self.due -= len(draws)
+            mixed += [self.kept[number] for number in draws]
+            self.context.count("sampled", sum(each.rows for each in mixed[1:]))
+        self.kept = [*self.kept, batch][-self.slots :]
+        return mixed

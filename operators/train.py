@@ -9,6 +9,7 @@ import attrs
 
 from flowrl.context import Context
 from flowrl.data import Batch
+from flowrl.data.columns import PLACE
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
@@ -56,6 +57,9 @@ def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -
 class TrainOneStep:
     """Trains the workers' policy on each batch; emits the learner's scalars, a dict of their means.
 
+    Of rows that were drawn by priority the dict has `priorities` too, for `UpdatePriorities`: a batch of `index`,
+    `generation` and `priority` `[B]`, in the order in which they were learned from.
+
     One optimiser step on the whole batch, or `num_sgd_iter` epochs, each over shuffled minibatches; none on a
     batch without rows.
 
@@ -80,23 +84,29 @@ class TrainOneStep:
         return _learned_from(self.workers)
 
     def schema(self, given: Schema) -> Schema:
-        return Schema()
+        learn = getattr(self.workers.policy, "learn_mode", None)
+        by_priority = all(map(given.has, ("weight", *PLACE))) and getattr(learn, "reports_priority", True)
+        return Schema().having("priorities") if by_priority else Schema()
 
-    def __call__(self, batch: Batch) -> dict[str, float]:
+    def __call__(self, batch: Batch) -> dict[str, Any]:
         learn = self.workers.policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
         rows = learn.tensors(learn.prepare(batch))
         if rows.is_empty:  # of an adder that completed nothing
             return {}
         steps: list[dict[str, Any]] = []
+        priorities: list[Batch] = []
         for part in self._minibatches(rows):
             steps.append(learn.update(part))
+            if "priority" in steps[-1]:
+                priorities.append(part.select(PLACE).replace(priority=steps[-1].pop("priority")))
             self.context.count("trained", part.rows)
             if self.target_kl is not None and float(self._kl(steps[-1])) > self.target_kl:
                 break
         self.context.count("updates", len(steps))
-        scalars = {name: sum(float(step[name]) for step in steps) / len(steps) for name in steps[-1]}
-        return scalars | {name: float(value) for name, value in learn.describe(rows).items()}
+        scalars: dict[str, Any] = {name: sum(float(step[name]) for step in steps) / len(steps) for name in steps[-1]}
+        scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
+        return scalars | {"priorities": Batch.cat(priorities).to_numpy()} if priorities else scalars
 
     def _minibatches(self, rows: Batch) -> Iterator[Batch]:
         size = self.minibatch_size or rows.rows

@@ -1,4 +1,4 @@
-"""DQN: double Q-learning, dueling networks and n-step returns from a uniform replay buffer."""
+"""DQN: double Q-learning, dueling networks, n-step returns, and a replay buffer, uniform or prioritised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from flowrl.config import Configuration, fraction, positive, sizes
-from flowrl.data import RateLimiter, ReplayBuffer
+from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
 from flowrl.operators import (
     Concurrently,
     NStep,
@@ -16,6 +16,7 @@ from flowrl.operators import (
     StandardMetricsReporting,
     StoreToReplay,
     TrainOneStep,
+    UpdatePriorities,
     UpdateTargetNetwork,
 )
 from flowrl.plan import Plan
@@ -47,6 +48,11 @@ class Config(Configuration):
     buffer_size: int = positive(50_000)  #: rows kept
     learning_starts: int = positive(1_000)  #: rows stored before the first update
     replay_ratio: float = positive(64.0)  #: rows trained on per row collected
+    prioritized: bool = False  #: draw rows the more often, the larger their TD error was
+    priority_alpha: float = fraction(0.6)  #: how much more often: 0 uniformly, 1 in proportion
+    priority_beta: float = fraction(0.4)  #: how much of that the weights of the loss make up for, at the beginning
+    priority_beta_end: float = fraction(1.0)  #: and at the end of its schedule
+    priority_beta_steps: int = positive(50_000)  #: env steps of the schedule
     epsilon_start: float = fraction(1.0)  #: exploration at the beginning
     epsilon_end: float = fraction(0.04)  #: exploration at the end of its schedule
     epsilon_steps: int = positive(10_000)  #: env steps of the schedule
@@ -70,6 +76,16 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPoli
     )
 
 
+def replay_buffer(config: Config, limiter: RateLimiter) -> ReplayBuffer:
+    """Where rows are kept, and which of them are drawn."""
+    if not config.prioritized:
+        return ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
+    beta = linear_schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
+    return PrioritizedReplayBuffer(
+        config.buffer_size, alpha=config.priority_alpha, beta=beta, gamma=config.gamma, limiter=limiter
+    )
+
+
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
     limiter = RateLimiter(
@@ -78,7 +94,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         sample_batch=config.batch_size,
         insert_batch=config.fragment_steps * config.envs_per_worker * config.n_step,
     )
-    buffer = ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
+    buffer = replay_buffer(config, limiter)
 
     # (1) Act, and store n-step transitions.
     store = (
@@ -88,11 +104,10 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     )
 
     # (2) Learn from the buffer; the target network follows.
-    train = (
-        Replay(buffer, config.batch_size)
-        .for_each(TrainOneStep(workers))
-        .for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
-    )
+    train = Replay(buffer, config.batch_size).for_each(TrainOneStep(workers))
+    if isinstance(buffer, PrioritizedReplayBuffer):
+        train = train.for_each(UpdatePriorities(buffer))
+    train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
     # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.
     train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])

@@ -22,6 +22,7 @@ PLAN, MERGE = "tests/engine/test_plan.py::", "tests/engine/test_merge.py::"
 CALLS, RUNS = "tests/engine/test_calls.py::", "tests/engine/test_scheduler.py::"
 ERRORS = "tests/engine/test_errors.py::"
 DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
+PRIORITIZED, SUM_TREE = "tests/data/test_prioritized.py::", "tests/data/test_sum_tree.py::"
 TRAINER = "tests/trainer/test_trainer.py::"
 
 FAULTS = [
@@ -398,6 +399,90 @@ FAULTS += [
         "self._checkpoints.save({**run.state_dict(), ",
         "self._checkpoints.save({**run.state_dict(), **{'n': run.context.count('saved') or 1}, ",
         RESUME + "test_checkpoints_are_where_evaluations_are_and_change_nothing",
+    ),
+    Fault(
+        "P1",
+        "flowrl/data/prioritized.py",
+        "self._tree.largest or 1.0",
+        "1.0",
+        PRIORITIZED + "test_new_rows_enter_with_the_largest_priority_that_is_there",
+    ),
+    Fault(
+        "P2",
+        "flowrl/data/prioritized.py",
+        "self._tree.total / self._count",
+        "self._tree.total / self.capacity",
+        PRIORITIZED + "test_a_slot_that_was_never_written_counts_for_nothing",
+    ),
+    Fault(
+        "P2",
+        "flowrl/policies/dqn.py",
+        '(errors * rows["weight"]).mean()',
+        "errors.mean()",
+        "tests/operators/test_replay_ops.py::test_the_loss_is_the_mean_of_weighted_errors",
+    ),
+    Fault(
+        "P3",
+        "flowrl/data/prioritized.py",
+        "** self.alpha\n",
+        "** self.alpha**2\n",
+        PRIORITIZED + "test_rows_are_drawn_as_often_as_their_priorities_say",
+    ),
+    Fault(
+        "P4",
+        "flowrl/data/prioritized.py",
+        " & (self._rings.generation(index) == generation)",
+        "",
+        PRIORITIZED + "test_priorities_of_a_row_that_was_overwritten_are_dropped_and_counted",
+    ),
+    Fault(
+        "P5",
+        "flowrl/data/sum_tree.py",
+        "np.minimum(uniform * bounds[-1], np.nextafter(bounds[-1], 0))",
+        "uniform * bounds[-1]",
+        SUM_TREE + "test_a_slot_beside_others_without_mass_is_the_only_one_found",
+    ),
+    Fault(
+        "P5",
+        "flowrl/data/sum_tree.py",
+        "above.reshape(-1)[node] = ",
+        "above.reshape(-1)[node] += 1e-9 * ",
+        SUM_TREE + "test_a_million_updates_leave_the_sums_exact",
+    ),
+    Fault(
+        "P6",
+        "flowrl/data/prioritized.py",
+        "value_at(self.beta, self.inserts)",
+        "value_at(self.beta, self.size)",
+        PRIORITIZED + "test_beta_follows_its_schedule_over_rows_added",
+    ),
+    Fault(
+        "P7",
+        "flowrl/data/prioritized.py",
+        "self._generator.random(count)",
+        "np.random.default_rng().random(count)",
+        PRIORITIZED + "test_all_sampling_uses_the_buffers_own_generator",
+    ),
+    Fault(
+        "B2",
+        "flowrl/data/prioritized.py",
+        "        self._dropped(written)\n",
+        "",
+        PRIORITIZED + "test_the_newest_row_of_each_ring_has_no_mass_until_its_successor_is_there",
+    ),
+    Fault(
+        "B5",
+        "flowrl/data/prioritized.py",
+        'state["masses"], state["live"]',
+        'state["live"], state["live"]',
+        PRIORITIZED + "test_a_loaded_buffer_goes_on_alike",
+    ),
+    Fault(
+        "B10",
+        "flowrl/data/prioritized.py",
+        "        self._live[slots] = False\n",
+        "",
+        PRIORITIZED + "test_rows_that_are_used_up_are_drawn_no_more",
     ),
     Fault(
         "P7",

@@ -4,6 +4,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.episodes import EpisodeReplayBuffer
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
+from flowrl.data.prioritized import PrioritizedReplayBuffer
 from flowrl.data.replay import ReplayBuffer
 from flowrl.data.sequences import SequenceReplayBuffer
 
@@ -12,6 +13,7 @@ __all__ = [
     "Batch",
     "EpisodeReplayBuffer",
     "MultiAgentBatch",
+    "PrioritizedReplayBuffer",
     "RateLimiter",
     "ReplayBuffer",
     "SequenceReplayBuffer",

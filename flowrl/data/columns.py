@@ -20,6 +20,10 @@ PROVENANCE = ("worker", "env_id", "episode_id", "t")
 """What tells two episodes apart; `t` is the number of a step in its episode."""
 
 
+PLACE = ("index", "generation")
+"""What tells from where in a replay buffer a row was drawn."""
+
+
 class MissingColumn(SchemaError, KeyError, AttributeError):
     """A column that a batch does not have; a KeyError and an AttributeError, for both ways of asking."""
 

@@ -59,20 +59,19 @@ class Columns:
                 # Objects cannot lie in a file.
                 make = np.empty if spec.dtype.hasobject else new
                 self.arrays[leaf] = make((slots, *spec.shape), spec.dtype)
-        self._fields = fields
+        self._places = {leaf: (fields.get(leaf), array) for leaf, array in self.arrays.items()}
         self.bytes = slots * sum(spec.bytes for spec in specs.values())
 
     def take(self, slots: Index, leaves: Collection[Leaf], new: New = np.empty) -> dict[Leaf, Array]:
         """Copies of rows, `[*slots.shape, ...]`; `new` makes the arrays of wide columns."""
         records, taken = None, {}
         for leaf in leaves:
-            if (field := self._fields.get(leaf)) is not None:
+            field, column = self._places[leaf]
+            if field is not None:
                 if records is None:
                     records = self._records.take(slots, mode="clip")
                 taken[leaf] = records[field].copy()
-                continue
-            column = self.arrays[leaf]
-            if column.dtype.hasobject:
+            elif column.dtype.hasobject:
                 taken[leaf] = column[slots]
             else:
                 out = new((*slots.shape, *column.shape[1:]), column.dtype)

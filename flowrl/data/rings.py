@@ -66,7 +66,8 @@ class Rings:
         self._aside = Aside({})
         self._leaves: tuple[Leaf, ...] = ()
         self._expected: dict[Leaf, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        self._targets: dict[Leaf, Array] = {}
+        self._targets: list[Array | None] = []  # in that order, by step; None is not stored
+        self._any_begins = False
         self._flat_notes: dict[str, Array] = {}  # `begins`, `uses`, and where next_obs is aside or -1, by slot
         self._notes: dict[str, Array] = {}  # the same by step
 
@@ -211,19 +212,21 @@ class Rings:
         Raises: SchemaError for names, dtypes or shapes unlike those of the first write; ValueError where N
             environments do not fit into the capacity; OSError where files do not fit onto the disk.
         """
-        parts = leaves(batch)
         if self._stored is None:
             if batch.is_empty:
                 return _NONE, _NONE
-            self._allocate_for(batch, parts)
-        if not (steps := self._check(batch, parts)):
+            self._allocate_for(batch)
+        if not (parts := self._fitting(batch)):
             return _NONE, _NONE
         # Of a fragment longer than the ring the end is kept, where it would have come to lie.
+        steps = len(parts[0])
         kept = min(steps, self.length)
         first, start = steps - kept, (self.written + steps - kept) % self.length
-        news: dict[str, Any] = {"begins": self._breaks(parts, begins) if self.linked else begins}
+        news: dict[str, Array | int] = {}
+        if self.linked or begins is not None or self._any_begins:
+            news["begins"] = self._breaks(parts, begins)
         if self.count_uses:
-            news["uses"] = uses
+            news["uses"] = 0 if uses is None else uses
         if not self.store_next_obs:
             news["aside"] = self._kept_aside(parts, first, start)
         at_end = min(kept, self.length - start)
@@ -240,15 +243,17 @@ class Rings:
         settled = np.concatenate([newest, written])[: -self.envs]
         return written, settled[-max(0, self.drawable) :] if self.drawable else _NONE
 
-    def _copy(self, parts: Mapping[Leaf, Array], news: Mapping[str, Any], first: int, start: int, steps: int) -> None:
+    def _copy(self, parts: list[Array], news: Mapping[str, Array | int], first: int, start: int, steps: int) -> None:
         """Copy steps of a write, from `first` on, to where there is room for them, from `start` on."""
         part, to = slice(first, first + steps), slice(start, start + steps)
-        for leaf, column in self._targets.items():
-            column[to] = parts[leaf][part]
-        for name, rows in news.items():
-            self._notes[name][to] = 0 if rows is None else rows[part]
+        for column, rows in zip(self._targets, parts):
+            if column is not None:
+                column[to] = rows[part]
+        for name, new in news.items():
+            self._notes[name][to] = new if isinstance(new, int) else new[part]
 
-    def _allocate_for(self, batch: Batch, parts: Mapping[Leaf, Array]) -> None:
+    def _allocate_for(self, batch: Batch) -> None:
+        parts = leaves(batch)
         shape = batch.shape
         if len(shape) not in (1, 2):
             raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
@@ -287,56 +292,59 @@ class Rings:
         self._aside = Aside({} if self.store_next_obs else observed)
         self._leaves = tuple(stored)
         steps = (length,) if flat else (length, envs)
-        self._targets = {leaf: array.reshape(*steps, *array.shape[1:]) for leaf, array in columns.arrays.items()}
+        by_step = {leaf: array.reshape(*steps, *array.shape[1:]) for leaf, array in columns.arrays.items()}
+        self._targets = [by_step.get(leaf) for leaf in specs]
         self._flat_notes = {name: np.zeros(length * envs, dtype) for name, dtype in notes.items()}
         self._notes = {name: note.reshape(steps) for name, note in self._flat_notes.items()}
         self._expected = {leaf: (spec.dtype, steps[1:] + spec.shape) for leaf, spec in specs.items()}
+        self._fits = _Fits(self._expected)
+        self._any_begins = False
         self.columns = nested({leaf: columns.arrays[leaf].reshape(length, envs, *specs[leaf].shape) for leaf in stored})
 
-    def _check(self, batch: Batch, parts: Mapping[Leaf, Array]) -> int:
-        """The steps of a batch, after its names, dtypes and shapes were compared with the first one's."""
-        steps = len(next(iter(parts.values()))) if parts else 0
-        fits = parts.keys() == self._expected.keys()
-        if fits:
-            for leaf, (dtype, shape) in self._expected.items():
-                part = parts[leaf]
-                if part.dtype != dtype or part.shape != (steps, *shape):
-                    fits = False
-        if fits or batch.is_empty:
-            return steps if fits else 0
+    def _fitting(self, batch: Batch) -> list[Array]:
+        """The arrays of a batch in the order of the first one's, if they are like those; none if it has no rows."""
+        if (parts := self._fits(batch)) is not None:
+            return parts
+        if batch.is_empty:
+            return []
         if len(batch.shape) != (1 if self.flat else 2):
             is_flat = len(batch.shape) == 1
             raise SchemaError(f"the buffer was filled with {_layout(self.flat)}, got {_layout(is_flat)}: {batch!r}")
         example = nested({leaf: np.empty((1, *shape), dtype) for leaf, (dtype, shape) in self._expected.items()})
-        _check_fits(example[:, None] if self.flat else example, batch.to_numpy()[:, None] if self.flat else batch)
-        raise SchemaError(f"the columns differ in length: {batch!r}")
+        batch = batch.to_numpy()
+        _check_fits(example[:, None] if self.flat else example, batch[:, None] if self.flat else batch)
+        found = leaves(batch)
+        return [found[leaf] for leaf in self._expected]
 
     @property
     def _newest(self) -> Index:
         """The slots of the newest step."""
         return (self.written - 1) % self.length * self.envs + np.arange(self.envs)
 
-    def _breaks(self, parts: Mapping[Leaf, Array], given: Array | None) -> Array:
+    def _breaks(self, parts: list[Array], given: Array | None) -> Array:
         """Where a step is not the next one after the step before it, of this write or stored before."""
-        lead = next(iter(parts.values())).shape[: 1 if self.flat else 2]
-        begins = np.zeros(lead, np.bool_) if given is None else given.copy()
+        self._any_begins = True
+        begins = np.zeros(parts[0].shape[: 1 if self.flat else 2], np.bool_) if given is None else given.copy()
+        if not self.linked:
+            return begins
+        columns = {leaf[0]: (part, column) for leaf, part, column in zip(self._expected, parts, self._targets)}
 
         def with_newest(name: str) -> Array:
-            part = parts[name,]
-            newest = self._targets[name,][(self.written - 1) % self.length] if self.written else part[0]
+            part, column = columns[name]
+            newest = part[0] if column is None or not self.written else column[(self.written - 1) % self.length]
             return np.concatenate([newest[None], part])
 
         for name in ("terminated", "truncated"):
-            if (name,) in parts:
+            if name in columns:
                 begins |= with_newest(name)[:-1] != 0
-        begins |= episode_breaks({name: with_newest(name) for name in PROVENANCE if (name,) in parts})
+        begins |= episode_breaks({name: with_newest(name) for name in PROVENANCE if name in columns})
         begins[0] |= not self.written
         return begins
 
-    def _kept_aside(self, parts: Mapping[Leaf, Array], first: int, start: int) -> Array:
+    def _kept_aside(self, written: list[Array], first: int, start: int) -> Array:
         """Put aside what the next row does not have of `next_obs`, the newest rows' for now; where it went, or −1."""
         axes = 1 if self.flat else 2
-        places = self._notes["aside"]
+        places, parts = self._notes["aside"], dict(zip(self._expected, written))
         pairs = {leaf: (parts[leaf], parts["next_obs", *leaf[1:]]) for leaf in under("obs", self._leaves)}
         differ = np.ones(next(iter(pairs.values()))[0].shape[:axes], np.bool_)
         differ[:-1] = False
@@ -405,6 +413,7 @@ class Rings:
         self.written = state["written"]
         for leaf, column in block.items():
             self._in_use.arrays[leaf][: steps * envs] = column.reshape(steps * envs, *column.shape[2:])
+        self._any_begins = bool(state["notes"]["begins"].any())
         for name, note in self._flat_notes.items():
             note[: steps * envs] = -1 if name == "aside" else state["notes"].get(name, 0)
         if not self.store_next_obs:
@@ -422,6 +431,31 @@ class Rings:
         self.__dict__.update(state)
         self._clear()
         self.load_state_dict(stored)
+
+
+class _Fits:
+    """Takes the arrays out of batches that are like the first one, quickly; the others want a closer look."""
+
+    def __init__(self, expected: Mapping[Leaf, tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
+        self.nested = any(len(leaf) > 1 for leaf in expected)
+        self.names = list(expected) if self.nested else [leaf[0] for leaf in expected]
+        self.types = [np.ndarray] * len(expected)
+        self.dtypes = [dtype for dtype, _ in expected.values()]
+        self.features = [shape for _, shape in expected.values()]
+        self.steps, self.shapes = 0, [(0, *shape) for shape in self.features]
+
+    def __call__(self, batch: Batch) -> list[Array] | None:
+        columns: Any = leaves(batch) if self.nested else batch
+        if list(columns.keys()) != self.names:
+            return None
+        parts: list[Array] = list(columns.values())
+        if [type(part) for part in parts] != self.types or [part.dtype for part in parts] != self.dtypes:
+            return None
+        if not parts[0].ndim or not (steps := len(parts[0])):
+            return None
+        if steps != self.steps:
+            self.steps, self.shapes = steps, [(steps, *shape) for shape in self.features]
+        return parts if [part.shape for part in parts] == self.shapes else None
 
 
 def _any(differ: Array, axes: int) -> Mask:

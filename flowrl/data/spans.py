@@ -167,6 +167,12 @@ class SpanReplayBuffer(ReplayBuffer):
                 super().add(steps[np.flatnonzero(real), column][:, None])
             self._rings.cut = True
 
+    def update(self, other: ReplayBuffer) -> None:
+        """See `ReplayBuffer.update`."""
+        super().update(other)
+        if isinstance(other, SpanReplayBuffer):
+            self._rings.cut = other._rings.cut
+
     def sample(self, batch_size: int) -> Batch:
         """Draw so many spans, with replacement, side by side: `[T, batch_size, ...]`.
 

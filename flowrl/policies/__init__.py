@@ -5,7 +5,8 @@ from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
-from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, linear_schedule, multinomial_sample
+from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
+from flowrl.schedules import linear_schedule
 
 __all__ = [
     "A2CPolicy",

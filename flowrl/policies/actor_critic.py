@@ -17,7 +17,8 @@ from flowrl.errors import SchemaError
 from flowrl.policies.distributions import distribution
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Learning, Policy
-from flowrl.policies.wrappers import Array, Schedule, value_at
+from flowrl.policies.wrappers import Array
+from flowrl.schedules import Schedule, value_at
 
 
 class ActorCriticPolicy(Policy):

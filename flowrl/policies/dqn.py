@@ -14,7 +14,8 @@ from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.policies.networks import QNetwork, actions_of, encoder
 from flowrl.policies.policy import Learning, Policy, ValueActing
-from flowrl.policies.wrappers import Schedule, argmax_sample, eps_greedy_sample, linear_schedule, value_at
+from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
+from flowrl.schedules import Schedule, linear_schedule, value_at
 
 
 def dqn_target(
@@ -114,12 +115,16 @@ class DQNPolicy(Policy):
 
 
 class DQNLearning(Learning):
-    """The learn mode of a `DQNPolicy`: the Huber loss (delta 1) of Q(s_tm1, a_tm1) and `dqn_target`."""
+    """The learn mode of a `DQNPolicy`: the Huber loss (delta 1) of Q(s_tm1, a_tm1) and `dqn_target`.
+
+    The mean over rows of wᵢ · huberᵢ where they have a `weight`; their priority is |TD error|.
+    """
 
     policy: DQNPolicy
     columns = ("obs", "action", "reward", "next_obs", "discount")
     optional = ("action_mask", "next_action_mask", "weight")
     requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
+    reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:
         """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6).
@@ -142,5 +147,7 @@ class DQNLearning(Learning):
             )
         q = policy.model(rows.obs, mask_tm1).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
         errors = nn.functional.smooth_l1_loss(q, target, reduction="none")
-        loss = (errors * rows["weight"]).mean() if "weight" in rows else errors.mean()
-        return loss, {"loss": loss, "q": q.mean()}
+        if "weight" not in rows:
+            return errors.mean(), {"loss": errors.mean(), "q": q.mean()}
+        loss = (errors * rows["weight"]).mean()
+        return loss, {"loss": loss, "q": q.mean(), "priority": (target - q).abs()}

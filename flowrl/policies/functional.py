@@ -52,7 +52,8 @@ def policy_from(
             values of actions: whatever the wrappers act on), or to `(scores, value)` with values `[B]`. It is in
             train mode in the loss and in eval mode where it acts.
         loss: Called with the model and rows `[B, ...]`, tensors on the model's device, floats and observations in
-            float32. Gives a scalar, or it and a dict of scalars to report.
+            float32. Gives a scalar, or it and a dict of scalars to report; `priority [B]` among them where rows are
+            drawn by priority, see `Learning.loss`.
         prepare: What the loss needs and experience lacks: called with a batch of numpy columns, as they were
             collected (`[T, N, ...]` from rollouts, `[B, ...]` from replay), before it is cut into rows.
         collect, eval: Model wrappers, see `flowrl.policies.wrappers`: called with the scores as an array, the noise
@@ -188,6 +189,7 @@ class FunctionalLearning(Learning):
     """Learns with the functions of a `policy_from`."""
 
     policy: _Functional
+    reports_priority = True  # if the function does
 
     def prepare(self, batch: Batch) -> Batch:
         """What the function of that name adds, as rows; padded steps (`mask` 0) are left out (N6)."""

@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.data.columns import PLACE
 from flowrl.errors import ConfigError
 from flowrl.policies.streams import TorchStream
-from flowrl.policies.wrappers import Array, Schedule
+from flowrl.policies.wrappers import Array
+from flowrl.schedules import Schedule
 
 log = logging.getLogger("flowrl")
 
@@ -68,6 +70,9 @@ class Learning(abc.ABC):
     #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.schema`.
     requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
+    #: Whether the loss of rows with a `weight`, drawn by priority, reports their new `priority` beside the scalars.
+    reports_priority: ClassVar[bool] = False
+
     _zero_since: int | None = None  #: env steps at which a scheduled rate was first seen to be 0
     _said = False
 
@@ -79,8 +84,12 @@ class Learning(abc.ABC):
         return batch
 
     def tensors(self, batch: Batch) -> Batch:
-        """The columns of a prepared batch that the loss reads, on the policy's device."""
-        names = [*self.columns, *(name for name in self.optional if name in batch)]
+        """The columns of a prepared batch that the loss reads, on the policy's device.
+
+        And `index` and `generation` where the loss reports whose priority is what.
+        """
+        drawn = PLACE if self.reports_priority and "weight" in batch else ()
+        names = [*self.columns, *(name for name in (*self.optional, *drawn) if name in batch)]
         return batch.select(names).to_torch(self.policy.device)
 
     def schedule(self, env_steps: int) -> None:
@@ -106,14 +115,18 @@ class Learning(abc.ABC):
 
     @abc.abstractmethod
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The loss, a mean over rows `[B, ...]` of `tensors`, and scalars to report."""
+        """The loss, a mean over rows `[B, ...]` of `tensors`, and scalars to report.
+
+        Where rows have a `weight`, the loss is the mean of weighted ones, and `priority [B]` may be among the scalars:
+        how much there was to learn from each row, such as |TD error|, before the step and not weighted.
+        """
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
         """Scalars to report of a whole batch of `tensors`, before it is learned from."""
         return {}
 
     def update(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """One optimiser step on the rows of a prepared batch; scalars to report, as tensors without a gradient."""
+        """One optimiser step on the rows of a prepared batch; what `loss` reports, as tensors without a gradient."""
         scalars = self._backward(batch)
         self._step()
         return scalars
@@ -123,6 +136,7 @@ class Learning(abc.ABC):
         scalars = self._backward(batch)
         parameters = self.policy.model.named_parameters()
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
+        scalars.pop("priority", None)
         return Gradients(values, batch.rows, {name: float(value) for name, value in scalars.items()})
 
     def apply(self, gradients: Gradients) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy
-from flowrl.policies.wrappers import Schedule, value_at
+from flowrl.schedules import Schedule, value_at
 
 
 def clipped_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, clip: float) -> torch.Tensor:

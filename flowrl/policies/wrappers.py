@@ -15,13 +15,6 @@ import attrs
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: A number, or a function of env steps (Q7).
-Schedule = float | Callable[[int], float]
-
-
-def value_at(schedule: Schedule, env_steps: int) -> float:
-    """The value of a schedule after so many env steps."""
-    return schedule(env_steps) if callable(schedule) else schedule
 
 
 @attrs.frozen
@@ -69,22 +62,3 @@ class multinomial_sample:
         # Scaled by the last bound: rounding must not leave a gap above it.
         action: Array = (bounds > noise[:, :1] * bounds[:, -1:]).argmax(1)
         return action
-
-
-@attrs.frozen
-class linear_schedule:
-    """From `start` to `end` over `steps` env steps, then constant; without an `end` constant all the time.
-
-    >>> epsilon = linear_schedule(1.0, 0.1, 100)
-    >>> [round(epsilon(step), 2) for step in (0, 50, 100, 1000)]
-    [1.0, 0.55, 0.1, 0.1]
-    """
-
-    start: float
-    end: float | None
-    steps: int
-
-    def __call__(self, env_steps: int) -> float:
-        if self.end is None:
-            return self.start
-        return self.start + (self.end - self.start) * min(1.0, env_steps / max(1, self.steps))

@@ -139,12 +139,10 @@ class SpanMachine(RuleBasedStateMachine):
         """Choose what the buffer is made with; returns how many rows a ring must have at least."""
         return 1
 
-    @initialize(
-        data=st.data(), envs=st.integers(1, 3), more=st.integers(0, 8), spare=st.integers(0, 2), twice=st.booleans()
-    )
-    def begin(self, data: Any, envs: int, more: int, spare: int, twice: bool) -> None:
+    @initialize(data=st.data(), envs=st.integers(1, 3), more=st.integers(0, 8), twice=st.booleans())
+    def begin(self, data: Any, envs: int, more: int, twice: bool) -> None:
         self.twice, self.length = twice, max(2 - twice, self.draw_sizes(data.draw)) + more
-        self.capacity = envs * self.length + spare
+        self.capacity = envs * self.length + data.draw(st.integers(0, envs - 1))
         self.source, self.rings = Source(envs), [[] for _ in range(envs)]
         self.buffer, self.samples = self.make_any(self.capacity, seed=1), 0
 

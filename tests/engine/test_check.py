@@ -193,7 +193,7 @@ def test_priorities_that_are_never_written_back_are_found() -> None:
     """Also behind a queue; an operator that says nothing of itself may do it."""
     assert problems(source(Prioritised).for_each(AddsValue())) == [
         f"source ({source_line()}): its priorities are never written back; "
-        "put an operator that consumes 'priorities' after it"
+        "put UpdatePriorities or WritesBack after what learns from it"
     ]
     assert problems(source(Prioritised).for_each(AddsValue()).for_each(WritesBack())) == []
     assert problems(source(Prioritised).for_each(lambda item: item)) == []

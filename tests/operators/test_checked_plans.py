@@ -12,14 +12,14 @@ from scripted import ScriptedPolicy
 from flowrl import Plan
 from flowrl import operators as ops
 from flowrl.check import examine
-from flowrl.data import Batch, ReplayBuffer
+from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.debug import debugging
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import declare, name_of
 from flowrl.plan_file import builtin_plans, load_plan_file
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schema import UNKNOWN, Schema
+from flowrl.schema import UNKNOWN, Column, Schema
 
 
 def workers(requires: Any = None) -> WorkerSet:
@@ -144,6 +144,33 @@ def test_an_operator_that_gives_lists_is_for_combine(op: Any) -> None:
     with pytest.raises(PlanError, match=r"or verb='combine' in insert_before and insert_after"):
         plan.insert_after("ParallelRollouts", op)
     assert plan.insert_after("ParallelRollouts", op, "combine").kind == "combine"
+
+
+def by_priority(of: WorkerSet, *after: Any) -> Plan:
+    buffer = PrioritizedReplayBuffer(100)
+    store = ops.ParallelRollouts(of, steps=2).for_each(ops.StoreToReplay(buffer))
+    train = ops.Replay(buffer, 4).for_each(ops.TrainOneStep(of))
+    for op in after:
+        train = train.for_each(op(buffer))
+    return ops.Concurrently({"store": store, "train": train})
+
+
+def test_priorities_that_are_never_written_back_are_found() -> None:
+    """Nobody does it, or to another buffer; a policy that reports none is found too."""
+    (found,) = examine(by_priority(workers())).problems
+    assert found.startswith("train.Replay (")
+    assert found.endswith(": its priorities are never written back; put UpdatePriorities after what learns from it")
+    other = PrioritizedReplayBuffer(100)
+    (found,) = examine(by_priority(workers(), lambda _: ops.UpdatePriorities(other))).problems
+    assert "its priorities are never written back" in found
+    by_priority(workers(), ops.UpdatePriorities).check()
+    schemas = by_priority(workers(), ops.UpdatePriorities, lambda _: ops.UpdateTargetNetwork(workers())).check()
+    assert schemas["train.Replay"].columns["weight"] == Column("float32", ("B",))
+    silent = workers()
+    silent.policy.learn_mode.reports_priority = False
+    (found,) = examine(by_priority(silent, ops.UpdatePriorities)).problems
+    assert "needs 'priorities', which is not in what train.TrainOneStep (" in found
+    assert found.endswith("a policy whose loss reports priorities, as DQN's does")
 
 
 def test_a_plan_of_a_policy_that_says_nothing_is_not_refused() -> None:

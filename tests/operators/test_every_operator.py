@@ -14,7 +14,7 @@ import pytest
 from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
 from flowrl.checkpoint import load_checkpoint, save_checkpoint
-from flowrl.data import Batch, MultiAgentBatch, ReplayBuffer
+from flowrl.data import Batch, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
@@ -71,6 +71,17 @@ def gradients() -> list[Any]:
     return [compute(batch) for batch in rows()]
 
 
+def prioritized() -> PrioritizedReplayBuffer:
+    buffer = PrioritizedReplayBuffer(8, compiled=False, seed=1)
+    buffer.add(rows()[0])
+    return buffer
+
+
+def with_priorities() -> list[dict[str, Any]]:
+    of = Batch(index=np.array([0, 2]), generation=np.array([1, 0]), priority=np.array([3.0, 1.0], np.float32))
+    return [{"loss": 1.0, "priorities": of}, {}, {"loss": 2.0, "priorities": of[:1]}]
+
+
 def confirmed(path: Path) -> Any:
     of = workers()
     of.policy.version = 1
@@ -90,6 +101,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Enqueue": (lambda _: ops.Enqueue(Queue(10)), lambda: [1, 2, 3], "for_each"),
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
+    "MixInReplay": (lambda _: ops.MixInReplay(2, 1.5), fragments, "combine"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
     "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
@@ -99,6 +111,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),
     "TrainOneStep": (lambda _: ops.TrainOneStep(workers()), rows, "for_each"),
     "UpdateKL": (lambda _: ops.UpdateKL(ppo_workers()), lambda: [{"kl": 0.1}, {"kl": 0.001}], "for_each"),
+    "UpdatePriorities": (lambda _: ops.UpdatePriorities(prioritized()), with_priorities, "for_each"),
     "UpdateTargetNetwork": (lambda _: ops.UpdateTargetNetwork(workers()), lambda: [1, 2], "for_each"),
     "debug_print": (lambda _: ops.debug_print, fragments, "for_each"),
 }

@@ -1,4 +1,7 @@
-"""The built-in plans, small enough that a test sees every part of them at work in a few hundred steps."""
+"""The built-in plans, small enough that a test sees every part of them at work in a few hundred steps.
+
+What follows a plan's name is a variant of it.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,14 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 
+SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
+
 Edit = Callable[[Plan], Plan]
 
 
 def make(name: str, seed: int = 0, edit: Edit = lambda plan: plan, **settings: Any) -> tuple[WorkerSet, Plan]:
     """A plan and its workers; what its results say of the clock is left out."""
-    plan_file = load_plan_file(name)
+    plan_file = load_plan_file(name.split()[0])
     config = build_config(plan_file.Config, {**SMALL[name], "seed": seed, **settings})
     workers, plan = plan_file.build(config)
     return workers, edit(plan).for_each(without_clock)
