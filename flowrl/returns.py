@@ -37,12 +37,7 @@ def n_step(reward: Array, terminated: Array, truncated: Array, *, gamma: float, 
     >>> n_step(np.ones(3), no, no, gamma=0.5, n=2)
     (array([1.5, 1.5, 1. ]), array([2, 2, 1]), array([0.25, 0.25, 0.5 ]))
     """
-    assert reward.shape == terminated.shape == truncated.shape, (
-        reward.shape,
-        terminated.shape,
-        truncated.shape,
-    )
-    assert reward.ndim in (1, 2), f"reward must be [T, N] or [T], not {tuple(reward.shape)}"
+    _check_shapes(reward, terminated, truncated)
     if n < 1:
         raise ValueError(f"n is {n}: a window holds at least 1 step")
     xp, total = _float_copy(reward)
@@ -78,12 +73,7 @@ def discounted(reward: Array, terminated: Array, truncated: Array, bootstrap: Ar
     >>> discounted(np.ones(3), np.zeros(3, bool), np.zeros(3, bool), np.full(3, 8.0), gamma=0.5)
     array([2.75, 3.5 , 5.  ])
     """
-    assert reward.shape == terminated.shape == truncated.shape == bootstrap.shape, (
-        reward.shape,
-        terminated.shape,
-        truncated.shape,
-        bootstrap.shape,
-    )
+    _check_shapes(reward, terminated, truncated, bootstrap)
     xp, result = _float_copy(reward)
     goes_on = _goes_on(terminated, truncated)
     result += gamma * xp.where((terminated != 0) | goes_on, 0, bootstrap)
@@ -121,13 +111,7 @@ def gae(
     >>> gae(np.ones(3), np.zeros(3), np.full(3, 4.0), no, no, gamma=0.5, lam=0.5)
     array([3.9375, 3.75  , 3.    ])
     """
-    assert reward.shape == value.shape == next_value.shape == terminated.shape == truncated.shape, (
-        reward.shape,
-        value.shape,
-        next_value.shape,
-        terminated.shape,
-        truncated.shape,
-    )
+    _check_shapes(reward, value, next_value, terminated, truncated)
     xp, delta = _float_copy(reward)
     delta += gamma * xp.where(terminated != 0, 0, next_value) - value
     return _accumulated(xp, delta, _goes_on(terminated, truncated), gamma * lam)
@@ -153,17 +137,124 @@ def td_lambda(
     >>> td_lambda(np.ones(3), np.full(3, 4.0), no, no, gamma=0.5, lam=0.5)
     array([2.6875, 2.75  , 3.    ])
     """
-    assert reward.shape == next_value.shape == terminated.shape == truncated.shape, (
-        reward.shape,
-        next_value.shape,
-        terminated.shape,
-        truncated.shape,
-    )
+    _check_shapes(reward, next_value, terminated, truncated)
     xp, target = _float_copy(reward)
     goes_on = _goes_on(terminated, truncated)
     arrived = gamma * xp.where(terminated != 0, 0, next_value)
     target += xp.where(goes_on, (1 - lam) * arrived, arrived)
     return _accumulated(xp, target, goes_on, gamma * lam)
+
+
+def v_trace(
+    behaviour_logp: Array,
+    target_logp: Array,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    *,
+    gamma: float,
+    lam: float = 1,
+    rho_bar: float = 1,
+    c_bar: float = 1,
+    rho_pg_bar: float = 1,
+) -> tuple[Array, Array]:
+    """Targets of the value and advantages under a policy π, from what another policy μ did (rules V1, V2).
+
+    πₜ/μₜ = exp(target_logpₜ − behaviour_logpₜ);  ρₜ = min(ρ̄, πₜ/μₜ);  cₜ = λ min(c̄, πₜ/μₜ)
+    δₜ = ρₜ (rₜ + γ · (1 − terminatedₜ) · next_valueₜ − Vₜ)
+    vsₜ = Vₜ + δₜ + γ cₜ · { 0 if terminatedₜ, truncatedₜ or t = T−1;  vsₜ₊₁ − Vₜ₊₁ otherwise }
+    qₜ₊₁ = { next_valueₜ if truncatedₜ or t = T−1;  λ vsₜ₊₁ + (1 − λ) Vₜ₊₁ otherwise }
+    Âₜ = min(ρ̄_pg, πₜ/μₜ) (rₜ + γ · (1 − terminatedₜ) · qₜ₊₁ − Vₜ)
+
+    The advantage holds its weight: a loss multiplies it with log π and with nothing else. On policy with λ = 1, vs
+    is the TD(λ = 1) target and Â is vs − V.
+
+    Args:
+        behaviour_logp, target_logp: log-probabilities of the actions taken, of the policy that took them and of
+            the one to learn, `[T, N]` or `[T]`, as all the others.
+        reward, terminated, truncated: rewards of an integer type count as float32.
+        value: V, the learner's, of the observation acted from.
+        next_value: the learner's, of the observation arrived in, so valueₜ₊₁ inside an episode; not read where
+            terminated.
+        gamma: discount per step. lam: 0 gives one-step targets.
+        rho_bar, c_bar, rho_pg_bar: limits of the weights of errors, of traces and of advantages; may be inf.
+
+    Returns: `(vs, advantage)`, of the shape and dtype of `reward`.
+    Source: Espeholt et al. 2018, "IMPALA", section 4.1, eq. 1 and remarks 1 and 2.
+
+    >>> no, zero = np.zeros(2, bool), np.zeros(2)
+    >>> v_trace(zero, np.log([2.0, 0.5]), np.ones(2), zero, np.full(2, 4.0), no, no, gamma=0.5)
+    (array([3.75, 1.5 ]), array([1.75, 1.5 ]))
+    """
+    _check_shapes(behaviour_logp, target_logp, reward, value, next_value, terminated, truncated)
+    xp, vs = _float_copy(reward)
+    goes_on, ratio = _goes_on(terminated, truncated), _ratio(xp, behaviour_logp, target_logp)
+    vs += gamma * xp.where(terminated != 0, 0, next_value) - value
+    vs *= xp.clip(ratio, None, rho_bar)
+    vs = _accumulated(xp, vs, goes_on, gamma * lam * xp.clip(ratio, None, c_bar))
+    vs += value
+    _, advantage = _float_copy(reward)
+    following = xp.where(terminated != 0, 0, next_value)
+    following[:-1] = xp.where(goes_on[:-1], lam * vs[1:] + (1 - lam) * value[1:], following[:-1])
+    advantage += gamma * following - value
+    advantage *= xp.clip(ratio, None, rho_pg_bar)
+    return vs, advantage
+
+
+def retrace(
+    q: Array,
+    target_value: Array,
+    behaviour_logp: Array,
+    target_logp: Array,
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+    *,
+    gamma: float,
+    lam: float = 1,
+) -> Array:
+    """The Retrace(λ) target of the value of every action taken, under a policy π, from what another policy μ did.
+
+    cₜ = λ min(1, πₜ/μₜ);  πₜ/μₜ = exp(target_logpₜ − behaviour_logpₜ)
+    Gₜ = rₜ + γ · { 0 if terminatedₜ;  target_valueₜ if truncatedₜ or t = T−1;
+                    target_valueₜ + cₜ₊₁ (Gₜ₊₁ − qₜ₊₁) otherwise }
+
+    Args:
+        q: Q(sₜ, aₜ) of the action taken, `[T, N]` or `[T]`, as all the others.
+        target_value: Σₐ π(a | s) Q(s, a) of the observation s *arrived in* at t, as `next_value` is: the true final
+            one where an episode was truncated; not read where terminated.
+        behaviour_logp, target_logp: log-probabilities of the actions taken, under μ and π; the first is not read.
+        reward, terminated, truncated: rewards of an integer type count as float32.
+        gamma: discount per step. lam: 0 gives one-step targets (expected SARSA).
+
+    Returns: G, of the shape and dtype of `reward`.
+    Source: Munos et al. 2016, "Safe and efficient off-policy reinforcement learning", eq. 3 and 4.
+
+    >>> no, zero = np.zeros(2, bool), np.zeros(2)
+    >>> retrace(np.ones(2), np.full(2, 4.0), zero, np.log([1.0, 0.5]), np.ones(2), no, no, gamma=0.5)
+    array([3.5, 3. ])
+    """
+    _check_shapes(q, target_value, behaviour_logp, target_logp, reward, terminated, truncated)
+    xp, target = _float_copy(reward)
+    target += gamma * xp.where(terminated != 0, 0, target_value) - q
+    following_trace = xp.roll(lam * xp.clip(_ratio(xp, behaviour_logp, target_logp), None, 1), -1, 0)
+    target = _accumulated(xp, target, _goes_on(terminated, truncated), gamma * following_trace)
+    target += q
+    return target
+
+
+def _ratio(xp: Any, behaviour_logp: Array, target_logp: Array) -> Array:
+    """π/μ, finite in float32 however far they are apart."""
+    return xp.exp(xp.clip(target_logp - behaviour_logp, None, 80))
+
+
+def _check_shapes(*columns: Array) -> None:
+    """All are `[T, N]`, or all are `[T]`."""
+    shapes = [tuple(column.shape) for column in columns]
+    assert all(shape == shapes[0] for shape in shapes), f"shapes differ: {shapes}"
+    assert len(shapes[0]) in (1, 2), f"columns are [T, N] or [T], not {shapes[0]}"
 
 
 def _goes_on(terminated: Array, truncated: Array) -> Array:
@@ -173,17 +264,21 @@ def _goes_on(terminated: Array, truncated: Array) -> Array:
     return goes_on
 
 
-def _accumulated(xp: Any, own: Array, goes_on: Array, discount: float) -> Array:
-    """xₜ = ownₜ + discount · xₜ₊₁ where the episode goes on, for all t at once; in place of `own`.
+def _accumulated(xp: Any, own: Array, goes_on: Array, factor: Array) -> Array:
+    """xₜ = ownₜ + factorₜ · xₜ₊₁ where the episode goes on, for all t at once; in place of `own`.
 
-    By doubling (Hillis & Steele 1986): each pass lets every step look twice as far ahead, so log₂ T of them do. With
-    the few environments that are usual this is many times quicker than a loop over time.
+    `factor` is one number, or one of each step. By doubling (Hillis & Steele 1986): each pass lets every step look
+    twice as far ahead, so log₂ T of them do. With the few environments that are usual this is many times quicker
+    than a loop over time.
     """
-    span, factor = 1, xp.asarray(goes_on[:-1], dtype=own.dtype) * discount
+    span, link = 1, xp.asarray(goes_on[:-1], dtype=own.dtype)
+    one_number = isinstance(factor, float | int)
+    link = link * factor if one_number else xp.where(link != 0, factor[:-1], 0)
     while span < len(own):
-        # `where`, not the product alone: a NaN beyond the episode's end must not leak in.
-        own[:-span] += factor * xp.where(factor != 0, own[span:], 0)
-        factor = factor[:-span] * factor[span:]
+        # `where`, not a product: a NaN beyond the episode's end must not leak in.
+        own[:-span] += link * xp.where(link != 0, own[span:], 0)
+        further = link[:-span] * link[span:]
+        link = further if one_number else xp.where(link[:-span] != 0, further, 0)
         span *= 2
     return own
 

@@ -1,10 +1,11 @@
 """The operators: one family a file."""
 
-from flowrl.operators.adders import GAE, NStep
+from flowrl.operators.adders import GAE, NStep, VTrace
 from flowrl.operators.batches import ConcatBatches, ScaleRewards, SelectExperiences, SplitBatch, StandardizeFields
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
+from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
 from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
 from flowrl.operators.rollout import ParallelRollouts
@@ -17,6 +18,7 @@ from flowrl.operators.train import (
     UpdateKL,
     UpdateTargetNetwork,
 )
+from flowrl.operators.unrolls import Episodes, Unroll
 
 __all__ = [
     "GAE",
@@ -29,7 +31,9 @@ __all__ = [
     "Confirm",
     "Dequeue",
     "Enqueue",
+    "Episodes",
     "Evaluate",
+    "HindsightRelabel",
     "MixInReplay",
     "NStep",
     "ParallelRollouts",
@@ -43,8 +47,10 @@ __all__ = [
     "StopWhen",
     "StoreToReplay",
     "TrainOneStep",
+    "Unroll",
     "UpdateKL",
     "UpdatePriorities",
     "UpdateTargetNetwork",
+    "VTrace",
     "debug_print",
 ]

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
 import numpy as np
 
+from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.advantages import NEEDED, with_advantages
+from flowrl.data.advantages import NEEDED, with_advantages, with_v_trace
 from flowrl.data.columns import episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
-from flowrl.errors import SchemaError, did_you_mean
-from flowrl.operator import operator, state
+from flowrl.errors import PlanError, SchemaError, did_you_mean
+from flowrl.operator import context, operator, state
 from flowrl.returns import n_step
 from flowrl.schema import Schema
 
+if TYPE_CHECKING:
+    from flowrl.rollout import WorkerSet
+
 _OF_LAST = ("next_obs", "terminated", "truncated")
+_MAKERS = {"discount": "an NStep", "advantage": "a GAE or VTrace", "target": "a GAE or VTrace"}
 _NO_VALUES = "the policy's collect mode gives no values, as that of an actor-critic policy does"
+_NO_LOGP = "collect with a policy that records it, as an actor-critic policy does"
 _WHY_MISSING = {
     "value": _NO_VALUES,
+    "logp": _NO_LOGP,
     "next_value": f"{_NO_VALUES}, and to which the workers then add those of the observations arrived in",
 }
+
+
+def _has_values(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    policy = getattr(workers, "policy", None)
+    if not hasattr(getattr(policy, "learn_mode", None), "evaluate"):
+        raise PlanError(f"VTrace needs the workers of an actor-critic policy, as A2C's is, got {policy or workers!r}")
 
 
 @operator
@@ -33,7 +48,8 @@ class NStep:
 
     Where the columns `worker` and `env_id` are there, streams from several workers may take turns; where
     `episode_id` and `t` are, a window also stops where an episode was lost (its worker died, it was reset).
-    Padded steps (`mask` 0) start no window.
+    A batch with a `mask`, of whole episodes or sequences, is complete in itself: padded steps (`mask` 0) are in no
+    window, and none goes on in the next batch.
 
     Emits: a row once its window is complete or its episode ended; time-major by the window's start, then by
         environment. A fragment that completes no window gives a batch of 0 rows.
@@ -60,29 +76,27 @@ class NStep:
     def __attrs_post_init__(self) -> None:
         if self.n < 1:
             raise ValueError(f"n is {self.n}: a window holds at least 1 step")
-        _check_rates(gamma=self.gamma)
+        check_rates(gamma=self.gamma)
 
     def schema(self, given: Schema) -> Schema:
-        if "discount" in given.columns:
-            raise SchemaError(
-                "NStep makes the column 'discount', which is there already: is there an NStep before this?"
-            )
+        _check_free("NStep", given.columns, ("discount",))
         return given.without("mask").rows().having(discount="float32[B]")
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""
-        _check("NStep", batch, needs=("reward", *_OF_LAST), makes=("discount",))
+        check_fragment("NStep", batch, needs=("reward", *_OF_LAST), makes=("discount",))
         if self.n == 1 or not batch["reward"].shape[0]:
             terminated = np.asarray(batch["terminated"])
             return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
         key, rows, before = _stream(batch), batch.to_numpy(), 0
-        tail = self.tails.get(key)
+        tail = self.tails.pop(key, None)
         if tail is not None:
             before, envs = tail["reward"].shape
             if rows["reward"].shape[1] != envs:
                 raise SchemaError(f"NStep got {rows['reward'].shape[1]} environments, after {envs} of the same stream")
             rows = Batch.cat([tail, rows])
-        self.tails[key] = rows[-(self.n - 1) :].map(np.ndarray.copy)  # a view would keep all rows alive
+        if "mask" not in rows:
+            self.tails[key] = rows[np.arange(max(0, len(rows) - self.n + 1), len(rows))]  # a copy: a view keeps all
         return self._windows(rows, before, flush=False)
 
     def finish(self) -> list[Batch]:
@@ -98,6 +112,9 @@ class NStep:
         flagged = (terminated != 0) | (rows["truncated"] != 0)
         ended = flagged.copy()
         ended[:-1] |= episode_breaks(rows)
+        if "mask" in rows:
+            ended[:-1] |= rows["mask"][1:] == 0
+            ended[-1:] = True
         total, steps, discount = n_step(reward, terminated, ended, gamma=self.gamma, n=self.n)
         last = np.arange(length)[:, None] + steps - 1
         closed = (steps == self.n) | ended[last, np.arange(envs)]
@@ -147,18 +164,76 @@ class GAE:
     pure = True
 
     def __attrs_post_init__(self) -> None:
-        _check_rates(gamma=self.gamma, lam=self.lam)
+        check_rates(gamma=self.gamma, lam=self.lam)
 
     def schema(self, given: Schema) -> Schema:
-        for name in ("advantage", "target"):
-            if name in given.columns:
-                raise SchemaError(f"GAE makes the column {name!r}, which is there already: is there a GAE before this?")
+        _check_free("GAE", given.columns, ("advantage", "target"))
         return given.having(advantage="float32[T, N]", target="float32[T, N]")
 
     def __call__(self, batch: Batch) -> Batch:
         """The fragment with its advantages."""
-        _check("GAE", batch, needs=NEEDED, makes=("advantage", "target"))
+        check_fragment("GAE", batch, needs=NEEDED, makes=("advantage", "target"))
         return with_advantages(batch, self.gamma, self.lam)
+
+
+@operator
+class VTrace:
+    """Advantages of old experience for the policy that learns now: fragments `[T, N, ...]` in, the same out.
+
+    With the learner's own values and log-probabilities, computed here, `advantage` and `target` are those of
+    `flowrl.returns.v_trace`, float32, each environment by itself; `value` and `next_value` become the learner's (V2).
+    `logp` stays what was recorded of the policy that acted (V3, G7).
+
+    It belongs where the learner is, right before it: after the gather, and after `ConcatBatches`. The advantage
+    holds its weight, so it fits a loss of log π · advantage, as that of A2C. PPO's own ratio is such a weight
+    already: take `GAE` for PPO.
+
+    The trace is cut where an episode ended or went missing (see `NStep`). Padded steps (`mask` 0) enter no other
+    step's estimate and get 0.
+
+    Args:
+        workers: Whose policy learns, an actor-critic.
+        gamma: discount per step. lam: 0 gives one-step targets.
+        rho_bar, c_bar, rho_pg_bar: limits of the weights of errors, of traces and of advantages; may be inf.
+
+    Raises: SchemaError where a needed column is missing or advantages are there already; PlanError for a policy
+        without values, and on a worker.
+    Source: Espeholt et al. 2018, "IMPALA", section 4.1.
+    """
+
+    requires: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("fragments", "obs", "action", "reward", *_OF_LAST), ""),
+        "logp": _NO_LOGP,
+    }
+    provides = ("advantage", "target", "corrected")
+    workers: WorkerSet = attrs.field(validator=_has_values)
+    gamma: float
+    lam: float = 1.0
+    rho_bar: float = 1.0
+    c_bar: float = 1.0
+    rho_pg_bar: float = 1.0
+    context: Context = context()
+
+    def __attrs_post_init__(self) -> None:
+        check_rates(gamma=self.gamma, lam=self.lam)
+        for name in ("rho_bar", "c_bar", "rho_pg_bar"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: the limit of a weight is above 0")
+
+    def schema(self, given: Schema) -> Schema:
+        _check_free("VTrace", given.columns, ("advantage", "target"))
+        return given.having(**dict.fromkeys(("advantage", "target", "value", "next_value"), "float32[T, N]"))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The fragment with its advantages for the present weights."""
+        if self.context.worker is not None:
+            raise PlanError("VTrace needs the learner's weights, which a worker may not have: put it after the gather")
+        check_fragment("VTrace", batch, needs=[*self.requires][1:], makes=("advantage", "target"))
+        learn: Any = self.workers.policy.learn_mode
+        logp, value, next_value = learn.evaluate(batch)
+        limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "rho_pg_bar": self.rho_pg_bar}
+        own = batch.replace(value=value, next_value=next_value)
+        return with_v_trace(own, logp, gamma=self.gamma, lam=self.lam, **limits)
 
 
 def _stream(batch: Batch) -> str:
@@ -167,23 +242,28 @@ def _stream(batch: Batch) -> str:
     return "/".join(np.asarray(batch[name][0]).tobytes().hex() for name in names)
 
 
-def _check_rates(**rates: float) -> None:
+def check_rates(**rates: float) -> None:
+    """Refuse what is no discount."""
     for name, rate in rates.items():
         if not 0 <= rate <= 1:
             raise ValueError(f"{name} is {rate}: a discount lies in 0 .. 1")
 
 
-def _check(name: str, batch: Batch, *, needs: Sequence[str], makes: Sequence[str]) -> None:
+def check_fragment(name: str, batch: Batch, *, needs: Sequence[str], makes: Sequence[str] = ()) -> None:
     """Refuse a batch that the adder of this name cannot use."""
     for column in needs:
         if column not in batch:
             raise SchemaError(
                 f"{name} needs the column {column!r}: {_WHY_MISSING.get(column) or did_you_mean(column, batch)}"
             )
-    for column in makes:
-        if column in batch:
-            raise SchemaError(
-                f"{name} makes the column {column!r}, which is there already: is there another {name} before this?"
-            )
+    _check_free(name, batch, makes)
     if not is_fragment(batch):
         raise SchemaError(f"{name} needs fragments [T, N, ...], in the order of time, not {batch!r}")
+
+
+def _check_free(name: str, columns: Container[str], makes: Sequence[str]) -> None:
+    for column in makes:
+        if column in columns:
+            raise SchemaError(
+                f"{name} makes the column {column!r}, which is there already: is there {_MAKERS[column]} before this?"
+            )

@@ -198,9 +198,9 @@ FAULTS += [
     ),
     Fault(
         "T5",
-        "flowrl/rollout/worker.py",
-        "value(batch.next_obs[ends])",
-        "value(batch.obs[ends])",
+        "flowrl/data/advantages.py",
+        'value_of(batch["next_obs"][ends])',
+        'value_of(batch["obs"][ends])',
         ROLLOUT + "test_values_arrived_in",
     ),
     Fault(
@@ -210,7 +210,7 @@ FAULTS += [
         '(1.0 - (batch.terminated | batch.truncated).astype("float32"))',
         DQN + "test_truncated_rows_bootstrap_and_terminated_ones_do_not",
     ),
-    Fault("T7", "flowrl/rollout/worker.py", "ends[-1] = True", "pass", ROLLOUT + "test_values_arrived_in"),
+    Fault("T7", "flowrl/data/advantages.py", "ends[-1:] = True", "pass", ROLLOUT + "test_values_arrived_in"),
     Fault(
         "T9",
         "flowrl/envs/manager.py",
@@ -548,8 +548,8 @@ FAULTS += [
     Fault(
         "T4",
         "flowrl/returns.py",
-        "xp.where(terminated != 0, 0, next_value) - value",
-        "xp.where((terminated != 0) & (truncated == 0), 0, next_value) - value",
+        "delta += gamma * xp.where(terminated != 0, 0, next_value) - value",
+        "delta += gamma * xp.where((terminated != 0) & (truncated == 0), 0, next_value) - value",
         RETURNS + "test_gae_is_the_recursion_in_every_environment",
     ),
     Fault(
@@ -576,8 +576,8 @@ FAULTS += [
     Fault(
         "G2",
         "flowrl/data/advantages.py",
-        "    target = advantage + value\n",
-        "    target = advantage - advantage.mean() + value\n",
+        "_with(batch, advantage, advantage + value)",
+        "_with(batch, advantage, advantage - advantage.mean() + value)",
         ADDERS + "test_table_of_advantages",
     ),
     Fault(
@@ -597,7 +597,7 @@ FAULTS += [
     Fault(
         "N6",
         "flowrl/data/advantages.py",
-        "        cut[:-1] |= ~real[1:]\n",
+        '        cut[:-1] |= used["mask"][1:] == 0\n',
         "        pass\n",
         ADDERS + "test_table_of_advantages",
     ),
@@ -766,4 +766,160 @@ FAULTS += [
         "rows.split(size, __import__('numpy').random.default_rng())",
         EVERY_PLAN + "test_the_same_seed_gives_the_same_parameters",
     ),
+]
+
+UNROLLS, HINDSIGHT = "tests/operators/test_unrolls.py::", "tests/operators/test_hindsight.py::"
+VTRACE, HER = "tests/operators/test_v_trace.py::", "test_rows_are_those_of_the_loop_over_each_episode"
+
+FAULTS += [
+    Fault(
+        "N6",
+        "operators/adders.py",
+        '            ended[:-1] |= rows["mask"][1:] == 0\n',
+        "            pass\n",
+        ADDERS + "test_padding_after_a_step_ends_its_window",
+    ),
+    Fault(
+        "N6",
+        "operators/unrolls.py",
+        "else max(0, trajectory.length - self._whole)\n",
+        "else made * self._stride\n",
+        UNROLLS + "test_table_of_sequences",
+    ),
+    Fault(
+        "N6",
+        "flowrl/data/trajectories.py",
+        "        made[~mask] = 0 ",
+        "        pass ",
+        UNROLLS + "test_any_stream_gives_its_whole_episodes",
+    ),
+    Fault(
+        "N7",
+        "operators/unrolls.py",
+        "0 if self._is_begin(table, step, rows) else self.burn_in",
+        "0",
+        UNROLLS + "test_any_stream_gives_the_windows_over_its_runs",
+    ),
+    Fault(
+        "N7",
+        "flowrl/data/trajectories.py",
+        "    over[:-1] |= episode_breaks(",
+        "    episode_breaks(",
+        UNROLLS + "test_any_stream_gives_the_windows_over_its_runs",
+    ),
+    Fault(
+        "T8",
+        "flowrl/data/trajectories.py",
+        "    made: Batch = table[index]\n",
+        '    made: Batch = table[index]\n    if "state" in made:\n        made["state"] = made["state"][::-1]\n',
+        UNROLLS + "test_any_stream_gives_the_windows_over_its_runs",
+    ),
+    Fault(
+        "H5",
+        "operators/unrolls.py",
+        "if trajectory.ended or len(piece) == self._size:",
+        "if piece.size:",
+        UNROLLS + "test_table_of_episodes",
+    ),
+    Fault(
+        "V1",
+        "flowrl/returns.py",
+        "    vs *= xp.clip(ratio, None, rho_bar)\n",
+        "",
+        RETURNS + "test_v_trace_is_the_sum_of_the_paper",
+    ),
+    Fault(
+        "V1",
+        "flowrl/returns.py",
+        "gamma * lam * xp.clip(ratio, None, c_bar)",
+        "gamma * lam * xp.clip(ratio, None, rho_bar)",
+        RETURNS + "test_v_trace_is_the_recursion_in_every_environment",
+    ),
+    Fault(
+        "V1",
+        "flowrl/returns.py",
+        "lam * vs[1:] + (1 - lam) * value[1:]",
+        "vs[1:]",
+        RETURNS + "test_v_trace_is_the_recursion_in_every_environment",
+    ),
+    Fault(
+        "V1",
+        "flowrl/returns.py",
+        "    advantage *= xp.clip(ratio, None, rho_pg_bar)\n",
+        "",
+        RETURNS + "test_v_trace_is_the_recursion_in_every_environment",
+    ),
+    Fault(
+        "V2",
+        "flowrl/returns.py",
+        "    following = xp.where(terminated != 0, 0, next_value)\n",
+        "    following = xp.where((terminated != 0) | (truncated != 0), 0, next_value)\n",
+        RETURNS + "test_v_trace_is_the_recursion_in_every_environment",
+    ),
+    Fault(
+        "V2",
+        "operators/adders.py",
+        "own = batch.replace(value=value, next_value=next_value)",
+        "own = batch",
+        VTRACE + "test_old_experience_is_that_of_the_loop_with_the_present_weights",
+    ),
+    Fault(
+        "V3",
+        "flowrl/data/advantages.py",
+        'columns = [used["logp"], target_logp,',
+        "columns = [target_logp, target_logp,",
+        VTRACE + "test_old_experience_is_that_of_the_loop_with_the_present_weights",
+    ),
+    Fault(
+        "G1",
+        "flowrl/policies/actor_critic.py",
+        "(column.cpu().numpy().reshape(batch.reward.shape) for column in",
+        '(column.cpu().numpy().reshape(batch.reward.shape, order="F") for column in',
+        VTRACE + "test_on_policy_it_is_gae",
+    ),
+    Fault(
+        "T5",
+        "flowrl/returns.py",
+        "xp.roll(lam * xp.clip(_ratio(xp, behaviour_logp, target_logp), None, 1), -1, 0)",
+        "lam * xp.clip(_ratio(xp, behaviour_logp, target_logp), None, 1)",
+        RETURNS + "test_retrace_is_the_recursion_in_every_environment",
+    ),
+    Fault(
+        "H1",
+        "operators/hindsight.py",
+        'steps.time if self.strategy == "future" else np.zeros_like(steps.time)',
+        "np.zeros_like(steps.time)",
+        HINDSIGHT + HER,
+    ),
+    Fault(
+        "H1",
+        "operators/hindsight.py",
+        "        stops |= (achieved == desired).reshape(*window.shape, -1).all(-1)\n",
+        "",
+        HINDSIGHT + HER,
+    ),
+    Fault(
+        "H2",
+        "operators/hindsight.py",
+        """        for name in ("obs", "next_obs"):\n            rows[name]""",
+        """        for name in ("obs",):\n            rows[name]""",
+        HINDSIGHT + HER,
+    ),
+    Fault(
+        "H3",
+        "operators/hindsight.py",
+        '_asked("terminated", self.terminated, achieved, desired) != 0',
+        'table["terminated"][window] != 0',
+        HINDSIGHT + HER,
+    ),
+    Fault(
+        "H4",
+        "operators/hindsight.py",
+        "        desired = np.broadcast_to(goal, achieved.shape)\n",
+        """        desired = np.broadcast_to(goal, achieved.shape)
+        table["obs"]["desired_goal"][window[0]] = goal
+""",
+        HINDSIGHT + HER,
+    ),
+    Fault("H6", "operators/hindsight.py", "steps.repeated(self.k)", "steps.repeated(self.k + 1)", HINDSIGHT + HER),
 ]

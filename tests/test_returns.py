@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flowrl.returns import discounted, gae, n_step, td_lambda
+from flowrl.returns import discounted, gae, n_step, retrace, td_lambda, v_trace
 
 GAMMA = 0.5  # powers and small whole rewards are exact in float32, so results are compared exactly
 
@@ -159,6 +159,135 @@ def test_estimators_take_tensors_too(experience):
         np.testing.assert_allclose(of_tensors.numpy(), of_arrays, rtol=1e-5, atol=1e-5)
 
 
+@st.composite
+def old_experience(draw):
+    """behaviour_logp, target_logp and `valued_experience` whose values arrived in are those of the next step."""
+    reward, value, next_value, terminated, truncated = draw(valued_experience())
+    inside = ~(terminated | truncated)[:-1]
+    next_value[:-1] = np.where(inside, value[1:], next_value[:-1])
+    logp = hnp.arrays(np.float32, reward.shape, elements=st.sampled_from([0.0, -0.5, -1.0, -2.0]))
+    return draw(logp), draw(logp), reward, value, next_value, terminated, truncated
+
+
+LIMITS = st.sampled_from([0.5, 1.0, 2.0, np.inf])
+
+
+@given(old_experience(), RATES, RATES, LIMITS, LIMITS, LIMITS)
+@settings(max_examples=120, deadline=None)
+def test_v_trace_is_the_recursion_in_every_environment(experience, gamma, lam, rho_bar, c_bar, rho_pg_bar):
+    """V1, V2, T4, T5, T7: weights of errors, traces and advantages; discount 0 at terminated only; cut at every end."""
+    limits = {"rho_bar": rho_bar, "c_bar": c_bar, "rho_pg_bar": rho_pg_bar}
+    vs, advantage = v_trace(*experience, gamma=gamma, lam=lam, **limits)
+    for env in range(vs.shape[1]):
+        mu, pi, reward, value, next_value, terminated, truncated = (c[:, env].astype(float) for c in experience)
+        error = None  # vs - V of the step after, where it belongs to the same episode
+        for t in reversed(range(len(reward))):
+            ratio = np.exp(pi[t] - mu[t])
+            discount = 0.0 if terminated[t] else gamma
+            goes_on = error is not None and not terminated[t] and not truncated[t]
+            own = min(rho_bar, ratio) * (reward[t] + discount * next_value[t] - value[t])
+            q = next_value[t]
+            if goes_on:
+                q = lam * (value[t + 1] + error) + (1 - lam) * value[t + 1]
+                own += discount * lam * min(c_bar, ratio) * error
+            error = own
+            weighted = min(rho_pg_bar, ratio) * (reward[t] + discount * q - value[t])
+            assert vs[t, env] == pytest.approx(value[t] + error, rel=1e-4, abs=1e-3)
+            assert advantage[t, env] == pytest.approx(weighted, rel=1e-4, abs=1e-3)
+
+
+@given(old_experience(), st.sampled_from([0.5, 1.0]))
+@settings(max_examples=40, deadline=None)
+def test_v_trace_is_the_sum_of_the_paper(experience, lam):
+    """V1: eq. 1 as it is written, from every step to its episode's end, with no recursion."""
+    vs, _ = v_trace(*experience, gamma=0.5, lam=lam)
+    mu, pi, reward, value, next_value, terminated, truncated = (c[:, 0].astype(float) for c in experience)
+    ends = (terminated + truncated) > 0
+    ends[-1] = True
+    ratio = np.exp(pi - mu)
+    for s in range(len(reward)):
+        last = s + int(ends[s:].argmax())
+        total = value[s]
+        for t in range(s, last + 1):
+            error = min(1, ratio[t]) * (reward[t] + 0.5 * (1 - terminated[t]) * next_value[t] - value[t])
+            total += 0.5 ** (t - s) * np.prod(lam * np.minimum(1, ratio[s:t])) * error
+        assert vs[s, 0] == pytest.approx(total, rel=1e-4, abs=1e-3)
+
+
+@given(old_experience(), RATES)
+@settings(max_examples=40, deadline=None)
+def test_v_trace_on_policy_is_gae(experience, lam):
+    """V1: with the same log-probabilities vs is the TD(lambda) target; with lambda = 1 the advantage is vs - V."""
+    _, logp, reward, value, next_value, terminated, truncated = experience
+    vs, _ = v_trace(logp, logp, *experience[2:], gamma=0.9, lam=lam)
+    target = td_lambda(reward, next_value, terminated, truncated, gamma=0.9, lam=lam)
+    np.testing.assert_allclose(vs, target, rtol=1e-4, atol=1e-3)
+    vs, advantage = v_trace(logp, logp, *experience[2:], gamma=0.9)
+    np.testing.assert_allclose(advantage, gae(*experience[2:], gamma=0.9, lam=1.0), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(vs, advantage + value, rtol=1e-4, atol=1e-3)
+
+
+@given(old_experience(), RATES, RATES)
+@settings(max_examples=80, deadline=None)
+def test_retrace_is_the_recursion_in_every_environment(experience, gamma, lam):
+    """T4, T5, T7: the weight is that of the next action; ends bootstrap from what they arrive in, and cut."""
+    mu, pi, reward, q, arrived, terminated, truncated = experience
+    result = retrace(q, arrived, mu, pi, reward, terminated, truncated, gamma=gamma, lam=lam)
+    for env in range(reward.shape[1]):
+        following = None
+        for t in reversed(range(len(reward))):
+            bootstrap = float(arrived[t, env])
+            if following is not None and not truncated[t, env]:
+                weight = lam * min(1.0, np.exp(float(pi[t + 1, env]) - float(mu[t + 1, env])))
+                bootstrap += weight * (following - float(q[t + 1, env]))
+            following = float(reward[t, env]) + gamma * (0.0 if terminated[t, env] else bootstrap)
+            assert result[t, env] == pytest.approx(following, rel=1e-4, abs=1e-3)
+
+
+def of_old(estimator, *columns):
+    """V-trace or Retrace of (behaviour_logp, target_logp, reward, value, next_value, terminated, truncated)."""
+    mu, pi, reward, value, next_value, terminated, truncated = columns
+    if estimator is v_trace:
+        return v_trace(*columns, gamma=0.9, lam=0.8)
+    return (retrace(value, next_value, mu, pi, reward, terminated, truncated, gamma=0.9, lam=0.8),)
+
+
+@pytest.mark.parametrize("estimator", [v_trace, retrace])
+@given(experience=old_experience(), random=st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_estimators_of_old_experience_take_tensors_and_one_environment(estimator, experience, random):
+    """G1: environments permute to the last bit; [T] alone; the inputs stay as they are."""
+    before = [c.copy() for c in experience]
+    order = random.sample(range(experience[0].shape[1]), experience[0].shape[1])
+    tensors = of_old(estimator, *(torch.from_numpy(c) for c in experience))
+    results = of_old(estimator, *experience)
+    for result, tensor, permuted, alone in zip(
+        results,
+        tensors,
+        of_old(estimator, *(c[:, order] for c in experience)),
+        of_old(estimator, *(c[:, 0] for c in experience)),
+    ):
+        assert (result.dtype, tensor.dtype) == (np.float32, torch.float32)
+        np.testing.assert_allclose(tensor.numpy(), result, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(result[:, order], permuted)
+        np.testing.assert_array_equal(result[:, 0], alone)
+    for one, other in zip(experience, before):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("estimator", [v_trace, retrace])
+@pytest.mark.parametrize("kind", ["terminated", "truncated"])
+def test_old_experience_beyond_an_end_does_not_leak_in(estimator, kind):
+    """T5, V1: not even as NaN, nor through a weight; probabilities far apart overflow nowhere."""
+    nan, ends = np.nan, np.array([0, 1, 0, 0])
+    experience = [np.array(c, np.float32) for c in ([-200, 0, nan, nan], [0, -200, nan, 0], [1, 1, nan, nan])]
+    experience += [np.array([1, 1, nan, 0], np.float32), np.array([1, 2 if kind == "truncated" else nan, nan, nan])]
+    flags = (ends, 0 * ends) if kind == "terminated" else (0 * ends, ends)
+    results = of_old(estimator, *experience, *flags)
+    assert all(np.isfinite(result[:2]).all() for result in results)
+    assert of_old(estimator, *(c[:2] for c in (*experience, *flags)))[0].tolist() == results[0][:2].tolist()
+
+
 NO = np.zeros(3, bool)
 
 
@@ -224,5 +353,7 @@ def test_wrong_arguments_are_refused():
         n_step(np.ones(3), NO[:2], NO, gamma=0.9, n=1)
     with pytest.raises(AssertionError, match=r"\(3,\), \(3,\), \(2,\)"):
         gae(np.ones(3), np.ones(3), np.ones(2), NO, NO, gamma=0.9, lam=0.8)
+    with pytest.raises(AssertionError, match=r"columns are \[T, N\] or \[T\], not \(1, 2, 3\)"):
+        discounted(*[np.ones((1, 2, 3))] * 4, gamma=0.9)
     with pytest.raises(AssertionError, match=r"\(3,\), \(3, 1\)"):
         td_lambda(np.ones(3), np.ones((3, 1)), NO, NO, gamma=0.9, lam=0.8)

@@ -1,12 +1,17 @@
-"""Advantages of a fragment: what the adder `GAE` and the actor-critic policies share."""
+"""Advantages of a fragment: what the adders `GAE` and `VTrace` and the actor-critic policies share."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import PROVENANCE, episode_breaks
-from flowrl.returns import gae
+from flowrl.returns import gae, v_trace
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Columns that an advantage is made of.
 NEEDED = ("reward", "terminated", "truncated", "value", "next_value")
@@ -19,15 +24,52 @@ def with_advantages(batch: Batch, gamma: float, lam: float) -> Batch:
     anybody normalises (G2). The trace is cut where an episode ended or, as provenance shows, went missing.
     Padded steps (`mask` 0) enter no other step's estimate and get 0.
     """
-    used = batch.select([name for name in (*NEEDED, *PROVENANCE, "mask") if name in batch]).to_numpy()
-    real = used["mask"] != 0 if "mask" in used else None
-    cut = used["truncated"] != 0
+    used = batch.select(NEEDED).to_numpy()
+    cut, value = trace_ends(batch), used["value"]
+    advantage = gae(used["reward"], value, used["next_value"], used["terminated"], cut, gamma=gamma, lam=lam)
+    return _with(batch, advantage, advantage + value)
+
+
+def with_v_trace(batch: Batch, target_logp: Array, *, gamma: float, **limits: float) -> Batch:
+    """A fragment `[T, N, ...]` with `advantage` and `target` of the policy whose `target_logp [T, N]` these are.
+
+    They are those of `flowrl.returns.v_trace`, which takes `limits` too; float32. `value` and `next_value` are that
+    policy's. Traces are cut, and padding is treated, as by `with_advantages`.
+    """
+    used = batch.select(["logp", *NEEDED]).to_numpy()
+    names = ("reward", "value", "next_value", "terminated")
+    columns = [used["logp"], target_logp, *(used[name] for name in names), trace_ends(batch)]
+    target, advantage = v_trace(*columns, gamma=gamma, **limits)
+    return _with(batch, advantage, target)
+
+
+def trace_ends(batch: Batch) -> Array:
+    """Where no step of the same episode follows, though none of them terminated it: `[T, N]`, without the last row."""
+    used = batch.select([name for name in ("truncated", "mask", *PROVENANCE) if name in batch]).to_numpy()
+    cut: Array = used["truncated"] != 0
     cut[:-1] |= episode_breaks(used)
-    if real is not None:
-        cut[:-1] |= ~real[1:]
-    reward, value, next_value = used["reward"], used["value"], used["next_value"]
-    advantage = gae(reward, value, next_value, used["terminated"], cut, gamma=gamma, lam=lam)
-    target = advantage + value
-    if real is not None:
+    if "mask" in used:
+        cut[:-1] |= used["mask"][1:] == 0
+    return cut
+
+
+def values_arrived_in(batch: Batch, value: Array, value_of: Callable[[Any], Array]) -> Array:
+    """`next_value [T, N]` of a fragment: that of the next step inside an episode, else of `next_obs`.
+
+    So `value_of`, from observations `[B, ...]` to values, is asked only where an episode or the fragment ends.
+    """
+    ends = trace_ends(batch) | (np.asarray(batch["terminated"]) != 0)
+    ends[-1:] = True
+    if "mask" in batch:
+        ends &= np.asarray(batch["mask"]) != 0
+    following = np.zeros_like(value)
+    following[:-1] = value[1:]
+    following[ends] = value_of(batch["next_obs"][ends])
+    return following
+
+
+def _with(batch: Batch, advantage: Array, target: Array) -> Batch:
+    if "mask" in batch:
+        real = np.asarray(batch["mask"]) != 0
         advantage, target = np.where(real, advantage, 0), np.where(real, target, 0)
     return batch.replace(advantage=advantage.astype(np.float32), target=target.astype(np.float32))

@@ -28,7 +28,8 @@ class A2CLearning(ActorCriticLearning):
         "action": "",
         "advantage or value": "",
         "advantage or fragments": OVER_TIME,
-        "on_policy": "A2C is right only for what the present weights collected: take it from ParallelRollouts",
+        "on_policy or corrected": "A2C is right only for what the present weights collected: "
+        "take it from ParallelRollouts, or put VTrace before it",
     }
     columns = ("obs", "action", "advantage", "target", "value")
 

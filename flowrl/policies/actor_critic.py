@@ -11,7 +11,7 @@ import gymnasium
 import torch
 
 from flowrl.data import Batch
-from flowrl.data.advantages import NEEDED, with_advantages
+from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
 from flowrl.policies.distributions import distribution
@@ -160,6 +160,19 @@ class ActorCriticLearning(Learning):
                 raise SchemaError(f"advantages need {what}: put GAE(...) before what made {batch!r}")
             batch = with_advantages(batch, self.policy.gamma, self.policy.lam)
         return real_rows(batch)
+
+    def evaluate(self, batch: Batch) -> tuple[Array, Array, Array]:
+        """What the present weights make of a fragment `[T, N, ...]`, without a gradient.
+
+        Returns: log-probabilities of its actions, values of its observations, and of those arrived in, each `[T, N]`.
+        """
+        model, batch = self.policy.model, batch.to_numpy()
+        rows = batch.select(["obs", "action"]).flat().to_torch(self.policy.device)
+        with torch.inference_mode():
+            given, values = model(rows.obs)
+            logps, _ = model.distribution.evaluate(given, rows.action)
+        logp, value = (column.cpu().numpy().reshape(batch.reward.shape) for column in (logps, values))
+        return logp, value, values_arrived_in(batch, value, self.policy.collect_mode.value)
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
         """explained_variance: 1 − Var(target − value) / Var(target), of the values that acted; 1 is perfect."""

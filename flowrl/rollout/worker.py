@@ -9,7 +9,9 @@ import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from flowrl.data import Batch
-from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.advantages import values_arrived_in
+from flowrl.data.columns import PROVENANCE
+from flowrl.data.trajectories import side_by_side
 from flowrl.envs import Episode, Manager
 from flowrl.host import PlanHost
 from flowrl.policies import Policy
@@ -123,15 +125,7 @@ class RolloutWorker(PlanHost):
         batch["env_id"] = np.broadcast_to(env_ids, shape)
         batch["worker"] = np.broadcast_to(np.int64(self.index), shape)
         if "value" in batch:
-            # value[t + 1] inside an episode; one more forward only where an episode or the fragment ends.
-            ends = batch.terminated | batch.truncated
-            ends[-1] = True
-            if "mask" not in batch:
-                ends[:-1] |= episode_breaks(batch)  # a resume may cut an episode whose rows wait in the fragment
-            next_value = np.empty_like(batch.value)
-            next_value[:-1] = batch.value[1:]
-            next_value[ends] = self.policy.collect_mode.value(batch.next_obs[ends])
-            batch["next_value"] = next_value
+            batch["next_value"] = values_arrived_in(batch, batch.value, self.policy.collect_mode.value)
         return batch
 
     def _whole_episodes(self, episodes: int) -> Batch:
@@ -142,23 +136,18 @@ class RolloutWorker(PlanHost):
         while (self.manager.episode_id - first < shares).any():
             self._step()
         written, rows = self._fragment.lengths(), self._fragment.cut_all()
-        pieces = []
+        columns, envs = [], []
         for env_id in self._ids:
             ids = rows.episode_id[: written[env_id], env_id]
-            wanted = range(first[env_id], first[env_id] + shares[env_id])
-            pieces += [(env_id, np.flatnonzero(ids == episode)) for episode in wanted]
-        longest = max(len(piece) for _, piece in pieces)
-        padded = rows.map(lambda column: np.zeros((longest, episodes, *column.shape[2:]), column.dtype))
-        mask = np.zeros((longest, episodes), np.bool_)
-        for column, (env_id, piece) in enumerate(pieces):
-            mask[: len(piece), column] = True
-            padded[: len(piece), column] = rows[piece, env_id]
-        padded["mask"] = mask
+            for episode in range(first[env_id], first[env_id] + shares[env_id]):
+                columns.append(np.flatnonzero(ids == episode) * len(self._ids) + env_id)
+                envs.append(env_id)
+        padded = side_by_side(rows.flat(), columns, max(map(len, columns)))
         # What some environments went on with meanwhile belongs to no share.
         ours = [e for e in self.manager.finished if e.episode_id - first[e.env_id] < shares[e.env_id]]
         self.reset_env()
         self.manager.finished = ours
-        return self._with_provenance(padded, np.array([env_id for env_id, _ in pieces]))
+        return self._with_provenance(padded, np.array(envs))
 
 
 def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema:

@@ -14,6 +14,7 @@ from flowrl.data.batch import Batch
 from flowrl.errors import SchemaError
 from flowrl.operators.adders import GAE, NStep
 from flowrl.rollout import WorkerSet
+from tests import episodes
 from tests.scripted import ScriptedPolicy
 
 GAMMA = 0.5  # exact in float32
@@ -196,6 +197,32 @@ def test_padded_steps_start_no_window(n):
     assert sorted(rows) == sorted(2 * once)
 
 
+@given(episodes.streams(), st.integers(1, 4))
+@settings(max_examples=80, deadline=None)
+def test_windows_stay_in_what_was_delivered_of_an_episode(stream, n):
+    """N1, N2, N3, N8, T4, T6: workers that take turns, fragments and ends of episodes that went missing."""
+    expected = []
+    for run_ in stream.runs:
+        for first, step in enumerate(run_.steps):
+            held = run_.steps[first : first + n]
+            total, last = sum(GAMMA**i * each for i, each in enumerate(held)), held[-1]
+            end = run_.end if last == run_.steps[-1] else ""
+            terminated, truncated = end in ("T", "*"), end in ("t", "*")
+            expected.append((step, total, last + 0.5, terminated, truncated, 0 if terminated else GAMMA ** len(held)))
+    got = run(
+        NStep(n=n, gamma=GAMMA), [b.replace(obs=b.obs[..., 0], next_obs=b.next_obs[..., 0]) for b in stream.fragments]
+    )
+    assert sorted(got) == sorted(expected)
+
+
+def test_padding_after_a_step_ends_its_window():
+    """N6, N2: pieces of a long episode are padded without being over; what they arrive in is bootstrapped from."""
+    padded = fragment(["....", "...."], envs=(0, 1), mask=np.array([[1, 1, 0, 0], [1, 1, 1, 1]]).T)
+    adder = NStep(n=3, gamma=GAMMA)
+    got = [row for row in run(adder, [padded]) if row[0] < 100]
+    assert got == [*windows("..", 0, 3)]
+
+
 def test_one_step_is_the_fragment_itself():
     """N8: n=1 copies nothing."""
     b = fragment(["..", "tT"], envs=(0, 1))
@@ -320,7 +347,7 @@ def test_what_gae_cannot_use_is_refused():
         adder(b.select([name for name in b if name != "truncated"]))
     with pytest.raises(SchemaError, match=r"GAE needs fragments \[T, N, ...\], in the order of time, not Batch\[2\]"):
         adder(b.flat())
-    with pytest.raises(SchemaError, match="'advantage', which is there already: is there another GAE before this"):
+    with pytest.raises(SchemaError, match="'advantage', which is there already: is there a GAE or VTrace before this"):
         adder(adder(b))
     with pytest.raises(ValueError, match="gamma is 99"):
         GAE(gamma=99, lam=0.9)

@@ -116,7 +116,7 @@ def on_policy(*adders: Any) -> Plan:
 
 def test_advantages_are_estimated_once_and_from_fragments() -> None:
     twice = examine(on_policy(ops.GAE(0.9, 0.9), ops.GAE(0.9, 0.9))).problems
-    assert "GAE makes the column 'advantage', which is there already: is there a GAE before this?" in twice[0]
+    assert "GAE makes the column 'advantage', which is there already: is there a GAE or VTrace before this?" in twice[0]
     (found,) = examine(on_policy(ops.NStep(2, 0.9))).problems
     assert "TrainOneStep" in found
     assert "needs 'advantage or fragments', which does not come through NStep (" in found

@@ -19,6 +19,7 @@ from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_operator, check_plan, same
+from tests.goal_envs import BitFlip
 
 
 def workers() -> WorkerSet:
@@ -55,6 +56,23 @@ def rows() -> list[Batch]:
 
 def valued() -> list[Batch]:
     return [batch.replace(value=batch.reward, next_value=batch.obs[..., 0]) for batch in fragments()]
+
+
+def recorded() -> list[Batch]:
+    return [batch.replace(logp=batch.reward - 1) for batch in fragments()]
+
+
+def hindsight() -> Any:
+    env = BitFlip()
+    return ops.HindsightRelabel(env.compute_reward, env.compute_terminated, 0.9, k=2)
+
+
+def with_goals() -> list[Batch]:
+    goals = [{"achieved_goal": batch.obs > 0, "desired_goal": batch.next_obs > 0} for batch in fragments()]
+    never = np.zeros((3, 2), bool)
+    return [
+        b.replace(obs=goal, next_obs=goal, terminated=never, truncated=never) for b, goal in zip(fragments(), goals)
+    ]
 
 
 def many_agents() -> list[Batch | MultiAgentBatch]:
@@ -102,6 +120,8 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
     "MixInReplay": (lambda _: ops.MixInReplay(2, 1.5), fragments, "combine"),
+    "Episodes": (lambda _: ops.Episodes(), fragments, "for_each"),
+    "HindsightRelabel": (lambda _: hindsight(), with_goals, "for_each"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
     "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
@@ -110,9 +130,11 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "StopWhen": (lambda _: ops.StopWhen({"env_steps": 30}), results, "for_each"),
     "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),
     "TrainOneStep": (lambda _: ops.TrainOneStep(workers()), rows, "for_each"),
+    "Unroll": (lambda _: ops.Unroll(2, "pad", burn_in=1), fragments, "for_each"),
     "UpdateKL": (lambda _: ops.UpdateKL(ppo_workers()), lambda: [{"kl": 0.1}, {"kl": 0.001}], "for_each"),
     "UpdatePriorities": (lambda _: ops.UpdatePriorities(prioritized()), with_priorities, "for_each"),
     "UpdateTargetNetwork": (lambda _: ops.UpdateTargetNetwork(workers()), lambda: [1, 2], "for_each"),
+    "VTrace": (lambda _: ops.VTrace(ppo_workers(), 0.9), recorded, "for_each"),
     "debug_print": (lambda _: ops.debug_print, fragments, "for_each"),
 }
 

@@ -1,0 +1,212 @@
+"""Adders that put episodes together again: sequences of one length, and whole episodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import attrs
+import numpy as np
+
+from flowrl.context import Context
+from flowrl.data import Batch
+from flowrl.data.trajectories import Held, Index, Trajectory, hold, side_by_side, still_open, trajectories
+from flowrl.operator import context, operator, state
+from flowrl.operators.adders import check_fragment
+from flowrl.schema import Schema
+
+_NEEDED = ("reward", "terminated", "truncated")
+
+
+@operator
+class Unroll:
+    """Sequences for recurrent learners: fragments `[T, N, ...]` in, `[burn_in + length, B, ...]` out (rules N6, N7).
+
+    A sequence holds consecutive steps of one episode. Sequences overlap by `burn_in + overlap` steps, so that with
+    `overlap=0` every step counts once. `mask` says which steps count; it is False on
+
+    - padding, which is at the end of a sequence and 0 in every column;
+    - the first `burn_in` steps, which only warm up the recurrent state (N7). A sequence that begins where its episode
+      does needs no such steps, its state is exact: there all steps count.
+
+    A learner unrolls from `state[0]`, the recurrent state that the actor had at the sequence's first step (T8), over
+    all steps, and multiplies its loss by the mask. The column `state`, as every other, may be nested.
+
+    Streams may cut episodes anywhere and take turns, see `NStep`; padded steps that come in are not there.
+
+    Args:
+        length: steps of a sequence, `burn_in` apart.
+        last: what becomes of the steps left over when an episode has ended, went missing, or the stream is over, and
+            they fill no sequence. "drop": they are lost. "last": the sequence ends with them and overlaps more with
+            the one before; a shorter episode is padded. "pad": padding follows them.
+        burn_in: steps that warm up the state. overlap: steps that count in two sequences, less than `length`.
+
+    Emits: for each fragment the sequences that it completed, environment by environment, maybe none: `[.., 0, ...]`.
+    State: of every environment the steps that sequences to come need.
+    Raises: SchemaError where a needed column is missing; ValueError for lengths that cannot work.
+    Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 3.
+
+    >>> b = Batch(reward=[[1], [2], [3]], terminated=[[0], [0], [1]], truncated=[[0], [0], [0]])
+    >>> rows = Unroll(length=2, last="pad")(b)
+    >>> rows.reward.T.tolist(), rows.mask.T.tolist()
+    ([[1, 2], [3, 0]], [[True, True], [True, False]])
+    >>> Unroll(length=2, last="last")(b).reward.T.tolist()
+    [[1, 2], [2, 3]]
+    """
+
+    requires = ("fragments", *_NEEDED)
+    provides = ("mask", "sequences")
+    length: int = attrs.field(validator=attrs.validators.ge(1))
+    last: Literal["drop", "last", "pad"] = attrs.field(
+        default="drop", validator=attrs.validators.in_(("drop", "last", "pad"))
+    )
+    burn_in: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    overlap: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    held: Batch = state(factory=Batch)
+    running: Held = state(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if self.overlap >= self.length:
+            raise ValueError(f"overlap is {self.overlap}: sequences of {self.length} steps overlap by fewer")
+
+    def schema(self, given: Schema) -> Schema:
+        return given.having(mask="bool[T, N]")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The sequences that this fragment completed."""
+        check_fragment("Unroll", batch, needs=_NEEDED)
+        table, found = trajectories(self.held, self.running, batch)
+        sequences = [each for trajectory in found for each in self._sequences(trajectory)]
+        self.held, self.running = hold(table, [self._needed(each) for each in found if each.open])
+        return self._batch(table, sequences)
+
+    def finish(self) -> list[Batch]:
+        """The stream has ended: what is left over."""
+        table, found = self.held, still_open(self.running)
+        self.held, self.running = Batch(), {}
+        rows = self._batch(table, [s for each in found for s in self._sequences(each._replace(open=False))])
+        return [] if rows.is_empty else [rows]
+
+    @property
+    def _whole(self) -> int:
+        return self.burn_in + self.length
+
+    @property
+    def _stride(self) -> int:
+        return self.length - self.overlap
+
+    def _made(self, steps: int) -> int:
+        """How many sequences the first steps of an episode fill."""
+        return max(0, (steps - self._whole) // self._stride + 1)
+
+    def _sequences(self, trajectory: Trajectory) -> Iterator[tuple[int, Index]]:
+        """The sequences that the newest fragment completed: the number of the first step, and the rows."""
+        made = self._made(trajectory.length)
+        for i in range(self._made(trajectory.known), made):
+            yield i * self._stride, trajectory.after(i * self._stride)[: self._whole]
+        covered = (made - 1) * self._stride + self._whole if made else 0
+        if self.last != "drop" and not trajectory.open and covered < trajectory.length:
+            first = made * self._stride if self.last == "pad" else max(0, trajectory.length - self._whole)
+            yield first, trajectory.after(first)
+
+    def _needed(self, trajectory: Trajectory) -> Trajectory:
+        """Without the rows that no sequence to come holds; the newest one tells whether the episode goes on."""
+        first = min(self._made(trajectory.length) * self._stride, trajectory.length - 1)
+        if self.last == "last":
+            first = min(first, trajectory.length - self._whole)
+        return trajectory._replace(rows=trajectory.after(first))
+
+    def _batch(self, table: Batch, sequences: Iterable[tuple[int, Index]]) -> Batch:
+        counted = [(rows, 0 if self._is_begin(table, step, rows) else self.burn_in) for step, rows in sequences]
+        counted = [(rows, warm_up) for rows, warm_up in counted if len(rows) > warm_up]
+        batch = side_by_side(table, [rows for rows, _ in counted], self._whole)
+        batch["mask"] &= np.arange(self._whole)[:, None] >= np.array([warm_up for _, warm_up in counted], np.int64)
+        return batch
+
+    def _is_begin(self, table: Batch, step: int, rows: Index) -> bool:
+        """Is this where an episode begins, and not only what there is of it?"""
+        return bool(table["t"][rows[0]] == 0) if "t" in table else step == 0
+
+
+@operator
+class Episodes:
+    """Whole episodes out of fragments: `[T, N, ...]` in, `[longest, E, ...]` out, padded, with the `mask` that tells.
+
+    As `RolloutWorker.sample(episodes=)` gives them, but from a stream that cuts episodes anywhere: what follows may
+    be `GAE`, `NStep`, `HindsightRelabel`, or a buffer of episodes. Padding is 0 in every column, and comes after the
+    episode's end.
+
+    Streams of several workers may take turns, see `NStep`. Of an episode that went missing in part (its worker
+    died, a fragment was lost, the stream began or ended inside it) nothing is emitted.
+
+    Args:
+        max_length: bounds what is held of episodes that do not end: they are emitted in pieces of so many steps, as
+            if each were one, neither terminated nor truncated; a value estimate bootstraps there (T7). None: no bound.
+
+    Emits: for each fragment the episodes that it ended, environment by environment, maybe none: `[0, 0, ...]`.
+    State: the steps of the running episode of every environment (H5).
+    Counts: episodes_dropped, those of which a part is missing.
+    Raises: SchemaError where a needed column is missing.
+
+    >>> b = Batch(reward=[[1, 5], [2, 6], [3, 7]], terminated=[[0, 0], [1, 0], [0, 0]], truncated=[[0, 0]] * 3)
+    >>> adder = Episodes()
+    >>> adder(b).reward.T.tolist()
+    [[1, 2]]
+    >>> rows = adder(b.replace(terminated=np.array([[1, 0], [0, 0], [0, 1]])))
+    >>> rows.reward.T.tolist(), rows.mask.T.sum(1).tolist()
+    ([[3, 1, 0, 0, 0, 0], [5, 6, 7, 5, 6, 7]], [2, 6])
+    """
+
+    requires = ("fragments", *_NEEDED)
+    provides = ("mask", "episodes")
+    max_length: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
+    held: Batch = state(factory=Batch)
+    running: Held = state(factory=dict)
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return given.having(mask="bool[T, N]")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The episodes that this fragment ended."""
+        check_fragment("Episodes", batch, needs=_NEEDED)
+        table, found = trajectories(self.held, self.running, batch)
+        episodes: list[Index] = []
+        kept: list[Trajectory] = []
+        for trajectory in found:
+            whole = self._from_its_begin(table, trajectory)
+            if whole:
+                episodes += self._pieces(trajectory)
+            if trajectory.open:
+                kept.append(trajectory._replace(rows=trajectory.after(self._kept_from(trajectory, whole))))
+            elif not (whole and trajectory.ended):
+                self.context.count("episodes_dropped")
+        self.held, self.running = hold(table, kept)
+        return side_by_side(table, episodes, max(map(len, episodes), default=0))
+
+    def finish(self) -> list[Batch]:
+        """The stream has ended, the running episodes have not."""
+        if self.running:
+            self.context.count("episodes_dropped", len(self.running))
+        self.held, self.running = Batch(), {}
+        return []
+
+    def _from_its_begin(self, table: Batch, trajectory: Trajectory) -> bool:
+        return "t" not in table or bool(table["t"][trajectory.rows[0]] == trajectory.start)
+
+    @property
+    def _size(self) -> int:
+        return self.max_length or sys.maxsize
+
+    def _pieces(self, trajectory: Trajectory) -> Iterator[Index]:
+        """What the newest fragment completed of an episode: all of it, or pieces of `max_length`."""
+        for first in range(trajectory.known - trajectory.known % self._size, trajectory.length, self._size):
+            piece = trajectory.after(first)[: self._size]
+            if trajectory.ended or len(piece) == self._size:
+                yield piece
+
+    def _kept_from(self, trajectory: Trajectory, whole: bool) -> int:
+        """The first step that is still needed; the newest one tells whether the episode goes on."""
+        newest = trajectory.length - 1
+        return min(newest, trajectory.length - trajectory.length % self._size) if whole else newest
