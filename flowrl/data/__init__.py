@@ -5,6 +5,7 @@ from flowrl.data.episodes import EpisodeReplayBuffer
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
 from flowrl.data.prioritized import PrioritizedReplayBuffer
+from flowrl.data.prioritized_sequences import PrioritizedSequenceReplayBuffer
 from flowrl.data.replay import ReplayBuffer
 from flowrl.data.sequences import SequenceReplayBuffer
 
@@ -14,6 +15,7 @@ __all__ = [
     "EpisodeReplayBuffer",
     "MultiAgentBatch",
     "PrioritizedReplayBuffer",
+    "PrioritizedSequenceReplayBuffer",
     "RateLimiter",
     "ReplayBuffer",
     "SequenceReplayBuffer",
