@@ -124,9 +124,7 @@ def test_they_are_those_that_unroll_makes(stream: Stream, length: int, burn_in: 
         buffer.add(part)
         made = adder(part)
         columns = [made[:, i] for i in range(made.shape[1])]
-        expected |= {
-            key_of(each): each for each in columns if each.reward[0] >= 0
-        }  # the buffer waits for the next step
+        expected |= {key_of(each): each for each in columns if each.reward[0] >= 0}  # after the last, it waits
     if not expected:
         assert not buffer.can_sample(1)
         return

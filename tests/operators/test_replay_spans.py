@@ -134,5 +134,5 @@ def test_what_cannot_fill_or_leave_such_a_buffer_is_found_before_the_run() -> No
     relabel = HindsightRelabel(lambda *_: 0, lambda *_: 0, gamma=0.9)
     sequences = SequenceReplayBuffer(60, length=3)
     store = ParallelRollouts(of).for_each(StoreToReplay(sequences))
-    problems = examine(Concurrently([store, Replay(sequences).for_each(relabel)])).problems
+    problems = examine(Concurrently([store, Replay(sequences, 4).for_each(relabel)])).problems
     assert any("needs 'episodes'" in each for each in problems)
