@@ -126,7 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     print_machine("numpy", "torch", *PEERS)
     quick = {"draw": 300, "add 256": 100, "add 8": 500}
-    slow = {"draw": 5, "add 256": 5, "add 8": 50}
+    slow = {"draw": 20, "add 256": 10, "add 8": 100}
     pixels = Contest(options.pixels, (4, 84, 84), np.uint8, once=False)
     if "rows" in options.only:
         compare("float32[4]", Contest(options.capacity, (4,), np.float32, once=False), options.rounds, quick)

@@ -61,7 +61,8 @@ class StoreToReplay:
 class Sampled:
     """Source of batches `[batch_size, ...]` drawn from a buffer, or `[T, batch_size, ...]` of sequences or episodes.
 
-    Blocks when: the buffer is empty, or its rate limiter waits for experience. Counts: sampled (rows that count).
+    Blocks when: the buffer is empty, its limits allow nothing, or its rate limiter waits for experience.
+    Counts: sampled (rows, without padding). Records: uses and staleness (means of a batch), where they are tracked.
     """
 
     buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
@@ -97,6 +98,9 @@ class Sampled:
             return BLOCKED
         batch = self.buffer.sample(self.batch_size)
         self.context.count("sampled", real_steps(batch))
+        for name in ("uses", "staleness") if self.buffer.track_uses else ():
+            if name in batch:
+                self.context.record(name, float(batch[name].mean()))
         return batch
 
     def why(self) -> str:

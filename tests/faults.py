@@ -163,6 +163,7 @@ FAULTS = [
 ]
 
 ADDERS, BUFFER = "tests/operators/test_adders.py::", "tests/data/test_replay.py::"
+STORED_ONCE, ROWS = "tests/data/test_stored_once.py::", "tests/data/test_rows.py::"
 ROLLOUT, ENVS = "tests/rollout/test_worker.py::", "tests/envs/"
 DQN, EVERY_PLAN = "tests/policies/test_dqn_policy.py::", "tests/plans/test_every_plan.py::"
 RESULTS = "tests/operators/test_metrics.py::"
@@ -325,8 +326,8 @@ FAULTS += [
     ),
     Fault(
         "N5",
-        "flowrl/data/replay.py",
-        "window[steps[0] - 1, np.arange(len(index))]",
+        "flowrl/data/transitions.py",
+        "window[length[0] - 1, np.arange(len(index))]",
         "window[-1]",
         BUFFER + "test_write_time_and_sample_time_windows_agree",
     ),
@@ -340,15 +341,15 @@ FAULTS += [
     Fault(
         "B5",
         "flowrl/data/rings.py",
-        'self.flat, self.written = state["flat"], state["written"]',
-        'self.flat, self.written = state["flat"], 0',
+        'self.written, self.cut = state["written"], state["cut"]',
+        'self.written, self.cut = 0, state["cut"]',
         BUFFER + "test_a_loaded_buffer_goes_on_alike",
     ),
     Fault(
         "B6",
         "flowrl/data/rings.py",
-        "np.empty((length, *column.shape[1:]), column.dtype)",
-        "np.empty((length, *column.shape[1:]), np.float32)",
+        "Spec(part.dtype, part.shape[len(shape) :])",
+        "Spec(np.dtype(np.float32), part.shape[len(shape) :])",
         BUFFER + "test_dtypes_and_nested_columns_are_kept",
     ),
     Fault(
@@ -357,6 +358,90 @@ FAULTS += [
         "            if not self.size:\n",
         "            if batch_size > self.size:\n",
         BUFFER + "test_samples_that_cannot_be_drawn_are_refused_and_large_ones_are_not",
+    ),
+    Fault(
+        "B1",
+        "flowrl/data/frames.py",
+        "~np.logical_or.accumulate(rings.begins(back[:-1]))",
+        "~rings.begins(back[1:])",
+        STORED_ONCE + "test_stacks_are_the_loop_over_frames",
+    ),
+    Fault(
+        "B9",
+        "flowrl/data/rings.py",
+        "back = np.minimum(np.arange(n)[:, None], to_oldest)",
+        "back = np.arange(n)[:, None] + 0 * to_oldest",
+        STORED_ONCE + "test_stacks_are_the_loop_over_frames",
+    ),
+    Fault(
+        "B2",
+        "flowrl/data/rings.py",
+        "self.size if self.store_next_obs else max(0, self.size - self.envs)",
+        "self.size",
+        STORED_ONCE + "test_the_newest_row_is_drawn_when_its_successor_is_there",
+    ),
+    Fault(
+        "B2",
+        "flowrl/data/rings.py",
+        "        self._aside.free(overwritten[overwritten >= 0])\n",
+        "",
+        STORED_ONCE + "test_only_what_the_next_row_does_not_hold_is_kept_aside",
+    ),
+    Fault(
+        "T6",
+        "flowrl/data/rings.py",
+        "                found[leaf][kept] = rows\n",
+        "                pass\n",
+        STORED_ONCE + "test_next_obs_is_the_true_one_however_it_is_stored",
+    ),
+    Fault(
+        "B3",
+        "flowrl/data/rings.py",
+        "                begins[0] = True\n",
+        "                pass\n",
+        ROWS + "test_a_window_ends_at_the_seam",
+    ),
+    Fault(
+        "B3",
+        "flowrl/data/rings.py",
+        "slots = self.chronological(np.arange(start * self.envs, stop * self.envs))",
+        "slots = np.arange(start * self.envs, stop * self.envs)",
+        ROWS + "test_update_keeps_the_order_of_time",
+    ),
+    Fault(
+        "B4",
+        "flowrl/data/replay.py",
+        "self.get(self._rings.chronological(numbers))",
+        "self.get(numbers if isinstance(key, slice) else self._rings.chronological(numbers))",
+        ROWS + "test_a_slice_is_the_rows_of_its_numbers",
+    ),
+    Fault(
+        "B5",
+        "flowrl/data/limits.py",
+        '"members": members,',
+        '"members": np.sort(members),',
+        "tests/data/test_limits.py::test_the_state_is_complete",
+    ),
+    Fault(
+        "B5",
+        "flowrl/data/saved.py",
+        "        buffer.load_state_dict(parts",
+        "        buffer._rings.load_state_dict(parts",
+        "tests/data/test_saved.py::test_a_loaded_buffer_goes_on_alike",
+    ),
+    Fault(
+        "B10",
+        "flowrl/data/limits.py",
+        "accepted = _occurrence(slots) < self._left[slots]",
+        "accepted = self._left[slots] > 0",
+        "tests/data/test_limits.py::test_no_row_is_drawn_more_often_than_it_may",
+    ),
+    Fault(
+        "B10",
+        "flowrl/data/limits.py",
+        "return self._remove(slots[self._version[slots] < least])",
+        "return slots",
+        "tests/data/test_limits.py::test_rows_of_old_policies_are_drawn_no_more",
     ),
     Fault(
         "B8",
@@ -487,8 +572,8 @@ FAULTS += [
     Fault(
         "P7",
         "flowrl/data/replay.py",
-        "index = self._generator.integers(self.size, size=batch_size)",
-        "index = np.random.default_rng().integers(self.size, size=batch_size)",
+        "self._rings.nth(self._generator.integers(self._rings.drawable, size=count))",
+        "self._rings.nth(np.random.default_rng().integers(self._rings.drawable, size=count))",
         BUFFER + "test_all_sampling_uses_the_buffers_own_generator",
     ),
     Fault(

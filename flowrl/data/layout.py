@@ -25,6 +25,8 @@ New: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], Array]
 _WIDE = 512
 """Bytes of a row from which on a column is better gathered by itself than copied out of a record."""
 
+_BLOCK = 2**20
+
 
 class Spec(NamedTuple):
     """What one row of a column is."""
@@ -91,13 +93,23 @@ def in_directory(directory: str | Path) -> New:
             return np.empty(shape, dtype)
         try:
             with tempfile.TemporaryFile(dir=directory) as file:
-                os.posix_fallocate(file.fileno(), 0, size)
+                _fill(file, size)
                 return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
         except OSError as error:
             message = f"no room for a buffer of {size:,} bytes a column: {error.strerror}"
             raise OSError(error.errno, message, str(directory)) from error
 
     return new
+
+
+def _fill(file: Any, size: int) -> None:
+    """Give a file its full size, for writing to a mapped one without room would kill the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+        return
+    for at in range(0, size, _BLOCK):
+        file.write(bytes(min(_BLOCK, size - at)))
+    file.flush()
 
 
 def leaves(batch: Batch, under: Leaf = ()) -> dict[Leaf, Array]:

@@ -85,6 +85,12 @@ class RowLimits:
         """Whether so many rows can be drawn."""
         return self.count > 0 and (self.max_uses is None or self.uses_left >= rows)
 
+    def why(self, rows: int) -> str:
+        """Why so many rows cannot be drawn."""
+        limits = {"max_uses": self.max_uses, "max_staleness": self.max_staleness}
+        given = " and ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
+        return f"with {given}, {self.count} of the rows stored may be drawn, not often enough for {rows}"
+
     def accept(self, slots: Index) -> tuple[Array, Index]:
         """Which of the drawn slots `[B]` have a use left, counting one more for each; and those now used up."""
         if self.max_uses is None:

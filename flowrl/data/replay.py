@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, Self
@@ -12,25 +12,22 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from flowrl.data.batch import Batch
+from flowrl.data.foretold import Foretold
 from flowrl.data.frames import newest_frames
 from flowrl.data.layout import Array, Index, New
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.limits import RowLimits
 from flowrl.data.pool import Pool
 from flowrl.data.rings import Rings
-from flowrl.data.transitions import OF_LAST, content, one_step, transitions, windows
-from flowrl.errors import SchemaError, did_you_mean
-from flowrl.schema import Schema
-
-_CHUNK = 2**24
-"""Bytes that `update` copies at once."""
+from flowrl.data.transitions import check_first, content, one_step, transitions, windows
+from flowrl.errors import SchemaError
 
 
 class _Seeds(Protocol):
     def seed(self, name: str = "") -> int: ...
 
 
-class ReplayBuffer:
+class ReplayBuffer(Foretold):
     """Keeps the newest rows and draws them uniformly, with replacement.
 
     Flat batches `[B, ...]` fill one ring of `capacity` rows; fragments `[T, N, ...]` fill N rings, one per
@@ -89,8 +86,6 @@ class ReplayBuffer:
     """Whether it is told of every row if an episode begins there."""
     _picks = False
     """Whether there are rows that are never drawn."""
-    requires: tuple[str, ...] = ("experience",)
-    """Words and columns of what is added."""
 
     def __init__(
         self,
@@ -221,12 +216,7 @@ class ReplayBuffer:
             return "waits for rows: nothing is stored yet"
         if self._limits is None or not self._rings.drawable:
             return "waits for rows: the newest row of each environment is drawn when its successor is there"
-        names = ("max_uses", "max_staleness")
-        given = " and ".join(f"{n}={v}" for n in names if (v := getattr(self._limits, n)) is not None)
-        return (
-            f"waits for rows: with {given}, {self._limits.count} of the {self.size} rows stored may be drawn, "
-            f"not often enough for {rows}"
-        )
+        return f"waits for rows: {self._limits.why(rows)}"
 
     # -- in
 
@@ -254,9 +244,10 @@ class ReplayBuffer:
             self._write(batch)
 
     def update(self, other: ReplayBuffer) -> None:
-        """Add the rows of another buffer in the order of time; an episode does not go on across the seam (B3).
+        """Add the rows of another buffer in the order of time; no episode goes on across the seams (B3).
 
-        That is also how a buffer gets another size: `larger.update(buffer)`. How often rows were drawn is kept.
+        That is also how a buffer gets another size: `larger.update(buffer)`, and where `larger` was empty, what is
+        added next goes on after the last row. How often rows were drawn is kept.
 
         Raises: SchemaError as `add`; ValueError for the buffer itself.
         """
@@ -264,37 +255,23 @@ class ReplayBuffer:
             raise ValueError("a buffer cannot be updated with itself: its rows are there already")
         first, second = sorted((self, other), key=id)
         with first._lock, second._lock:
-            for rows, begins, uses in other._in_order():
+            seam = self.size > 0 and other.size > 0
+            for rows, begins, uses in other._rings.in_order():
                 self._write(rows, begins, uses)
-
-    def _in_order(self) -> Iterator[tuple[Batch, Array, Array | None]]:
-        rings = self._rings
-        if rings.columns is None:
-            return
-        steps, envs = rings.size // rings.envs, rings.envs
-        chunk = max(1, _CHUNK * rings.length // max(1, rings.bytes))
-        for start in range(0, steps, chunk):
-            stop = min(steps, start + chunk)
-            slots = rings.chronological(np.arange(start * envs, stop * envs))
-            if not rings.flat:
-                slots = slots.reshape(-1, envs)
-            rows, begins = rings.take(slots), rings.begins(slots)
-            if not rings.store_next_obs:
-                rows["next_obs"] = rings.next_obs(slots)
-            if start == 0:
-                begins[0] = True
-            yield rows, begins, rings.uses(slots) if rings.count_uses else None
+            self._rings.cut |= seam or other._rings.cut
 
     def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
         rings = self._rings
         if rings.columns is None:
             if batch.is_empty:
                 return
-            self._check_first(batch)
+            judged = self._limits is not None and self._limits.of_versions
+            check_first(batch, self.n_step, self.frame_stack, uses=self.track_uses, versions=judged)
         notices = self._watches or self._limits is not None
+        steps = rings.written
         written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)
-        if self.track_uses and "policy_version" in batch:
-            newest = int(np.max(batch["policy_version"], initial=-1))
+        if self.track_uses and "policy_version" in batch and rings.written > steps:
+            newest = int(batch["policy_version"].max())
             self._newest_version = max(newest, newest if self._newest_version is None else self._newest_version)
         if not notices:
             return
@@ -309,29 +286,6 @@ class ReplayBuffer:
             self._stored(written, drawable)
             if len(stale):
                 self._dropped(stale)
-
-    def _check_first(self, batch: Batch) -> None:
-        if len(batch.shape) > 2:
-            raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
-        made = ("index", "generation", *(("uses", "staleness") if self.track_uses else ()))
-        if found := [name for name in made if name in batch]:
-            raise SchemaError(f"the column {found[0]!r} is made by sample(): drop it before adding")
-        if self._limits is not None and self._limits.of_versions and "policy_version" not in batch:
-            raise SchemaError(
-                f"max_staleness needs the column 'policy_version': {did_you_mean('policy_version', batch)}"
-            )
-        for name, steps in (("n_step", self.n_step), ("frame_stack", self.frame_stack)):
-            if steps > 1 and len(batch.shape) == 1:
-                raise SchemaError(f"{name}={steps} needs fragments [T, N, ...] in order of time, not {batch!r}")
-        if self.frame_stack > 1 and "obs" not in batch:
-            raise SchemaError(f"frame_stack={self.frame_stack} needs the column 'obs': {did_you_mean('obs', batch)}")
-        if self.n_step == 1:
-            return
-        if "discount" in batch:
-            raise SchemaError(f"n_step={self.n_step} makes the column 'discount', which the batch has already")
-        for name in ("reward", *OF_LAST):
-            if name not in batch:
-                raise SchemaError(f"n_step={self.n_step} needs the column {name!r}: {did_you_mean(name, batch)}")
 
     # -- out
 
@@ -370,16 +324,6 @@ class ReplayBuffer:
             self._samples += batch_size
             return rows
 
-    def most_rows(self, batch_size: int) -> int:
-        """The most rows that `sample(batch_size)` can give, as the limiter counts them."""
-        return batch_size
-
-    def schema(self, given: Schema) -> Schema:
-        """What `sample` gives, from the schema of what is added."""
-        beside = {name: f"{dtype}[B]" for name, dtype in self._beside(given).items()}
-        drawn = given.rows().without("on_policy").having("experience", "replayed", **beside)
-        return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
-
     def get(self, index: Any) -> Batch:
         """The rows in slots, the column `index` of what was drawn: as stored, one step each.
 
@@ -398,9 +342,7 @@ class ReplayBuffer:
     def __getitem__(self, key: int | slice | Array | list[int] | list[bool]) -> Batch:
         with self._lock:
             numbers = np.arange(self.size)[key]
-            if not self.size:
-                return Batch()
-            return self.get(self._rings.chronological(numbers))
+            return self.get(self._rings.chronological(numbers)) if self.size else Batch()
 
     @property
     def _new(self) -> New:
@@ -420,13 +362,6 @@ class ReplayBuffer:
             rows = windows(self._rings, index, self.n_step, self.gamma, self.frame_stack, self._new)
         rows.update(beside)
         return rows
-
-    def _beside(self, given: Schema) -> dict[str, str]:
-        """The columns that `_rows` is given, and their dtypes, where such rows are added."""
-        names = ["index", "generation"]
-        if self.track_uses:
-            names += ["uses", *(["staleness"] if "policy_version" in given.columns else [])]
-        return dict.fromkeys(names, "int64")
 
     def _make_rings(self, capacity: int, **options: Any) -> Rings:
         return Rings(capacity, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,11 +10,15 @@ import numpy as np
 
 from flowrl.data.aside import Aside
 from flowrl.data.batch import Batch
-from flowrl.data.columns import PROVENANCE, check_names, describe, episode_breaks
+from flowrl.data.columns import PROVENANCE, episode_breaks
 from flowrl.data.layout import Array, Columns, Index, Leaf, New, Spec, in_directory, leaves, nested, under
+from flowrl.data.likeness import Likeness
 from flowrl.errors import CheckpointError, SchemaError, did_you_mean
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+
+_PIECE = 2**24
+"""Bytes of rows that are looked at together."""
 
 _NONE: Index = np.empty(0, np.int64)
 
@@ -62,10 +66,13 @@ class Rings:
         self.flat = False
         self.written = 0
         """Steps ever written to each ring; the cursor is this modulo L."""
+        self.cut = False
+        """Whether the next write does not follow what is stored."""
         self._stored: Columns | None = None
         self._aside = Aside({})
         self._leaves: tuple[Leaf, ...] = ()
-        self._expected: dict[Leaf, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._like: Likeness | None = None
+        self._given: tuple[Leaf, ...] = ()
         self._targets: list[Array | None] = []  # in that order, by step; None is not stored
         self._any_begins = False
         self._flat_notes: dict[str, Array] = {}  # `begins`, `uses`, and where next_obs is aside or -1, by slot
@@ -191,6 +198,21 @@ class Rings:
         """Count one more use of each slot's row, several of one that is there several times."""
         np.add.at(self._flat_notes["uses"], slot, np.int32(1))
 
+    def in_order(self) -> Iterator[tuple[Batch, Array, Array | None]]:
+        """All rows from the oldest on, in pieces, with `begins`, true of the oldest ones, and `uses` if counted."""
+        steps, piece = min(self.written, self.length), max(1, _PIECE * self.length // max(1, self.bytes))
+        for start in range(0, steps, piece):
+            stop = min(steps, start + piece)
+            slots = self.chronological(np.arange(start * self.envs, stop * self.envs))
+            if not self.flat:
+                slots = slots.reshape(-1, self.envs)
+            rows, begins = self.take(slots), self.begins(slots)
+            if not self.store_next_obs:
+                rows["next_obs"] = self.next_obs(slots)
+            if start == 0:
+                begins[0] = True
+            yield rows, begins, self.uses(slots) if self.count_uses else None
+
     @property
     def _in_use(self) -> Columns:
         assert self._stored is not None, "nothing was written yet"
@@ -216,14 +238,14 @@ class Rings:
             if batch.is_empty:
                 return _NONE, _NONE
             self._allocate_for(batch)
-        if not (parts := self._fitting(batch)):
+        if self._like is None or not (parts := self._like.parts(batch)):
             return _NONE, _NONE
         # Of a fragment longer than the ring the end is kept, where it would have come to lie.
         steps = len(parts[0])
         kept = min(steps, self.length)
         first, start = steps - kept, (self.written + steps - kept) % self.length
         news: dict[str, Array | int] = {}
-        if self.linked or begins is not None or self._any_begins:
+        if self.linked or begins is not None or self._any_begins or self.cut:
             news["begins"] = self._breaks(parts, begins)
         if self.count_uses:
             news["uses"] = 0 if uses is None else uses
@@ -245,10 +267,10 @@ class Rings:
 
     def _copy(self, parts: list[Array], news: Mapping[str, Array | int], first: int, start: int, steps: int) -> None:
         """Copy steps of a write, from `first` on, to where there is room for them, from `start` on."""
-        part, to = slice(first, first + steps), slice(start, start + steps)
+        part, to, whole = slice(first, first + steps), slice(start, start + steps), steps == len(parts[0])
         for column, rows in zip(self._targets, parts):
             if column is not None:
-                column[to] = rows[part]
+                column[to] = rows if whole else rows[part]
         for name, new in news.items():
             self._notes[name][to] = new if isinstance(new, int) else new[part]
 
@@ -296,25 +318,10 @@ class Rings:
         self._targets = [by_step.get(leaf) for leaf in specs]
         self._flat_notes = {name: np.zeros(length * envs, dtype) for name, dtype in notes.items()}
         self._notes = {name: note.reshape(steps) for name, note in self._flat_notes.items()}
-        self._expected = {leaf: (spec.dtype, steps[1:] + spec.shape) for leaf, spec in specs.items()}
-        self._fits = _Fits(self._expected)
+        self._given = tuple(specs)
+        self._like = Likeness(specs, None if flat else envs)
         self._any_begins = False
         self.columns = nested({leaf: columns.arrays[leaf].reshape(length, envs, *specs[leaf].shape) for leaf in stored})
-
-    def _fitting(self, batch: Batch) -> list[Array]:
-        """The arrays of a batch in the order of the first one's, if they are like those; none if it has no rows."""
-        if (parts := self._fits(batch)) is not None:
-            return parts
-        if batch.is_empty:
-            return []
-        if len(batch.shape) != (1 if self.flat else 2):
-            is_flat = len(batch.shape) == 1
-            raise SchemaError(f"the buffer was filled with {_layout(self.flat)}, got {_layout(is_flat)}: {batch!r}")
-        example = nested({leaf: np.empty((1, *shape), dtype) for leaf, (dtype, shape) in self._expected.items()})
-        batch = batch.to_numpy()
-        _check_fits(example[:, None] if self.flat else example, batch[:, None] if self.flat else batch)
-        found = leaves(batch)
-        return [found[leaf] for leaf in self._expected]
 
     @property
     def _newest(self) -> Index:
@@ -325,9 +332,11 @@ class Rings:
         """Where a step is not the next one after the step before it, of this write or stored before."""
         self._any_begins = True
         begins = np.zeros(parts[0].shape[: 1 if self.flat else 2], np.bool_) if given is None else given.copy()
+        begins[0] |= self.cut
+        self.cut = False
         if not self.linked:
             return begins
-        columns = {leaf[0]: (part, column) for leaf, part, column in zip(self._expected, parts, self._targets)}
+        columns = {leaf[0]: (part, column) for leaf, part, column in zip(self._given, parts, self._targets)}
 
         def with_newest(name: str) -> Array:
             part, column = columns[name]
@@ -344,7 +353,7 @@ class Rings:
     def _kept_aside(self, written: list[Array], first: int, start: int) -> Array:
         """Put aside what the next row does not have of `next_obs`, the newest rows' for now; where it went, or −1."""
         axes = 1 if self.flat else 2
-        places, parts = self._notes["aside"], dict(zip(self._expected, written))
+        places, parts = self._notes["aside"], dict(zip(self._given, written))
         pairs = {leaf: (parts[leaf], parts["next_obs", *leaf[1:]]) for leaf in under("obs", self._leaves)}
         differ = np.ones(next(iter(pairs.values()))[0].shape[:axes], np.bool_)
         differ[:-1] = False
@@ -376,6 +385,7 @@ class Rings:
             "columns": None,
             "flat": self.flat,
             "written": self.written,
+            "cut": self.cut,
         }
         if self._stored is None or self.columns is None:
             return state
@@ -410,7 +420,7 @@ class Rings:
             specs |= {("next_obs", *leaf[1:]): specs[leaf] for leaf in under("obs", block)}
         steps, envs = next(iter(block.values())).shape[:2]
         self._allocate(specs, envs, flat=state["flat"])
-        self.written = state["written"]
+        self.written, self.cut = state["written"], state["cut"]
         for leaf, column in block.items():
             self._in_use.arrays[leaf][: steps * envs] = column.reshape(steps * envs, *column.shape[2:])
         self._any_begins = bool(state["notes"]["begins"].any())
@@ -433,54 +443,6 @@ class Rings:
         self.load_state_dict(stored)
 
 
-class _Fits:
-    """Takes the arrays out of batches that are like the first one, quickly; the others want a closer look."""
-
-    def __init__(self, expected: Mapping[Leaf, tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
-        self.nested = any(len(leaf) > 1 for leaf in expected)
-        self.names = list(expected) if self.nested else [leaf[0] for leaf in expected]
-        self.types = [np.ndarray] * len(expected)
-        self.dtypes = [dtype for dtype, _ in expected.values()]
-        self.features = [shape for _, shape in expected.values()]
-        self.steps, self.shapes = 0, [(0, *shape) for shape in self.features]
-
-    def __call__(self, batch: Batch) -> list[Array] | None:
-        columns: Any = leaves(batch) if self.nested else batch
-        if list(columns.keys()) != self.names:
-            return None
-        parts: list[Array] = list(columns.values())
-        if [type(part) for part in parts] != self.types or [part.dtype for part in parts] != self.dtypes:
-            return None
-        if not parts[0].ndim or not (steps := len(parts[0])):
-            return None
-        if steps != self.steps:
-            self.steps, self.shapes = steps, [(steps, *shape) for shape in self.features]
-        return parts if [part.shape for part in parts] == self.shapes else None
-
-
 def _any(differ: Array, axes: int) -> Mask:
     """Whether anything in a row differs."""
     return np.asarray(differ.any(axis=tuple(range(axes, differ.ndim))))
-
-
-def _layout(flat: bool) -> str:
-    return "rows [B, ...]" if flat else "fragments [T, N, ...]"
-
-
-def _check_fits(columns: Batch, block: Batch, path: str = "") -> None:
-    """Raise a SchemaError unless the block has the names, dtypes and shapes (time aside) of the storage."""
-    if block.keys() != columns.keys():
-        check_names(dict(columns), block, f"column {path!r} of the batch" if path else "the batch")
-    for name, column in columns.items():
-        part, where = block[name], f"{path}.{name}" if path else name
-        if isinstance(column, Batch) and isinstance(part, Batch):
-            _check_fits(column, part, where)
-        elif (
-            isinstance(column, Batch)
-            or isinstance(part, Batch)
-            or part.dtype != column.dtype
-            or part.shape[1:] != column.shape[1:]
-        ):
-            raise SchemaError(
-                f"column {where!r}: the buffer stores {describe(column[0])} per step, got {describe(part[0])}"
-            )

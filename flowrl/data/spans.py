@@ -47,8 +47,6 @@ class SpanRings(Rings):
 
     def _clear(self) -> None:
         super()._clear()
-        self.cut = False
-        """Whether what is written next does not follow what was written last."""
         self.span = np.zeros((2, 0), np.int32)
         """By slot, of the span that begins there: its steps (0: there is none), and how many of these do not count."""
         self.longest_run = 0
@@ -69,26 +67,26 @@ class SpanRings(Rings):
         before, newest = self.written, None
         if before and self.columns is not None:
             newest = self._tell(self.columns[[(before - 1) % self.length]])
-        begins = np.zeros(batch.shape, np.bool_) if begins is None else begins.copy()
-        begins[:1] |= self.cut
+        cut = np.zeros(batch.shape, np.bool_) if begins is None else begins.copy()
+        cut[:1] |= self.cut
         written, _ = super().write(batch, slots=True, begins=begins, uses=uses)
         if self.written == before:
             return written, written
         self.span[:, written] = 0
-        return written, self._opened(newest, self._tell(batch.to_numpy()), begins)
+        return written, self._opened(newest, self._tell(batch.to_numpy()), cut)
 
     @staticmethod
     def _tell(steps: Batch) -> Batch:
         """The columns that tell where episodes end."""
         return steps.select([name for name in (*_ENDS, *PROVENANCE) if name in steps])
 
-    def _opened(self, newest: Batch | None, told: Batch, begins: Array) -> Index:
+    def _opened(self, newest: Batch | None, told: Batch, cut: Array) -> Index:
         """Where the spans begin that new steps `[T, N]` completed, or the `newest` one from before; and note them."""
         told = told if newest is None else Batch.cat([newest, told])
         number = np.arange(self.written - len(told), self.written)[:, None]
         ended = (told["terminated"] != 0) | (told["truncated"] != 0)
         over, settled = ended.copy(), np.ones_like(ended)
-        over[:-1] |= episode_breaks(told) | begins[newest is None :]
+        over[:-1] |= episode_breaks(told) | cut[newest is None :]
         settled[-1] = ended[-1]
         first = number[0]
         if newest is not None:
@@ -96,7 +94,7 @@ class SpanRings(Rings):
             first = self._begin
         begin = np.vstack([np.broadcast_to(first, ended[:1].shape), number[1:] * over[:-1]])
         begin = np.maximum.accumulate(begin, axis=0)
-        self._begin, self.cut = begin[-1], False
+        self._begin = begin[-1]
         count = number + 1 - begin
         self.longest_run = max(self.longest_run, int(count.max()))
         known = told["t"] == count - 1 if "t" in told else np.ones_like(ended)
@@ -108,13 +106,13 @@ class SpanRings(Rings):
         return slot
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
-        own = {"span": self.span[:, : self.size].copy(), "begin": self._begin.copy(), "cut": self.cut}
+        own = {"span": self.span[:, : self.size].copy(), "begin": self._begin.copy()}
         return {**super().state_dict(copy=copy), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.span[:, : self.size] = state["span"]
-        self._begin, self.cut = state["begin"].copy(), state["cut"]
+        self._begin = state["begin"].copy()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "spans": self.spans}
@@ -167,12 +165,6 @@ class SpanReplayBuffer(ReplayBuffer):
                 super().add(steps[np.flatnonzero(real), column][:, None])
             self._rings.cut = True
 
-    def update(self, other: ReplayBuffer) -> None:
-        """See `ReplayBuffer.update`."""
-        super().update(other)
-        if isinstance(other, SpanReplayBuffer):
-            self._rings.cut = other._rings.cut
-
     def sample(self, batch_size: int) -> Batch:
         """Draw so many spans, with replacement, side by side: `[T, batch_size, ...]`.
 
@@ -189,9 +181,8 @@ class SpanReplayBuffer(ReplayBuffer):
             return drawn
 
     def schema(self, given: Schema) -> Schema:
-        beside = {name: f"{dtype}[T, N]" for name, dtype in self._beside(given).items()}
-        drawn = given.without("on_policy").having("experience", "replayed", self.span, **beside)
-        return drawn.having(mask="bool[T, N]")
+        """See `ReplayBuffer.schema`."""
+        return self._schema(given, "T", "N").having(self.span, mask="bool[T, N]")
 
     def settings(self) -> dict[str, Any]:
         return {name: value for name, value in super().settings().items() if name not in ("n_step", "gamma")}

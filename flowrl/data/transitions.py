@@ -8,6 +8,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.frames import with_stacks
 from flowrl.data.layout import Index, New
 from flowrl.data.rings import Rings
+from flowrl.errors import SchemaError, did_you_mean
 from flowrl.returns import n_step as n_step_windows
 
 #: What a transition of several steps has of its last one.
@@ -54,6 +55,31 @@ def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int =
     rows = transitions(rings, index, window[length[0] - 1, np.arange(len(index))], frame_stack, new)
     rows.update(reward=total[0], discount=discount[0].astype(np.float32))
     return rows
+
+
+def check_first(batch: Batch, n_step: int, frame_stack: int, *, uses: bool, versions: bool) -> None:
+    """Raise a SchemaError unless transitions can be made of batches like this one.
+
+    Args:
+        uses: whether `uses` and `staleness` are added. versions: whether rows are judged by `policy_version`.
+    """
+    if len(batch.shape) > 2:
+        raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
+    made = ("index", "generation", *(("uses", "staleness") if uses else ()))
+    if found := [name for name in made if name in batch]:
+        raise SchemaError(f"the column {found[0]!r} is made by sample(): drop it before adding")
+    for name, steps in (("n_step", n_step), ("frame_stack", frame_stack)):
+        if steps > 1 and len(batch.shape) == 1:
+            raise SchemaError(f"{name}={steps} needs fragments [T, N, ...] in order of time, not {batch!r}")
+    if n_step > 1 and "discount" in batch:
+        raise SchemaError(f"n_step={n_step} makes the column 'discount', which the batch has already")
+    needed = {"max_staleness": ["policy_version"] if versions else []}
+    needed |= {f"frame_stack={frame_stack}": ["obs"] if frame_stack > 1 else []}
+    needed |= {f"n_step={n_step}": ["reward", *OF_LAST] if n_step > 1 else []}
+    for what, names in needed.items():
+        for name in names:
+            if name not in batch:
+                raise SchemaError(f"{what} needs the column {name!r}: {did_you_mean(name, batch)}")
 
 
 def content(rings: Rings, newest_version: int | None) -> dict[str, float]:

@@ -188,6 +188,18 @@ class SpanMachine(RuleBasedStateMachine):
         batch[~mask] = 77  # whatever it holds
         self.buffer.add(batch.replace(mask=mask))
 
+    @rule(data=st.data(), steps=st.integers(1, 12))
+    def append(self, data: Any, steps: int) -> None:
+        """B3: from another buffer come the very next steps, and yet no episode goes on over the seams."""
+        other, first = self.make(20 * len(self.rings), seed=3), len(self.rings[0])
+        self.source.after = [False] * len(self.rings)
+        mine, self.buffer = self.buffer, other
+        self.add(data, steps)
+        mine.update(other)
+        self.buffer = mine
+        if first:
+            self.source.after = [False] * len(self.rings)
+
     @rule(fresh=st.booleans())
     def save_and_load(self, fresh: bool) -> None:
         """B5: into a new buffer, or one that holds something else."""

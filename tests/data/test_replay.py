@@ -367,6 +367,18 @@ def test_batches_unlike_the_first_are_refused_and_change_nothing(batch, message)
     assert Batch(buffer.state_dict()["columns"]) == Batch(before)
 
 
+def test_batches_alike_but_for_order_and_kind_are_taken():
+    """Columns in another order, tensors, empty nested batches, which have no rows."""
+    buffer = ReplayBuffer(5, seed=0)
+    first = rows(0, 2).replace(info={})
+    buffer.add(first)
+    buffer.add(first)
+    buffer.add(rows(2, 1).select(["terminated", "obs", "reward"]).to_torch())
+    assert buffer[:].obs.tolist() == [0, 1, 0, 1, 2]
+    with pytest.raises(SchemaError, match="not of one length"):
+        buffer.add(rows(0, 2).replace(reward=np.ones(3, np.float32)))
+
+
 def test_nested_columns_are_checked_by_their_path():
     buffer = ReplayBuffer(5, seed=0)
     buffer.add(Batch(obs={"in": {"x": np.ones(2)}}))

@@ -104,7 +104,7 @@ def test_update_keeps_the_order_of_time(first, second, length, to_length, once, 
     kept = first.envs * to_length
     assert target[:] == both[-kept:]
     rows, envs, seam = target[:], first.envs, target.size - min(source.size, target.size)
-    windows = target._rows(target._rings.chronological(np.arange(target.size)))
+    windows = target._rows(target._rings.chronological(np.arange(target.size)), {})
     for i in range(target.size):
         last = i
         for _ in range(2):
@@ -119,7 +119,7 @@ def test_update_keeps_the_order_of_time(first, second, length, to_length, once, 
 def test_a_window_ends_at_the_seam():
     """B3, N1: two halves that look like one episode; a buffer that takes them over knows it too."""
     stream = Stream(("......",))
-    target, source = (ReplayBuffer(8, n_step=9, gamma=1.0, seed=0) for _ in range(2))
+    target, source = ReplayBuffer(8, n_step=9, gamma=1.0, seed=0), ReplayBuffer(8)
     target.add(stream.fragment(0, 3))
     source.add(stream.fragment(3, 6))
     target.update(source)
@@ -130,6 +130,21 @@ def test_a_window_ends_at_the_seam():
     for buffer in (target, larger):
         drawn = buffer.sample(100)
         assert dict(zip(drawn.obs[:, 0].tolist(), drawn.reward.tolist())) == {1: 6, 2: 5, 3: 3, 4: 15, 5: 11, 6: 6}
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_what_is_added_after_an_update(filled):
+    """B3, B5: it goes on where a buffer was resized, and not where another's rows came between; also when restored."""
+    stream = Stream(("......",))
+    target, source = ReplayBuffer(9, n_step=9, gamma=1.0, seed=0), ReplayBuffer(9)
+    if filled:
+        target.add(stream.fragment(0, 1))
+    source.add(stream.fragment(0, 3))
+    target.update(source)
+    target.load_state_dict(target.state_dict())
+    target.add(stream.fragment(3, 6))
+    drawn = target.sample(200)
+    assert max(drawn.reward[drawn.obs[:, 0] == 3]) == (3 if filled else 3 + 4 + 5 + 6)
 
 
 def test_update_refuses_what_does_not_fit():
