@@ -8,22 +8,17 @@ from typing import Any, ClassVar
 import attrs
 
 from flowrl.context import Context
-from flowrl.data import Batch, ObjectReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer, Store
+from flowrl.data import Batch, PrioritizedReplayBuffer, Store
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema
-from flowrl.stages import BLOCKED, Signal
+from flowrl.stages import BLOCKED
 
 
-def _is_buffer(op: Any, attribute: Any, buffer: Any) -> None:
+def _is_store(op: Any, attribute: Any, buffer: Any) -> None:
     if not isinstance(buffer, Store):
         raise PlanError(f"{type(op).__name__} needs a ReplayBuffer, got {buffer!r}")
-
-
-def _rows(item: Any) -> int:
-    """What a store counts: the rows of a batch, the objects of a list."""
-    return int(item.rows) if hasattr(item, "rows") else len(item) if isinstance(item, (list, tuple)) else 1
 
 
 @operator
@@ -33,131 +28,88 @@ class StoreToReplay:
     Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows, or objects).
     """
 
-    buffer: Store = attrs.field(validator=_is_buffer)
+    buffer: Store = attrs.field(validator=_is_store)
     context: Context = context()
     _waits_with: int = attrs.field(default=0, init=False, repr=False)
 
     @property
     def requires(self) -> tuple[str, ...]:
-        return () if isinstance(self.buffer, ObjectReplayBuffer) else ("experience",)
+        return self.buffer.requires
+
+    def schema(self, given: Schema) -> Schema:
+        return given
 
     @property
     def into(self) -> Store:
         return self.buffer
 
-    def ready(self, batch: Any) -> bool:
-        self._waits_with = _rows(batch)
+    def ready(self, item: Any) -> bool:
+        self._waits_with = self.buffer.rows_of(item)
         return self.buffer.can_insert(self._waits_with)
 
     def why(self) -> str:
         return self.buffer.why_insert(self._waits_with)
 
-    def __call__(self, batch: Any) -> Any:
-        self.buffer.add(batch)
-        self.context.count("inserted", _rows(batch))
-        return batch
+    def __call__(self, item: Any) -> Any:
+        self.buffer.add(item)
+        self.context.count("inserted", self.buffer.rows_of(item))
+        return item
 
 
 @operator
 class Sampled:
-    """Source of batches `[batch_size, ...]` drawn from a buffer.
+    """Source of what a buffer draws: batches `[batch_size, ...]` of rows, `[T, batch_size, ...]` of sequences or
+    episodes, lists of objects.
 
     Blocks when: the buffer is empty, its limits allow nothing, or its rate limiter waits for experience.
-    Counts: sampled (rows). Records: uses and staleness (means of a batch), where the buffer tracks them.
+    Counts: sampled (rows without padding, or objects). Records: uses and staleness (means of a batch), where they are
+    tracked.
     """
 
-    buffer: ReplayBuffer = attrs.field(validator=_is_buffer)
+    buffer: Store = attrs.field(validator=_is_store)
     batch_size: int = attrs.field(validator=attrs.validators.ge(1))
     context: Context = context()
 
     def schema(self, given: Schema) -> Schema:
-        """What was put in, as rows that an older policy may have collected."""
-        limiter = self.buffer.limiter
-        if limiter is not None and self.batch_size > limiter.sample_batch:
+        """What the buffer gives of what was put in: an older policy may have collected it."""
+        limiter, most = self.buffer.limiter, self.buffer.most_rows(self.batch_size)
+        rows = "" if most == self.batch_size else f", which is up to {most} rows"
+        if limiter is not None and most > limiter.sample_batch:
             raise SchemaError(
-                f"batch_size is {self.batch_size}, but the buffer's rate limiter was told "
+                f"batch_size is {self.batch_size}{rows}, but the buffer's rate limiter was told "
                 f"sample_batch={limiter.sample_batch}: nothing could ever be drawn"
             )
-        if self.batch_size > self.buffer.capacity:
+        if most > self.buffer.capacity:
             raise SchemaError(
-                f"batch_size is {self.batch_size}, but the buffer keeps {self.buffer.capacity} rows: every batch would "
-                "hold rows several times; take a larger capacity or a smaller batch"
+                f"batch_size is {self.batch_size}{rows}, but the buffer keeps {self.buffer.capacity} rows: every batch "
+                "would hold rows several times; take a larger capacity or a smaller batch"
             )
-        drawn = (
-            given.rows().without("on_policy").having("experience", "replayed", index="int64[B]", generation="int64[B]")
-        )
-        if isinstance(self.buffer, PrioritizedReplayBuffer):
-            drawn = drawn.having(weight="float32[B]")
-        if "terminated" in given.columns:
-            drawn = drawn.having(discount="float32[B]")
-        if self.buffer.track_uses:
-            drawn = drawn.having(uses="int64[B]")
-            drawn = drawn.having(staleness="int64[B]") if "policy_version" in given.columns else drawn
-        return drawn.having(**self._stacks(drawn))
-
-    def _stacks(self, drawn: Schema) -> dict[str, str]:
-        """The observations as stacks of frames, where the buffer makes them."""
-        k, stacks = self.buffer.frame_stack, {}
-        for name, column in drawn.columns.items():
-            if k > 1 and not self.buffer.newest_frame_only and name.split(".")[0] in ("obs", "next_obs"):
-                stacks[name] = str(column._replace(shape=(*column.shape[:1], k, *column.shape[1:])))
-        return stacks
+        return self.buffer.schema(given)
 
     @property
-    def out_of(self) -> ReplayBuffer:
+    def out_of(self) -> Store:
         return self.buffer
 
     @property
     def owes(self) -> tuple[str, ...]:
         return ("priorities",) if isinstance(self.buffer, PrioritizedReplayBuffer) else ()
 
-    def pull(self) -> Batch | Signal:
+    def pull(self) -> Any:
         if not self.buffer.can_sample(self.batch_size):
             return BLOCKED
-        self.context.count("sampled", self.batch_size)
-        batch = self.buffer.sample(self.batch_size)
-        for name in ("uses", "staleness") if self.buffer.track_uses else ():
-            if name in batch:
-                self.context.record(name, float(batch[name].mean()))
-        return batch
+        drawn = self.buffer.sample(self.batch_size)
+        self.context.count("sampled", self.buffer.rows_of(drawn))
+        for name in self.buffer.tracked:
+            if name in drawn:
+                self.context.record(name, float(drawn[name].mean()))
+        return drawn
 
     def why(self) -> str:
         return self.buffer.why_sample(self.batch_size)
 
 
-@operator
-class SampledObjects:
-    """Source of lists of `batch_size` objects drawn from an `ObjectReplayBuffer`.
-
-    Blocks when: the buffer is empty, or its rate limiter waits for objects. Counts: sampled (objects).
-    """
-
-    buffer: ObjectReplayBuffer
-    batch_size: int = attrs.field(validator=attrs.validators.ge(1))
-    context: Context = context()
-
-    def schema(self, given: Schema) -> Schema:
-        """Lists of what was put in as lists."""
-        return given
-
-    @property
-    def out_of(self) -> ObjectReplayBuffer:
-        return self.buffer
-
-    def pull(self) -> list[Any] | Signal:
-        if not self.buffer.can_sample(self.batch_size):
-            return BLOCKED
-        self.context.count("sampled", self.batch_size)
-        return self.buffer.sample(self.batch_size)
-
-    def why(self) -> str:
-        return self.buffer.why_sample(self.batch_size)
-
-
-def Replay(buffer: ReplayBuffer | ObjectReplayBuffer, batch_size: int = 32) -> Plan:
-    """Batches `[batch_size, ...]`, or lists of objects, drawn from a buffer, for ever. See `Sampled`."""
-    if isinstance(buffer, ObjectReplayBuffer):
-        return Plan(SampledObjects(buffer, batch_size), name="Replay")
+def Replay(buffer: Store, batch_size: int = 32) -> Plan:
+    """What a buffer draws, for ever: so many rows, sequences, episodes or objects each. See `Sampled`."""
     return Plan(Sampled(buffer, batch_size), name="Replay")
 
 

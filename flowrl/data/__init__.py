@@ -2,12 +2,15 @@
 
 from flowrl.data.batch import Batch
 from flowrl.data.datasets import Dataset
+from flowrl.data.episodes import EpisodeReplayBuffer
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
 from flowrl.data.objects import ObjectReplayBuffer
 from flowrl.data.prioritized import PrioritizedReplayBuffer
+from flowrl.data.prioritized_sequences import PrioritizedSequenceReplayBuffer
 from flowrl.data.recording import DatasetWriter
 from flowrl.data.replay import ReplayBuffer
+from flowrl.data.sequences import SequenceReplayBuffer
 from flowrl.data.store import Store
 
 __all__ = [
@@ -15,10 +18,13 @@ __all__ = [
     "Batch",
     "Dataset",
     "DatasetWriter",
+    "EpisodeReplayBuffer",
     "MultiAgentBatch",
     "ObjectReplayBuffer",
     "PrioritizedReplayBuffer",
+    "PrioritizedSequenceReplayBuffer",
     "RateLimiter",
     "ReplayBuffer",
+    "SequenceReplayBuffer",
     "Store",
 ]

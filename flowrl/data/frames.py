@@ -10,6 +10,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.layout import Array, Index, New, leaves, nested
 from flowrl.data.rings import Rings
 from flowrl.errors import SchemaError
+from flowrl.schema import Schema
 
 
 def stack_slots(rings: Rings, slots: Index, k: int) -> Index:
@@ -53,6 +54,16 @@ def newest_frames(batch: Batch, k: int) -> Batch:
         leaf: newest(column) if leaf[0] in ("obs", "next_obs") else column for leaf, column in leaves(batch).items()
     }
     return nested(kept)
+
+
+def stacked_schema(given: Schema, k: int, lead: int) -> Schema:
+    """The schema of rows with `lead` leading axes whose observations become stacks of k frames; the same for k = 1."""
+    stacks = {
+        name: str(column._replace(shape=(*column.shape[:lead], k, *column.shape[lead:])))
+        for name, column in given.columns.items()
+        if k > 1 and name.split(".")[0] in ("obs", "next_obs")
+    }
+    return given.having(**stacks)
 
 
 def _shifted(stacks: Any, newest: Any, new: New) -> Any:

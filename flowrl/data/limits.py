@@ -47,6 +47,11 @@ class RowLimits:
         """Whether it must know which policy collected a row."""
         return self.max_staleness is not None
 
+    @property
+    def members(self) -> Index:
+        """The slots that may be drawn; a view that the next change spoils."""
+        return self._members[: self.count]
+
     def nth(self, number: Index) -> Index:
         """The slots that may be drawn by number, 0 .. count − 1."""
         return self._members[number]

@@ -64,6 +64,10 @@ class ObjectReplayBuffer(Store):
     def __len__(self) -> int:
         return len(self._items)
 
+    def rows_of(self, item: Sequence[Any]) -> int:
+        """How many objects a list is."""
+        return len(item) if isinstance(item, (list, tuple)) else 1  # `add` refuses what is none
+
     def __repr__(self) -> str:
         return f"ObjectReplayBuffer(capacity={self.capacity}, items={len(self)})"
 

@@ -11,6 +11,7 @@ from flowrl.data.replay import ReplayBuffer
 from flowrl.data.sum_tree import Floats, SumTree
 from flowrl.errors import CheckpointError
 from flowrl.schedules import Schedule, value_at
+from flowrl.schema import Schema
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -142,6 +143,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         mass = proposed[0][1] if slots is proposed[0][0] else _looked_up(slots, proposed)
         weight = ((mass.min() if reference is None else reference) / mass) ** value_at(self.beta, self.inserts)
         return slots, {"weight": weight.astype(np.float32)}
+
+    def _beside(self, given: Schema) -> dict[str, str]:
+        return super()._beside(given) | {"weight": "float32"}
 
     def _by_priority(self, count: int) -> Index:
         assert self._generator is not None

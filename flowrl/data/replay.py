@@ -7,26 +7,24 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
 from flowrl.data.batch import Batch
+from flowrl.data.foretold import Foretold
 from flowrl.data.frames import newest_frames
 from flowrl.data.layout import Array, Index, New
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.limits import RowLimits
 from flowrl.data.pool import Pool
 from flowrl.data.rings import Rings
+from flowrl.data.steps import real_steps
 from flowrl.data.transitions import check_first, content, one_step, transitions, windows
 from flowrl.errors import SchemaError
 
 
-class _Seeds(Protocol):
-    def seed(self, name: str = "") -> int: ...
-
-
-class ReplayBuffer:
+class ReplayBuffer(Foretold):
     """Keeps the newest rows and draws them uniformly, with replacement.
 
     Flat batches `[B, ...]` fill one ring of `capacity` rows; fragments `[T, N, ...]` fill N rings, one per
@@ -41,7 +39,8 @@ class ReplayBuffer:
     knows what follows and precedes a row, and which rows are drawable. A subclass overrides `_drawn` (which slots to
     give out), `_rows` (what is given out for them), `_stored` and `_dropped` (with `_watches = True`: rows came and
     went), sets `_linked = True` if it asks `self._rings.begins`, and extends `state_dict`, `load_state_dict` and
-    `settings` (what `load` makes the buffer with).
+    `settings` (what `load` makes the buffer with). One that draws only some of the rows overrides `_make_rings`, whose
+    `write` tells which, and sets `_picks = True`.
 
     Args:
         capacity: rows, over all rings. capacity_bytes: of their columns; whichever of the two is reached first.
@@ -82,6 +81,8 @@ class ReplayBuffer:
     """Whether `_stored` and `_dropped` are called: they cost time, which uniform sampling need not pay."""
     _linked = False
     """Whether it is told of every row if an episode begins there."""
+    _picks = False
+    """Whether there are rows that are never drawn."""
 
     def __init__(
         self,
@@ -122,8 +123,9 @@ class ReplayBuffer:
         self.frame_stack = frame_stack
         self.newest_frame_only = newest_frame_only
         self.track_uses = track_uses or max_uses is not None or max_staleness is not None
+        self.tracked = ("uses", "staleness") if self.track_uses else ()
         self.limiter = limiter
-        self._rings = Rings(
+        self._rings = self._make_rings(
             capacity,
             capacity_bytes=capacity_bytes,
             store_next_obs=store_next_obs,
@@ -131,7 +133,7 @@ class ReplayBuffer:
             count_uses=self.track_uses,
             directory=directory,
         )
-        limited = max_uses is not None or max_staleness is not None
+        limited = self._picks or max_uses is not None or max_staleness is not None
         self._limits = RowLimits(max_uses, max_staleness) if limited else None
         self._pool = Pool() if reuse else None
         self._samples = 0
@@ -151,16 +153,6 @@ class ReplayBuffer:
         return self._rings.size
 
     @property
-    def holds_items(self) -> bool:
-        """Can something be drawn before a plan adds something?"""
-        return self._can_draw(1)
-
-    @property
-    def fills_up(self) -> bool:
-        """Must something be drawn before more can be added?"""
-        return self.limiter is not None
-
-    @property
     def inserts(self) -> int:
         """Rows ever added."""
         return self._rings.inserts
@@ -173,51 +165,25 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return self.size
 
-    def __bool__(self) -> bool:
-        return True  # an empty buffer is still a buffer: `if buffer` must not depend on its rows
+    def rows_of(self, item: Batch) -> int:
+        """How many rows a batch is that is added or was drawn; padding (`mask` 0) does not count."""
+        return real_steps(item)
 
     def __repr__(self) -> str:
         steps = f", n_step={self.n_step}" if self.n_step > 1 else ""
         return f"{type(self).__name__}(capacity={self.capacity}, rows={self.size}{steps})"
 
-    # -- when to add and when to draw
+    def _can_draw(self, batch_size: int) -> bool:
+        return self._rings.drawable > 0 if self._limits is None else self._limits.can_draw(batch_size)
 
-    def can_insert(self, rows: int) -> bool:
-        """Whether `rows` more may be added now."""
-        return self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows)
-
-    def can_sample(self, rows: int) -> bool:
-        """Whether `rows` may be drawn now."""
-        if self.limiter is not None and not self.limiter.can_sample(self.inserts, self.samples, rows):
-            return False
-        return self._can_draw(rows)
-
-    def why_insert(self, rows: int) -> str:
-        """What adding `rows` waits for, in one sentence; "" if nothing."""
-        return "" if self.limiter is None else self.limiter.why_insert(self.inserts, self.samples, rows)
-
-    def why_sample(self, rows: int) -> str:
-        """What drawing `rows` waits for, in one sentence; "" if nothing."""
-        if self.limiter is not None and (why := self.limiter.why_sample(self.inserts, self.samples, rows)):
-            return why
-        return "" if self._can_draw(rows) else self._why_not(rows)
-
-    def _can_draw(self, rows: int) -> bool:
-        return self._rings.drawable > 0 if self._limits is None else self._limits.can_draw(rows)
-
-    def _why_not(self, rows: int) -> str:
+    def _why_not(self, batch_size: int) -> str:
         if not self.size:
-            return "waits for rows: nothing is stored yet"
+            return super()._why_not(batch_size)
         if self._limits is None or not self._rings.drawable:
             return "waits for rows: the newest row of each environment is drawn when its successor is there"
-        return f"waits for rows: {self._limits.why(rows)}"
+        return f"waits for rows: {self._limits.why(batch_size)}"
 
     # -- in
-
-    def start(self, context: _Seeds) -> None:
-        """The engine's hook, when a run opens: take a generator from its seeds, unless there is one."""
-        if self._generator is None:
-            self._generator = np.random.default_rng(context.seed("sample"))
 
     def add(self, batch: Batch) -> None:
         """Add rows `[B, ...]` or a fragment `[T, N, ...]`, overwriting the oldest; 0 rows are nothing.
@@ -252,7 +218,7 @@ class ReplayBuffer:
             seam = self.size > 0 and other.size > 0
             for rows, begins, uses in other._rings.in_order():
                 self._write(rows, begins, uses)
-            self._rings.cut |= seam
+            self._rings.cut |= seam or other._rings.cut
 
     def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
         rings = self._rings
@@ -273,7 +239,7 @@ class ReplayBuffer:
         if self._limits is not None:
             if not self._limits.slots:
                 self._limits.reset(rings.length * rings.envs)
-            counts = rings.uses(drawable)
+            counts = rings.uses(drawable) if rings.count_uses else None
             versions = rings.take(drawable, ["policy_version"])["policy_version"] if self._limits.of_versions else None
             drawable, stale = self._limits.stored(written, drawable, counts, versions, self._newest_version)
         if self._watches:
@@ -297,7 +263,7 @@ class ReplayBuffer:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: draw at least 1 row")
         if self.limiter is not None:
-            self.limiter.check_sample(batch_size)
+            self.limiter.check_sample(self.most_rows(batch_size))
         with self._lock:
             if not self.size:
                 raise ValueError("sample() from an empty buffer: add rows first, or ask can_sample()")
@@ -308,14 +274,13 @@ class ReplayBuffer:
             index, more = self._drawn(batch_size)
             if self.track_uses:
                 self._rings.used(index)
-            rows = self._rows(index)
-            rows["index"], rows["generation"] = index, self._rings.generation(index)
-            if more:
-                rows.update(more)
+            beside = {"index": index, "generation": self._rings.generation(index), **more}
             if self.track_uses:
-                rows["uses"] = self._rings.uses(index)
+                beside["uses"] = self._rings.uses(index)
                 if self._newest_version is not None:
-                    rows["staleness"] = self._newest_version - rows["policy_version"].astype(np.int64)
+                    version = self._rings.take(index, ["policy_version"])["policy_version"]
+                    beside["staleness"] = self._newest_version - version.astype(np.int64)
+            rows = self._rows(index, beside)
             self._samples += batch_size
             return rows
 
@@ -349,11 +314,17 @@ class ReplayBuffer:
         """Which slots to give out `[B]`, and columns `[B, ...]` to add to what is drawn. Uniform here."""
         return self._within_limits(self._uniform, batch_size), {}
 
-    def _rows(self, index: Index) -> Batch:
-        """What is given out for slots `[B]`: their rows, as one step or as n-step windows."""
+    def _rows(self, index: Index, beside: dict[str, Any]) -> Batch:
+        """What is given out for slots `[B]`, one step or n-step windows, with columns `[B, ...]` that are given."""
         if self.n_step == 1:
-            return one_step(self._rings, index, self.gamma, self.frame_stack, self._new)
-        return windows(self._rings, index, self.n_step, self.gamma, self.frame_stack, self._new)
+            rows = one_step(self._rings, index, self.gamma, self.frame_stack, self._new)
+        else:
+            rows = windows(self._rings, index, self.n_step, self.gamma, self.frame_stack, self._new)
+        rows.update(beside)
+        return rows
+
+    def _make_rings(self, capacity: int, **options: Any) -> Rings:
+        return Rings(capacity, **options)
 
     def _stored(self, written: Index, drawable: Index) -> None:
         """Rows were written: what was in the slots `written` is gone; those in `drawable` can be drawn from now on.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+import abc
+from typing import Any, Protocol
 
 import numpy as np
 
 from flowrl.data.limiter import RateLimiter
+from flowrl.schema import Schema
 
 
 class Seeds(Protocol):
@@ -15,45 +17,70 @@ class Seeds(Protocol):
     def seed(self, name: str = "") -> int: ...
 
 
-@runtime_checkable
-class Store(Protocol):
+class Store(abc.ABC):
     """What StoreToReplay adds to and Replay draws from. Rows are what it counts: steps, or objects.
 
-    A class that inherits from it has `add`, `sample`, `inserts`, `samples`, `capacity`, `__len__` and the state to
-    write; when to add and when to draw follows from the counts and the limiter.
+    A subclass has what it holds, its counts and its state; when to add and when to draw follows from these and the
+    limiter. Nothing here waits.
     """
 
     limiter: RateLimiter | None
+    requires: tuple[str, ...] = ()
+    """Words and columns of what is added, for `plan.check()`."""
+    tracked: tuple[str, ...] = ()
+    """Columns of what is drawn whose means a run reports."""
     _generator: np.random.Generator | None
 
+    # -- what a subclass has
+
     @property
+    @abc.abstractmethod
     def capacity(self) -> int:
         """Rows that there is room for."""
-        ...
 
     @property
+    @abc.abstractmethod
     def inserts(self) -> int:
         """Rows ever added."""
-        ...
 
     @property
+    @abc.abstractmethod
     def samples(self) -> int:
         """Rows ever drawn."""
-        ...
 
-    def add(self, batch: Any, /) -> None:
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Rows stored."""
+
+    @abc.abstractmethod
+    def rows_of(self, item: Any) -> int:
+        """How many rows an item is that is added or was drawn."""
+
+    @abc.abstractmethod
+    def add(self, item: Any, /) -> None:
         """Add rows, overwriting the oldest."""
-        ...
 
+    @abc.abstractmethod
     def sample(self, batch_size: int, /) -> Any:
-        """Draw rows, uniform with replacement."""
-        ...
+        """Draw so many rows, or things made of rows."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    @abc.abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides what comes next."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    @abc.abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the store that was saved."""
 
-    def __len__(self) -> int: ...
+    def schema(self, given: Schema) -> Schema:
+        """What `sample` gives, from the schema of what is added."""
+        return given
+
+    def most_rows(self, batch_size: int) -> int:
+        """The most rows that `sample(batch_size)` can give, as the limiter counts them."""
+        return batch_size
+
+    # -- what follows
 
     def __bool__(self) -> bool:
         return True  # an empty store is still a store: `if store` must not depend on its rows
@@ -61,7 +88,7 @@ class Store(Protocol):
     @property
     def holds_items(self) -> bool:
         """Can something be drawn before a plan adds something?"""
-        return len(self) > 0
+        return self._can_draw(1)
 
     @property
     def fills_up(self) -> bool:
@@ -72,21 +99,33 @@ class Store(Protocol):
         """Whether `rows` more may be added now."""
         return self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows)
 
-    def can_sample(self, rows: int) -> bool:
-        """Whether `rows` may be drawn now."""
-        if self.limiter is not None and not self.limiter.can_sample(self.inserts, self.samples, rows):
-            return False
-        return len(self) > 0
+    def can_sample(self, batch_size: int) -> bool:
+        """Whether so much may be drawn now."""
+        if self.limiter is not None:
+            rows = self.most_rows(batch_size)
+            if not self.limiter.can_sample(self.inserts, self.samples, rows):
+                return False
+        return self._can_draw(batch_size)
 
     def why_insert(self, rows: int) -> str:
         """What adding `rows` waits for, in one sentence; "" if nothing."""
         return "" if self.limiter is None else self.limiter.why_insert(self.inserts, self.samples, rows)
 
-    def why_sample(self, rows: int) -> str:
-        """What drawing `rows` waits for, in one sentence; "" if nothing."""
+    def why_sample(self, batch_size: int) -> str:
+        """What drawing so much waits for, in one sentence; "" if nothing."""
         if self.limiter is not None:
-            return self.limiter.why_sample(self.inserts, self.samples, rows)
-        return "" if len(self) else "waits for rows: nothing is stored yet"
+            why = self.limiter.why_sample(self.inserts, self.samples, self.most_rows(batch_size))
+            if why:
+                return why
+        return "" if self._can_draw(batch_size) else self._why_not(batch_size)
+
+    def _can_draw(self, batch_size: int) -> bool:
+        """Is there what could be drawn, the limiter aside?"""
+        return len(self) > 0
+
+    def _why_not(self, batch_size: int) -> str:
+        """In one sentence, where `_can_draw` says no."""
+        return "waits for rows: nothing is stored yet"
 
     def start(self, context: Seeds) -> None:
         """The engine's hook, when a run opens: take a generator from its seeds, unless there is one."""

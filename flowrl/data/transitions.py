@@ -15,16 +15,18 @@ from flowrl.returns import n_step as n_step_windows
 OF_LAST = ("next_obs", "terminated", "truncated")
 
 
-def transitions(rings: Rings, index: Index, last: Index, frame_stack: int = 1, new: New = np.empty) -> Batch:
+def transitions(
+    rings: Rings, index: Index, last: Index, frame_stack: int = 1, new: New = np.empty, without: tuple[str, ...] = ()
+) -> Batch:
     """The rows in slots `[B]`, with the ends and next observations of the rows in `last`.
 
     Args:
-        frame_stack: frames per observation. new: makes the arrays of wide columns.
+        frame_stack: frames per observation. new: makes the arrays of wide columns. without: columns that are left out.
     """
     single, stacked = last is index, frame_stack > 1
-    if single and not stacked and rings.store_next_obs:
+    if single and not stacked and rings.store_next_obs and not without:
         return rings.take(index, None, new)
-    left_out = (() if single else OF_LAST) + (("obs",) if stacked else ())
+    left_out = without + (() if single else OF_LAST) + (("obs",) if stacked else ())
     rows = rings.take(index, [name for name in rings.names if name not in left_out], new)
     if not single:
         rows.update(rings.take(last, [name for name in ("terminated", "truncated") if name in rings]))

@@ -104,7 +104,7 @@ def test_update_keeps_the_order_of_time(first, second, length, to_length, once, 
     kept = first.envs * to_length
     assert target[:] == both[-kept:]
     rows, envs, seam = target[:], first.envs, target.size - min(source.size, target.size)
-    windows = target._rows(target._rings.chronological(np.arange(target.size)))
+    windows = target._rows(target._rings.chronological(np.arange(target.size)), {})
     for i in range(target.size):
         last = i
         for _ in range(2):

@@ -37,8 +37,8 @@ def test_next_obs_is_the_true_one_however_it_is_stored(stream, length, n_step):
     if drawn:
         assert rows(once.get(np.arange(once.size))) == rows(twice.get(np.arange(once.size)))
         index = once.sample(100).index
-        again = twice._rows(index)
-        assert once._rows(index) == again
+        again = twice._rows(index, {})
+        assert once._rows(index, {}) == again
 
 
 @given(streams(), st.integers(2, 9))

@@ -1,0 +1,106 @@
+"""SequenceReplayBuffer: sequences of one length, for recurrent learners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.layout import Index
+from flowrl.data.rings import Mask
+from flowrl.data.spans import SpanReplayBuffer, Spans
+
+
+class SequenceReplayBuffer(SpanReplayBuffer):
+    """Keeps the newest steps and draws sequences `[burn_in + length, B, ...]` of them, as `Unroll` makes them.
+
+    A sequence holds consecutive steps of one episode (N7). One begins every `length - overlap` steps of it, from the
+    first step on that was added. They can be drawn once they are full and the step after is stored, or their episode is
+    over; what is left of it then is a sequence too, and padded (N6). One whose first step was overwritten is not drawn
+    any longer (B9).
+
+    `mask` says which steps count. Padding does not, nor do the first `burn_in` steps, which only warm up the recurrent
+    state. Where a sequence begins with its episode all steps count: its state is exact. A learner unrolls from
+    `state[0]`, the recurrent state that the actor had at the first step (T8).
+
+    Args:
+        capacity: rows, over all rings.
+        length: steps of a sequence, `burn_in` apart.
+        burn_in: steps that warm up the state.
+        overlap: steps that count in two sequences, less than `length`.
+        limiter: in steps that count: of a sequence at most `burn_in + length`, so `sample_batch` is that times the
+            sequences of a draw.
+        seed: see `ReplayBuffer`.
+
+    Raises: ValueError for lengths that cannot work, also where rings turn out not to be longer than a sequence.
+    Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 3.
+
+    >>> no = np.zeros((5, 1), bool)
+    >>> buffer = SequenceReplayBuffer(100, length=2, seed=0)
+    >>> buffer.add(Batch(reward=[[1], [2], [3], [4], [5]], terminated=no, truncated=no))
+    >>> buffer
+    SequenceReplayBuffer(capacity=100, rows=5, sequences=2)
+    >>> buffer.sample(3).reward.T
+    array([[3, 4],
+           [3, 4],
+           [3, 4]])
+    """
+
+    span = "sequences"
+
+    def __init__(self, capacity: int, *, length: int, burn_in: int = 0, overlap: int = 0, **others: Any) -> None:
+        if length < 1:
+            raise ValueError(f"length is {length}: a sequence holds at least 1 step")
+        if burn_in < 0:
+            raise ValueError(f"burn_in is {burn_in}: it is a number of steps, or 0")
+        if not 0 <= overlap < length:
+            raise ValueError(f"overlap is {overlap}: sequences of {length} steps overlap by 0 .. {length - 1}")
+        self.length, self.burn_in, self.overlap = length, burn_in, overlap
+        super().__init__(capacity, **others)
+
+    @property
+    def steps(self) -> int:
+        """Of a sequence, those of the burn-in included."""
+        return self.burn_in + self.length
+
+    def settings(self) -> dict[str, Any]:
+        """See `ReplayBuffer.settings`."""
+        return super().settings() | {name: getattr(self, name) for name in ("length", "burn_in", "overlap")}
+
+    def most_rows(self, batch_size: int) -> int:
+        """See `Store.most_rows`."""
+        return batch_size * self.steps
+
+    def _spans(self) -> Spans:
+        return Windows(self.steps, self.burn_in, self.length - self.overlap)
+
+    def _length(self, steps: Index) -> int:
+        return self.steps
+
+    def _check_spans(self, batch: Batch) -> None:
+        super()._check_spans(batch)
+        envs = batch.shape[1]
+        if (length := self.capacity // envs) <= self.steps:
+            raise ValueError(
+                f"capacity is {self.capacity}: {envs} environments have rings of {length} rows each, which must be "
+                f"more than the {self.steps} steps of a sequence"
+            )
+
+
+@attrs.frozen
+class Windows(Spans):
+    """Windows of `steps` that begin every `stride` steps of a run; what is left at its end is one that is shorter."""
+
+    steps: int
+    burn_in: int
+    stride: int
+
+    def completed(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
+        """See `Spans.completed`."""
+        full = np.maximum((count - self.steps) // self.stride + 1, 0)
+        covered = np.where(full > 0, (full - 1) * self.stride + self.steps, 0)
+        steps = np.where(covered == count, self.steps, count - full * self.stride)
+        warm_up = np.where(known & (steps == count), 0, self.burn_in)
+        return ((covered == count) | (over & (covered < count))) & (steps > warm_up), steps, warm_up
