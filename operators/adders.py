@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages, with_v_trace
-from flowrl.data.columns import episode_breaks
+from flowrl.data.columns import OF_LAST, episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import PlanError, SchemaError, did_you_mean
 from flowrl.operator import context, operator, state
@@ -21,7 +21,6 @@ from flowrl.schema import Schema
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
-_OF_LAST = ("next_obs", "terminated", "truncated")
 _MAKERS = {"discount": "an NStep", "advantage": "a GAE or VTrace", "target": "a GAE or VTrace"}
 _NO_VALUES = "the policy's collect mode gives no values, as that of an actor-critic policy does"
 _NO_LOGP = "collect with a policy that records it, as an actor-critic policy does"
@@ -67,7 +66,7 @@ class NStep:
     [(array([2]), array([1.]), array([0.5], dtype=float32))]
     """
 
-    requires = ("fragments", "reward", *_OF_LAST)
+    requires = ("fragments", "reward", *OF_LAST)
     provides = ("discount",)
     n: int
     gamma: float
@@ -84,7 +83,7 @@ class NStep:
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""
-        check_fragment("NStep", batch, needs=("reward", *_OF_LAST), makes=("discount",))
+        check_fragment("NStep", batch, needs=("reward", *OF_LAST), makes=("discount",))
         if self.n == 1 or not batch["reward"].shape[0]:
             terminated = np.asarray(batch["terminated"])
             return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
@@ -128,8 +127,8 @@ class NStep:
             emit &= rows["mask"] != 0
         start = np.flatnonzero(emit)  # time-major, then by environment
         flat, end = rows.flat(), last.ravel()[start] * envs + start % envs
-        result: Batch = flat.select([name for name in flat if name not in _OF_LAST])[start]
-        result.update(flat.select(_OF_LAST)[end])
+        result: Batch = flat.select([name for name in flat if name not in OF_LAST])[start]
+        result.update(flat.select(OF_LAST)[end])
         result.update(reward=total.ravel()[start], discount=discount.ravel()[start].astype(np.float32))
         return result
 
@@ -202,7 +201,7 @@ class VTrace:
     """
 
     requires: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(("fragments", "obs", "action", "reward", *_OF_LAST), ""),
+        **dict.fromkeys(("fragments", "obs", "action", "reward", *OF_LAST), ""),
         "logp": _NO_LOGP,
     }
     provides = ("advantage", "target", "corrected")

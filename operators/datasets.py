@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.context import Context
 from flowrl.data import Batch, Dataset, DatasetWriter
-from flowrl.data.dataset_layout import Array
+from flowrl.data.arrays import Array
 from flowrl.data.minari import MinariEpisodes
 from flowrl.data.recording import check_place
 from flowrl.errors import DatasetError, SchemaError

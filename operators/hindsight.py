@@ -10,19 +10,18 @@ import numpy as np
 
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.columns import episode_breaks
-from flowrl.data.trajectories import Index
+from flowrl.data.arrays import Array, Index
+from flowrl.data.columns import OF_LAST, episode_breaks
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import context, operator
 from flowrl.operators.adders import check_fragment, check_rates
 from flowrl.returns import n_step
 from flowrl.schema import Schema
 
-Array = np.ndarray[Any, np.dtype[Any]]
 OfGoals: TypeAlias = Callable[[Array, Array, dict[str, Any]], Array]
 """From goals achieved and goals desired, `[B, ...]` each, and an info, to one number or flag each, `[B]`."""
 
-_NEEDED = ("obs", "reward", "next_obs", "terminated", "truncated")
+_NEEDED = ("obs", "reward", *OF_LAST)
 _GOALS = ("achieved_goal", "desired_goal")
 #: What was estimated for the goal that was given, and would be wrong for another.
 _OF_ONE_GOAL = ("value", "next_value", "advantage", "target")
@@ -129,7 +128,7 @@ class HindsightRelabel:
         total, steps, discount = n_step(reward, terminated, stops, gamma=self.gamma, n=self.n)
         last = (steps[0] - 1, np.arange(window.shape[1]))
         rows: Batch = table[window[0]]
-        of_last = table.select(["next_obs", "terminated", "truncated"])[window[last]]
+        of_last = table.select(OF_LAST)[window[last]]
         ended = (of_last["terminated"] != 0) & ~terminated[last]
         rows.update(next_obs=of_last["next_obs"], terminated=terminated[last])
         rows.update(truncated=(of_last["truncated"] != 0) | ended)

@@ -11,12 +11,14 @@ import numpy as np
 
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.trajectories import Held, Index, Trajectory, hold, side_by_side, still_open, trajectories
+from flowrl.data.arrays import Index
+from flowrl.data.columns import ENDS
+from flowrl.data.trajectories import Held, Trajectory, hold, side_by_side, still_open, trajectories
 from flowrl.operator import context, operator, state
 from flowrl.operators.adders import check_fragment
 from flowrl.schema import Schema
 
-_NEEDED = ("reward", "terminated", "truncated")
+_NEEDED = ("reward", *ENDS)
 
 
 @operator

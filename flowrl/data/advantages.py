@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
 from flowrl.data.columns import PROVENANCE, episode_breaks
 from flowrl.returns import gae, v_trace
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Columns that an advantage is made of.
 NEEDED = ("reward", "terminated", "truncated", "value", "next_value")

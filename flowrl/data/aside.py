@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flowrl.data.layout import Array, Index, Leaf, Spec
+from flowrl.data.arrays import Array, Index
+from flowrl.data.leaves import Leaf
+from flowrl.data.packed import Spec
 
 
 class Aside:

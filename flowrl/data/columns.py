@@ -19,6 +19,11 @@ Column: TypeAlias = Any
 PROVENANCE = ("worker", "env_id", "episode_id", "t")
 """What tells two episodes apart; `t` is the number of a step in its episode."""
 
+ENDS = ("terminated", "truncated")
+"""How a step ends its episode, if it does."""
+
+OF_LAST = ("next_obs", *ENDS)
+"""What a transition of several steps has of its last one; all else is of the first."""
 
 PLACE = ("index", "generation")
 """What tells from where in a replay buffer a row was drawn."""

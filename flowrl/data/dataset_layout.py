@@ -11,12 +11,11 @@ import attrs
 import numpy as np
 
 from flowrl.data import columns as cols
+from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
 from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError
 from flowrl.schema import Column, Schema
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Kinds of dtypes that are bytes and nothing else: numbers, truth values, text and dates of fixed width.
 _PLAIN = "biufcSUmM"

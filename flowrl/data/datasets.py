@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
-from flowrl.data.dataset_layout import Array, Layout, as_bytes
+from flowrl.data.dataset_layout import Layout, as_bytes
 from flowrl.errors import DatasetError
 from flowrl.files import checksum
 from flowrl.schema import Schema

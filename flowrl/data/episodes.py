@@ -6,9 +6,8 @@ import warnings
 
 import numpy as np
 
+from flowrl.data.arrays import Array, Index, Mask
 from flowrl.data.batch import Batch
-from flowrl.data.layout import Array, Index
-from flowrl.data.rings import Mask
 from flowrl.data.spans import SpanReplayBuffer, Spans
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.data.arrays import Array, Index, New
 from flowrl.data.batch import Batch
-from flowrl.data.layout import Array, Index, New, leaves, nested
+from flowrl.data.leaves import leaves, nested
 from flowrl.data.rings import Rings
 from flowrl.errors import SchemaError
 from flowrl.schema import Schema

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
 from flowrl.data.columns import check_names, describe
-from flowrl.data.layout import Array, Leaf, Spec, leaves, nested
+from flowrl.data.leaves import Leaf, leaves, nested
+from flowrl.data.packed import Spec
 from flowrl.errors import SchemaError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.data.layout import Array, Index
+from flowrl.data.arrays import Array, Index
 
 _UNLIMITED = 2**31 - 1
 

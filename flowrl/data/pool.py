@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.data.layout import Array
+from flowrl.data.arrays import Array
 
 
 class Pool:

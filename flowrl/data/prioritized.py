@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.data.layout import Index
+from flowrl.data.arrays import Floats, Index
 from flowrl.data.replay import ReplayBuffer
-from flowrl.data.sum_tree import Floats, SumTree
+from flowrl.data.sum_tree import SumTree
 from flowrl.errors import CheckpointError
 from flowrl.schedules import Schedule, value_at
 from flowrl.schema import Schema

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.data.layout import Index
+from flowrl.data.arrays import Floats, Index
 from flowrl.data.prioritized import PrioritizedReplayBuffer
 from flowrl.data.sequences import SequenceReplayBuffer
-from flowrl.data.sum_tree import Floats
 
 
 class PrioritizedSequenceReplayBuffer(SequenceReplayBuffer, PrioritizedReplayBuffer):

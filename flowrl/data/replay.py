@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from flowrl.data.arrays import Array, Index, New
 from flowrl.data.batch import Batch
 from flowrl.data.foretold import Foretold
 from flowrl.data.frames import newest_frames
-from flowrl.data.layout import Array, Index, New
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.limits import RowLimits
 from flowrl.data.pool import Pool

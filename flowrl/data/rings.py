@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from flowrl.data.arrays import Array, Index, Mask, New
 from flowrl.data.aside import Aside
 from flowrl.data.batch import Batch
-from flowrl.data.columns import PROVENANCE, episode_breaks
-from flowrl.data.layout import Array, Columns, Index, Leaf, New, Spec, in_directory, leaves, nested, under
+from flowrl.data.columns import ENDS, PROVENANCE, episode_breaks
+from flowrl.data.leaves import Leaf, leaves, nested, under
 from flowrl.data.likeness import Likeness
+from flowrl.data.packed import Columns, Spec, in_directory
 from flowrl.errors import CheckpointError, SchemaError, did_you_mean
-
-Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 _PIECE = 2**24
 """Bytes of rows that are looked at together."""
@@ -343,7 +343,7 @@ class Rings:
             newest = part[0] if column is None or not self.written else column[(self.written - 1) % self.length]
             return np.concatenate([newest[None], part])
 
-        for name in ("terminated", "truncated"):
+        for name in ENDS:
             if name in columns:
                 begins |= with_newest(name)[:-1] != 0
         begins |= episode_breaks({name: with_newest(name) for name in PROVENANCE if name in columns})

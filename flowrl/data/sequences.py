@@ -7,9 +7,8 @@ from typing import Any
 import attrs
 import numpy as np
 
+from flowrl.data.arrays import Index, Mask
 from flowrl.data.batch import Batch
-from flowrl.data.layout import Index
-from flowrl.data.rings import Mask
 from flowrl.data.spans import SpanReplayBuffer, Spans
 
 

@@ -7,18 +7,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flowrl.data.arrays import Array, Index, Mask
 from flowrl.data.batch import Batch
-from flowrl.data.columns import PROVENANCE, episode_breaks
-from flowrl.data.layout import Array, Index, Leaf, Spec
+from flowrl.data.columns import ENDS, PROVENANCE, episode_breaks
+from flowrl.data.leaves import Leaf
 from flowrl.data.limits import RowLimits
+from flowrl.data.packed import Spec
 from flowrl.data.replay import ReplayBuffer
-from flowrl.data.rings import Mask, Rings
+from flowrl.data.rings import Rings
 from flowrl.data.steps import is_fragment, real_steps
 from flowrl.data.transitions import transitions
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.schema import Schema
-
-_ENDS = ("terminated", "truncated")
 
 
 class Spans(Protocol):
@@ -78,7 +78,7 @@ class SpanRings(Rings):
     @staticmethod
     def _tell(steps: Batch) -> Batch:
         """The columns that tell where episodes end."""
-        return steps.select([name for name in (*_ENDS, *PROVENANCE) if name in steps])
+        return steps.select([name for name in (*ENDS, *PROVENANCE) if name in steps])
 
     def _opened(self, newest: Batch | None, told: Batch, cut: Array) -> Index:
         """Where the spans begin that new steps `[T, N]` completed, or the `newest` one from before; and note them."""
@@ -126,7 +126,7 @@ class SpanReplayBuffer(ReplayBuffer):
     `class PrioritizedSequences(SequenceReplayBuffer, PrioritizedReplayBuffer)`.
     """
 
-    requires = ("experience", "fragments", *_ENDS)
+    requires = ("experience", "fragments", *ENDS)
     span = "spans"
     _picks = True
     _rings: SpanRings
@@ -235,6 +235,6 @@ class SpanReplayBuffer(ReplayBuffer):
         """Refuse a first batch of which no spans can be made."""
         if not is_fragment(batch):
             raise self._needs_fragments(batch)
-        for name in _ENDS:
+        for name in ENDS:
             if name not in batch:
                 raise SchemaError(f"{type(self).__name__} needs the column {name!r}: {did_you_mean(name, batch)}")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from flowrl.data import sum_tree_loops as loops
+from flowrl.data.arrays import Floats, Index
 from flowrl.data.sum_tree_loops import FANOUT
-
-Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
-Index: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 TOP = 4096
 """Nodes of the uppermost level at most; it is searched as a whole, which numpy does faster than two levels."""

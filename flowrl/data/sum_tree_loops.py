@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from flowrl.data.arrays import Array
 
 FANOUT = 16
 """Children of a node: few enough that they share two lines of a processor's cache. Even, so that it can be halved."""
@@ -26,7 +26,8 @@ def compiled() -> Loops:
     """The loops as machine code, made at their first call in a process."""
     import numba
 
-    return Loops(numba.njit(climb), numba.njit(descend))
+    made: Any = numba.njit  # whose types are not those of what it makes
+    return Loops(made(climb), made(descend))
 
 
 def climb(levels: tuple[Array, ...], top: Array, slots: Array) -> None:

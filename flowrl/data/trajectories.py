@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from flowrl.data.arrays import Index
 from flowrl.data.batch import Batch
 from flowrl.data.columns import PROVENANCE, episode_breaks
 from flowrl.errors import SchemaError
 
-Index = np.ndarray[Any, np.dtype[np.int64]]
 Held = dict[str, tuple[int, int]]
 """By environment: how many rows of its running episode are held, and how many steps it has had by now."""
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowrl.data.arrays import Index, New
 from flowrl.data.batch import Batch
+from flowrl.data.columns import ENDS, OF_LAST
 from flowrl.data.frames import with_stacks
-from flowrl.data.layout import Index, New
 from flowrl.data.rings import Rings
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.returns import n_step as n_step_windows
-
-#: What a transition of several steps has of its last one.
-OF_LAST = ("next_obs", "terminated", "truncated")
 
 
 def transitions(
@@ -29,7 +27,7 @@ def transitions(
     left_out = without + (() if single else OF_LAST) + (("obs",) if stacked else ())
     rows = rings.take(index, [name for name in rings.names if name not in left_out], new)
     if not single:
-        rows.update(rings.take(last, [name for name in ("terminated", "truncated") if name in rings]))
+        rows.update(rings.take(last, [name for name in ENDS if name in rings]))
     if not rings.store_next_obs or (not single and "next_obs" in rings):
         rows["next_obs"] = rings.next_obs(last, new)
     if stacked:
@@ -49,7 +47,7 @@ def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int =
     """Transitions of n steps, or as many as there are until the episode's end or the newest row (N1-N4)."""
     window, ended = rings.following(index, n)
     ended[:-1] |= rings.begins(window[1:])
-    steps = rings.take(window, ["reward", "terminated", "truncated"])
+    steps = rings.take(window, ["reward", *ENDS])
     ended |= steps["truncated"] != 0
     total, length, discount = n_step_windows(steps["reward"], steps["terminated"], ended, gamma=gamma, n=n)
     rows = transitions(rings, index, window[length[0] - 1, np.arange(len(index))], frame_stack, new)
@@ -88,7 +86,7 @@ def content(rings: Rings, newest_version: int | None) -> dict[str, float]:
     if not rings.size:
         return found
     stored = np.arange(rings.size)
-    ends = [rings.take(stored, [name])[name] != 0 for name in ("terminated", "truncated") if name in rings]
+    ends = [rings.take(stored, [name])[name] != 0 for name in ENDS if name in rings]
     if ends:
         found["episodes"] = int(np.count_nonzero(np.logical_or.reduce(ends)))
     if not rings.store_next_obs:

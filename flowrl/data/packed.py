@@ -6,21 +6,14 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrl.data.batch import Batch
-from flowrl.data.columns import array
-
-Index: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-Array: TypeAlias = np.ndarray[Any, Any]
-Leaf: TypeAlias = tuple[str, ...]
-"""Where an array is in a batch: `("reward",)`, or `("obs", "image")` in a nested one."""
-New: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], Array]
-"""Makes an array of a shape and dtype."""
+from flowrl.data.arrays import Array, Index, New
+from flowrl.data.leaves import Leaf
 
 _WIDE = 512
 """Bytes of a row from which on a column is better gathered by itself than copied out of a record."""
@@ -110,39 +103,3 @@ def _fill(file: Any, size: int) -> None:
     for at in range(0, size, _BLOCK):
         file.write(bytes(min(_BLOCK, size - at)))
     file.flush()
-
-
-def leaves(batch: Batch, under: Leaf = ()) -> dict[Leaf, Array]:
-    """The arrays of a batch, those of nested batches among them; tensors as arrays."""
-    found: dict[Leaf, Array] = {}
-    for name, column in batch.items():
-        if type(column) is np.ndarray:
-            found[(*under, name)] = column
-        elif isinstance(column, Batch):
-            found.update(leaves(column, (*under, name)))
-        else:
-            found[(*under, name)] = array(column)
-    return found
-
-
-def nested(columns: Mapping[Leaf, Any]) -> Batch:
-    """The batch of leaves.
-
-    >>> nested({("obs", "x"): np.zeros(2), ("reward",): np.zeros(2)})
-    Batch[2](obs=Batch[2](x=float64[2]), reward=float64[2])
-    """
-    made: dict[str, Any] = {leaf[0]: column for leaf, column in columns.items()}
-    if all(len(leaf) == 1 for leaf in columns):
-        return Batch.of(made)
-    made = {}
-    for leaf, column in columns.items():
-        inside = made
-        for name in leaf[:-1]:
-            inside = inside.setdefault(name, {})
-        inside[leaf[-1]] = column
-    return Batch(made)
-
-
-def under(name: str, among: Collection[Leaf]) -> Iterator[Leaf]:
-    """The leaves that a top-level column consists of."""
-    return (leaf for leaf in among if leaf[0] == name)
