@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.store import Store
@@ -39,12 +36,10 @@ class ObjectReplayBuffer(Store):
     def __init__(self, capacity: int, *, limiter: RateLimiter | None = None, seed: int | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}: a buffer holds at least 1 object")
-        self.limiter = limiter
+        super().__init__(limiter, seed)
         self._capacity = capacity
         self._items: list[Any] = []  # a ring once it is full: object i is at i % capacity
         self._inserts = self._samples = 0
-        self._generator = None if seed is None else np.random.default_rng(seed)
-        self._lock = threading.RLock()
 
     @property
     def capacity(self) -> int:
@@ -104,10 +99,9 @@ class ObjectReplayBuffer(Store):
         with self._lock:
             if not self._items:
                 raise ValueError("sample() from an empty buffer: add objects first, or ask can_sample()")
-            if self._generator is None:
-                raise ValueError("no generator to draw with: give ObjectReplayBuffer a seed=, or use it in a run")
+            drawn = self._generator.integers(len(self._items), size=batch_size).tolist()
             self._samples += batch_size
-            return [self._items[i] for i in self._generator.integers(len(self._items), size=batch_size).tolist()]
+            return [self._items[i] for i in drawn]
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides what comes next, copied: loaded, the next sample is equal (B5)."""
@@ -118,7 +112,7 @@ class ObjectReplayBuffer(Store):
                     "items": self._items,
                     "inserts": self._inserts,
                     "samples": self._samples,
-                    "generator": None if self._generator is None else self._generator.bit_generator.state,
+                    "generator": self._generator_state(),
                 }
             )
 
@@ -131,13 +125,4 @@ class ObjectReplayBuffer(Store):
         with self._lock:
             self._items = copy.deepcopy(state["items"])
             self._inserts, self._samples = state["inserts"], state["samples"]
-            if state["generator"] is not None:
-                self._generator = self._generator or np.random.default_rng(0)
-                self._generator.bit_generator.state = copy.deepcopy(state["generator"])
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
+            self._load_generator(state["generator"])

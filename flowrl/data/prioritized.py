@@ -148,7 +148,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return super()._beside(given) | {"weight": "float32"}
 
     def _by_priority(self, count: int) -> Index:
-        assert self._generator is not None
         return self._tree.find((np.arange(count) + self._generator.random(count)) / count)
 
     def _stored(self, written: Index, drawable: Index) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -118,13 +116,13 @@ class ReplayBuffer(Foretold):
             raise ValueError(
                 f"max_uses is {max_uses}, but the limiter waits until every row added was drawn {limiter.ratio:g} times"
             )
+        super().__init__(limiter, seed)
         self.n_step = n_step
         self.gamma = gamma
         self.frame_stack = frame_stack
         self.newest_frame_only = newest_frame_only
         self.track_uses = track_uses or max_uses is not None or max_staleness is not None
         self.tracked = ("uses", "staleness") if self.track_uses else ()
-        self.limiter = limiter
         self._rings = self._make_rings(
             capacity,
             capacity_bytes=capacity_bytes,
@@ -139,8 +137,6 @@ class ReplayBuffer(Foretold):
         self._samples = 0
         self._newest_version: int | None = None
         self._looked = (perf_counter(), 0, 0)
-        self._generator = None if seed is None else np.random.default_rng(seed)
-        self._lock = threading.RLock()
 
     @property
     def capacity(self) -> int:
@@ -269,8 +265,6 @@ class ReplayBuffer(Foretold):
                 raise ValueError("sample() from an empty buffer: add rows first, or ask can_sample()")
             if not self._can_draw(batch_size):
                 raise ValueError(f"sample({batch_size}) {self._why_not(batch_size)}; ask can_sample() before")
-            if self._generator is None:
-                raise ValueError("no generator to draw with: give ReplayBuffer a seed=, or use it in a run")
             index, more = self._drawn(batch_size)
             if self.track_uses:
                 self._rings.used(index)
@@ -349,7 +343,6 @@ class ReplayBuffer(Foretold):
         return np.concatenate(drawn)
 
     def _uniform(self, count: int) -> Index:
-        assert self._generator is not None
         if self._limits is not None:
             return self._limits.nth(self._generator.integers(self._limits.count, size=count))
         return self._rings.nth(self._generator.integers(self._rings.drawable, size=count))
@@ -404,13 +397,12 @@ class ReplayBuffer(Foretold):
         With `copy_rows=False` the columns are those of the buffer itself, to be written before it changes.
         """
         with self._lock:
-            generator = None if self._generator is None else self._generator.bit_generator.state
             return {
                 **self._rings.state_dict(copy=copy_rows),
                 "samples": self._samples,
                 "newest_version": self._newest_version,
                 "limits": None if self._limits is None else self._limits.state_dict(),
-                "generator": copy.deepcopy(generator),
+                "generator": self._generator_state(),
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -421,9 +413,7 @@ class ReplayBuffer(Foretold):
             self._newest_version = state.get("newest_version")
             if self._limits is not None:
                 self._limits.load_state_dict(state["limits"])
-            if state["generator"] is not None:
-                self._generator = self._generator or np.random.default_rng(0)
-                self._generator.bit_generator.state = copy.deepcopy(state["generator"])
+            self._load_generator(state["generator"])
 
     def save(self, path: str | Path) -> Path:
         """Write the buffer to a folder, whole or not at all; see `load`.
@@ -448,10 +438,3 @@ class ReplayBuffer(Foretold):
         from flowrl.data.saved import load
 
         return load(cls, path, trusted, directory)
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import copy
+import threading
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,15 +23,22 @@ class Store(abc.ABC):
     """What StoreToReplay adds to and Replay draws from. Rows are what it counts: steps, or objects.
 
     A subclass has what it holds, its counts and its state; when to add and when to draw follows from these and the
-    limiter. Nothing here waits.
+    limiter. It draws with `_generator`, its own (P7), and changes under `_lock`. Nothing here waits.
+
+    Args:
+        limiter: keeps sampled and added rows in a ratio.
+        seed: of the generator; without it, the run that opens the store gives one.
     """
 
-    limiter: RateLimiter | None
     requires: tuple[str, ...] = ()
     """Words and columns of what is added, for `plan.check()`."""
     tracked: tuple[str, ...] = ()
     """Columns of what is drawn whose means a run reports."""
-    _generator: np.random.Generator | None
+
+    def __init__(self, limiter: RateLimiter | None, seed: int | None) -> None:
+        self.limiter = limiter
+        self._own_generator = None if seed is None else np.random.default_rng(seed)
+        self._lock = threading.RLock()
 
     # -- what a subclass has
 
@@ -129,5 +138,29 @@ class Store(abc.ABC):
 
     def start(self, context: Seeds) -> None:
         """The engine's hook, when a run opens: take a generator from its seeds, unless there is one."""
-        if self._generator is None:
-            self._generator = np.random.default_rng(context.seed("sample"))
+        if self._own_generator is None:
+            self._own_generator = np.random.default_rng(context.seed("sample"))
+
+    # -- the generator and the lock
+
+    @property
+    def _generator(self) -> np.random.Generator:
+        if self._own_generator is None:
+            raise ValueError(f"no generator to draw with: give {type(self).__name__} a seed=, or use it in a run")
+        return self._own_generator
+
+    def _generator_state(self) -> Any:
+        """Plain data, None where there is no generator yet."""
+        return None if self._own_generator is None else copy.deepcopy(self._own_generator.bit_generator.state)
+
+    def _load_generator(self, state: Any) -> None:
+        if state is not None:
+            self._own_generator = self._own_generator or np.random.default_rng(0)
+            self._own_generator.bit_generator.state = copy.deepcopy(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
