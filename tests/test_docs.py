@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from flowrl import data
 from flowrl.cli import cli
 from flowrl.plan_file import builtin_plans, load_plan_file
 
@@ -119,6 +121,15 @@ def test_the_arguments_of_others_are_told_in_keys_that_exist():
     keys = {field.name for plan in builtin_plans() for field in load_plan_file(plan).Config.__attrs_attrs__}
     assert len(told) > 20
     assert told <= keys
+
+
+@pytest.mark.parametrize("name", [name for name in data.__all__ if name.endswith("ReplayBuffer")])
+def test_every_setting_of_a_replay_buffer_is_on_its_page(name):
+    """As `setting=` or in a table; the settings of its base class are those of another case."""
+    text = (ROOT / "docs" / "replay.md").read_text()
+    settings = {*inspect.signature(getattr(data, name)).parameters} - {"others"}
+    assert name in text
+    assert {each for each in settings if not re.search(rf"\b{each}=|`{each}`", text)} == set()
 
 
 def _commands(block):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -53,6 +55,13 @@ def test_no_file_is_missing(wheel: Path) -> None:
     shipped = set(zipfile.ZipFile(wheel).namelist())
     assert expected - shipped == set()
     assert "flowrl/py.typed" in shipped
+
+
+def test_every_extra_is_told_where_it_is_told_how_to_install() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    listed = (ROOT / "README.md").read_text().partition("Extras, as in")[2].partition("\n\n")[0]
+    assert set(settings["options.extras_require"]) == set(re.findall(r"`(\w+)`\s\(", listed))
 
 
 def test_a_plan_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
