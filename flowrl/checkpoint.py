@@ -21,15 +21,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from flowrl import __version__
 from flowrl.codec import decode, encode
 from flowrl.errors import CheckpointError, did_you_mean
-from flowrl.files import checksum
+from flowrl.manifest import MANIFEST, read_manifest, signed_manifest
 
 #: What this version writes; it reads this one and those before it.
 FORMAT_VERSION = 1
-_FORMAT = "flowrl checkpoint"
-_MANIFEST = "manifest.json"
 _RESOURCES = "resources/"
 
 
@@ -51,7 +48,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
     try:
         path = given.resolve()  # a link to a checkpoint stays: what it leads to is replaced
         replaced = path.exists()
-        if replaced and not (path / _MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir())):
+        if replaced and not (path / MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir())):
             raise CheckpointError(f"{given} is there and is no checkpoint; choose another place")
         partial, old = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("tmp", "old"))
         shutil.rmtree(partial, ignore_errors=True)
@@ -152,7 +149,7 @@ class Checkpoints:
         ordinal = 1 + max(ordinals, default=0)
         path = save_checkpoint(self.folder / f"step-{step:09}{f'-{ordinal}' * (ordinal > 1)}", state, about)
         stale = [entry for entry in self.folder.iterdir() if entry.name.startswith(".step-")]
-        ours = [entry for entry in self.paths() if (entry / _MANIFEST).is_file()]  # another's step-1 is left alone
+        ours = [entry for entry in self.paths() if (entry / MANIFEST).is_file()]  # another's step-1 is left alone
         for entry in [*stale, *(entry for entry in ours[: -self.keep] if entry != path)]:
             _remove(entry)
         return path
@@ -231,9 +228,6 @@ def _write_part(folder: Path, index: int, name: str, part: Any) -> dict[str, dic
 
 def _write_manifest(folder: Path, parts: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     body = {
-        "format": _FORMAT,
-        "version": FORMAT_VERSION,
-        "flowrl": __version__,
         "saved": datetime.now().astimezone().isoformat(timespec="seconds"),
         "about": dict(about),
         "parts": dict(parts),
@@ -242,8 +236,8 @@ def _write_manifest(folder: Path, parts: Mapping[str, Any], about: Mapping[str, 
         body = json.loads(json.dumps(body))  # as it will be read: JSON makes strings of all keys
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"about={dict(about)!r} cannot be written to the manifest: {error}") from error
-    with _new(folder / _MANIFEST) as file:
-        file.write(json.dumps({**body, "sha256": checksum(body)}, indent=2).encode())
+    with _new(folder / MANIFEST) as file:
+        file.write(json.dumps(signed_manifest("checkpoint", FORMAT_VERSION, body), indent=2).encode())
 
 
 def _about_file(path: Path) -> dict[str, Any]:
@@ -282,25 +276,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         what = "is a file" if path.exists() else "is not there"
         kept = [f"; a save that was killed left the one before it as {old}" for old in _left_by_killed(path, "old")]
-        raise CheckpointError(f"{path} {what}: a checkpoint is a folder with a {_MANIFEST}{''.join(kept)}")
-    try:
-        manifest = json.loads((path / _MANIFEST).read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is no checkpoint of flowrl: it has no {_MANIFEST}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: its {_MANIFEST} cannot be read: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise CheckpointError(f"{path} is no checkpoint of flowrl: its {_MANIFEST} is that of something else")
-    if not isinstance(manifest.get("version"), int) or manifest["version"] > FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path} has format {manifest.get('version')}, written by flowrl {manifest.get('flowrl')}; "
-            f"this is flowrl {__version__}, which reads formats up to {FORMAT_VERSION}: upgrade flowrl"
-        )
-    if manifest.pop("sha256", None) != checksum(manifest):
-        raise CheckpointError(f"{path} is damaged: its {_MANIFEST} is not what was written (its checksum differs)")
-    if not _well_formed(manifest):
-        raise CheckpointError(f"{path} is damaged: its {_MANIFEST} is malformed")
-    return manifest
+        raise CheckpointError(f"{path} {what}: a checkpoint is a folder with a {MANIFEST}{''.join(kept)}")
+    found = read_manifest(path, "checkpoint", FORMAT_VERSION, CheckpointError)
+    if not _well_formed(found):
+        raise CheckpointError(f"{path} is damaged: its {MANIFEST} is malformed")
+    return found
 
 
 def _well_formed(manifest: dict[str, Any]) -> bool:

@@ -21,13 +21,12 @@ from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
 from flowrl.data.dataset_layout import Layout, as_bytes
 from flowrl.errors import DatasetError
-from flowrl.files import checksum
+from flowrl.manifest import MANIFEST, read_manifest
 from flowrl.schema import Schema
 
 #: What this version writes; it reads this one and those before it.
 FORMAT_VERSION = 1
-FORMAT = "flowrl dataset"
-MANIFEST, INDEX = "manifest.json", "batches.jsonl"
+INDEX = "batches.jsonl"
 
 
 class Entry(NamedTuple):
@@ -62,9 +61,9 @@ class Dataset:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        manifest = read_manifest(self.path)
-        self.about: dict[str, Any] = manifest["about"]
-        self.layout: Layout = manifest["layout"]
+        self.about: dict[str, Any]
+        self.layout: Layout
+        self.about, self.layout = _described(self.path)
         self.refresh()
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
@@ -161,26 +160,14 @@ def digest(shape: tuple[int, ...], arrays: Sequence[Array]) -> str:
     return found.hexdigest()
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest with its layout. Raises DatasetError."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+def _described(path: Path) -> tuple[dict[str, Any], Layout]:
+    """What the manifest says of the dataset, and its layout. Raises DatasetError."""
+    if not (path / MANIFEST).exists():
         what = "has no " + MANIFEST if path.is_dir() else "is a file" if path.exists() else "is not there"
-        raise DatasetError(f"{path} {what}: a dataset is a folder that Record or `flowrl record` wrote") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DatasetError(f"{path} is damaged: its {MANIFEST} cannot be read: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DatasetError(f"{path} is no dataset of flowrl: its {MANIFEST} is that of something else")
-    if not isinstance(manifest.get("version"), int) or manifest["version"] > FORMAT_VERSION:
-        raise DatasetError(
-            f"{path} has format {manifest.get('version')}, written by flowrl {manifest.get('flowrl')}; "
-            f"this one reads formats up to {FORMAT_VERSION}: upgrade flowrl"
-        )
-    if manifest.pop("sha256", None) != checksum(manifest):
-        raise DatasetError(f"{path} is damaged: its {MANIFEST} is not what was written (its checksum differs)")
+        raise DatasetError(f"{path} {what}: a dataset is a folder that Record or `flowrl record` wrote")
+    found = read_manifest(path, "dataset", FORMAT_VERSION, DatasetError)
     try:
-        return {"about": dict(manifest["about"]), "layout": Layout.from_json(manifest["layout"])}
+        return dict(found["about"]), Layout.from_json(found["layout"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         raise DatasetError(f"{path} is damaged: its {MANIFEST} is malformed: {error!r}") from error
 

@@ -14,8 +14,9 @@ from typing import Any
 from flowrl import files
 from flowrl.data.batch import Batch
 from flowrl.data.dataset_layout import Layout, as_bytes
-from flowrl.data.datasets import FORMAT, FORMAT_VERSION, INDEX, MANIFEST, Dataset, Entry, digest
+from flowrl.data.datasets import FORMAT_VERSION, INDEX, Dataset, Entry, digest
 from flowrl.errors import DatasetError
+from flowrl.manifest import MANIFEST, signed_manifest
 
 log = logging.getLogger("flowrl")
 
@@ -132,8 +133,7 @@ class DatasetWriter:
             self.rewind(whole)
 
     def _create(self, layout: Layout) -> None:
-        body = {"format": FORMAT, "version": FORMAT_VERSION, "flowrl": _version(), "about": files.plain(self.about)}
-        body["layout"] = layout.to_json()
+        body = {"about": files.plain(self.about), "layout": layout.to_json()}
         partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         with self._writing():
             shutil.rmtree(partial, ignore_errors=True)
@@ -141,7 +141,7 @@ class DatasetWriter:
                 partial.mkdir(parents=True)
                 for name in (*(each.file for each in layout.columns), INDEX):
                     (partial / name).touch()
-                files.write_json(partial / MANIFEST, {**body, "sha256": files.checksum(body)})
+                files.write_json(partial / MANIFEST, signed_manifest("dataset", FORMAT_VERSION, body))
                 os.replace(partial, self.path)
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -206,9 +206,3 @@ class _File:
         """Cut off what was written since; not more, for what is there may be mapped by somebody."""
         if os.path.getsize(self.path) > self.size:
             os.truncate(self.path, self.size)
-
-
-def _version() -> str:
-    from flowrl import __version__
-
-    return __version__
