@@ -21,6 +21,7 @@ from flowrl.schema import Schema
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
+_TRANSITION = ("obs", "action", "reward", *OF_LAST)
 _MAKERS = {"discount": "an NStep", "advantage": "a GAE or VTrace", "target": "a GAE or VTrace"}
 _NO_VALUES = "the policy's collect mode gives no values, as that of an actor-critic policy does"
 _NO_LOGP = "collect with a policy that records it, as an actor-critic policy does"
@@ -201,7 +202,7 @@ class VTrace:
     """
 
     requires: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(("fragments", "obs", "action", "reward", *OF_LAST), ""),
+        **dict.fromkeys(("fragments", *_TRANSITION), ""),
         "logp": _NO_LOGP,
     }
     provides = ("advantage", "target", "corrected")
@@ -228,7 +229,7 @@ class VTrace:
         """The fragment with its advantages for the present weights."""
         if self.context.worker is not None:
             raise PlanError("VTrace needs the learner's weights, which a worker may not have: put it after the gather")
-        check_fragment("VTrace", batch, needs=[*self.requires][1:], makes=("advantage", "target"))
+        check_fragment("VTrace", batch, needs=(*_TRANSITION, "logp"), makes=("advantage", "target"))
         learn: Any = self.workers.policy.learn_mode
         logp, value, next_value = learn.evaluate(batch)
         limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "rho_pg_bar": self.rho_pg_bar}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flowrl.checkpoint import save_checkpoint
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.errors import DatasetError, SchemaError
+from tests.full_disk import full_disk
 
 DTYPES = [np.float32, np.float64, np.int64, np.uint8, bool, np.complex64, "U3", "S2", "M8[s]"]
 
@@ -340,17 +339,6 @@ def test_what_has_no_columns_is_refused_and_leaves_nothing(tmp_path: Path, batch
     with pytest.raises(SchemaError, match=message):
         DatasetWriter(tmp_path / "data").add(batch)
     assert list(tmp_path.iterdir()) == []
-
-
-@contextmanager
-def full_disk(largest: int) -> Iterator[None]:
-    """No file can grow beyond so many bytes; what fits of a write is written."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("largest", [96, 100, 127, 128, 250, 300])

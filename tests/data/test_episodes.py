@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from span_model import SpanMachine, Step, use_in_any_order
 
 from flowrl.context import Context
 from flowrl.data import EpisodeReplayBuffer, RateLimiter
@@ -18,6 +17,7 @@ from flowrl.operators import Episodes
 from flowrl.rollout import WorkerSet
 from tests.episodes import Stream, fragment, streams
 from tests.scripted import ScriptedPolicy
+from tests.span_model import SpanMachine, Step, use_in_any_order
 
 
 class EpisodeMachine(SpanMachine):

@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import resource
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 
 from flowrl.data import Batch, ReplayBuffer
 from flowrl.errors import SchemaError
+from tests.full_disk import full_disk
 from tests.streams import Stream, streams
 
 
@@ -207,20 +206,9 @@ def test_columns_in_a_directory_are_like_those_in_memory(tmp_path):
     assert mapped.sample(30) == plain.sample(30)
 
 
-@contextmanager
-def no_file_above(size):
-    """As where a disk is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_directory_without_room_is_an_error_at_once(tmp_path):
     buffer = ReplayBuffer(100_000, directory=tmp_path, seed=0)
-    with no_file_above(100_000), pytest.raises(OSError, match="no room for a buffer of"):
+    with full_disk(100_000), pytest.raises(OSError, match="no room for a buffer of"):
         buffer.add(numbered(0, 5))
     assert list(tmp_path.iterdir()) == []
     assert buffer.size == 0

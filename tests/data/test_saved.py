@@ -8,7 +8,7 @@ import pytest
 from flowrl.checkpoint import save_checkpoint
 from flowrl.data import Batch, RateLimiter, ReplayBuffer
 from flowrl.errors import CheckpointError
-from tests.data.test_rows import no_file_above
+from tests.full_disk import full_disk
 from tests.streams import Stream
 
 STREAM = Stream(("..T....t.", "t.......T"))
@@ -105,11 +105,11 @@ def test_a_full_disk_leaves_nothing_and_the_buffer_as_it_was(tmp_path):
     buffer.save(tmp_path / "buffer")
     before = buffer[:]
     with (
-        no_file_above(2000),
+        full_disk(2000),
         pytest.raises(CheckpointError, match=r"buffer cannot be written: .*nothing of it is left"),
     ):
         buffer.save(tmp_path / "buffer")
-    with no_file_above(2000), pytest.raises(CheckpointError, match="cannot be written"):
+    with full_disk(2000), pytest.raises(CheckpointError, match="cannot be written"):
         buffer.save(tmp_path / "another")
     assert [path.name for path in tmp_path.iterdir()] == ["buffer"]
     assert ReplayBuffer.load(tmp_path / "buffer")[:] == before == buffer[:]

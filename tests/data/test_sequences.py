@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from span_model import SpanMachine, Step, use_in_any_order
 
 from flowrl.data import (
     Batch,
@@ -22,6 +21,7 @@ from flowrl.data import (
 from flowrl.errors import SchemaError
 from flowrl.operators import Unroll
 from tests.episodes import Stream, fragment, streams
+from tests.span_model import SpanMachine, Step, use_in_any_order
 
 
 def sequences(run: list[Step], length: int, burn_in: int, overlap: int) -> Iterator[tuple[int, int, int]]:
