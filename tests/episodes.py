@@ -1,4 +1,4 @@
-"""Streams of experience for tests: episodes of several environments that end in every way, cut into fragments.
+"""Streams for adders: episodes of several environments that end in every way, cut into fragments that may get lost.
 
 What a stream delivers is also told in the plainest form, `Stream.runs`, to compare with.
 """
@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from flowrl.data import Batch
 
-ENDS = "Tt*x"  # terminated, truncated, both; x: cut unannounced, as where a worker died and was made anew
+ENDS = "Tt*x"
+"""Marks of a step that ends its episode: terminated, truncated, both; `x`: cut, which only provenance shows."""
+MARKS = "......" + ENDS
+"""What tests draw marks from; with `.` the episode goes on."""
+
+
+def flags(marks: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns `terminated` and `truncated` of marks of any shape."""
+    return {"terminated": np.isin(marks, ["T", "*"]), "truncated": np.isin(marks, ["t", "*"])}
 
 
 @attrs.define
@@ -74,8 +82,7 @@ def fragment(marks: list[str], first: int = 1, worker: int = 0) -> Batch:
         action=number % 3,
         reward=number.astype(np.float64),
         next_obs=number[..., None] + 0.5,
-        terminated=np.isin(signs, ["T", "*"]),
-        truncated=np.isin(signs, ["t", "*"]),
+        **flags(signs),
         state={"h": np.stack([-number, -number], 2).astype(np.float32)},
         worker=np.full(signs.shape, worker),
         env_id=env,
@@ -91,7 +98,7 @@ def streams(draw: Any, *, workers: int = 2, envs: int = 2, steps: int = 14, loss
     for worker in range(draw(st.integers(1, workers))):
         count, length = draw(st.integers(1, envs)), draw(st.integers(1, steps))
         marks = [
-            draw(st.text("......Tt*x" if lossy else "......Tt*", min_size=length, max_size=length))
+            draw(st.text(MARKS if lossy else MARKS.removesuffix("x"), min_size=length, max_size=length))
             for _ in range(count)
         ]
         whole = fragment(marks, 10_000 * worker + 1, worker)

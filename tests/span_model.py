@@ -21,9 +21,7 @@ from hypothesis.stateful import (
 
 from flowrl.data import Batch
 from flowrl.data.spans import SpanReplayBuffer
-
-MARKS = "......Tt*x"
-"""`.` goes on, `T` terminated, `t` truncated, `*` both, `x`: cut, and only provenance shows it."""
+from tests.episodes import MARKS, flags
 
 
 class Step(NamedTuple):
@@ -72,8 +70,7 @@ def batch_of(rows: list[list[Step]], env_ids: list[int], episodes: list[list[int
         obs={"x": np.stack([number, -number], axis=-1).astype(np.float32)},
         reward=number.astype(np.float32),
         next_obs={"x": np.stack([number + 1, -number - 1], axis=-1).astype(np.float32)},
-        terminated=np.isin(marks, ["T", "*"]),
-        truncated=np.isin(marks, ["t", "*"]),
+        **flags(marks),
         state={"h": np.stack([number, number], axis=-1).astype(np.float16)},
         env_id=np.array(env_ids) + 0 * number,
         episode_id=np.array(episodes),

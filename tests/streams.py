@@ -1,4 +1,4 @@
-"""Experience whose every observation says where it is from, and what must come of it, step by step."""
+"""Streams for buffers: each observation says where it is from, and is the next one of the step before, as in a ring."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from flowrl.data import Batch
+from tests.episodes import flags
 
 
 @attrs.frozen
 class Stream:
-    """One string per environment: `.` goes on, `T` terminated, `t` truncated, `*` both.
+    """One string of marks per environment, see `tests.episodes`, and what must come of it, step by step.
 
     Step s of environment e sees 100 e + s, and arrives in what is seen next; in its negative where an episode ends.
     """
@@ -59,8 +60,7 @@ class Stream:
             obs=per_step(self.obs),
             reward=per_step(self.obs)[..., 0].astype(np.float32),
             next_obs=per_step(self.next_obs),
-            terminated=np.isin(marks, ["T", "*"]),
-            truncated=np.isin(marks, ["t", "*"]),
+            **flags(marks),
         )
 
     def fragments(self, sizes: list[int]) -> Iterator[Batch]:

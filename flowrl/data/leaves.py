@@ -1,4 +1,7 @@
-"""Leaves: the arrays of a batch, however deep they are nested, each with its path."""
+"""Leaves: the arrays of a batch, however deep they are nested, each with its path.
+
+`Batch.leaves` gives them with dotted names, for people; two leaves may share such a name, but not a path.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.replay import ReplayBuffer
 from flowrl.errors import CheckpointError, SchemaError
 from flowrl.operators.adders import NStep
+from tests.episodes import flags
 
 GAMMA = 0.5  # exact in float32
 
@@ -27,8 +28,7 @@ def fragment(marks, start):
     """One string per environment: `.` goes on, `T` terminated, `t` truncated, `*` both. Observation e * 100 + step."""
     marks = np.array([list(row) for row in marks]).T
     obs = start + np.arange(len(marks))[:, None] + 100 * np.arange(marks.shape[1])
-    ends = {"terminated": np.isin(marks, ["T", "*"]), "truncated": np.isin(marks, ["t", "*"])}
-    return Batch(obs=obs, reward=(obs % 7).astype(np.float32), next_obs=obs + 1, **ends)
+    return Batch(obs=obs, reward=(obs % 7).astype(np.float32), next_obs=obs + 1, **flags(marks))
 
 
 def table(batch):

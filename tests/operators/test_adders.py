@@ -33,8 +33,7 @@ def fragment(ends, start=0, envs=(0,), **more):
         action=-obs,
         reward=(clock + 1).astype(np.float32),
         next_obs=obs + 1,
-        terminated=np.isin(marks, ["T", "*"]),
-        truncated=np.isin(marks, ["t", "*"]),
+        **episodes.flags(marks),
         **more,
     )
 
