@@ -551,8 +551,8 @@ FAULTS += [
     Fault(
         "B2",
         "flowrl/data/prioritized.py",
-        "        self._dropped(written)\n",
-        "",
+        "            self._dropped(written)\n",
+        "            pass\n",
         PRIORITIZED + "test_the_newest_row_of_each_ring_has_no_mass_until_its_successor_is_there",
     ),
     Fault(
@@ -565,8 +565,8 @@ FAULTS += [
     Fault(
         "B10",
         "flowrl/data/prioritized.py",
-        "        self._live[slots] = False\n",
-        "",
+        "self._live[slots] = mass > 0",
+        "self._live[slots] = True",
         PRIORITIZED + "test_rows_that_are_used_up_are_drawn_no_more",
     ),
     Fault(

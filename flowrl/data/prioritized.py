@@ -18,9 +18,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that draws row i with probability P(i) = pᵢ^α / Σⱼ pⱼ^α, over the rows that can be drawn (P2).
 
     A row enters with the largest priority of those that are there (P1), 1 where there is none, so that it is soon
-    drawn; later it has the last one of `update_priorities`, plus `eps`. Rows of another buffer (`update`) enter as
-    new ones. What is drawn has a column `weight`
-    (float32), wᵢ = (N · P(i))^−β for N rows that can be drawn, divided by the largest weight.
+    drawn; later it has the last one of `update_priorities`, plus `eps`. Rows of another buffer (`update`) enter as new
+    ones. What is drawn has a column `weight` (float32), wᵢ = (N · P(i))^−β for N rows that can be drawn, divided by the
+    largest weight.
 
     Draws are stratified: the k-th row of a batch of B comes from the k-th of B equal parts of the total. Each row is
     drawn as often as by independent draws on average, but batches differ less from each other.
@@ -153,15 +153,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _stored(self, written: Index, drawable: Index) -> None:
         largest = self._tree.largest or 1.0
-        self._dropped(written)
-        self._tree[drawable] = largest
-        self._live[drawable] = True
-        self._count += len(drawable)
+        if drawable is not written:
+            self._dropped(written)
+        self._give(drawable, largest)
 
     def _dropped(self, slots: Index) -> None:
-        self._tree[slots] = 0.0
-        self._count -= int(np.count_nonzero(self._live[slots]))
-        self._live[slots] = False
+        self._give(slots, 0.0)
+
+    def _give(self, slots: Index, mass: float) -> None:
+        """Make slots drawable, by giving them a mass, or not, by giving them none."""
+        self._count += len(slots) * (mass > 0) - int(np.count_nonzero(self._live[slots]))
+        self._live[slots] = mass > 0
+        self._tree[slots] = mass
 
     # -- state
 

@@ -101,14 +101,12 @@ class SumTree:
 
         Raises: ValueError where there is no mass.
         """
-        bounds = np.zeros(len(self._top) + 1)
-        np.cumsum(self._top, out=bounds[1:])
-        if not bounds[-1] > 0:
+        if not self._top.max() > 0:
             raise ValueError("nothing can be found in a SumTree without mass")
         if self.compiled:
-            found: Index = loops.compiled().descend(tuple(self._levels), bounds, uniform)
+            found: Index = loops.compiled().descend(tuple(self._levels), self._top, uniform)
             return found
-        return self._descend(bounds, uniform)
+        return self._descend(uniform)
 
     def fill(self, masses: Floats) -> None:
         """Give every slot its mass."""
@@ -122,7 +120,9 @@ class SumTree:
             node = node // FANOUT
             above.reshape(-1)[node] = _halved(_children(level, node), np.add)
 
-    def _descend(self, bounds: Floats, uniform: Floats) -> Index:
+    def _descend(self, uniform: Floats) -> Index:
+        bounds = np.zeros(len(self._top) + 1)
+        np.cumsum(self._top, out=bounds[1:])
         # Where mass lies below an upper edge, a node found has some: its upper bound exceeds its lower one.
         rest = np.minimum(uniform * bounds[-1], np.nextafter(bounds[-1], 0))
         node: Index = bounds[1:].searchsorted(rest, side="right")

@@ -54,8 +54,13 @@ def climb(levels: tuple[Array, ...], top: Array, slots: Array) -> None:
             above[node // width, node % width] = part[0]
 
 
-def descend(levels: tuple[Array, ...], bounds: Array, uniform: Array) -> Array:
+def descend(levels: tuple[Array, ...], top: Array, uniform: Array) -> Array:
     """The slot at each share of the total; a level at a time, so that the memory's answers need not be waited for."""
+    bounds = np.zeros(len(top) + 1)
+    bound = 0.0
+    for i in range(len(top)):
+        bound += top[i]
+        bounds[i + 1] = bound
     rests = np.minimum(uniform * bounds[-1], np.nextafter(bounds[-1], 0.0))
     nodes: Array = np.searchsorted(bounds[1:], rests, side="right")
     rests -= bounds[nodes]

@@ -159,7 +159,7 @@ def test_priorities_that_are_never_written_back_are_found() -> None:
     """Nobody does it, or to another buffer; a policy that reports none is found too."""
     (found,) = examine(by_priority(workers())).problems
     assert found.startswith("train.Replay (")
-    assert found.endswith(": its priorities are never written back; put UpdatePriorities after what learns from it")
+    assert ": its priorities are never written back; put UpdatePriorities " in found
     other = PrioritizedReplayBuffer(100)
     (found,) = examine(by_priority(workers(), lambda _: ops.UpdatePriorities(other))).problems
     assert "its priorities are never written back" in found
