@@ -89,7 +89,7 @@ class NStep:
             terminated = np.asarray(batch["terminated"])
             return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
         key, rows, before = _stream(batch), batch.to_numpy(), 0
-        tail = self.tails.pop(key, None)
+        tail = self.tails.get(key)
         if tail is not None:
             before, envs = tail["reward"].shape
             if rows["reward"].shape[1] != envs:
@@ -213,6 +213,7 @@ class VTrace:
     c_bar: float = 1.0
     rho_pg_bar: float = 1.0
     context: Context = context()
+    pure = True
 
     def __attrs_post_init__(self) -> None:
         check_rates(gamma=self.gamma, lam=self.lam)

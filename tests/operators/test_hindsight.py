@@ -22,6 +22,7 @@ from flowrl.operators import (
     Replay,
     StoreToReplay,
     TrainOneStep,
+    UpdateTargetNetwork,
 )
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
@@ -209,6 +210,33 @@ def test_a_plan_trains_on_goals_that_were_reached() -> None:
         for _ in range(3):
             assert np.isfinite(next(run)["loss"])
     assert buffer.size > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hindsight", "least", "most"), [(True, 0.8, 1.0), (False, 0.0, 0.3)])
+def test_goals_that_are_hardly_ever_reached_are_learnt_with_hindsight_alone(
+    hindsight: bool, least: float, most: float
+) -> None:
+    """H1, H3: 7 bits; random flips reach a goal about once in 20 episodes, and the values of the others stay alike."""
+    env = BitFlip(7)
+
+    def policy(*spaces: Any) -> DQNPolicy:
+        epsilon = lambda env_steps: max(0.1, 1 - env_steps / 6000)  # noqa: E731
+        return DQNPolicy(*spaces, hidden=(64,), gamma=0.95, learning_rate=1e-3, epsilon=epsilon, device="cpu")
+
+    workers, buffer = WorkerSet(lambda: BitFlip(7), policy, envs_per_worker=8), ReplayBuffer(50_000, gamma=0.95)
+    store = ParallelRollouts(workers, steps=4)
+    if hindsight:
+        relabel = HindsightRelabel(env.compute_reward, env.compute_terminated, 0.95)
+        store = store.for_each(Episodes()).for_each(relabel)
+    train = Replay(buffer, 64).for_each(TrainOneStep(workers)).for_each(UpdateTargetNetwork(workers, every=100))
+    store = store.for_each(StoreToReplay(buffer))
+    plan = Concurrently([store, train], output_indexes=[1], round_robin_weights=[1, 2])
+    with workers, plan.run(seed=0) as run:
+        for _ in range(1500):
+            next(run)
+        episodes = workers.local.sample(episodes=100)
+    assert least <= (episodes.terminated & episodes.mask).any(0).mean() <= most
 
 
 def test_episodes_and_goals_must_be_there_before_the_run() -> None:
