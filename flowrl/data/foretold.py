@@ -15,9 +15,13 @@ class Foretold:
     frame_stack: int
     newest_frame_only: bool
 
-    def most_rows(self, batch_size: int) -> int:
-        """The most rows that `sample(batch_size)` can give, as the limiter counts them."""
+    def declared_rows(self, batch_size: int) -> int:
+        """The rows that `sample(batch_size)` may give, as far as that is known before anything is stored."""
         return batch_size
+
+    def most_rows(self, batch_size: int) -> int:
+        """The most rows that `sample(batch_size)` can give now, as the limiter counts them."""
+        return self.declared_rows(batch_size)
 
     def schema(self, given: Schema) -> Schema:
         """What `sample` gives, from the schema of what is added."""
