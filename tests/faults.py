@@ -1169,9 +1169,9 @@ FAULTS += [
     ),
     Fault(
         "F12",
-        "operators/replay.py",
-        'count("sampled", real_steps(batch))',
-        'count("sampled", batch.rows)',
+        "flowrl/data/replay.py",
+        "return real_steps(item)",
+        "return item.rows",
         SPANS + "test_dqn_learns_from_the_steps_that_count",
     ),
     Fault(
