@@ -26,8 +26,8 @@ def compiled() -> Loops:
     """The loops as machine code, made at their first call in a process."""
     import numba
 
-    made: Any = numba.njit  # whose types are not those of what it makes
-    return Loops(made(climb), made(descend))
+    compile_: Any = numba.njit  # which has partial types
+    return Loops(compile_(climb), compile_(descend))
 
 
 def climb(levels: tuple[Array, ...], top: Array, slots: Array) -> None:
