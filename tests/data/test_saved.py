@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flowrl.checkpoint import save_checkpoint
-from flowrl.data import Batch, RateLimiter, ReplayBuffer
+from flowrl.data import Batch, Dataset, DatasetWriter, RateLimiter, ReplayBuffer
 from flowrl.errors import CheckpointError
 from tests.data.test_rows import no_file_above
 from tests.streams import Stream
@@ -97,6 +97,13 @@ def test_a_foreign_folder_is_refused_by_name(tmp_path):
     }.items():
         with pytest.raises(CheckpointError, match=message):
             ReplayBuffer.load(tmp_path / name)
+
+
+def test_a_dataset_is_not_replaced(tmp_path):
+    DatasetWriter(tmp_path / "data").add(Batch(reward=np.ones(3)))
+    with pytest.raises(CheckpointError, match="data is there and is no checkpoint; choose another place"):
+        filled().save(tmp_path / "data")
+    assert Dataset(tmp_path / "data").verify().rows == 3
 
 
 def test_a_full_disk_leaves_nothing_and_the_buffer_as_it_was(tmp_path):
