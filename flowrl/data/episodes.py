@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import attrs
 import numpy as np
 
 from flowrl.data.batch import Batch
@@ -62,6 +63,7 @@ class EpisodeReplayBuffer(SpanReplayBuffer):
             )
 
 
+@attrs.frozen
 class WholeEpisodes(Spans):
     """Episodes from their first step to their end."""
 

@@ -21,7 +21,7 @@ from flowrl.data.pool import Pool
 from flowrl.data.rings import Rings
 from flowrl.data.steps import real_steps
 from flowrl.data.transitions import check_first, content, one_step, transitions, windows
-from flowrl.errors import SchemaError
+from flowrl.errors import CheckpointError, SchemaError
 
 
 class ReplayBuffer(Foretold):
@@ -415,6 +415,10 @@ class ReplayBuffer(Foretold):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the buffer that was saved. Raises CheckpointError for one with other settings."""
+        saved = state["limits"] or {}
+        for name in ("max_uses", "max_staleness"):
+            if saved.get(name) != (mine := getattr(self._limits, name, None)):
+                raise CheckpointError(f"the saved buffer has {name} {saved.get(name)}, this one {mine}; it must be equal")
         with self._lock:
             self._rings.load_state_dict(state)
             self._samples = state["samples"]

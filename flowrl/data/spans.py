@@ -15,7 +15,7 @@ from flowrl.data.replay import ReplayBuffer
 from flowrl.data.rings import Mask, Rings
 from flowrl.data.steps import is_fragment, real_steps
 from flowrl.data.transitions import transitions
-from flowrl.errors import SchemaError, did_you_mean
+from flowrl.errors import CheckpointError, SchemaError, did_you_mean
 from flowrl.schema import Schema
 
 _ENDS = ("terminated", "truncated")
@@ -106,10 +106,12 @@ class SpanRings(Rings):
         return slot
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
-        own = {"span": self.span[:, : self.size].copy(), "begin": self._begin.copy()}
+        own = {"spans": repr(self.spans), "span": self.span[:, : self.size].copy(), "begin": self._begin.copy()}
         return {**super().state_dict(copy=copy), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if (saved := state.get("spans", "single rows")) != repr(self.spans):
+            raise CheckpointError(f"the saved buffer gives out {saved}, this one {self.spans!r}; it must be equal")
         super().load_state_dict(state)
         self.span[:, : self.size] = state["span"]
         self._begin = state["begin"].copy()
