@@ -52,6 +52,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     _watches = True
+    _made = (*ReplayBuffer._made, "weight")
 
     def __init__(
         self,

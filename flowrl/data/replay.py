@@ -79,6 +79,8 @@ class ReplayBuffer(Foretold):
 
     _watches = False
     """Whether `_stored` and `_dropped` are called: they cost time, which uniform sampling need not pay."""
+    _made: tuple[str, ...] = ("index", "generation")
+    """Columns that are added when drawing, `tracked` ones apart."""
     _linked = False
     """Whether it is told of every row if an episode begins there."""
     _picks = False
@@ -226,7 +228,8 @@ class ReplayBuffer(Foretold):
             if batch.is_empty:
                 return
             judged = self._limits is not None and self._limits.of_versions
-            check_first(batch, self.n_step, self.frame_stack, uses=self.track_uses, versions=judged)
+            made = [*self._made, *self.tracked]
+            check_first(batch, self.n_step, self.frame_stack, made=made, versions=judged)
         notices = self._watches or self._limits is not None
         steps = rings.written
         written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from flowrl.data.batch import Batch
@@ -57,15 +59,14 @@ def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int =
     return rows
 
 
-def check_first(batch: Batch, n_step: int, frame_stack: int, *, uses: bool, versions: bool) -> None:
+def check_first(batch: Batch, n_step: int, frame_stack: int, *, made: Sequence[str], versions: bool) -> None:
     """Raise a SchemaError unless transitions can be made of batches like this one.
 
     Args:
-        uses: whether `uses` and `staleness` are added. versions: whether rows are judged by `policy_version`.
+        made: the columns that are added when drawing. versions: whether rows are judged by `policy_version`.
     """
     if len(batch.shape) > 2:
         raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
-    made = ("index", "generation", *(("uses", "staleness") if uses else ()))
     if found := [name for name in made if name in batch]:
         raise SchemaError(f"the column {found[0]!r} is made by sample(): drop it before adding")
     for name, steps in (("n_step", n_step), ("frame_stack", frame_stack)):
