@@ -1070,4 +1070,25 @@ FAULTS += [
         HINDSIGHT + HER,
     ),
     Fault("H6", "operators/hindsight.py", "steps.repeated(self.k)", "steps.repeated(self.k + 1)", HINDSIGHT + HER),
+    Fault(
+        "B8",
+        "flowrl/data/store.py",
+        "return not self._can_draw(1)",
+        "return False",
+        "tests/data/test_sequences.py::test_the_limiter_does_not_wait_for_draws_that_are_impossible",
+    ),
+    Fault(
+        "B1",
+        "flowrl/data/rings.py",
+        'and self.linked and not state["linked"]:',
+        "and False:",
+        "tests/data/test_saved.py::test_the_state_of_a_buffer_with_other_settings_is_refused",
+    ),
+    Fault(
+        "P2",
+        "flowrl/data/prioritized.py",
+        '_made = (*ReplayBuffer._made, "weight")',
+        "_made = ReplayBuffer._made",
+        PRIORITIZED + "test_a_column_that_it_makes_is_refused",
+    ),
 ]
