@@ -104,8 +104,8 @@ class ReplayBuffer(Foretold):
         limiter: RateLimiter | None = None,
         seed: int | None = None,
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity is {capacity}: a buffer holds at least 1 row")
+        if not isinstance(capacity, int | np.integer) or capacity < 1:
+            raise ValueError(f"capacity is {capacity}: it is a whole number of rows, at least 1")
         if n_step < 1:
             raise ValueError(f"n_step is {n_step}: a transition spans at least 1 step")
         if not 0 <= gamma <= 1:
@@ -167,8 +167,12 @@ class ReplayBuffer(Foretold):
     def __len__(self) -> int:
         return self.size
 
-    def rows_of(self, item: Batch) -> int:
+    def rows_of(self, item: Any) -> int:
         """How many rows a batch is that is added or was drawn; padding (`mask` 0) does not count."""
+        if not isinstance(item, Batch):
+            raise SchemaError(
+                f"{type(self).__name__} stores batches, got a {type(item).__name__}; make it a Batch(...)"
+            )
         return real_steps(item)
 
     def __repr__(self) -> str:
@@ -193,6 +197,8 @@ class ReplayBuffer(Foretold):
         Raises: SchemaError naming column, expected and got, and for padded steps (`mask` 0); ValueError for more
             rows than the limiter was told; OSError where `directory` has no room for the columns.
         """
+        if type(batch) is not Batch:
+            self.rows_of(batch)  # says what is wrong
         if self.limiter is not None:
             self.limiter.check_insert(self._rings.rows(batch))
         if "mask" in batch and not np.all(batch["mask"]):
@@ -293,7 +299,10 @@ class ReplayBuffer(Foretold):
         Raises: IndexError for a slot that nothing was written to.
         """
         with self._lock:
-            slots = np.asarray(index, np.int64)
+            slots = np.asarray(index)
+            if slots.size and slots.dtype.kind not in "iu":
+                raise IndexError(f"slots are whole numbers, got {slots.dtype}; masks, in order of time: buffer[mask]")
+            slots = slots.astype(np.int64)
             if slots.size and not 0 <= slots.min() <= slots.max() < self.size:
                 raise IndexError(
                     f"there are rows in the slots 0 to {self.size - 1}, not in {slots.min()} to {slots.max()}"
@@ -421,7 +430,9 @@ class ReplayBuffer(Foretold):
         saved = state["limits"] or {}
         for name in ("max_uses", "max_staleness"):
             if saved.get(name) != (mine := getattr(self._limits, name, None)):
-                raise CheckpointError(f"the saved buffer has {name} {saved.get(name)}, this one {mine}; it must be equal")
+                raise CheckpointError(
+                    f"the saved buffer has {name} {saved.get(name)}, this one {mine}; it must be equal"
+                )
         with self._lock:
             self._rings.load_state_dict(state)
             self._samples = state["samples"]

@@ -162,9 +162,14 @@ class SpanReplayBuffer(ReplayBuffer):
             self.limiter.check_insert(real_steps(batch))
         steps = batch.select([name for name in batch if name != "mask"])
         with self._lock:
-            for column, real in enumerate(np.asarray(batch["mask"] != 0).T):
-                self._rings.cut = True
-                super().add(steps[np.flatnonzero(real), column][:, None])
+            cut = self._rings.cut
+            try:
+                for column, real in enumerate(np.asarray(batch["mask"] != 0).T):
+                    self._rings.cut = True
+                    super().add(steps[np.flatnonzero(real), column][:, None])
+            except SchemaError:  # which it is for all columns, or for none: nothing was added
+                self._rings.cut = cut
+                raise
             self._rings.cut = True
 
     def sample(self, batch_size: int) -> Batch:

@@ -190,7 +190,7 @@ def test_the_limiter_does_not_wait_for_draws_that_are_impossible() -> None:
     buffer = SequenceReplayBuffer(100, length=20, seed=0, limiter=limiter)
     no = np.zeros((1, 1), bool)
     for step in range(60):
-        assert buffer.can_insert(1) and buffer.why_insert(1) == "", step
+        assert (buffer.can_insert(1), buffer.why_insert(1)) == (True, "")
         buffer.add(Batch(reward=np.full((1, 1), step), terminated=no, truncated=no))
         while buffer.can_sample(1):
             buffer.sample(1)
