@@ -7,6 +7,9 @@ Contestants take turns in one run. Aims: drawing 2x cpprb, pixels 2x Stable-Base
 1.5 million rows/s and of 256 20 million, memory within 5 % of the columns.
 
     python benchmarks/replay.py [--rounds 15] [--only rows pixels pixels-once] [--capacity 1000000] [--pixels 20000]
+                                [--among flowrl stable-baselines3 ...]
+
+With `--among` only some take part: 100 000 rows of pixels are 5.6 GB for each.
 """
 
 from __future__ import annotations
@@ -71,11 +74,13 @@ def prepared(buffer: Contestant, rows: Rows) -> Rows:
     return buffer.prepared(rows) if isinstance(buffer, Flowrl) else rows
 
 
-def compare(title: str, contest: Contest, rounds: int, repeats: dict[str, int]) -> None:
+def compare(title: str, contest: Contest, rounds: int, repeats: dict[str, int], among: list[str]) -> None:
     """Time drawing and adding of all that are installed, and print a line for each."""
     buffers: dict[str, Contestant] = {}
     print(f"\n{title}: capacity {contest.capacity:,}")
     for name, make in contestants(contest).items():
+        if among and name not in ("flowrl", *among):
+            continue
         try:
             buffers[name] = filled(make, contest)
         except ImportError as error:
@@ -123,17 +128,22 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["rows", "pixels", "pixels-once"])
     parser.add_argument("--capacity", type=int, default=1_000_000)
     parser.add_argument("--pixels", type=int, default=20_000, help="56 kB a row and contestant where stored twice")
+    parser.add_argument("--among", nargs="+", default=[], metavar="CONTESTANT", help="by the names that are printed")
     options = parser.parse_args()
     print_machine("numpy", "torch", *PEERS)
     quick = {"draw": 300, "add 256": 100, "add 8": 500}
     slow = {"draw": 20, "add 256": 10, "add 8": 100}
     pixels = Contest(options.pixels, (4, 84, 84), np.uint8, once=False)
     if "rows" in options.only:
-        compare("float32[4]", Contest(options.capacity, (4,), np.float32, once=False), options.rounds, quick)
+        compare(
+            "float32[4]", Contest(options.capacity, (4,), np.float32, once=False), options.rounds, quick, options.among
+        )
     if "pixels" in options.only:
-        compare("uint8[4, 84, 84], next_obs stored twice", pixels, options.rounds, slow)
+        compare("uint8[4, 84, 84], next_obs stored twice", pixels, options.rounds, slow, options.among)
     if "pixels-once" in options.only:
-        compare("uint8[4, 84, 84], next_obs stored once", pixels._replace(once=True), options.rounds, slow)
+        compare(
+            "uint8[4, 84, 84], next_obs stored once", pixels._replace(once=True), options.rounds, slow, options.among
+        )
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class Sampled:
 
     def schema(self, given: Schema) -> Schema:
         """What the buffer gives of what was put in: an older policy may have collected it."""
-        limiter, most = self.buffer.limiter, self.buffer.most_rows(self.batch_size)
+        limiter, most = self.buffer.limiter, self.buffer.declared_rows(self.batch_size)
         rows = "" if most == self.batch_size else f", which is up to {most} rows"
         if limiter is not None and most > limiter.sample_batch:
             raise SchemaError(

@@ -43,14 +43,15 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "setup.cfg", folder)
     where = _python(folder, "-c", "import flowrl, flowrl.operators; print(flowrl.__file__, flowrl.operators.__file__)")
     assert all(path.startswith(str(folder)) for path in where.stdout.split()), where.stdout + where.stderr
-    sound = _python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *{fault.test for fault in FAULTS})
+    tests = sorted({fault.test for fault in FAULTS})
+    sound = _python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, timeout=900)
     assert sound.returncode == 0, sound.stdout
     return folder
 
 
-def _python(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def _python(folder: Path, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([sys.executable, *args], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, *args], cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
 
 
 @pytest.mark.slow

@@ -69,8 +69,8 @@ class SequenceReplayBuffer(SpanReplayBuffer):
         """See `ReplayBuffer.settings`."""
         return super().settings() | {name: getattr(self, name) for name in ("length", "burn_in", "overlap")}
 
-    def most_rows(self, batch_size: int) -> int:
-        """See `Store.most_rows`."""
+    def declared_rows(self, batch_size: int) -> int:
+        """See `Store.declared_rows`."""
         return batch_size * self.steps
 
     def _spans(self) -> Spans:

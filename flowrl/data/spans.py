@@ -66,14 +66,14 @@ class SpanRings(Rings):
     ) -> tuple[Index, Index]:
         before, newest = self.written, None
         if before and self.columns is not None:
-            newest = self._tell(self.columns[[(before - 1) % self.length]])
+            newest = self._tell(self.columns)[[(before - 1) % self.length]]
         cut = np.zeros(batch.shape, np.bool_) if begins is None else begins.copy()
         cut[:1] |= self.cut
         written, _ = super().write(batch, slots=True, begins=begins, uses=uses)
         if self.written == before:
             return written, written
         self.span[:, written] = 0
-        return written, self._opened(newest, self._tell(batch.to_numpy()), cut)
+        return written, self._opened(newest, self._tell(batch).to_numpy(), cut)
 
     @staticmethod
     def _tell(steps: Batch) -> Batch:

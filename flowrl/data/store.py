@@ -76,9 +76,13 @@ class Store(abc.ABC):
         """What `sample` gives, from the schema of what is added."""
         return given
 
-    def most_rows(self, batch_size: int) -> int:
-        """The most rows that `sample(batch_size)` can give, as the limiter counts them."""
+    def declared_rows(self, batch_size: int) -> int:
+        """The rows that `sample(batch_size)` may give, as far as that is known before anything is stored."""
         return batch_size
+
+    def most_rows(self, batch_size: int) -> int:
+        """The most rows that `sample(batch_size)` can give now, as the limiter counts them."""
+        return self.declared_rows(batch_size)
 
     # -- what follows
 

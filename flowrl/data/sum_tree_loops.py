@@ -26,7 +26,8 @@ def compiled() -> Loops:
     """The loops as machine code, made at their first call in a process."""
     import numba
 
-    return Loops(numba.njit(climb), numba.njit(descend))
+    compile_: Any = numba.njit  # which has partial types
+    return Loops(compile_(climb), compile_(descend))
 
 
 def climb(levels: tuple[Array, ...], top: Array, slots: Array) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -249,4 +249,11 @@ class SpanMachine(RuleBasedStateMachine):
 
 def use_in_any_order(machine: type[SpanMachine]) -> None:
     """Compare a buffer with the model, whatever is done with it."""
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=12, deadline=None))
+    quick = settings(
+        max_examples=40,
+        stateful_step_count=12,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),  # with Phase.shrink a failure takes minutes, and is short
+    )
+    run_state_machine_as_test(machine, settings=quick)

@@ -128,6 +128,10 @@ def test_what_cannot_fill_or_leave_such_a_buffer_is_found_before_the_run() -> No
     assert "needs 'fragments', which does not come through NStep" in examine(flat).problems[0]
     (found,) = examine(off_policy(of, buffer, batch_size=21)).problems
     assert "batch_size is 21, which is up to 63 rows, but the buffer keeps 60 rows" in found
+    whole = EpisodeReplayBuffer(60, seed=0)
+    assert not examine(off_policy(of, whole, batch_size=21)).problems
+    whole.add(fragment(["...T"]))
+    assert not examine(off_policy(of, whole, batch_size=21)).problems, "a plan that was right is right when it resumes"
     ppo = workers(PPOPolicy)
     problems = examine(off_policy(ppo, SequenceReplayBuffer(60, length=3))).problems
     assert any("needs 'on_policy', which does not come through train.Replay" in each for each in problems)
