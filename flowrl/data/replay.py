@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
@@ -20,7 +21,7 @@ from flowrl.data.limits import RowLimits
 from flowrl.data.pool import Pool
 from flowrl.data.rings import Rings
 from flowrl.data.steps import real_steps
-from flowrl.data.transitions import check_first, content, one_step, transitions, windows
+from flowrl.data.transitions import check_first, content, needed, one_step, transitions, windows
 from flowrl.errors import CheckpointError, SchemaError
 
 
@@ -126,6 +127,9 @@ class ReplayBuffer(Foretold):
         self.newest_frame_only = newest_frame_only
         self.track_uses = track_uses or max_uses is not None or max_staleness is not None
         self.tracked = ("uses", "staleness") if self.track_uses else ()
+        in_order = ("fragments",) if n_step > 1 or frame_stack > 1 else ()
+        columns = needed(n_step, frame_stack, max_staleness).values()
+        self.requires = tuple(dict.fromkeys((*type(self).requires, *in_order, *chain(*columns))))
         self.limiter = limiter
         self._rings = self._make_rings(
             capacity,
@@ -219,6 +223,10 @@ class ReplayBuffer(Foretold):
 
         Raises: SchemaError as `add`; ValueError for the buffer itself.
         """
+        if not hasattr(other, "_rings"):
+            raise SchemaError(
+                f"update() adds the rows of another ReplayBuffer, not a {type(other).__name__}; see add()"
+            )
         if other is self:
             raise ValueError("a buffer cannot be updated with itself: its rows are there already")
         first, second = sorted((self, other), key=id)
@@ -233,9 +241,9 @@ class ReplayBuffer(Foretold):
         if rings.columns is None:
             if batch.is_empty:
                 return
-            judged = self._limits is not None and self._limits.of_versions
+            stalest = None if self._limits is None else self._limits.max_staleness
             made = [*self._made, *self.tracked]
-            check_first(batch, self.n_step, self.frame_stack, made=made, versions=judged)
+            check_first(batch, self.n_step, self.frame_stack, made=made, max_staleness=stalest)
         notices = self._watches or self._limits is not None
         steps = rings.written
         written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)

@@ -158,6 +158,8 @@ def test_what_is_added_after_an_update(filled):
 
 
 def test_update_refuses_what_does_not_fit():
+    with pytest.raises(SchemaError, match=r"rows of another ReplayBuffer, not a Batch; see add\(\)"):
+        ReplayBuffer(4).update(numbered(0, 3))
     buffer, other = ReplayBuffer(8), ReplayBuffer(8)
     buffer.add(numbered(0, 3))
     with pytest.raises(ValueError, match="cannot be updated with itself"):
