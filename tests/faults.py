@@ -1114,8 +1114,8 @@ FAULTS += [
     Fault(
         "N6",
         "flowrl/data/spans.py",
-        "                self._rings.cut = True\n                super",
-        "                super",
+        "                    self._rings.cut = True\n                    super",
+        "                    super",
         EPISODES + "test_padding_that_was_stored_is_not_drawn",
     ),
     Fault(
@@ -1222,5 +1222,19 @@ FAULTS += [
         "self.eta * largest + (1 - self.eta) * mean",
         "largest",
         SEQUENCES + "test_priorities_are_those_of_sequences",
+    ),
+    Fault(
+        "B7",
+        "flowrl/data/spans.py",
+        "                self._rings.cut = cut\n",
+        "",
+        "tests/data/test_episodes.py::test_a_padded_batch_that_is_refused_changes_nothing",
+    ),
+    Fault(
+        "B5",
+        "flowrl/data/spans.py",
+        '(saved := state.get("spans", "single rows")) != repr(self.spans)',
+        '(saved := state.get("spans")) is None',
+        "tests/data/test_saved.py::test_the_state_of_a_buffer_with_other_settings_is_refused",
     ),
 ]
