@@ -48,7 +48,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
     try:
         path = given.resolve()  # a link to a checkpoint stays: what it leads to is replaced
         replaced = path.exists()
-        if replaced and not (path / MANIFEST).is_file() and not (path.is_dir() and not any(path.iterdir())):
+        if replaced and not _is_ours(path) and not (path.is_dir() and not any(path.iterdir())):
             raise CheckpointError(f"{given} is there and is no checkpoint; choose another place")
         partial, old = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("tmp", "old"))
         shutil.rmtree(partial, ignore_errors=True)
@@ -317,6 +317,17 @@ def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -
     finally:
         for each in opened.values():
             each.close()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a checkpoint is there, maybe a damaged one, and not something else that has a manifest."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (ValueError, RecursionError):
+        return True
+    return isinstance(manifest, dict) and manifest.get("format") == "flowrl checkpoint"
 
 
 def _left_by_killed(path: Path, suffix: str) -> list[Path]:

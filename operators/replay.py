@@ -161,7 +161,8 @@ class MixInReplay:
     """Fresh batches, and after each of them `ratio` of the batches before it, on average: for `combine`.
 
     Batches are drawn uniformly and whole, so fragments `[T, N, ...]` stay in order of time, as V-trace needs them. Of a
-    fraction the whole part is emitted as soon as it is due: 0.5 gives one batch after every second.
+    fraction the whole part is emitted as soon as it is due: 0.5 gives one batch after every second. What is replayed is
+    the batch itself, not a copy: what comes after must not write into it.
 
     Args:
         slots: Batches kept, the newest ones.

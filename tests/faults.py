@@ -1070,6 +1070,27 @@ FAULTS += [
         HINDSIGHT + HER,
     ),
     Fault("H6", "operators/hindsight.py", "steps.repeated(self.k)", "steps.repeated(self.k + 1)", HINDSIGHT + HER),
+    Fault(
+        "B8",
+        "flowrl/data/store.py",
+        "return not self._can_draw(1)",
+        "return False",
+        "tests/data/test_sequences.py::test_the_limiter_does_not_wait_for_draws_that_are_impossible",
+    ),
+    Fault(
+        "B1",
+        "flowrl/data/rings.py",
+        'and self.linked and not state["linked"]:',
+        "and False:",
+        "tests/data/test_saved.py::test_the_state_of_a_buffer_with_other_settings_is_refused",
+    ),
+    Fault(
+        "P2",
+        "flowrl/data/prioritized.py",
+        '_made = (*ReplayBuffer._made, "weight")',
+        "_made = ReplayBuffer._made",
+        PRIORITIZED + "test_a_column_that_it_makes_is_refused",
+    ),
 ]
 
 SEQUENCES, EPISODES = "tests/data/test_sequences.py::", "tests/data/test_episodes.py::"
@@ -1093,8 +1114,8 @@ FAULTS += [
     Fault(
         "N6",
         "flowrl/data/spans.py",
-        "                self._rings.cut = True\n                super",
-        "                super",
+        "                    self._rings.cut = True\n                    super",
+        "                    super",
         EPISODES + "test_padding_that_was_stored_is_not_drawn",
     ),
     Fault(
@@ -1201,5 +1222,19 @@ FAULTS += [
         "self.eta * largest + (1 - self.eta) * mean",
         "largest",
         SEQUENCES + "test_priorities_are_those_of_sequences",
+    ),
+    Fault(
+        "B7",
+        "flowrl/data/spans.py",
+        "                self._rings.cut = cut\n",
+        "",
+        "tests/data/test_episodes.py::test_a_padded_batch_that_is_refused_changes_nothing",
+    ),
+    Fault(
+        "B5",
+        "flowrl/data/spans.py",
+        '(saved := state.get("spans", "single rows")) != repr(self.spans)',
+        '(saved := state.get("spans")) is None',
+        "tests/data/test_saved.py::test_the_state_of_a_buffer_with_other_settings_is_refused",
     ),
 ]

@@ -357,3 +357,11 @@ def test_wrong_arguments_are_refused():
         discounted(*[np.ones((1, 2, 3))] * 4, gamma=0.9)
     with pytest.raises(AssertionError, match=r"\(3,\), \(3, 1\)"):
         td_lambda(np.ones(3), np.ones((3, 1)), NO, NO, gamma=0.9, lam=0.8)
+
+
+def test_rates_may_be_numbers_of_numpy():
+    """As an array of settings, or a sweep over numpy.linspace, gives them."""
+    no, ones = np.zeros(4, bool), np.ones(4, np.float32)
+    found = gae(ones, ones, ones, no, no, gamma=np.float32(0.5), lam=np.float32(0.5))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, gae(ones, ones, ones, no, no, gamma=0.5, lam=0.5))

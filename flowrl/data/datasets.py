@@ -109,7 +109,10 @@ class Dataset:
 
     def take(self, rows: Sequence[int] | Array) -> Batch:
         """Copies of rows by number `[B, ...]`; a fragment's steps count time-major."""
-        return self.layout.put_together([column[np.asarray(rows, np.int64)] for column in self.columns])
+        numbers = np.asarray(rows)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise IndexError(f"rows are taken by number, got {numbers.dtype}; of a mask give np.flatnonzero(mask)")
+        return self.layout.put_together([column[numbers.astype(np.int64)] for column in self.columns])
 
     def real_rows(self, batches: int | None = None) -> Array:
         """The numbers of the rows of the first so many batches, or of all, without padded ones (`mask` 0, N6)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import attrs
 import numpy as np
 
 from flowrl.data.arrays import Array, Index, Mask
@@ -61,6 +62,7 @@ class EpisodeReplayBuffer(SpanReplayBuffer):
             )
 
 
+@attrs.frozen
 class WholeEpisodes(Spans):
     """Episodes from their first step to their end."""
 

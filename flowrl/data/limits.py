@@ -107,6 +107,8 @@ class RowLimits:
         """Plain data, copied: the order of the slots decides which are drawn next."""
         members = self._members[: self.count].copy()
         return {
+            "max_uses": self.max_uses,
+            "max_staleness": self.max_staleness,
             "slots": len(self._place),
             "members": members,
             "left": self._left[members],

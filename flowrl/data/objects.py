@@ -6,6 +6,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flowrl.data.limiter import RateLimiter
 from flowrl.data.store import Store
 from flowrl.errors import CheckpointError, SchemaError
@@ -34,8 +36,8 @@ class ObjectReplayBuffer(Store):
     """
 
     def __init__(self, capacity: int, *, limiter: RateLimiter | None = None, seed: int | None = None) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity is {capacity}: a buffer holds at least 1 object")
+        if not isinstance(capacity, int | np.integer) or capacity < 1:
+            raise ValueError(f"capacity is {capacity}: it is a whole number of objects, at least 1")
         super().__init__(limiter, seed)
         self._capacity = capacity
         self._items: list[Any] = []  # a ring once it is full: object i is at i % capacity

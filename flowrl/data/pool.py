@@ -33,12 +33,21 @@ class Pool:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array like `np.empty(shape, dtype)`."""
-        arrays = self._arrays.setdefault((shape, dtype), [])
-        for array in arrays:
+        for array in self._arrays.get((shape, dtype), ()):
             if sys.getrefcount(array) <= _IDLE:
                 return array
-        arrays.append(np.empty(shape, dtype))
-        return arrays[-1]
+        self._forget_idle()
+        made = np.empty(shape, dtype)
+        self._arrays.setdefault((shape, dtype), []).append(made)
+        return made
+
+    def _forget_idle(self) -> None:
+        """Keep no array that nobody asks for any longer: whole episodes have another shape in each draw."""
+        for kind, arrays in list(self._arrays.items()):
+            if held := [array for array in arrays if sys.getrefcount(array) > _IDLE]:
+                self._arrays[kind] = held
+            else:
+                del self._arrays[kind]
 
     def __reduce__(self) -> tuple[type[Pool], tuple[()]]:
         return Pool, ()  # what is in flight belongs to the original

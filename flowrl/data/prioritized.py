@@ -13,6 +13,9 @@ from flowrl.errors import CheckpointError
 from flowrl.schedules import Schedule, value_at
 from flowrl.schema import Schema
 
+_LARGEST = 1e290
+"""Masses below can be added up."""
+
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that draws row i with probability P(i) = pᵢ^α / Σⱼ pⱼ^α, over the rows that can be drawn (P2).
@@ -52,6 +55,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     _watches = True
+    _made = (*ReplayBuffer._made, "weight")
 
     def __init__(
         self,
@@ -104,13 +108,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"index, generation and priority must be alike [B], got {index.shape}, {generation.shape} and "
                 f"{priority.shape}"
             )
-        right = (priority >= 0) & (priority < np.inf)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mass = (priority + self.eps) ** self.alpha
+        right = (priority >= 0) & (priority < np.inf) & (mass < _LARGEST)
         if not right.all():
             first = int(right.argmin())
             raise ValueError(
-                f"priority[{first}] is {priority[first]}: priorities are finite and at least 0; give |TD error|"
+                f"priority[{first}] is {priority[first]}: priorities are finite and at least 0, also to the power "
+                f"of alpha={self.alpha}; give |TD error|"
             )
-        mass = (priority + self.eps) ** self.alpha
         with self._lock:
             if not len(index):
                 return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
@@ -18,8 +19,8 @@ from flowrl.data.limits import RowLimits
 from flowrl.data.pool import Pool
 from flowrl.data.rings import Rings
 from flowrl.data.steps import real_steps
-from flowrl.data.transitions import check_first, content, one_step, transitions, windows
-from flowrl.errors import SchemaError
+from flowrl.data.transitions import check_first, content, needed, one_step, transitions, windows
+from flowrl.errors import CheckpointError, SchemaError
 
 
 class ReplayBuffer(Foretold):
@@ -77,6 +78,8 @@ class ReplayBuffer(Foretold):
 
     _watches = False
     """Whether `_stored` and `_dropped` are called: they cost time, which uniform sampling need not pay."""
+    _made: tuple[str, ...] = ("index", "generation")
+    """Columns that are added when drawing, `tracked` ones apart."""
     _linked = False
     """Whether it is told of every row if an episode begins there."""
     _picks = False
@@ -100,8 +103,8 @@ class ReplayBuffer(Foretold):
         limiter: RateLimiter | None = None,
         seed: int | None = None,
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity is {capacity}: a buffer holds at least 1 row")
+        if not isinstance(capacity, int | np.integer) or capacity < 1:
+            raise ValueError(f"capacity is {capacity}: it is a whole number of rows, at least 1")
         if n_step < 1:
             raise ValueError(f"n_step is {n_step}: a transition spans at least 1 step")
         if not 0 <= gamma <= 1:
@@ -123,6 +126,9 @@ class ReplayBuffer(Foretold):
         self.newest_frame_only = newest_frame_only
         self.track_uses = track_uses or max_uses is not None or max_staleness is not None
         self.tracked = ("uses", "staleness") if self.track_uses else ()
+        in_order = ("fragments",) if n_step > 1 or frame_stack > 1 else ()
+        columns = needed(n_step, frame_stack, max_staleness).values()
+        self.requires = tuple(dict.fromkeys((*type(self).requires, *in_order, *chain(*columns))))
         self._rings = self._make_rings(
             capacity,
             capacity_bytes=capacity_bytes,
@@ -161,8 +167,12 @@ class ReplayBuffer(Foretold):
     def __len__(self) -> int:
         return self.size
 
-    def rows_of(self, item: Batch) -> int:
+    def rows_of(self, item: Any) -> int:
         """How many rows a batch is that is added or was drawn; padding (`mask` 0) does not count."""
+        if not isinstance(item, Batch):
+            raise SchemaError(
+                f"{type(self).__name__} stores batches, got a {type(item).__name__}; make it a Batch(...)"
+            )
         return real_steps(item)
 
     def __repr__(self) -> str:
@@ -187,6 +197,8 @@ class ReplayBuffer(Foretold):
         Raises: SchemaError naming column, expected and got, and for padded steps (`mask` 0); ValueError for more
             rows than the limiter was told; OSError where `directory` has no room for the columns.
         """
+        if type(batch) is not Batch:
+            self.rows_of(batch)  # says what is wrong
         if self.limiter is not None:
             self.limiter.check_insert(self._rings.rows(batch))
         if "mask" in batch and not np.all(batch["mask"]):
@@ -207,6 +219,10 @@ class ReplayBuffer(Foretold):
 
         Raises: SchemaError as `add`; ValueError for the buffer itself.
         """
+        if not hasattr(other, "_rings"):
+            raise SchemaError(
+                f"update() adds the rows of another ReplayBuffer, not a {type(other).__name__}; see add()"
+            )
         if other is self:
             raise ValueError("a buffer cannot be updated with itself: its rows are there already")
         first, second = sorted((self, other), key=id)
@@ -221,8 +237,9 @@ class ReplayBuffer(Foretold):
         if rings.columns is None:
             if batch.is_empty:
                 return
-            judged = self._limits is not None and self._limits.of_versions
-            check_first(batch, self.n_step, self.frame_stack, uses=self.track_uses, versions=judged)
+            stalest = None if self._limits is None else self._limits.max_staleness
+            made = [*self._made, *self.tracked]
+            check_first(batch, self.n_step, self.frame_stack, made=made, max_staleness=stalest)
         notices = self._watches or self._limits is not None
         steps = rings.written
         written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)
@@ -284,7 +301,10 @@ class ReplayBuffer(Foretold):
         Raises: IndexError for a slot that nothing was written to.
         """
         with self._lock:
-            slots = np.asarray(index, np.int64)
+            slots = np.asarray(index)
+            if slots.size and slots.dtype.kind not in "iu":
+                raise IndexError(f"slots are whole numbers, got {slots.dtype}; masks, in order of time: buffer[mask]")
+            slots = slots.astype(np.int64)
             if slots.size and not 0 <= slots.min() <= slots.max() < self.size:
                 raise IndexError(
                     f"there are rows in the slots 0 to {self.size - 1}, not in {slots.min()} to {slots.max()}"
@@ -407,6 +427,12 @@ class ReplayBuffer(Foretold):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the buffer that was saved. Raises CheckpointError for one with other settings."""
+        saved = state["limits"] or {}
+        for name in ("max_uses", "max_staleness"):
+            if saved.get(name) != (mine := getattr(self._limits, name, None)):
+                raise CheckpointError(
+                    f"the saved buffer has {name} {saved.get(name)}, this one {mine}; it must be equal"
+                )
         with self._lock:
             self._rings.load_state_dict(state)
             self._samples = state["samples"]

@@ -384,6 +384,7 @@ class Rings:
             "capacity_bytes": self.declared[1],
             "columns": None,
             "flat": self.flat,
+            "linked": self.linked,
             "written": self.written,
             "cut": self.cut,
         }
@@ -410,6 +411,11 @@ class Rings:
             raise CheckpointError(
                 f"the saved buffer has store_next_obs={not self.store_next_obs}, this one {self.store_next_obs}; "
                 "it must be equal"
+            )
+        if state["columns"] is not None and self.linked and not state["linked"]:
+            raise CheckpointError(
+                "the saved buffer does not know where episodes begin, as this one must for its n_step, frame stacks or "
+                "sequences; load it into a buffer like the saved one, and update() this one with that"
             )
         self._clear()
         if state["columns"] is None:

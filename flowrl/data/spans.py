@@ -17,7 +17,7 @@ from flowrl.data.replay import ReplayBuffer
 from flowrl.data.rings import Rings
 from flowrl.data.steps import is_fragment, real_steps
 from flowrl.data.transitions import transitions
-from flowrl.errors import SchemaError, did_you_mean
+from flowrl.errors import CheckpointError, SchemaError, did_you_mean
 from flowrl.schema import Schema
 
 
@@ -106,10 +106,12 @@ class SpanRings(Rings):
         return slot
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
-        own = {"span": self.span[:, : self.size].copy(), "begin": self._begin.copy()}
+        own = {"spans": repr(self.spans), "span": self.span[:, : self.size].copy(), "begin": self._begin.copy()}
         return {**super().state_dict(copy=copy), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if (saved := state.get("spans", "single rows")) != repr(self.spans):
+            raise CheckpointError(f"the saved buffer gives out {saved}, this one {self.spans!r}; it must be equal")
         super().load_state_dict(state)
         self.span[:, : self.size] = state["span"]
         self._begin = state["begin"].copy()
@@ -160,9 +162,14 @@ class SpanReplayBuffer(ReplayBuffer):
             self.limiter.check_insert(real_steps(batch))
         steps = batch.select([name for name in batch if name != "mask"])
         with self._lock:
-            for column, real in enumerate(np.asarray(batch["mask"] != 0).T):
-                self._rings.cut = True
-                super().add(steps[np.flatnonzero(real), column][:, None])
+            cut = self._rings.cut
+            try:
+                for column, real in enumerate(np.asarray(batch["mask"] != 0).T):
+                    self._rings.cut = True
+                    super().add(steps[np.flatnonzero(real), column][:, None])
+            except SchemaError:  # which it is for all columns, or for none: nothing was added
+                self._rings.cut = cut
+                raise
             self._rings.cut = True
 
     def sample(self, batch_size: int) -> Batch:

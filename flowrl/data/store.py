@@ -109,8 +109,14 @@ class Store(abc.ABC):
         return self.limiter is not None
 
     def can_insert(self, rows: int) -> bool:
-        """Whether `rows` more may be added now."""
-        return self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows)
+        """Whether `rows` more may be added now.
+
+        Also against the limiter where nothing at all can be drawn, as before the first episode is over: both sides
+        would wait for ever (B8).
+        """
+        if self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows):
+            return True
+        return not self._can_draw(1)
 
     def can_sample(self, batch_size: int) -> bool:
         """Whether so much may be drawn now."""
@@ -122,7 +128,9 @@ class Store(abc.ABC):
 
     def why_insert(self, rows: int) -> str:
         """What adding `rows` waits for, in one sentence; "" if nothing."""
-        return "" if self.limiter is None else self.limiter.why_insert(self.inserts, self.samples, rows)
+        if self.limiter is None or self.can_insert(rows):
+            return ""
+        return self.limiter.why_insert(self.inserts, self.samples, rows)
 
     def why_sample(self, batch_size: int) -> str:
         """What drawing so much waits for, in one sentence; "" if nothing."""

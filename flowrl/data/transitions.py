@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from flowrl.data.arrays import Index, New
@@ -55,15 +57,14 @@ def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int =
     return rows
 
 
-def check_first(batch: Batch, n_step: int, frame_stack: int, *, uses: bool, versions: bool) -> None:
+def check_first(batch: Batch, n_step: int, frame_stack: int, *, made: Sequence[str], max_staleness: int | None) -> None:
     """Raise a SchemaError unless transitions can be made of batches like this one.
 
     Args:
-        uses: whether `uses` and `staleness` are added. versions: whether rows are judged by `policy_version`.
+        made: the columns that are added when drawing. max_staleness: of rows, by their `policy_version`.
     """
     if len(batch.shape) > 2:
         raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
-    made = ("index", "generation", *(("uses", "staleness") if uses else ()))
     if found := [name for name in made if name in batch]:
         raise SchemaError(f"the column {found[0]!r} is made by sample(): drop it before adding")
     for name, steps in (("n_step", n_step), ("frame_stack", frame_stack)):
@@ -71,13 +72,17 @@ def check_first(batch: Batch, n_step: int, frame_stack: int, *, uses: bool, vers
             raise SchemaError(f"{name}={steps} needs fragments [T, N, ...] in order of time, not {batch!r}")
     if n_step > 1 and "discount" in batch:
         raise SchemaError(f"n_step={n_step} makes the column 'discount', which the batch has already")
-    needed = {"max_staleness": ["policy_version"] if versions else []}
-    needed |= {f"frame_stack={frame_stack}": ["obs"] if frame_stack > 1 else []}
-    needed |= {f"n_step={n_step}": ["reward", *OF_LAST] if n_step > 1 else []}
-    for what, names in needed.items():
+    for what, names in needed(n_step, frame_stack, max_staleness).items():
         for name in names:
             if name not in batch:
                 raise SchemaError(f"{what} needs the column {name!r}: {did_you_mean(name, batch)}")
+
+
+def needed(n_step: int, frame_stack: int, max_staleness: int | None) -> dict[str, tuple[str, ...]]:
+    """The columns that each of these settings needs; for `plan.check()` and for `check_first`."""
+    found = {"max_staleness": ("policy_version",) if max_staleness is not None else ()}
+    found |= {f"frame_stack={frame_stack}": ("obs",) if frame_stack > 1 else ()}
+    return found | {f"n_step={n_step}": ("reward", *OF_LAST) if n_step > 1 else ()}
 
 
 def content(rings: Rings, newest_version: int | None) -> dict[str, float]:

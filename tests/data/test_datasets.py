@@ -103,6 +103,9 @@ def test_padded_steps_are_no_rows(tmp_path: Path) -> None:
     assert dataset.take(dataset.real_rows()).reward.tolist() == [0, 1, 2, 7]
     assert dataset.take(dataset.real_rows(1)).reward.tolist() == [0, 1, 2]
     assert dataset.real_rows(0).tolist() == []
+    with pytest.raises(IndexError, match=r"taken by number, got bool; of a mask give np.flatnonzero\(mask\)"):
+        dataset.take(dataset.take(np.arange(8)).mask)
+    assert dataset.take([]).reward.shape == (0,)
 
 
 # -- the writer against a list

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from flowrl.context import Context
 from flowrl.data import EpisodeReplayBuffer, RateLimiter
+from flowrl.errors import SchemaError
 from flowrl.operators import Episodes
 from flowrl.rollout import WorkerSet
 from tests.episodes import Stream, fragment, streams
@@ -147,3 +148,14 @@ def test_padding_that_was_stored_is_not_drawn() -> None:
     buffer.add(bare.replace(mask=np.array([[1, 1], [1, 1], [0, 1]], bool)))
     assert buffer.size == 5
     assert set(buffer.sample(20).reward[0]) == {1001}
+
+
+def test_a_padded_batch_that_is_refused_changes_nothing() -> None:
+    """B7: the running episode goes on in the next fragment."""
+    buffer = EpisodeReplayBuffer(40, seed=0)
+    parts = fragment(["...T", "...T"], first=1)
+    buffer.add(parts[:2])
+    with pytest.raises(SchemaError, match=r"stores float64\[2, 1\] per step, got float64\[1, 1\]"):
+        buffer.add(parts.replace(mask=np.ones((4, 2), bool)))
+    buffer.add(parts[2:])
+    assert len(buffer.sample(1)) == 4

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from scipy import stats
 
 from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
-from flowrl.errors import CheckpointError
+from flowrl.errors import CheckpointError, SchemaError
 from flowrl.schedules import linear_schedule
 
 EPS = 1e-6
@@ -366,6 +366,22 @@ def test_it_says_what_it_is():
 
 
 # -- what is refused
+
+
+def test_priorities_whose_powers_cannot_be_added_up_are_refused():
+    """P2: every weight would be NaN, or one row be drawn alone."""
+    for alpha, largest in ((1.0, 1e300), (3.0, 1e150)):
+        buffer = filled([1.0, 2.0], alpha=alpha)
+        with pytest.raises(ValueError, match=rf"priority\[1\] is .*, also to the power of alpha={alpha}"):
+            buffer.update_priorities(np.array([0, 1]), np.array([1, 1]), np.array([1.0, largest]))
+        assert np.isfinite(buffer.sample(8).weight).all()
+
+
+def test_a_column_that_it_makes_is_refused():
+    """P2: the weight drawn would not be the one that was stored."""
+    with pytest.raises(SchemaError, match="'weight' is made by sample"):
+        PrioritizedReplayBuffer(4).add(Batch(obs=np.arange(2), weight=np.ones(2)))
+    ReplayBuffer(4).add(Batch(obs=np.arange(2), weight=np.ones(2)))
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,7 @@ def test_adding_and_drawing_from_two_threads(restless_threads):
 def test_settings_that_make_no_sense_are_refused():
     for wrong, message in [
         ({"capacity": 0}, "capacity is 0"),
+        ({"capacity": 1e4}, "capacity is 10000.0: it is a whole number of rows"),
         ({"capacity": 1, "n_step": 0}, "n_step is 0"),
         ({"capacity": 1, "gamma": 1.1}, "gamma is 1.1"),
     ]:
@@ -396,6 +397,7 @@ def test_nested_columns_are_checked_by_their_path():
         (fragment([".."], 0).replace(discount=np.ones((2, 1))), "makes the column 'discount'"),
         (fragment([".."], 0).replace(index=np.ones((2, 1))), "'index' is made by sample"),
         (Batch(obs=np.ones((2, 2, 2))), "cannot tell rows from features"),
+        ({"obs": np.ones(2)}, r"ReplayBuffer stores batches, got a dict; make it a Batch\(...\)"),
     ],
 )
 def test_first_batches_that_cannot_be_stored_are_refused(batch, message):

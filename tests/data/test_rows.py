@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.data import Batch, ReplayBuffer
+from flowrl.data import Batch, EpisodeReplayBuffer, ReplayBuffer
 from flowrl.errors import SchemaError
 from tests.full_disk import full_disk
 from tests.streams import Stream, streams
@@ -84,6 +84,16 @@ def test_slots_without_a_row_are_refused(index):
     assert len(ReplayBuffer(7)[:]) == 0
 
 
+@pytest.mark.parametrize("index", [[True, False, True], [1.7]])
+def test_slots_that_are_no_numbers_are_refused(index):
+    """They would be read as the slots 1, 0, 1."""
+    buffer = ReplayBuffer(7)
+    buffer.add(numbered(0, 3))
+    with pytest.raises(IndexError, match=r"slots are whole numbers, got .*: buffer\[mask\]"):
+        buffer.get(np.array(index))
+    assert buffer.get([]).obs.shape == (0,)
+
+
 # -- from another buffer
 
 
@@ -147,6 +157,8 @@ def test_what_is_added_after_an_update(filled):
 
 
 def test_update_refuses_what_does_not_fit():
+    with pytest.raises(SchemaError, match=r"rows of another ReplayBuffer, not a Batch; see add\(\)"):
+        ReplayBuffer(4).update(numbered(0, 3))
     buffer, other = ReplayBuffer(8), ReplayBuffer(8)
     buffer.add(numbered(0, 3))
     with pytest.raises(ValueError, match="cannot be updated with itself"):
@@ -238,6 +250,21 @@ def test_arrays_are_used_again_when_nobody_holds_them():
             np.asarray(then.image if isinstance(then, Batch) else then),
         )
     assert len(seen) <= len(held) + 3
+
+
+def test_arrays_of_shapes_that_are_not_drawn_any_more_are_forgotten():
+    """Episodes have another length in each draw: kept for ever, their arrays would fill the memory."""
+    buffer = EpisodeReplayBuffer(1000, reuse=True, seed=0)
+    for length in range(1, 40):
+        ends = np.arange(length)[:, None] == length - 1
+        image = np.full((length, 1, 600), length, np.uint8)
+        buffer.add(Batch(image=image, reward=np.ones((length, 1)), terminated=ends, truncated=~ends & False))
+    held = [buffer.sample(1) for _ in range(5)]
+    lengths = {buffer.sample(1).shape[0] for _ in range(100)}
+    assert len(lengths) > 20
+    assert all((each.image == len(each)).all() for each in held)
+    pool = buffer._pool
+    assert sum(array.nbytes for arrays in pool._arrays.values() for array in arrays) <= 7 * 40 * 600
 
 
 def test_statistics():

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from flowrl.checkpoint import save_checkpoint
-from flowrl.data import Batch, RateLimiter, ReplayBuffer
+from flowrl.data import (
+    Batch,
+    Dataset,
+    DatasetWriter,
+    EpisodeReplayBuffer,
+    RateLimiter,
+    ReplayBuffer,
+    SequenceReplayBuffer,
+)
 from flowrl.errors import CheckpointError
 from tests.full_disk import full_disk
 from tests.streams import Stream
@@ -46,6 +54,30 @@ def test_a_loaded_buffer_goes_on_alike(settings, tmp_path):
         for one in (buffer, loaded):
             part = STREAM.fragment(start, start + 3)
             one.add(part.replace(policy_version=np.full((3, 2), 3), image=np.ones((3, 2, 30, 30), np.uint8)))
+
+
+@pytest.mark.parametrize(
+    ("saved", "loading", "message"),
+    [
+        (ReplayBuffer(10), ReplayBuffer(10, n_step=3), "does not know where episodes begin"),
+        (ReplayBuffer(10), ReplayBuffer(10, frame_stack=2), "does not know where episodes begin"),
+        (ReplayBuffer(10), ReplayBuffer(10, max_uses=2), "has max_uses None, this one 2; it must be equal"),
+        (ReplayBuffer(10, max_staleness=1), ReplayBuffer(10), "has max_staleness 1, this one None; it must be equal"),
+        (ReplayBuffer(10), EpisodeReplayBuffer(10), r"gives out single rows, this one WholeEpisodes\(\); it must"),
+        (SequenceReplayBuffer(10, length=2), EpisodeReplayBuffer(10), r"gives out Windows\(.*, this one WholeEpisodes"),
+        (SequenceReplayBuffer(10, length=2), SequenceReplayBuffer(10, length=3), r"\(steps=2, .* one Windows\(steps=3"),
+    ],
+    ids=["n_step", "frames", "uses", "staleness", "rows", "sequences", "length"],
+)
+def test_the_state_of_a_buffer_with_other_settings_is_refused(saved, loading, message):
+    """B1, N1, B5: it does not hold what these settings need, and would draw across episodes."""
+    part = STREAM.fragment(0, 3)
+    for buffer in (saved, loading):
+        buffer.add(part.replace(policy_version=np.zeros((3, 2), int)))
+    before = loading[:]
+    with pytest.raises(CheckpointError, match=message):
+        loading.load_state_dict(saved.state_dict())
+    assert loading[:] == before
 
 
 def test_an_empty_buffer_and_one_in_a_directory(tmp_path):
@@ -97,6 +129,13 @@ def test_a_foreign_folder_is_refused_by_name(tmp_path):
     }.items():
         with pytest.raises(CheckpointError, match=message):
             ReplayBuffer.load(tmp_path / name)
+
+
+def test_a_dataset_is_not_replaced(tmp_path):
+    DatasetWriter(tmp_path / "data").add(Batch(reward=np.ones(3)))
+    with pytest.raises(CheckpointError, match="data is there and is no checkpoint; choose another place"):
+        filled().save(tmp_path / "data")
+    assert Dataset(tmp_path / "data").verify().rows == 3
 
 
 def test_a_full_disk_leaves_nothing_and_the_buffer_as_it_was(tmp_path):

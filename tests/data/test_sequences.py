@@ -184,6 +184,22 @@ def drawn_columns_without_limiter(buffer: SequenceReplayBuffer) -> list[tuple[li
     return drawn_columns(buffer)
 
 
+def test_the_limiter_does_not_wait_for_draws_that_are_impossible() -> None:
+    """B8: while no sequence is complete, adding goes on; then drawing catches up."""
+    limiter = RateLimiter(ratio=4, min_size=1, sample_batch=20, insert_batch=1)
+    buffer = SequenceReplayBuffer(100, length=20, seed=0, limiter=limiter)
+    no = np.zeros((1, 1), bool)
+    for step in range(60):
+        assert (buffer.can_insert(1), buffer.why_insert(1)) == (True, "")
+        buffer.add(Batch(reward=np.full((1, 1), step), terminated=no, truncated=no))
+        while buffer.can_sample(1):
+            buffer.sample(1)
+        assert step < 20 or abs(buffer.samples - 4 * (buffer.inserts - 1)) <= 20
+    while buffer.can_insert(1):
+        buffer.add(Batch(reward=np.full((1, 1), 0), terminated=no, truncated=no))
+    assert "waits for training" in buffer.why_insert(1), "now there are sequences to wait for"
+
+
 def test_uses_are_counted_of_sequences() -> None:
     """B10: none is drawn more than max_uses times; its number of uses stands at every step of it."""
     buffer = whole_stream(["......T"], length=2, max_uses=2, seed=0)

@@ -61,6 +61,10 @@ def test_a_checkpoint_is_replaced_but_nothing_else_is(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(CheckpointError, match="is no checkpoint; choose another place"):
         save_checkpoint(tmp_path / "mine", STATE)
+    (tmp_path / "mine" / "manifest.json").write_text('{"format": "flowrl dataset"}')
+    with pytest.raises(CheckpointError, match="is no checkpoint; choose another place"):
+        save_checkpoint(tmp_path / "mine", STATE)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
     with pytest.raises(CheckpointError, match="lock cannot be saved"):
         save_checkpoint(path, {"x": __import__("threading").Lock()})
     assert load_checkpoint(path) == {"x": 1}, "what was there stays when the new one fails"

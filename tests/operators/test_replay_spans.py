@@ -140,3 +140,15 @@ def test_what_cannot_fill_or_leave_such_a_buffer_is_found_before_the_run() -> No
     store = ParallelRollouts(of).for_each(StoreToReplay(sequences))
     problems = examine(Concurrently([store, Replay(sequences, 4).for_each(relabel)])).problems
     assert any("needs 'episodes'" in each for each in problems)
+
+
+def test_what_windows_of_a_buffer_need_is_found_before_the_run() -> None:
+    """F1: they are made of fragments, of columns that are there, and limited by a version that is known."""
+    of = workers()
+    flat = ParallelRollouts(of).for_each(NStep(2, 0.9))
+    for settings in ({"n_step": 3}, {"frame_stack": 2}):
+        (found,) = examine(flat.for_each(StoreToReplay(ReplayBuffer(60, **settings)))).problems
+        assert "needs 'fragments', which does not come through NStep" in found
+        assert not examine(ParallelRollouts(of).for_each(StoreToReplay(ReplayBuffer(60, **settings)))).problems
+    few = flat.for_each(lambda batch: batch).for_each(StoreToReplay(ReplayBuffer(60, max_staleness=2)))
+    assert not examine(few).problems, "unknown never fails"
