@@ -1073,7 +1073,7 @@ FAULTS += [
     Fault(
         "B8",
         "flowrl/data/store.py",
-        "return not self._can_draw(1)",
+        "return not self._can_draw(max(1, self.limiter.sample_batch // self.most_rows(1)))",
         "return False",
         "tests/data/test_sequences.py::test_the_limiter_does_not_wait_for_draws_that_are_impossible",
     ),
@@ -1236,5 +1236,12 @@ FAULTS += [
         '(saved := state.get("spans", "single rows")) != repr(self.spans)',
         '(saved := state.get("spans")) is None',
         "tests/data/test_saved.py::test_the_state_of_a_buffer_with_other_settings_is_refused",
+    ),
+    Fault(
+        "B8",
+        "flowrl/data/store.py",
+        "max(1, self.limiter.sample_batch // self.most_rows(1))",
+        "1",
+        "tests/data/test_limits.py::test_a_limiter_does_not_wait_for_rows_that_are_used_up",
     ),
 ]

@@ -111,12 +111,12 @@ class Store(abc.ABC):
     def can_insert(self, rows: int) -> bool:
         """Whether `rows` more may be added now.
 
-        Also against the limiter where nothing at all can be drawn, as before the first episode is over: both sides
-        would wait for ever (B8).
+        Also against the limiter where its largest batch cannot be drawn, as before the first episode is over or when
+        most rows are used up: both sides would wait for ever (B8).
         """
         if self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows):
             return True
-        return not self._can_draw(1)
+        return not self._can_draw(max(1, self.limiter.sample_batch // self.most_rows(1)))
 
     def can_sample(self, batch_size: int) -> bool:
         """Whether so much may be drawn now."""

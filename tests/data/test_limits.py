@@ -122,6 +122,22 @@ def test_a_buffer_of_another_size_keeps_the_uses():
     assert sorted(first + second) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "batch", "insert", "capacity", "min_size"),
+    [(1, 10, 4, 18, 1), (5, 2, 7, 7, 16), (3, 14, 8, 10, 28), (3, 13, 5, 13, 10), (1, 8, 7, 20, 23)],
+)
+def test_a_limiter_does_not_wait_for_rows_that_are_used_up(ratio, batch, insert, capacity, min_size):
+    """B8, B10: what was overwritten before it was used up would be missed for ever."""
+    limiter = RateLimiter(ratio, min_size, sample_batch=batch, insert_batch=insert)
+    buffer = ReplayBuffer(capacity, max_uses=ratio, limiter=limiter, seed=0)
+    for _ in range(200):
+        while buffer.can_sample(batch):
+            buffer.sample(batch)
+        assert (buffer.can_insert(insert), buffer.why_insert(insert)) == (True, "")
+        buffer.add(Batch(obs=np.arange(insert)))
+    assert buffer.samples <= limiter.slack + ratio * (buffer.inserts - min_size)
+
+
 def test_limits_that_cannot_be_are_refused():
     limiter = RateLimiter(4, 1, sample_batch=8, insert_batch=2)
     for wrong, message in [
