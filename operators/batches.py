@@ -200,8 +200,12 @@ class ScaleRewards:
     """
 
     requires = ("reward",)
-    scale: float = attrs.field(validator=attrs.validators.gt(0))
+    scale: float
     pure = True
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.scale < float("inf"):
+            raise ValueError(f"scale is {self.scale}: it must be a finite number, more than 0")
 
     def __call__(self, batch: _Experience) -> _Experience:
         return batch.map(self._scaled) if isinstance(batch, MultiAgentBatch) else self._scaled(batch)

@@ -89,8 +89,8 @@ class Record:
 
 
 def _at_least_one(op: Any, attribute: Any, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"{attribute.name} is {value}: it must be at least 1")
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise ValueError(f"{attribute.name} is {value}: it must be a whole number, at least 1")
 
 
 @operator

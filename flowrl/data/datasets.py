@@ -96,7 +96,11 @@ class Dataset:
         return self
 
     def __getitem__(self, number: int) -> Batch:
-        """A batch as it was recorded."""
+        """A batch as it was recorded. Raises IndexError where there is none; TypeError for what is no number."""
+        if not isinstance(number, int | np.integer):
+            raise TypeError(f"dataset[i] is batch i, got {number!r}; rows of any batches are dataset.take(rows)")
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"{self.path} has {len(self)} batches and no batch {number}")
         entry = self.entries[number]
         parts = [
             column[entry.start : entry.stop].reshape(*entry.shape, *stored.shape)

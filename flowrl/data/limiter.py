@@ -42,9 +42,9 @@ class RateLimiter:
         for name in ("min_size", "sample_batch", "insert_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1 row")
-        self._rate = _fraction(self.ratio) if self.ratio > 0 else Fraction(0)
+        self._rate = _fraction(self.ratio) if 0 < self.ratio < math.inf else Fraction(0)
         if not self._rate:
-            raise ValueError(f"ratio is {self.ratio}: rows sampled per row inserted must be more than 0")
+            raise ValueError(f"ratio is {self.ratio}: rows sampled per row inserted are a number, more than 0")
         least = max(Fraction(self.sample_batch), self._rate * self.insert_batch)
         if self.slack is None:
             self.slack = float(least)

@@ -243,6 +243,15 @@ def test_no_damaged_byte_is_read(data: st.DataObject) -> None:
             assert len(found) == 3 or file.name == "batches.jsonl"
 
 
+def test_a_batch_is_asked_for_by_its_number(path: Path) -> None:
+    dataset = Dataset(path)
+    assert dataset[-1] == dataset[len(dataset) - 1] == dataset[np.int64(len(dataset) - 1)]
+    with pytest.raises(IndexError, match=f"has {len(dataset)} batches and no batch {len(dataset)}"):
+        dataset[len(dataset)]
+    with pytest.raises(TypeError, match=r"got slice\(0, 2, None\); rows of any batches are dataset.take\(rows\)"):
+        dataset[0:2]  # type: ignore[index]
+
+
 def test_what_is_wrong_is_named(path: Path, tmp_path: Path) -> None:
     """B5: a file that is missing, short or changed, and what is no dataset at all."""
 

@@ -59,6 +59,7 @@ def test_below_min_size_inserting_always_and_sampling_never():
         ({"ratio": 5.0, "slack": 39}, "must be at least 40"),
         ({"ratio": 0}, "ratio is 0"),
         ({"ratio": -1.0}, "ratio is -1"),
+        ({"ratio": float("inf")}, "ratio is inf"),
         ({"min_size": 0}, "min_size is 0"),
         ({"sample_batch": 0}, "sample_batch is 0"),
         ({"insert_batch": 0}, "insert_batch is 0"),

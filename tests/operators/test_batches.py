@@ -196,8 +196,9 @@ def test_the_rewards_of_every_policy_are_scaled() -> None:
     assert [batch.reward.tolist() for batch in scaled.values()] == [[1.0], [2.0, 3.0]]
     with pytest.raises(SchemaError, match=r"needs the column 'reward': .*'rewards'"):
         ScaleRewards(0.5)(Batch(rewards=[1.0]))
-    with pytest.raises(ValueError, match="scale"):
-        ScaleRewards(0)
+    for scale in (0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="scale"):
+            ScaleRewards(scale)
 
 
 # -- SelectExperiences

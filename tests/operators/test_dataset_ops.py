@@ -213,6 +213,8 @@ def test_what_cannot_be_read_is_refused(path: Path, tmp_path: Path) -> None:
         FromDataset(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="batch_size is 0"):
         FromDataset(path, 0)
+    with pytest.raises(ValueError, match=r"batch_size is 2.5: it must be a whole number"):
+        FromDataset(path, 2.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="epochs is 0"):
         FromDataset(path, epochs=0)
     DatasetWriter(tmp_path / "empty").add(fragments(1)[0][:0])
