@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,9 @@ class Likeness:
         self._leaves = list(specs)
         self._nested = any(len(leaf) > 1 for leaf in specs)
         self._names = self._leaves if self._nested else [leaf[0] for leaf in specs]
-        self._types = [np.ndarray] * len(specs)
         self._dtypes = [spec.dtype for spec in specs.values()]
         self._features = [spec.shape if envs is None else (envs, *spec.shape) for spec in specs.values()]
-        self._steps, self._shapes = 0, [(0, *shape) for shape in self._features]
+        self._steps, self._alike = 0, list[Any]()
 
     def parts(self, batch: Batch) -> list[Array]:
         """The arrays of a batch in the order of the first one's; none if it has no rows.
@@ -64,13 +64,14 @@ class Likeness:
         if list(columns.keys()) != self._names:
             return None
         parts: list[Array] = list(columns.values())
-        if [type(part) for part in parts] != self._types or [part.dtype for part in parts] != self._dtypes:
+        try:
+            if (steps := len(parts[0])) != self._steps:
+                shapes = [(steps, *shape) for shape in self._features]
+                self._steps, self._alike = steps, list(zip(repeat(np.ndarray), self._dtypes, shapes))
+            alike = [(type(part), part.dtype, part.shape) for part in parts] == self._alike
+        except (AttributeError, TypeError):  # a nested batch has no dtype, a number no length
             return None
-        if not parts[0].ndim or not (steps := len(parts[0])):
-            return None
-        if steps != self._steps:
-            self._steps, self._shapes = steps, [(steps, *shape) for shape in self._features]
-        return parts if [part.shape for part in parts] == self._shapes else None
+        return parts if alike and steps else None
 
 
 def _layout(flat: bool) -> str:
