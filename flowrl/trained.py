@@ -89,8 +89,11 @@ class TrainedPolicy:
                 raise ConfigError(f"{name}={value!r}: expected a whole number of at least {least}")
         return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed")))
 
-    def play(self, episodes: int, seed: int) -> Scores:
-        """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone."""
+    def play(self, episodes: int, seed: int, max_steps: int | None = None, video: Path | None = None) -> Scores:
+        """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone.
+
+        `max_steps` and `video`: see `flowrl.rollout.evaluate`; the configuration says `eval_max_steps`.
+        """
         with torch_threads(self.config.torch_threads):
             played = evaluate(
                 self.policy,
@@ -99,6 +102,8 @@ class TrainedPolicy:
                 seed=seed,
                 num_envs=self.config.envs_per_worker,
                 env_args=self.config.env_args,
+                max_steps=max_steps or self.config.eval_max_steps,
+                video=video,
             )
         return scores(played)
 

@@ -259,8 +259,8 @@ class Trainer:
 
         Environments in the middle of an episode are unpickled, so restore only what you trust.
 
-        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes` and
-        `checkpoint_every`; `device` and `torch_threads` with a warning.
+        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes`,
+        `eval_max_steps` and `checkpoint_every`; `device` and `torch_threads` with a warning.
 
         Raises:
             CheckpointError: no checkpoint, a damaged one, or that of another plan, seed or configuration.
@@ -328,7 +328,7 @@ class Trainer:
         self._evaluates: str | None = None  # the path of what is added here
         if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
             return plan
-        evaluate = Evaluate(self.workers, every=config.eval_every, episodes=config.eval_episodes, seed=config.seed)
+        evaluate = Evaluate(self.workers, every=config.eval_every, **config.evaluation)
         plan = attrs.evolve(plan.for_each(evaluate), site="eval_every")
         self._evaluates = paths(plan)[id(plan)]
         return plan

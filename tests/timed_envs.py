@@ -23,8 +23,6 @@ class TimedEnv(gymnasium.Env[Any, Any]):
         length: Steps of an episode, which is then truncated; a reset takes no time.
     """
 
-    metadata = {"render_modes": []}
-
     def __init__(self, seconds: float | npt.NDArray[np.float64], busy: bool = False, length: int = 200) -> None:
         self.observation_space = gymnasium.spaces.Box(0, np.inf, (4,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)

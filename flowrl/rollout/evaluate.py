@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
-from flowrl.envs import Episode, make_manager
+from flowrl.envs import Episode, Manager, make_manager
 from flowrl.policies import Policy
 from flowrl.rollout.noise import NoiseStreams, split_seed
+from flowrl.rollout.video import EPISODES, filmed
 from flowrl.rollout.worker import shares_of
 
 log = logging.getLogger("flowrl")
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 #: Steps after which an episode that is evaluated is taken to be one that never ends.
-ENDLESS = 10_000
+MAX_STEPS = 10_000
 
 
 def evaluate(
@@ -28,7 +32,8 @@ def evaluate(
     seed: int,
     num_envs: int = 8,
     env_args: dict[str, Any] | None = None,
-    limit: int = ENDLESS,
+    max_steps: int = MAX_STEPS,
+    video: Path | None = None,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them.
 
@@ -36,35 +41,48 @@ def evaluate(
     noise follow from `seed` alone, so evaluating changes nothing in training (S3), and two policies that are
     evaluated with one seed meet the same starts.
 
-    An episode that has not ended after `limit` steps is cut, with a warning: a policy that never acts at random may
-    go in circles for ever. It counts with the return so far and says `cut`; its environment, which cannot begin
-    another one, plays no more, so there are fewer episodes then.
+    An episode that has not ended after `max_steps` steps is cut, with a warning: a policy that never acts at random
+    may go in circles for ever. It counts with the return so far and says `cut`; its environment, which cannot begin
+    another one, plays no more, so there are fewer episodes then. An episode that a fault of its environment cut is
+    none: another one is played in its place.
+
+    With `video` the first environment films its first episodes into that folder, see `flowrl.rollout.video`.
     """
-    with make_manager(env, min(num_envs, episodes), env_args) as manager:
-        env_seed, noise_seed = split_seed(seed)
-        manager.launch(env_seed)
-        noise = NoiseStreams(noise_seed, manager.num_envs, policy.eval_mode.draws)
-        missing = shares_of(episodes, manager.num_envs)
-        played: list[Episode] = []
-        lengths, returns = np.zeros(manager.num_envs, np.int64), np.zeros(manager.num_envs)
-        while missing.any():
-            columns = policy.eval_mode.act(manager.obs, noise.next(), 0)
-            step = manager.step(columns.get("env_action", columns["action"]))
-            lengths += 1 if step.acted is None else step.acted
-            returns += step.reward
-            for episode in manager.drain():
-                if missing[episode.env_id]:
-                    missing[episode.env_id] -= 1
-                    played.append(episode)
-                lengths[episode.env_id], returns[episode.env_id] = 0, 0.0
-            for i in np.flatnonzero((lengths >= limit) & (missing > 0)).tolist():
-                played.append(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(lengths[i]), cut=True))
-                missing[i] = 0
+    shares = shares_of(episodes, min(num_envs, episodes))
+    if video is None:
+        manager: Manager = make_manager(env, len(shares), env_args)
+    else:
+        manager = filmed(env, len(shares), video, env_args, min(shares[0], EPISODES))
+    with manager:
+        played = _play(policy, manager, shares, seed, max_steps)
     if cut := sum(episode.cut for episode in played):
         log.warning(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
-            *(env, cut, len(played), limit),
+            *(env, cut, len(played), max_steps),
         )
+    return played
+
+
+def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps: int) -> list[Episode]:
+    """The episodes of each environment, `missing [N]` of them."""
+    env_seed, noise_seed = split_seed(seed)
+    manager.launch(env_seed)
+    noise = NoiseStreams(noise_seed, manager.num_envs, policy.eval_mode.draws)
+    played: list[Episode] = []
+    returns = np.zeros(manager.num_envs)
+    while missing.any():
+        columns = policy.eval_mode.act(manager.obs, noise.next(), 0)
+        step = manager.step(columns.get("env_action", columns["action"]))
+        # Rows that were not answered mean nothing; where an episode ended or was cut, t is 0 again.
+        returns += step.reward if step.acted is None else np.where(step.acted, step.reward, 0.0)
+        returns[manager.t == 0] = 0.0
+        for episode in manager.drain():
+            if missing[episode.env_id]:
+                missing[episode.env_id] -= 1
+                played.append(episode)
+        for i in np.flatnonzero((manager.t >= max_steps) & (missing > 0)).tolist():
+            played.append(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(manager.t[i]), cut=True))
+            missing[i] = 0
     return played
 
 

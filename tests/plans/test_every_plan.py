@@ -217,7 +217,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 
 # What every configuration has, and what changes no weights.
 OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
-OTHERS |= {"checkpoint_every", "report_every", "microbatches"}
+OTHERS |= {"eval_max_steps", "checkpoint_every", "report_every", "microbatches"}
 
 
 @pytest.mark.parametrize(

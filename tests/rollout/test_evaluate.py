@@ -32,7 +32,7 @@ def test_the_same_seed_meets_the_same_starts() -> None:
 def test_an_episode_that_never_ends_is_cut_and_said(caplog: pytest.LogCaptureFixture) -> None:
     """No hangs: it counts as it is, once for its environment, and the others play all of their share."""
     table: Table = [[(10**6, TERMINATED)], [(10, TERMINATED)], [(50, TERMINATED)]]
-    played = evaluate(ScriptedPolicy(), clock_envs(table), episodes=6, seed=0, num_envs=3, limit=50)
+    played = evaluate(ScriptedPolicy(), clock_envs(table), episodes=6, seed=0, num_envs=3, max_steps=50)
     assert sorted((e.env_id, e.length, e.cut) for e in played) == [
         (0, 50, True), (1, 10, False), (1, 10, False), (2, 50, False), (2, 50, False)
     ]  # fmt: skip

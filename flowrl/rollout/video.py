@@ -1,0 +1,65 @@
+"""Environments of which the first one films its episodes, with gymnasium's RecordVideo."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import RecordVideo
+
+from flowrl.envs import EnvManager, make_env
+from flowrl.errors import ConfigError
+
+Env = gymnasium.Env[Any, Any]
+
+#: Episodes that are filmed, and frames of each: all frames of an episode are held in memory until it ends.
+EPISODES, FRAMES = 3, 1_000
+
+
+def filmed(
+    spec: Any, num_envs: int, folder: Path, env_args: Mapping[str, Any] | None = None, episodes: int = EPISODES
+) -> EnvManager:
+    """Environments in this process; the first one's first `episodes` become folder/eval-episode-0.mp4 and so on.
+
+    Raises: ConfigError where the environment gives no pictures, or what is needed for them is not installed.
+    """
+    args = dict(env_args or {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # gymnasium's, of what is refused here or of videos that are replaced
+        try:
+            _look(_camera(spec, args))
+            first: Env = RecordVideo(
+                *(_camera(spec, args), str(folder)),
+                episode_trigger=lambda episode: episode < episodes,
+                video_length=FRAMES,
+                name_prefix="eval",
+                gc_trigger=None,
+            )
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ConfigError(f"videos need what the extra `envs` of flowrl-engine brings: {error}") from error
+    return EnvManager([first, *(make_env(spec, args) for _ in range(num_envs - 1))])
+
+
+def _camera(spec: Any, args: dict[str, Any]) -> Env:
+    try:
+        return make_env(spec, {**args, "render_mode": "rgb_array"})
+    except ConfigError as error:
+        raise ConfigError(f'no video: the environment must take render_mode="rgb_array": {error}') from error
+
+
+def _look(env: Env) -> None:
+    """Take one picture of an environment that is not used any more."""
+    try:
+        env.reset(seed=0)
+        picture = None if env.render_mode is None else env.render()
+    except NotImplementedError:
+        picture = None
+    finally:
+        env.close()
+    if not isinstance(picture, np.ndarray):
+        modes = env.metadata.get("render_modes", [])
+        raise ConfigError(f"no video: the environment gives no pictures as arrays; its render modes are {modes}")
