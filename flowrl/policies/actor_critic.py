@@ -16,7 +16,7 @@ from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
 from flowrl.policies.distributions import distribution
 from flowrl.policies.networks import ActorCritic, encoder
-from flowrl.policies.policy import ActMode, Learning, Policy
+from flowrl.policies.policy import Learning, Policy
 from flowrl.policies.wrappers import Array
 from flowrl.schedules import Schedule, value_at
 
@@ -42,7 +42,6 @@ class ActorCriticPolicy(Policy):
     """
 
     model: ActorCritic
-    collect_mode: ActMode
     learn_mode: ActorCriticLearning
 
     def __init__(

@@ -200,9 +200,9 @@ class Policy(abc.ABC):
     model: nn.Module
     parameters: list[nn.Parameter]  #: of the model
     optimizer: torch.optim.Optimizer
-    collect_mode: ActMode | RecurrentMode
+    collect_mode: ActMode
     learn_mode: Learning
-    eval_mode: ActMode | RecurrentMode
+    eval_mode: ActMode
 
     def __init__(
         self,

@@ -9,14 +9,14 @@ import numpy as np
 from flowrl.data import Batch
 from flowrl.data.columns import Column, check_names
 from flowrl.envs import Manager, StepResult
-from flowrl.policies.policy import ActMode
+from flowrl.policies.policy import ActMode, RecurrentMode
 from flowrl.rollout.noise import Array, NoiseStreams
 
 
 class Actor:
     """A mode that acts in a manager's environments, and what is kept of each of them from step to step.
 
-    Three things, by environment: its stream of noise (D2); where the mode is recurrent (see `ActMode`) its state, which
+    Three things, by environment: its stream of noise (D2); where the mode is a `RecurrentMode` its state, which
     is the mode's initial one where an episode begins (T8); and where the manager is asynchronous the row that was sent
     to it, until the answer comes (T11).
 
@@ -27,15 +27,15 @@ class Actor:
     State: all three.
     """
 
-    def __init__(self, manager: Manager, mode: ActMode, seed: int) -> None:
+    def __init__(self, manager: Manager, mode: ActMode | RecurrentMode, seed: int) -> None:
         self.manager, self._seed = manager, seed
         self._noise = NoiseStreams(seed, manager.num_envs, mode.draws)
         self._sent = Batch()
         self.use(mode)
 
-    def use(self, mode: ActMode) -> None:
+    def use(self, mode: ActMode | RecurrentMode) -> None:
         """Act with another mode from now on; its states begin anew, and the noise if it draws another amount."""
-        self._mode = mode
+        self._mode: Any = mode
         if mode.draws != self._noise.draws:
             self._noise = NoiseStreams(self._seed, self.manager.num_envs, mode.draws)
         self._state = initial_states(mode, self.manager.num_envs)
@@ -85,8 +85,10 @@ class Actor:
 
     def _act(self, obs: Any, env_steps: int, ids: Array | None) -> dict[str, Column]:
         noise = self._noise.next(ids)
+        row: dict[str, Column]
         if self._state is None:
-            return self._mode.act(obs, noise, env_steps)
+            row = self._mode.act(obs, noise, env_steps)
+            return row
         which: Any = slice(None) if ids is None else ids
         state = _copy(self._state[which])
         state[self.manager.t[which] == 0] = self._initial
@@ -116,11 +118,12 @@ class Actor:
             self._state = _copy(Batch(state["state"])["state"])
 
 
-def initial_states(mode: ActMode, num_envs: int) -> Column | None:
+def initial_states(mode: ActMode | RecurrentMode, num_envs: int) -> Column | None:
     """The states `[N, ...]` in which a recurrent mode begins episodes; None where a mode has none."""
-    if not hasattr(mode, "initial_state"):
+    initial_state = getattr(mode, "initial_state", None)
+    if initial_state is None:
         return None
-    one = Batch(state=mode.initial_state())
+    one = Batch(state=initial_state())
     states: Column = one.map(lambda column: np.repeat(column, num_envs, axis=0))["state"]
     return states
 

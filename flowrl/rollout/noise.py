@@ -41,7 +41,8 @@ class NoiseStreams:
     def next(self, env_ids: Array | None = None) -> Array:
         """The numbers of the next step, `[len(env_ids), draws]` (None: all); they stay for at least as long as it."""
         if not self.draws:
-            return self._block[0] if env_ids is None else self._block[0, env_ids]
+            none: Array = self._block[0] if env_ids is None else self._block[0, env_ids]
+            return none
         if env_ids is not None and self._places is None:
             self._places = np.full(len(self._ids), self._at)
         if self._places is None:
@@ -49,13 +50,14 @@ class NoiseStreams:
                 self._refill(self._ids)
                 self._at = 0
             self._at += 1
-            return self._block[self._at - 1]
+            noise: Array = self._block[self._at - 1]
+            return noise
         ids = self._ids if env_ids is None else env_ids
         if (self._places[ids] == BLOCK).any():
             spent = ids[self._places[ids] == BLOCK]
             self._refill(spent)
             self._places[spent] = 0
-        noise: Array = self._block[self._places[ids], ids]
+        noise = self._block[self._places[ids], ids]
         self._places[ids] += 1
         return noise
 

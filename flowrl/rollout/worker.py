@@ -79,9 +79,7 @@ class RolloutWorker(PlanHost):
         """
         given = [n for n in (steps, rows, episodes) if n is not None]
         if len(given) != 1 or given[0] < 1:
-            raise ValueError(
-                f"sample needs steps >= 1, rows >= 1 or episodes >= 1, got {steps=}, {rows=}, {episodes=}"
-            )
+            raise ValueError(f"sample needs steps >= 1, rows >= 1 or episodes >= 1, got {steps=}, {rows=}, {episodes=}")
         if steps is not None:
             self._fragment.reserve(steps)
             while self._fragment.rows < steps:
@@ -176,7 +174,7 @@ class RolloutWorker(PlanHost):
         while missing.any():
             missing -= self._step(wanted=missing > 0)
         written, rows = self._fragment.lengths(), self._fragment.cut_all()
-        columns = [rows_of for env_id in self._ids for rows_of in self._finished_in(rows, written[env_id], env_id)]
+        columns = [index for env_id in self._ids.tolist() for index in self._ended(rows, written[env_id], env_id)]
         table, envs = rows.flat(), [int(column[0]) % len(self._ids) for column in columns]
         padded = side_by_side(table, columns, max(map(len, columns)))
         # What some environments went on with meanwhile belongs to no share.
@@ -186,8 +184,8 @@ class RolloutWorker(PlanHost):
         self.manager.finished = finished + played
         return self._completed(padded, np.array(envs))
 
-    def _finished_in(self, rows: Batch, count: int, env_id: int) -> Iterator[Array]:
-        """The flat row numbers of each episode that ended in the first `count` rows `[T, N, ...]` of an environment."""
+    def _ended(self, rows: Batch, count: int, env_id: int) -> Iterator[Array]:
+        """The flat row numbers of each episode that ended in the first `count` rows of an environment."""
         ends = np.flatnonzero((rows.terminated | rows.truncated)[:count, env_id])
         for end in ends.tolist():
             # Of an episode that was cut before it there are rows too.
