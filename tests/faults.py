@@ -200,8 +200,8 @@ FAULTS += [
     Fault(
         "T5",
         "flowrl/data/advantages.py",
-        'value_of(batch["next_obs"][ends])',
-        'value_of(batch["obs"][ends])',
+        'for name in ("next_obs", "next_state")',
+        'for name in ("obs", "next_state")',
         ROLLOUT + "test_values_arrived_in",
     ),
     Fault(
