@@ -243,15 +243,15 @@ FAULTS += [
     Fault(
         "S2",
         "flowrl/rollout/evaluate.py",
-        "                if missing[episode.env_id]:\n                    missing[episode.env_id] -= 1",
-        "                if len(played) < episodes:\n                    missing[:] = len(played) + 1 < episodes",
+        "            if missing[episode.env_id]:\n                missing[episode.env_id] -= 1",
+        "            if missing.any():\n                missing[missing.argmax()] -= 1",
         "tests/rollout/test_evaluate.py::test_every_environment_plays_its_share",
     ),
     Fault(
         "S3",
         "flowrl/rollout/evaluate.py",
-        "        missing = shares_of",
-        "        policy.version += 1\n        missing = shares_of",
+        "    with manager:\n",
+        "    policy.version += 1\n    with manager:\n",
         EVERY_PLAN + "test_evaluating_changes_nothing_in_training",
     ),
     Fault(
@@ -705,13 +705,6 @@ FAULTS += [
         'actions = row.pop("env_action", row["action"])',
         'actions = row["action"] = row.pop("env_action", row["action"])',
         ROLLOUT + "test_environments_get_the_env_action_and_rows_keep_what_was_drawn",
-    ),
-    Fault(
-        "G6",
-        "flowrl/rollout/evaluate.py",
-        'columns.get("env_action", columns["action"])',
-        'columns["action"]',
-        "tests/rollout/test_evaluate.py::test_environments_get_the_env_action",
     ),
     Fault(
         "B6",

@@ -12,7 +12,8 @@ import numpy as np
 
 from flowrl.envs import Episode, Manager, make_manager
 from flowrl.policies import Policy
-from flowrl.rollout.noise import NoiseStreams, split_seed
+from flowrl.rollout.acting import Actor
+from flowrl.rollout.noise import split_seed
 from flowrl.rollout.video import EPISODES, filmed
 from flowrl.rollout.worker import shares_of
 
@@ -67,15 +68,14 @@ def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps
     """The episodes of each environment, `missing [N]` of them."""
     env_seed, noise_seed = split_seed(seed)
     manager.launch(env_seed)
-    noise = NoiseStreams(noise_seed, manager.num_envs, policy.eval_mode.draws)
+    actor = Actor(manager, policy.eval_mode, noise_seed)
     played: list[Episode] = []
     returns = np.zeros(manager.num_envs)
     while missing.any():
-        columns = policy.eval_mode.act(manager.obs, noise.next(), 0)
-        step = manager.step(columns.get("env_action", columns["action"]))
-        # Rows that were not answered mean nothing; where an episode ended or was cut, t is 0 again.
-        returns += step.reward if step.acted is None else np.where(step.acted, step.reward, 0.0)
-        returns[manager.t == 0] = 0.0
+        _, step = actor.step(wait=missing == 0)
+        with np.errstate(invalid="ignore"):  # of infinities: such a return is NaN, and is said to be
+            returns += step.reward  # 0 where no transition was answered
+        returns[manager.t == 0] = 0.0  # an episode ended, or a fault cut it
         for episode in manager.drain():
             if missing[episode.env_id]:
                 missing[episode.env_id] -= 1
@@ -83,6 +83,8 @@ def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps
         for i in np.flatnonzero((manager.t >= max_steps) & (missing > 0)).tolist():
             played.append(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(manager.t[i]), cut=True))
             missing[i] = 0
+    for fault in manager.drain_faults():
+        log.warning("evaluating: %s", fault)
     return played
 
 

@@ -20,6 +20,15 @@ Env = gymnasium.Env[Any, Any]
 EPISODES, FRAMES = 3, 1_000
 
 
+class _Film(RecordVideo[Any, Any]):
+    """One film for each episode: with a `video_length` gymnasium's goes on into the next one."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        if self.recording:
+            self.stop_recording()  # type: ignore[no-untyped-call]
+        return super().reset(**options)
+
+
 def filmed(
     spec: Any, num_envs: int, folder: Path, env_args: Mapping[str, Any] | None = None, episodes: int = EPISODES
 ) -> EnvManager:
@@ -32,7 +41,7 @@ def filmed(
         warnings.simplefilter("ignore")  # gymnasium's, of what is refused here or of videos that are replaced
         try:
             _look(_camera(spec, args))
-            first: Env = RecordVideo(
+            first: Env = _Film(
                 *(_camera(spec, args), str(folder)),
                 episode_trigger=lambda episode: episode < episodes,
                 video_length=FRAMES,
