@@ -1,6 +1,7 @@
 """Environments and their managers."""
 
 from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.faults import Fault
 from flowrl.envs.make import EnvFactory, Environments, make_env, make_manager
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.vector import VectorEnvManager
@@ -10,6 +11,7 @@ __all__ = [
     "EnvManager",
     "Environments",
     "Episode",
+    "Fault",
     "Manager",
     "StepResult",
     "VectorEnvManager",
