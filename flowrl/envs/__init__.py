@@ -2,8 +2,19 @@
 
 from flowrl.envs.contract import Episode, Manager, StepResult
 from flowrl.envs.faults import Fault
-from flowrl.envs.make import make_env, make_manager
+from flowrl.envs.make import EnvFactory, Environments, make_env, make_manager
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.vector import VectorEnvManager
 
-__all__ = ["EnvManager", "Episode", "Fault", "Manager", "StepResult", "VectorEnvManager", "make_env", "make_manager"]
+__all__ = [
+    "EnvFactory",
+    "EnvManager",
+    "Environments",
+    "Episode",
+    "Fault",
+    "Manager",
+    "StepResult",
+    "VectorEnvManager",
+    "make_env",
+    "make_manager",
+]

@@ -25,7 +25,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 from flowrl.codec import Pickled
 from flowrl.errors import CheckpointError
 
-_KEEP_REWARDS = (
+KEEP_REWARDS = (
     *(TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, VectorRecordEpisodeStatistics),
     *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
 )
@@ -55,7 +55,7 @@ def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> 
     below = wrappers[recorders[-1] + 1 :] if recorders else wrappers
     if isinstance(base, AsyncVectorEnv):  # its environments are out of sight
         return False
-    return all(isinstance(layer, _KEEP_REWARDS) for layer in below) and all(map(has_raw_returns, singles))
+    return all(isinstance(layer, KEEP_REWARDS) for layer in below) and all(map(has_raw_returns, singles))
 
 
 def _is_recorder(layer: Any) -> bool:
