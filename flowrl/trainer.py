@@ -325,7 +325,7 @@ class Trainer:
         from flowrl.trained import TrainedPolicy
 
         if self._trained is None:
-            self._trained = TrainedPolicy(self.workers.policy, self.config, env=self.workers.env)
+            self._trained = TrainedPolicy(self.workers, self.config)
         return self._trained
 
     def _with_evaluation(self, plan: Plan) -> Plan:

@@ -27,22 +27,14 @@ def _play(workers: WorkerSet, policy: Any, seed: int, purpose: str, **options: A
     from flowrl.rollout import evaluate, scores
 
     seed = SeedTree(seed).integer(f"evaluation/{purpose}")
-    played = evaluate(
-        policy,
-        workers.env,
-        seed=seed,
-        num_envs=workers.envs_per_worker,
-        env_args=workers.env_args,
-        **options,
-    )
-    return scores(played)
+    return scores(evaluate(policy, workers.evaluation_env, seed=seed, num_envs=workers.envs_per_worker, **options))
 
 
 def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:
-    if workers.is_one_object:
+    if workers.evaluation_env.is_one_object:
         raise PlanError(
             f"{type(op).__name__} needs environments of its own (S3), but the workers were given one environment "
-            "object; give them its id or a function that makes it"
+            "object; give them its id or a function that makes it, or another one as eval_env"
         )
 
 

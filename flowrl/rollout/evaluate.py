@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
-from flowrl.envs import Episode, Manager, make_manager
+from flowrl.envs import Environments, Episode, Manager
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import split_seed
@@ -32,11 +32,13 @@ def evaluate(
     episodes: int,
     seed: int,
     num_envs: int = 8,
-    env_args: dict[str, Any] | None = None,
+    env_args: Mapping[str, Any] | None = None,
     max_steps: int = MAX_STEPS,
     video: Path | None = None,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them.
+
+    `env` is what `flowrl.envs.make_manager` takes, made with `env_args`, or the `Environments` of a worker set.
 
     Every environment plays a fixed share of them, which differ by at most one (S2). The environments and the
     noise follow from `seed` alone, so evaluating changes nothing in training (S3), and two policies that are
@@ -49,17 +51,18 @@ def evaluate(
 
     With `video` the first environment films its first episodes into that folder, see `flowrl.rollout.video`.
     """
+    environments = env if isinstance(env, Environments) else Environments(env, env_args or {})
     shares = shares_of(episodes, min(num_envs, episodes))
     if video is None:
-        manager: Manager = make_manager(env, len(shares), env_args)
+        manager = environments.manager(len(shares))
     else:
-        manager = filmed(env, len(shares), video, env_args, min(shares[0], EPISODES))
+        manager = filmed(environments, len(shares), video, min(shares[0], EPISODES))
     with manager:
         played = _play(policy, manager, shares, seed, max_steps)
     if cut := sum(episode.cut for episode in played):
         log.warning(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
-            *(env, cut, len(played), max_steps),
+            *(environments, cut, len(played), max_steps),
         )
     return played
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
 
-from flowrl.envs import EnvManager, make_env
+from flowrl.envs import EnvFactory, Environments, EnvManager
 from flowrl.errors import ConfigError
 
 Env = gymnasium.Env[Any, Any]
@@ -29,20 +29,21 @@ class _Film(RecordVideo[Any, Any]):
         return super().reset(**options)
 
 
-def filmed(
-    spec: Any, num_envs: int, folder: Path, env_args: Mapping[str, Any] | None = None, episodes: int = EPISODES
-) -> EnvManager:
+def filmed(environments: Environments, num_envs: int, folder: Path, episodes: int = EPISODES) -> EnvManager:
     """Environments in this process; the first one's first `episodes` become folder/eval-episode-0.mp4 and so on.
 
     Raises: ConfigError where the environment gives no pictures, or what is needed for them is not installed.
     """
-    args = dict(env_args or {})
+    if environments.is_one_object:
+        raise ConfigError("no video: films are of environments of their own, but there is one environment object")
+    plain = EnvFactory(environments.spec, environments.env_args, environments.wrappers)
+    camera = attrs.evolve(plain, env_args={**environments.env_args, "render_mode": "rgb_array"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # gymnasium's, of what is refused here or of videos that are replaced
         try:
-            _look(_camera(spec, args))
+            _look(_made(camera))
             first: Env = _Film(
-                *(_camera(spec, args), str(folder)),
+                *(_made(camera), str(folder)),
                 episode_trigger=lambda episode: episode < episodes,
                 video_length=FRAMES,
                 name_prefix="eval",
@@ -50,12 +51,12 @@ def filmed(
             )
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(f"videos need what the extra `envs` of flowrl-engine brings: {error}") from error
-    return EnvManager([first, *(make_env(spec, args) for _ in range(num_envs - 1))])
+    return EnvManager([first, *(plain() for _ in range(num_envs - 1))])
 
 
-def _camera(spec: Any, args: dict[str, Any]) -> Env:
+def _made(camera: EnvFactory) -> Env:
     try:
-        return make_env(spec, {**args, "render_mode": "rgb_array"})
+        return camera()
     except ConfigError as error:
         raise ConfigError(f'no video: the environment must take render_mode="rgb_array": {error}') from error
 

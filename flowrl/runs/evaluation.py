@@ -80,7 +80,8 @@ def evaluate_run(
     trained = load(run, last=last, env=env, env_args=env_args)
     found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
     policy = "policy_last.pt" if last else "policy.pt"
-    return Evaluation(run, policy, trained.config.env, trained.config.env_args, seed, found)
+    played = trained.evaluation_env
+    return Evaluation(run, policy, str(played), dict(played.env_args), seed, found)
 
 
 @attrs.frozen

@@ -10,7 +10,6 @@ import attrs
 import numpy as np
 
 from flowrl.data import Batch, DatasetWriter
-from flowrl.envs import make_manager
 from flowrl.errors import ConfigError
 from flowrl.files import plain
 from flowrl.policies import Policy
@@ -111,7 +110,7 @@ def _fragments(worker: RolloutWorker, steps: int) -> Iterator[Batch]:
 
 
 def _worker(trained: TrainedPolicy, seed: int, collect: bool, most: int) -> RolloutWorker:
-    manager = make_manager(trained.env, min(most, trained.config.envs_per_worker), trained.config.env_args)
+    manager = trained.environments.manager(min(most, trained.config.envs_per_worker))
     policy: Any = trained.policy if collect else _Exploiting(trained.policy)
     worker = RolloutWorker(manager, policy, seed=seed)
     worker.env_steps = trained.env_steps  # where exploration schedules stand
