@@ -333,6 +333,28 @@ def draw(plan: str, file: str, **options: Any) -> None:
     _built(plan, **options).draw(file)
 
 
+@cli.command()
+@click.argument("env")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--wrapper", "wrappers", metavar="WRAPPER", multiple=True, help="Around it, the first one innermost.")
+@click.option("--envs", "num_envs", type=_Count(), default=8, show_default=True, metavar="N", help="Stepped together.")
+@click.option("--steps", type=_Count(), default=1_000, show_default=True, metavar="N", help="Of each check, at most.")
+@click.option("--timeout", type=_Number(above=0), default=30, show_default=True, metavar="S", help="Then it hangs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Examine the environment ENV, and suggest a manager for it from measured times.
+
+    Ends with 1 if there is a problem, with 2 if there is no such environment.
+    """
+    from flowrl.doctor import diagnose
+    from flowrl.files import json_text
+
+    found = diagnose(env, _pairs("--env-arg", env_args), **options)
+    click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
+    ctx.exit(1 if found.problems else 0)
+
+
 @cli.command(name="list")
 def list_plans() -> None:
     """List the built-in plans."""
