@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from flowrl.doctor.checks import CHECKS
+from flowrl.doctor.checks import CHECKS, spaces
 from flowrl.doctor.child import Tell, run_in_child
 from flowrl.doctor.findings import Diagnosis, Finding, Suggestion, Times
 from flowrl.doctor.patient import Patient, described
@@ -17,7 +17,7 @@ from flowrl.doctor.suggest import suggest
 from flowrl.doctor.timing import measure, measure_vector
 from flowrl.doctor.vector_checks import check_vector
 from flowrl.envs import EnvFactory
-from flowrl.envs.names import is_native
+from flowrl.envs.names import is_native, name_of
 from flowrl.errors import ConfigError
 
 __all__ = ["Diagnosis", "Finding", "Suggestion", "Times", "diagnose", "suggest"]
@@ -59,8 +59,10 @@ def diagnose(
         else:
             found[type(each)] = each
     if trouble:
-        findings.append(Finding("problem", "hangs", f"while {doing}: {trouble}"))
-    return Diagnosis(str(spec), tuple(findings), found.get(Times), found.get(Suggestion))
+        findings.append(Finding("problem", "process", f"while {doing}: {trouble}"))
+    return Diagnosis(
+        spec if isinstance(spec, str) else name_of(spec), tuple(findings), found.get(Times), found.get(Suggestion)
+    )
 
 
 def _examine(factory: EnvFactory, num_envs: int, steps: int, seconds: float, tell: Tell) -> None:
@@ -79,12 +81,16 @@ def _examine(factory: EnvFactory, num_envs: int, steps: int, seconds: float, tel
     patient = Patient(factory, steps, seconds, env)
     for doing, check in CHECKS.items():
         tell(doing)
+        problems = 0
         try:
             for finding in check(patient):
                 tell(finding)
+                problems += finding.level == "problem"
         except Exception as error:  # whatever an environment raises is what is looked for
             tell(Finding("problem", "errors", f"while {doing}: {described(error)}"))
             return
+        if check is spaces and problems:
+            return  # nothing else can be understood then
     tell("its steps are timed")
     times = measure(patient)
     native = None

@@ -7,13 +7,14 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import flowrl
+from flowrl.doctor.places import own_line
 
 Tell = Callable[[Any], None]
 
@@ -56,6 +57,7 @@ def run_in_child(work: Callable[[Tell], None], timeout: float) -> tuple[list[Any
 def _child(work: Callable[[Tell], None], pipe: Connection, trace: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     os.dup2(2, 1)  # what an environment prints is no part of the report
+    sys.stdout = sys.stderr
     with Path(trace).open("w") as file:
         faulthandler.enable(file, all_threads=False)
         if hasattr(signal, "SIGUSR1"):
@@ -73,8 +75,8 @@ def _ask_where(child: Any, trace: Path) -> None:
 
 
 def _where(trace: Path) -> str:
-    """The innermost line of a stack, and the innermost that is no library's."""
-    frames = re.findall(r'File "(.+)", line (\d+) in (.+)', trace.read_text() if trace.exists() else "")
-    ours = str(Path(flowrl.__file__).parent)
-    own = [(file, line, name) for file, line, name in frames if not file.startswith(ours) and "gymnasium" not in file]
-    return f", in {own[0][2]}, {own[0][0]}:{own[0][1]}" if own else ""
+    """The innermost line of a stack that is the environment's own."""
+    text = trace.read_text() if trace.exists() else ""
+    frames = [(file, int(line), name) for file, line, name in re.findall(r'File "(.+)", line (\d+) in (.+)', text)]
+    line = own_line(frames[::-1])
+    return f", {line}" if line else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import attrs
 import gymnasium
 import numpy as np
 
-import flowrl
+from flowrl.doctor.places import own_line
 from flowrl.envs import EnvFactory
 from flowrl.errors import SchemaError
 
@@ -48,6 +47,7 @@ class Patient:
     steps: int
     seconds: float
     env: Env
+    deterministic: bool = True
 
     def another(self) -> Env:
         """One more environment of the same kind."""
@@ -94,8 +94,8 @@ def described(error: BaseException) -> str:
     """An error in one line, with the line of the environment that raised it; ours need none."""
     if isinstance(error, SchemaError):
         return str(error)
-    ours = str(Path(flowrl.__file__).parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
-    own = [frame for frame in frames if "gymnasium" not in frame.filename] or frames
-    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    line = own_line(
+        [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    )
+    where = f", {line}" if line else ""
     return f"{type(error).__name__}: {str(error) or 'no message'}{where}".replace("\n", " ")

@@ -9,7 +9,7 @@ from flowrl.doctor.findings import Suggestion, Times
 
 #: Seconds that it costs, beside the environment's own time (benchmarks/env_managers.py shows them): a step in this
 #: process; waking a process; handing a step to one that nobody waits for; waking a thread.
-IN_PROCESS, PROCESS, ANSWER, THREAD = 3e-6, 8e-5, 1.2e-4, 5e-5
+IN_PROCESS, PROCESS, ANSWER, THREAD = 3e-6, 8e-5, 2e-4, 5e-5
 #: How much faster a manager must be to be suggested in place of a simpler one.
 WORTH = 1.25
 #: The share of its time that an environment must wait for threads to be of use.

@@ -23,9 +23,9 @@ def measure(patient: Patient) -> Times:
     actions.seed(0)
     steps, resets = list[float](), list[float]()
     seed, over, until = 0, True, perf_counter() + patient.seconds
-    wall, cpu = 0.0, 0.0
+    wall = cpu = 0.0
     while len(steps) < patient.steps + WARM_UP and (perf_counter() < until or len(steps) < 2):
-        begun, begun_cpu = perf_counter(), process_time()
+        begun, begun_cpu = perf_counter(), _worked()
         if over:
             env.reset(seed=seed)
             seed += 1
@@ -36,7 +36,7 @@ def measure(patient: Patient) -> Times:
         now = perf_counter()
         over = bool(terminated or truncated)
         steps.append(now - before)
-        wall, cpu = wall + now - begun, cpu + process_time() - begun_cpu
+        wall, cpu = wall + now - begun, cpu + _worked() - begun_cpu
     return Times(
         steps=np.array(steps[WARM_UP:] or steps),
         resets=np.array(resets),
@@ -52,7 +52,7 @@ def measure_vector(env: VectorEnv[Any, Any, Any], steps: int, seconds: float) ->
     env.reset(seed=0)
     reset = perf_counter() - begun
     times, until = list[float](), perf_counter() + seconds
-    wall, cpu = perf_counter(), process_time()
+    wall, cpu = perf_counter(), _worked()
     while len(times) < steps + WARM_UP and (perf_counter() < until or len(times) < 2):
         actions = env.action_space.sample()
         before = perf_counter()
@@ -62,6 +62,15 @@ def measure_vector(env: VectorEnv[Any, Any, Any], steps: int, seconds: float) ->
         steps=np.array(times[WARM_UP:] or times),
         resets=np.array([reset]),
         episode=None,
-        waiting=max(0.0, 1 - (process_time() - cpu) / (perf_counter() - wall)),
+        waiting=max(0.0, 1 - (_worked() - cpu) / (perf_counter() - wall)),
         num_envs=env.num_envs,
     )
+
+
+def _worked() -> float:
+    """Seconds that this process used a processor or, where the system tells, waited for others to leave one."""
+    try:
+        with open("/proc/self/schedstat") as file:
+            return process_time() + int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return process_time()
