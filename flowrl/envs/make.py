@@ -6,12 +6,13 @@ import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import attrs
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from flowrl.envs.border import converted
 from flowrl.envs.contract import Manager
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.names import call, factory_of, is_native, name_of, native, parameters
@@ -69,12 +70,14 @@ class EnvFactory:
         """
         made = self._made(num_envs, vectorised)
         try:
+            if isinstance(made, VectorEnv):  # asked first, since EnvPool's own are both
+                if made.num_envs != num_envs:
+                    raise ConfigError(
+                        f"{name_of(self.spec)} holds {made.num_envs} environments, but num_envs={num_envs}"
+                    )
+                return wrap_vector(made, self.wrappers)
             if isinstance(made, gymnasium.Env):
                 return wrap(made, self.wrappers)
-            if isinstance(made, VectorEnv):
-                if made.num_envs == num_envs:
-                    return wrap_vector(made, self.wrappers)
-                raise ConfigError(f"{name_of(self.spec)} holds {made.num_envs} environments, but num_envs={num_envs}")
             if is_object(self.spec):
                 raise ConfigError(f"{made!r} is no environment: pass a gymnasium id, 'module:factory' or a callable")
             raise ConfigError(f"{name_of(self.spec)} made a {type(made).__name__}, expected a gymnasium.Env")
@@ -88,17 +91,20 @@ class EnvFactory:
         if is_object(self.spec):
             if args:
                 raise ConfigError(f"env_args {args} come too late: {name_of(self.spec)} is made already")
-            if isinstance(self.spec, gymnasium.Env) and num_envs > 1:
-                raise ConfigError(
-                    f"{name_of(self.spec)} is one environment: pass a callable that makes a new one each time"
-                )
-            return self.spec
+            made = converted(self.spec, num_envs, self._no_other)
+            if num_envs > 1 and not isinstance(made, VectorEnv) and isinstance(made, gymnasium.Env):
+                self._no_other()
+            return made
         if vectorised and is_native(self.spec):
             return call(native(self.spec, num_envs), args, self.spec)
         factory = factory_of(self.spec)
         if "num_envs" in parameters(factory):
             args.setdefault("num_envs", num_envs)
-        return call(factory, args, self.spec)
+        another = partial(call, factory, args, self.spec)
+        return converted(another(), num_envs, another)
+
+    def _no_other(self) -> NoReturn:
+        raise ConfigError(f"{name_of(self.spec)} is one environment: pass a callable that makes a new one each time")
 
 
 @attrs.frozen
@@ -160,6 +166,8 @@ class Environments:
         try:
             if isinstance(first, VectorEnv):
                 manager: Manager = _of_vector(first, self.spec, self.kind, self.options, self.episode_seeds)
+                if remark := getattr(first.unwrapped, "remark", None):
+                    log.warning("%s: %s", self, remark)
             else:
                 manager = EnvManager([first])
                 if self.kind == "vector":

@@ -19,7 +19,23 @@ from gymnasium.vector import (
     VectorObservationWrapper,
     VectorWrapper,
 )
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers import (
+    AddRenderObservation,
+    AtariPreprocessing,
+    DelayObservation,
+    FrameStackObservation,
+    HumanRendering,
+    MaxAndSkipObservation,
+    OrderEnforcing,
+    PassiveEnvChecker,
+    RecordEpisodeStatistics,
+    RecordVideo,
+    RenderCollection,
+    RepeatAction,
+    StickyAction,
+    TimeAwareObservation,
+    TimeLimit,
+)
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.codec import Pickled
@@ -28,6 +44,9 @@ from flowrl.errors import CheckpointError
 KEEP_REWARDS = (
     *(TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, VectorRecordEpisodeStatistics),
     *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
+    # These repeat or delay actions and observations, and give the sum of the rewards.
+    *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
+    *(TimeAwareObservation, AddRenderObservation, RecordVideo, RenderCollection, HumanRendering),
 )
 
 
@@ -55,7 +74,8 @@ def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> 
     below = wrappers[recorders[-1] + 1 :] if recorders else wrappers
     if isinstance(base, AsyncVectorEnv):  # its environments are out of sight
         return False
-    return all(isinstance(layer, KEEP_REWARDS) for layer in below) and all(map(has_raw_returns, singles))
+    keeps = getattr(base, "keeps_rewards", True)  # a classic environment has wrappers of its own
+    return all(isinstance(layer, KEEP_REWARDS) for layer in below) and keeps and all(map(has_raw_returns, singles))
 
 
 def _is_recorder(layer: Any) -> bool:
