@@ -1,8 +1,9 @@
 """Environments and their managers."""
 
 from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.factory import EnvFactory, make_env
 from flowrl.envs.faults import Fault
-from flowrl.envs.make import EnvFactory, Environments, make_env, make_manager
+from flowrl.envs.make import Environments, make_manager
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.vector import VectorEnvManager
 

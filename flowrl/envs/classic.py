@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from flowrl.errors import ConfigError, SchemaError, did_you_mean
+from flowrl.errors import ConfigError, SchemaError, closest
 
 log = logging.getLogger("flowrl")
 
@@ -31,7 +31,7 @@ def make(env_id: str, /, **args: Any) -> Any:
     try:
         return gym.make(env_id, **{"disable_env_checker": True, **args})
     except gym.error.UnregisteredEnv as error:
-        raise ConfigError(f"no environment {env_id!r} in gym: {did_you_mean(env_id, gym.envs.registry)}") from error
+        raise ConfigError(f"no environment {env_id!r} in gym: {closest(env_id, gym.envs.registry)}") from error
     except gym.error.Error as error:
         raise ConfigError(f"gym cannot make {env_id!r}: {error}") from error
 

@@ -94,10 +94,10 @@ def _named(name: str, vector: bool) -> Wrap:
         names = [key for key in module.__all__ if key[0].isupper()]  # some import torch or jax when they are looked at
     if attribute in names:
         return getattr(module, attribute)  # type: ignore[no-any-return]
-    where = (
-        module.__name__ if colon or not vector else f"{module.__name__}, whose wrappers this vector environment takes"
-    )
-    raise ConfigError(f"no wrapper {attribute!r} in {where}: {did_you_mean(attribute, names)}")
+    text = f"no wrapper {attribute!r} in {module.__name__}: {did_you_mean(attribute, names)}"
+    if vector and attribute in gymnasium.wrappers.__all__:
+        text += ". A vector environment takes those; env_manager='local' takes the ones of single environments too"
+    raise ConfigError(text)
 
 
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
@@ -110,8 +110,8 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
         return [ast.literal_eval(arg) for arg in call.args], keywords
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
-            f"the wrapper {text!r} cannot be read ({error.args[0]}): expected Name, or Name(argument, key=value) with "
-            "numbers, strings, lists and other Python literals"
+            f"the wrapper {text!r} cannot be read: expected Name, or Name(argument, key=value) with numbers, strings, "
+            "lists and other Python literals"
         ) from error
 
 
