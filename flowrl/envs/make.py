@@ -137,7 +137,7 @@ def make_manager(
         if is_object(spec):
             raise _made_already(kind, spec)
         factory.check()
-        made: Manager = _class(kind)([factory] * num_envs, **_given(episode_seeds), **options)
+        made: Manager = _class(kind)([factory] * num_envs, episode_seeds=episode_seeds, **options)
         return made
     first = factory.first_of(num_envs, vectorised=kind == "vector")
     made_here: list[Env | AnyVectorEnv] = [] if is_object(spec) else [first]
@@ -147,7 +147,7 @@ def make_manager(
         made_here.extend(factory() for _ in range(num_envs - 1))
         envs: list[Any] = [first, *made_here[1:]]
         if kind == "local":
-            return EnvManager(envs, **_given(episode_seeds))
+            return EnvManager(envs, episode_seeds=episode_seeds)
         copies = SyncVectorEnv([partial(_itself, env) for env in envs], autoreset_mode=_mode(options) or _NEXT_STEP)
         return _of_vector(copies, spec, kind, options, episode_seeds)
     except BaseException:
@@ -170,7 +170,7 @@ def _of_vector(
             f"autoreset_mode={options['autoreset_mode']!r}: {type(env.unwrapped).__name__} resets itself in its own "
             f"mode, {AutoresetMode(found).name}: leave it out"
         )
-    return VectorEnvManager(env, asked, **_given(episode_seeds))
+    return VectorEnvManager(env, asked, episode_seeds=episode_seeds)
 
 
 def _made_already(kind: str, spec: Any) -> ConfigError:
@@ -204,10 +204,6 @@ def _mode(options: Mapping[str, Any]) -> AutoresetMode | None:
 def _class(kind: str) -> Any:
     module, name = _OF_FACTORIES[kind]
     return getattr(importlib.import_module(module), name)
-
-
-def _given(episode_seeds: Sequence[int] | None) -> dict[str, Any]:
-    return {} if episode_seeds is None else {"episode_seeds": episode_seeds}
 
 
 def _itself(env: Env) -> Env:

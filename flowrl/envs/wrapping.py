@@ -9,11 +9,10 @@ from typing import Any
 import attrs
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.envs.names import import_module, name_of
-from flowrl.envs.wrappers import KEEP_REWARDS, has_raw_returns
+from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns
 from flowrl.errors import ConfigError, did_you_mean
 
 Wrap = Callable[[Any], Any]
@@ -57,7 +56,7 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
     """
     made = [wrapper_of(each) for each in wrappers]
     if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env):
-        env = RecordEpisodeStatistics(env)
+        env = RawRecorder(env)
     for text, each in zip(wrappers, made):
         env = _applied(each, env, text, gymnasium.Env)
     return env
