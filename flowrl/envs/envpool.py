@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy.typing as npt
@@ -27,7 +30,7 @@ class EnvPool(VectorEnv[Any, Any, Any]):
             self._envpool: Any = importlib.import_module("envpool")
         except ModuleNotFoundError as error:
             raise ConfigError(f"'envpool:{env_id}' needs envpool: pip install 'flowrl-engine[envpool]'") from error
-        self._id, self._args = env_id, args
+        self._id, self._args = env_id, {"num_envs": num_envs, **args}
         self._pool: Any = None
         if "seed" in args:
             raise ConfigError(f"env_args 'seed' of 'envpool:{env_id}': seeds follow from that of the run")
@@ -36,11 +39,12 @@ class EnvPool(VectorEnv[Any, Any, Any]):
         known = self._envpool.list_all_envs()
         if env_id not in known:
             raise ConfigError(f"no environment {env_id!r} in envpool: {closest(env_id, known)}")
-        spec = self._envpool.make_spec(env_id, num_envs=num_envs, **args)
+        with _quietly():
+            spec = self._envpool.make_spec(env_id, **self._args)
+            self.single_observation_space = spec.gymnasium_observation_space
+            self.single_action_space = spec.gymnasium_action_space
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.single_observation_space = spec.gymnasium_observation_space
-        self.single_action_space = spec.gymnasium_action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -52,8 +56,9 @@ class EnvPool(VectorEnv[Any, Any, Any]):
         if seed is not None or self._pool is None:
             self.close_extras()
             more = {} if seed is None else {"seed": seed}
-            self._pool = self._envpool.make_gymnasium(self._id, num_envs=self.num_envs, **self._args, **more)
-        obs, info = self._pool.reset()
+            self._pool = self._envpool.make_gymnasium(self._id, **self._args, **more)
+        with _quietly():
+            obs, info = self._pool.reset()
         return obs, info
 
     def step(
@@ -67,3 +72,11 @@ class EnvPool(VectorEnv[Any, Any, Any]):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without gymnasium's warning about the bounds of the spaces that EnvPool makes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered by casting")
+        yield

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,27 +16,25 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from flowrl.errors import ConfigError, SchemaError, closest
 
 
-def make(name: str, /, **args: Any) -> Any:
-    """The environment of a module: `butterfly.cooperative_pong_v6` of PettingZoo, or any other; parallel if it can be.
+def make(env_id: str, /, **args: Any) -> Any:
+    """An environment of PettingZoo's registry, parallel if there is that: `classic/rps-v2`.
 
-    Raises: ConfigError where PettingZoo, the module or what it imports is not installed.
+    Raises: ConfigError where PettingZoo, the environment or what it imports is not installed.
     """
     try:
         zoo = importlib.import_module("pettingzoo")
     except ModuleNotFoundError as error:
-        raise ConfigError(f"'pettingzoo:{name}' needs pettingzoo: pip install 'flowrl-engine[envs]'") from error
-    theirs = _names(zoo)
-    try:
-        module = importlib.import_module(f"pettingzoo.{name}" if name in theirs else name)
-    except ImportError as error:
-        missing = getattr(error, "name", None)
-        if missing is not None and name.split(".")[0] != missing.split(".")[0]:
-            raise ConfigError(f"'pettingzoo:{name}' needs {missing}, which is not installed") from error
-        raise ConfigError(f"no environment {name!r} in pettingzoo: {closest(name, theirs)}") from error
-    entry = getattr(module, "parallel_env", None) or getattr(module, "env", None)
-    if entry is None:
-        raise ConfigError(f"module {name!r} is no environment of PettingZoo: it has neither parallel_env nor env")
-    return entry(**args)
+        raise ConfigError(f"'pettingzoo:{env_id}' needs pettingzoo: pip install 'flowrl-engine[envs]'") from error
+    errors = importlib.import_module("pettingzoo.env_registry.exceptions")
+    for kind in ("parallel", "aec"):
+        try:
+            return zoo.make(kind, env_id, **args)
+        except errors.FailedToImport as error:
+            raise ConfigError(f"'pettingzoo:{env_id}' cannot be made: {error.__cause__}; {error}") from error
+        except errors.PettingZooRegistryError:
+            continue
+    known = {*zoo.parallel_registry, *zoo.aec_registry}
+    raise ConfigError(f"no environment {env_id!r} in pettingzoo: {closest(env_id, known)}")
 
 
 def is_one(made: Any) -> bool:
@@ -206,13 +201,3 @@ def _parallel(made: Any) -> Any:
             "taking turns is not served yet (M1)"
         )
     return importlib.import_module("pettingzoo.utils.conversions").aec_to_parallel(made)
-
-
-def _names(zoo: Any) -> list[str]:
-    """`family.name_v0` of all environments that the package holds."""
-    (root,) = zoo.__path__
-    families = [found.name for found in pkgutil.iter_modules([root]) if found.ispkg]
-    modules = [
-        (family, found.name) for family in families for found in pkgutil.iter_modules([str(Path(root) / family)])
-    ]
-    return [f"{family}.{name}" for family, name in modules if re.search(r"_v\d+$", name)]

@@ -104,7 +104,9 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     try:
         call = ast.parse(call_text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-            raise ValueError("it is no call")
+            raise ValueError("it is no call of a name")
+        if any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError("it has ** arguments")
         keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         return [ast.literal_eval(arg) for arg in call.args], keywords
     except (SyntaxError, ValueError) as error:
