@@ -61,8 +61,10 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         max_retry: int = 3,
         episode_seeds: Sequence[int] | None = None,
     ) -> None:
+        if not factories:
+            raise ConfigError("0 environments: a manager needs at least one")
         self._wait_num = max(1, len(factories) // 2) if wait_num is None else wait_num
-        if not 1 <= self._wait_num <= max(1, len(factories)):
+        if not 1 <= self._wait_num <= len(factories):
             raise ConfigError(f"wait_num={wait_num}: expected 1 to {len(factories)}, the number of environments")
         if not wait_seconds >= 0:
             raise ConfigError(f"wait_seconds={wait_seconds}: expected seconds, 0 or more")
