@@ -7,6 +7,7 @@ from flowrl.envs.faults import Fault
 from flowrl.envs.make import Environments, make_manager
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.subprocess import SubprocessEnvManager
+from flowrl.envs.thread import ThreadEnvManager
 from flowrl.envs.vector import VectorEnvManager
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Manager",
     "StepResult",
     "SubprocessEnvManager",
+    "ThreadEnvManager",
     "VectorEnvManager",
     "make_env",
     "make_manager",

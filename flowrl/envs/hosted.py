@@ -76,8 +76,13 @@ class HostedEnv:
     """Obeys the commands for environment `env_id`, and notes what process (or thread) `host` is at."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], env_id: int, host: int, exchange: Exchange) -> None:
-        self.env, self._id, self._host, self._exchange = env, env_id, host, exchange
+        self.env, self._id, self._host = env, env_id, host
         self._recorder = recorder(env)
+        self.attach(exchange)
+
+    def attach(self, exchange: Exchange) -> None:
+        """Reads and writes there from now on."""
+        self._exchange, env_id = exchange, self._id
         stores = (*exchange.stores, exchange.began)
         self._rows = [store[env_id : env_id + 1] for store in stores]
         self._row_shape = row_shape(exchange.began)
