@@ -29,8 +29,12 @@ EVAL_EVERY = 2_500
 
 #: What the commands that build a plan take: they override the configuration of the plan.
 PLAN_OPTIONS = (
-    click.option("--env", metavar="ENV", help="Environment: a gymnasium id or module:factory."),
+    click.option("--env", metavar="ENV", help="Environment: a gymnasium id, module:factory, gym:ID, envpool:ID ..."),
     click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it."),
+    click.option(
+        "--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first."
+    ),
+    click.option("--env-manager", metavar="KIND", help="local, subprocess, async, thread or vector."),
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any key of the plan's Config."),
     click.option("--workers", "num_workers", type=int, metavar="N", help="Processes that sample; 0: this one."),
     click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments of each."),
@@ -336,7 +340,7 @@ def draw(plan: str, file: str, **options: Any) -> None:
 @cli.command()
 @click.argument("env")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
-@click.option("--wrapper", "wrappers", metavar="WRAPPER", multiple=True, help="Around it, the first one innermost.")
+@click.option("--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first.")
 @click.option("--envs", "num_envs", type=_Count(), default=8, show_default=True, metavar="N", help="Stepped together.")
 @click.option("--steps", type=_Count(), default=1_000, show_default=True, metavar="N", help="Of each check, at most.")
 @click.option("--timeout", type=_Number(above=0), default=30, show_default=True, metavar="S", help="Then it hangs.")
@@ -384,6 +388,7 @@ def _configured(
     saved: dict[str, Any],
     settings: tuple[str, ...],
     env_args: tuple[str, ...],
+    wrappers: tuple[str, ...],
     config_file: str | None,
     **options: Any,
 ) -> Configuration:
@@ -394,6 +399,8 @@ def _configured(
     base = {**saved, **values}
     chosen = _pairs("--set", settings)
     direct = {key: value for key, value in options.items() if value is not None}
+    if wrappers:
+        direct["wrappers"] = list(wrappers)
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
         direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}

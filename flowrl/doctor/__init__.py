@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +16,8 @@ from flowrl.doctor.suggest import suggest
 from flowrl.doctor.timing import measure, measure_vector
 from flowrl.doctor.vector_checks import check_vector
 from flowrl.envs import EnvFactory
+from flowrl.envs.crew import cores
+from flowrl.envs.factory import is_object
 from flowrl.envs.names import is_native, name_of
 from flowrl.errors import ConfigError
 
@@ -45,6 +46,10 @@ def diagnose(
     Raises:
         ConfigError: an unknown environment, argument or wrapper.
     """
+    if is_object(spec):
+        raise ConfigError(
+            f"{spec!r} is made already, and several are compared: give its id or a callable that makes it"
+        )
     factory = EnvFactory(spec, dict(env_args or {}), tuple(wrappers))
     factory.check()
     told, trouble = run_in_child(partial(_examine, factory, num_envs, steps, seconds), timeout + seconds)
@@ -98,7 +103,7 @@ def _examine(factory: EnvFactory, num_envs: int, steps: int, seconds: float, tel
         native = measure_vector(factory.first_of(num_envs, vectorised=True), steps, seconds)  # type: ignore[arg-type]
     tell(times.finding())
     tell(times)
-    tell(suggest(times, num_envs, len(os.sched_getaffinity(0)), native))
+    tell(suggest(times, num_envs, cores(), native))
     tell("it is closed")
     env.close()
 

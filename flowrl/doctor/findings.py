@@ -128,7 +128,7 @@ class Diagnosis:
         """The suggestion as options of `flowrl run`."""
         if self.suggestion is None:
             return ""
-        words = [f"--set env_manager={self.suggestion.env_manager}"]
+        words = [f"--env-manager {self.suggestion.env_manager}"]
         if args := self.suggestion.env_manager_args:
             inner = ", ".join(f'"{name}": {value}' for name, value in args.items())
             words.append(f"--set 'env_manager_args={{{inner}}}'")

@@ -1,4 +1,4 @@
-"""From what a user names (an id, `module:factory`, a callable, an object) to environments and their manager."""
+"""From what a user names to the manager of so many environments."""
 
 from __future__ import annotations
 
@@ -6,99 +6,31 @@ import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.contract import Manager
+from flowrl.envs.factory import AnyVectorEnv, Env, EnvFactory, is_object
 from flowrl.envs.manager import EnvManager
-from flowrl.envs.names import call, factory_of, is_native, name_of, native, parameters
+from flowrl.envs.names import name_of, parameters
 from flowrl.envs.vector import VectorEnvManager
-from flowrl.envs.wrapping import Wrap, wrap, wrap_vector, wrapper_of
+from flowrl.envs.wrapping import Wrap
 from flowrl.errors import ConfigError, did_you_mean
 
 log = logging.getLogger("flowrl")
 
-Env: TypeAlias = gymnasium.Env[Any, Any]
-AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
-
 #: The managers that take one callable for each environment, and where they live.
 _OF_FACTORIES = {
     "subprocess": ("flowrl.envs.subprocess", "SubprocessEnvManager"),
-    "async": ("flowrl.envs.async_subprocess", "AsyncSubprocessEnvManager"),
+    "async": ("flowrl.envs.asynchronous", "AsyncSubprocessEnvManager"),
     "thread": ("flowrl.envs.thread", "ThreadEnvManager"),
 }
 #: What `env_manager` may be.
 KINDS = ("local", *_OF_FACTORIES, "vector")
 _NEXT_STEP = AutoresetMode.NEXT_STEP  # as gymnasium has it where nobody chooses
-
-
-@attrs.frozen
-class EnvFactory:
-    """Makes one environment in its wrappers each time it is called, in any process.
-
-    `spec` is a gymnasium id, a `module:factory` string, or a callable that returns an environment; `env_args` go to
-    `gymnasium.make` or to the factory; of `wrappers` the first is the innermost (see `flowrl.envs.wrapping`). An id
-    is made with its TimeLimit and without gymnasium's checks at every step.
-
-    Raises: ConfigError for an id, module, factory, argument or wrapper that there is not, or that is refused.
-    """
-
-    spec: Any
-    env_args: Mapping[str, Any] = attrs.field(factory=dict)
-    wrappers: Sequence[str | Wrap] = ()
-
-    def __call__(self) -> Env:
-        made = self.first_of(1)
-        if isinstance(made, gymnasium.Env):
-            return made
-        raise ConfigError(f"{name_of(self.spec)} made a {type(made).__name__}, expected a gymnasium.Env")
-
-    def check(self) -> None:
-        """Raises: ConfigError for a name of nothing; none is made to find out."""
-        factory_of(self.spec)
-        for each in self.wrappers:
-            wrapper_of(each)
-
-    def first_of(self, num_envs: int, *, vectorised: bool = False) -> Env | AnyVectorEnv:
-        """The first of so many environments, or all of them where they are made as one VectorEnv.
-
-        `vectorised`: an id's own vectorised implementation, where it has one.
-        """
-        made = self._made(num_envs, vectorised)
-        try:
-            if isinstance(made, gymnasium.Env):
-                return wrap(made, self.wrappers)
-            if isinstance(made, VectorEnv):
-                if made.num_envs == num_envs:
-                    return wrap_vector(made, self.wrappers)
-                raise ConfigError(f"{name_of(self.spec)} holds {made.num_envs} environments, but num_envs={num_envs}")
-            if is_object(self.spec):
-                raise ConfigError(f"{made!r} is no environment: pass a gymnasium id, 'module:factory' or a callable")
-            raise ConfigError(f"{name_of(self.spec)} made a {type(made).__name__}, expected a gymnasium.Env")
-        except BaseException:
-            if not is_object(self.spec) and hasattr(made, "close"):
-                made.close()
-            raise
-
-    def _made(self, num_envs: int, vectorised: bool) -> Any:
-        args = dict(self.env_args)
-        if is_object(self.spec):
-            if args:
-                raise ConfigError(f"env_args {args} come too late: {name_of(self.spec)} is made already")
-            if isinstance(self.spec, gymnasium.Env) and num_envs > 1:
-                raise ConfigError(
-                    f"{name_of(self.spec)} is one environment: pass a callable that makes a new one each time"
-                )
-            return self.spec
-        if vectorised and is_native(self.spec):
-            return call(native(self.spec, num_envs), args, self.spec)
-        factory = factory_of(self.spec)
-        if "num_envs" in parameters(factory):
-            args.setdefault("num_envs", num_envs)
-        return call(factory, args, self.spec)
 
 
 @attrs.frozen
@@ -160,6 +92,8 @@ class Environments:
         try:
             if isinstance(first, VectorEnv):
                 manager: Manager = _of_vector(first, self.spec, self.kind, self.options, self.episode_seeds)
+                if remark := getattr(first.unwrapped, "remark", None):
+                    log.warning("%s: %s", self, remark)
             else:
                 manager = EnvManager([first])
                 if self.kind == "vector":
@@ -172,20 +106,6 @@ class Environments:
         finally:
             if not self.is_one_object:
                 first.close()
-
-
-def make_env(spec: Any, env_args: Mapping[str, Any] | None = None, *, wrappers: Sequence[str | Wrap] = ()) -> Env:
-    """One environment: see `EnvFactory`.
-
-    >>> make_env("CartPole-v1").spec.max_episode_steps
-    500
-    >>> make_env("CartPole-v1", wrappers=["FrameStackObservation(4)"]).observation_space.shape
-    (4, 4)
-    >>> make_env("CartPool-v1")
-    Traceback (most recent call last):
-    flowrl.errors.ConfigError: no environment 'CartPool-v1' in gymnasium: did you mean 'CartPole-v1'? ...
-    """
-    return EnvFactory(spec, env_args or {}, wrappers)()
 
 
 def make_manager(
@@ -217,7 +137,7 @@ def make_manager(
         if is_object(spec):
             raise _made_already(kind, spec)
         factory.check()
-        made: Manager = _class(kind)([factory] * num_envs, **_given(episode_seeds), **options)
+        made: Manager = _class(kind)([factory] * num_envs, episode_seeds=episode_seeds, **options)
         return made
     first = factory.first_of(num_envs, vectorised=kind == "vector")
     made_here: list[Env | AnyVectorEnv] = [] if is_object(spec) else [first]
@@ -227,18 +147,13 @@ def make_manager(
         made_here.extend(factory() for _ in range(num_envs - 1))
         envs: list[Any] = [first, *made_here[1:]]
         if kind == "local":
-            return EnvManager(envs, **_given(episode_seeds))
+            return EnvManager(envs, episode_seeds=episode_seeds)
         copies = SyncVectorEnv([partial(_itself, env) for env in envs], autoreset_mode=_mode(options) or _NEXT_STEP)
         return _of_vector(copies, spec, kind, options, episode_seeds)
     except BaseException:
         for env in made_here:
             env.close()
         raise
-
-
-def is_object(spec: Any) -> bool:
-    """Whether it is an environment that was made already."""
-    return not isinstance(spec, str) and not callable(spec)
 
 
 def _of_vector(
@@ -255,7 +170,7 @@ def _of_vector(
             f"autoreset_mode={options['autoreset_mode']!r}: {type(env.unwrapped).__name__} resets itself in its own "
             f"mode, {AutoresetMode(found).name}: leave it out"
         )
-    return VectorEnvManager(env, asked, **_given(episode_seeds))
+    return VectorEnvManager(env, asked, episode_seeds=episode_seeds)
 
 
 def _made_already(kind: str, spec: Any) -> ConfigError:
@@ -289,10 +204,6 @@ def _mode(options: Mapping[str, Any]) -> AutoresetMode | None:
 def _class(kind: str) -> Any:
     module, name = _OF_FACTORIES[kind]
     return getattr(importlib.import_module(module), name)
-
-
-def _given(episode_seeds: Sequence[int] | None) -> dict[str, Any]:
-    return {} if episode_seeds is None else {"episode_seeds": episode_seeds}
 
 
 def _itself(env: Env) -> Env:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import traceback
@@ -14,8 +13,9 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
+from flowrl.envs.border import LIBRARIES
 from flowrl.envs.wrappers import without_order_enforcing
-from flowrl.errors import ConfigError, did_you_mean
+from flowrl.errors import ConfigError, closest, did_you_mean
 
 
 def factory_of(spec: object) -> Callable[..., Any]:
@@ -29,6 +29,8 @@ def factory_of(spec: object) -> Callable[..., Any]:
     module_name, colon, name = spec.partition(":")
     if not colon:
         return partial(_from_gymnasium, spec)
+    if module_name in LIBRARIES:
+        return partial(LIBRARIES[module_name], name)
     module = import_module(module_name, spec, "'module:factory' or a gymnasium id")
     factory: Callable[..., Any] | None = getattr(module, name, None)
     if factory is not None:
@@ -36,8 +38,7 @@ def factory_of(spec: object) -> Callable[..., Any]:
     if name in gymnasium.registry:  # the module registers it
         return partial(_from_gymnasium, spec)
     there = [found for found, value in vars(module).items() if callable(value) and found[0] != "_"]
-    close = difflib.get_close_matches(name, there, n=5)
-    raise ConfigError(f"module {module_name!r} has no environment {name!r}: {similar(name, close)}")
+    raise ConfigError(f"module {module_name!r} has no environment {name!r}: {closest(name, there)}")
 
 
 def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> Any:
@@ -70,7 +71,8 @@ def is_native(spec: object) -> bool:
     if not isinstance(spec, str):
         return False
     factory_of(spec)  # a module may register the id
-    found = gymnasium.registry.get(spec.rpartition(":")[2])
+    module, _, name = spec.rpartition(":")
+    found = None if module in LIBRARIES else gymnasium.registry.get(name)
     return found is not None and found.vector_entry_point is not None and not found.additional_wrappers
 
 
@@ -102,11 +104,6 @@ def name_of(spec: object) -> str:
     return repr(spec) if isinstance(spec, str) else getattr(spec, "__qualname__", repr(spec))
 
 
-def similar(name: str, close: list[str], otherwise: str = "") -> str:
-    """The closest names, as the end of a message."""
-    return did_you_mean(name, close) if close else f"no name there is like it{otherwise}"
-
-
 def _from_gymnasium(env_id: str, /, **args: Any) -> Any:
     # The passive checker costs time at every step; here it is off unless asked for.
     return without_order_enforcing(gymnasium.make(env_id, **{"disable_env_checker": True, **args}))
@@ -117,13 +114,15 @@ def _closest(env_id: str) -> str:
     # The registry is long, and a bare name or a wrong version should still find its relatives.
     stem = env_id.rpartition("-v")[0] or env_id
     relatives = [name for name in names if name.rpartition("-v")[0] == stem]
-    close = relatives or difflib.get_close_matches(env_id, names, n=5)
-    return similar(env_id, close, "; gymnasium.pprint_registry() lists them")
+    if relatives:
+        return did_you_mean(env_id, relatives)
+    return closest(env_id, names, "; gymnasium.pprint_registry() lists them")
 
 
 def _arguments(env_id: str) -> list[str]:
     """What `gymnasium.make` takes for an id; empty where that is not known."""
-    registered = gymnasium.registry.get(env_id.rpartition(":")[2])
+    module, _, name = env_id.rpartition(":")
+    registered = None if module in LIBRARIES else gymnasium.registry.get(name)
     entry = None if registered is None else registered.entry_point
     known = parameters(load_env_creator(entry) if isinstance(entry, str) else entry)
     return [*known, "max_episode_steps", "disable_env_checker"] if known else []

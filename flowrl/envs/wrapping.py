@@ -9,11 +9,10 @@ from typing import Any
 import attrs
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.envs.names import import_module, name_of
-from flowrl.envs.wrappers import KEEP_REWARDS, has_raw_returns
+from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns
 from flowrl.errors import ConfigError, did_you_mean
 
 Wrap = Callable[[Any], Any]
@@ -57,7 +56,7 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
     """
     made = [wrapper_of(each) for each in wrappers]
     if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env):
-        env = RecordEpisodeStatistics(env)
+        env = RawRecorder(env)
     for text, each in zip(wrappers, made):
         env = _applied(each, env, text, gymnasium.Env)
     return env
@@ -94,10 +93,10 @@ def _named(name: str, vector: bool) -> Wrap:
         names = [key for key in module.__all__ if key[0].isupper()]  # some import torch or jax when they are looked at
     if attribute in names:
         return getattr(module, attribute)  # type: ignore[no-any-return]
-    where = (
-        module.__name__ if colon or not vector else f"{module.__name__}, whose wrappers this vector environment takes"
-    )
-    raise ConfigError(f"no wrapper {attribute!r} in {where}: {did_you_mean(attribute, names)}")
+    text = f"no wrapper {attribute!r} in {module.__name__}: {did_you_mean(attribute, names)}"
+    if vector and attribute in gymnasium.wrappers.__all__:
+        text += ". A vector environment takes those; env_manager='local' takes the ones of single environments too"
+    raise ConfigError(text)
 
 
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
@@ -105,13 +104,15 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     try:
         call = ast.parse(call_text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-            raise ValueError("it is no call")
+            raise ValueError("it is no call of a name")
+        if any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError("it has ** arguments")
         keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         return [ast.literal_eval(arg) for arg in call.args], keywords
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
-            f"the wrapper {text!r} cannot be read ({error.args[0]}): expected Name, or Name(argument, key=value) with "
-            "numbers, strings, lists and other Python literals"
+            f"the wrapper {text!r} cannot be read: expected Name, or Name(argument, key=value) with numbers, strings, "
+            "lists and other Python literals"
         ) from error
 
 

@@ -70,7 +70,7 @@ class Actor:
     def _step_some(
         self, ready: Array, env_steps: int, version: int, wait: Array | None
     ) -> tuple[dict[str, Column], StepResult]:
-        manager = self.manager
+        manager: Any = self.manager  # the one of this kind: its `step` takes `wait` too
         ids = np.flatnonzero(ready if wait is None else ready & ~wait)
         if len(ids):
             obs = manager.obs[ids]
@@ -80,7 +80,7 @@ class Actor:
             row["policy_version"] = np.full(len(ids), version)
             row.setdefault("env_action", row["action"])
             self._keep(ids, row)
-        result = manager.step(self._sent["env_action"])
+        result = manager.step(self._sent["env_action"], wait)
         return {name: column for name, column in self._sent.items() if name != "env_action"}, result
 
     def _act(self, obs: Any, env_steps: int, ids: Array | None) -> dict[str, Column]:

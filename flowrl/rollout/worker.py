@@ -14,7 +14,7 @@ from flowrl.data.advantages import values_arrived_in
 from flowrl.data.columns import PROVENANCE
 from flowrl.data.steps import real_rows
 from flowrl.data.trajectories import side_by_side
-from flowrl.envs import Episode, Manager
+from flowrl.envs import Episode, Fault, Manager
 from flowrl.host import PlanHost
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor, initial_states
@@ -90,6 +90,10 @@ class RolloutWorker(PlanHost):
     def episodes(self) -> list[Episode]:
         """The episodes that ended since this was last asked."""
         return self.manager.drain()
+
+    def faults(self) -> list[Fault]:
+        """What environments did wrong since this was last asked."""
+        return self.manager.drain_faults()
 
     def reset_policy(self, policy: Policy) -> None:
         """Act with another policy from now on.
@@ -171,7 +175,7 @@ class RolloutWorker(PlanHost):
             self.reset_env()
         missing = shares_of(episodes, len(self._ids))
         finished, self.manager.finished = self.manager.finished, []
-        while missing.any():
+        while (missing > 0).any():
             missing -= self._step(wanted=missing > 0)
         written, rows = self._fragment.lengths(), self._fragment.cut_all()
         columns = [index for env_id in self._ids.tolist() for index in self._ended(rows, written[env_id], env_id)]
@@ -201,7 +205,7 @@ def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema
         state = initial_states(mode, 1)
         row = mode.act(obs, np.zeros((1, mode.draws)), 0, *([] if state is None else [state]))
         if state is not None:
-            row = {**row, "state": row.pop("next_state")}
+            row["state"] = row.pop("next_state")
     except Exception:  # a policy that needs more than that says what is wrong when it acts
         return UNKNOWN
     fixed = {"reward": np.float64, "terminated": np.bool_, "truncated": np.bool_}

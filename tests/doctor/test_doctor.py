@@ -31,7 +31,7 @@ def test_a_healthy_environment_has_no_problem() -> None:
     assert about(found, "ok") == looked_at
     assert found.times is not None
     assert found.suggestion is not None
-    assert (found.suggestion.env_manager, found.options()) == ("local", "--set env_manager=local")
+    assert (found.suggestion.env_manager, found.options()) == ("local", "--env-manager local")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_command_tells_people_and_programs() -> None:
     """Exit codes: 0 without a problem, 1 with one, 2 for what is no environment."""
     done = flowrl("doctor", "tests.broken_envs:Healthy", "--steps", 50)
     assert (done.exit_code, done.output.splitlines()[0]) == (0, "tests.broken_envs:Healthy: no problems")
-    assert "suggested: --set env_manager=" in done.output
+    assert "suggested: --env-manager " in done.output
     done = flowrl("doctor", "tests.broken_envs:NanReward", "--steps", 50, "--json")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
@@ -172,5 +172,7 @@ def test_what_an_environment_prints_is_no_part_of_the_report(capfd: pytest.Captu
 def test_diagnose_raises_for_what_is_no_environment() -> None:
     with pytest.raises(ConfigError, match="did you mean 'CartPole-v1'"):
         diagnose("CartPol-v1")
+    with pytest.raises(ConfigError, match="is made already, and several are compared"):
+        diagnose(broken.Healthy())
     with pytest.raises(ConfigError, match="max_episode_stps"):
         diagnose("CartPole-v1", {"max_episode_stps": np.int64(3)})
