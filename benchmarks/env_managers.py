@@ -1,8 +1,8 @@
 """How fast do environments step, beside the vector environments of other libraries?
 
 8 environments, fixed random actions, no policy. Each row is one kind of environment: CartPole-v1; one that sleeps 1 ms;
-step times with a heavy tail (lognormal, mean 1 ms, sigma 1.5), sleeping and working. flowrl's managers have the
-settings that `flowrl doctor` suggests for it. Ratios above 1 mean that flowrl is faster, in the same rounds.
+step times with a heavy tail (lognormal, mean 1 ms, sigma 1.5), sleeping and working. Each row begins with what
+`flowrl doctor` suggests for it. Ratios above 1 mean that flowrl is faster, in the same rounds.
 
     PYTHONPATH=. python benchmarks/env_managers.py [--rounds 11] [--scale 1] [--rows cartpole sleep tail busy]
 """
@@ -22,6 +22,7 @@ from common import interleaved, print_machine, ratio_with_interval
 from env_manager_peers import ACTIONS, Factories, Gymnasium, GymnasiumNative, StableBaselines3, Tianshou
 
 from flowrl import envs
+from flowrl.doctor import diagnose
 from tests.timed_envs import TimedEnv, heavy_tailed
 
 ENVS = ACTIONS.shape[1]
@@ -59,9 +60,10 @@ class FlowrlNative(Flowrl):
 
 @attrs.frozen
 class Row:
-    """One kind of environment, who steps it, and which two are compared, with the aim."""
+    """One kind of environment, what the doctor is shown of it, who steps it, and which two are compared: the aim."""
 
     about: str
+    examined: Any
     steps: int
     factories: Factories
     contestants: dict[str, Callable[[Factories], Any]]
@@ -88,6 +90,7 @@ ANSWERS = {
 ROWS = {
     "cartpole": Row(
         "CartPole-v1",
+        "CartPole-v1",
         16_000,
         [lambda: gymnasium.make("CartPole-v1", disable_env_checker=True)] * ENVS,
         {
@@ -108,6 +111,7 @@ ROWS = {
     ),
     "sleep": Row(
         "sleeps 1 ms",
+        partial(TimedEnv, 1e-3),
         1_600,
         [partial(TimedEnv, 1e-3)] * ENVS,
         {**PROCESSES, **ONE_EACH, **THREADS},
@@ -120,6 +124,7 @@ ROWS = {
     ),
     "tail": Row(
         "heavy-tailed, sleeps",
+        partial(TimedEnv, heavy_tailed(0)),
         2_400,
         [partial(TimedEnv, heavy_tailed(index)) for index in range(ENVS)],
         {**PROCESSES, **ONE_EACH, **THREADS, **ANSWERS},
@@ -133,6 +138,7 @@ ROWS = {
     ),
     "busy": Row(
         "heavy-tailed, works",
+        partial(TimedEnv, heavy_tailed(0), busy=True),
         800,
         [partial(TimedEnv, heavy_tailed(index), busy=True) for index in range(ENVS)],
         {**PROCESSES, **ONE_EACH, **ANSWERS},
@@ -152,7 +158,7 @@ def launched(row: Row) -> dict[str, Any]:
     for name, launch in row.contestants.items():
         try:
             found[name] = launch(row.factories)
-        except (ImportError, AttributeError) as error:
+        except ImportError as error:
             print(f"  {name}: missing ({error})")
     return found
 
@@ -160,6 +166,11 @@ def launched(row: Row) -> dict[str, Any]:
 def measure(row: Row, rounds: int, scale: float) -> None:
     steps = max(ENVS, int(row.steps * scale))
     print(f"\n{row.about}: {ENVS} environments, {steps} steps in a round, {rounds} rounds")
+    suggested = diagnose(row.examined, num_envs=ENVS, steps=steps).suggestion
+    assert suggested is not None
+    expected = ", ".join(f"{kind} {rate:,.0f}" for kind, rate in suggested.expected.items())
+    settings = ", ".join(f"{name}={value}" for name, value in suggested.env_manager_args.items())
+    print(f"  flowrl doctor suggests {suggested.env_manager}({settings}); it expects {expected} steps/s", flush=True)
     contestants = launched(row)
     try:
         for contestant in contestants.values():

@@ -216,6 +216,20 @@ class Crashes(Healthy):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+class Stumbles(Healthy):
+    """Every third episode or so raises at its third step, if it is not over by then."""
+
+    def reset(self, **options: Any) -> Any:
+        answer = super().reset(**options)
+        self.stumbles = self.np_random.random() < 0.3
+        return answer
+
+    def step(self, action: Any) -> Any:
+        if self.stumbles and self.t == 2:
+            raise RuntimeError("it stumbled")
+        return super().step(action)
+
+
 class Prints(Healthy):
     def step(self, action: Any) -> Any:
         print("a simulator with much to say")

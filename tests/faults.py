@@ -257,6 +257,27 @@ FAULTS += [
         EVERY_PLAN + "test_evaluating_changes_nothing_in_training",
     ),
     Fault(
+        "S1",
+        "flowrl/rollout/evaluate.py",
+        "        returns[manager.t == 0] = 0.0",
+        "        pass",
+        "tests/rollout/test_evaluate.py::test_a_cut_episode_has_its_own_return_alone",
+    ),
+    Fault(
+        "S3",
+        "operators/evaluate.py",
+        "evaluate(policy, workers.evaluation_env,",
+        "evaluate(policy, workers.environments,",
+        "tests/rollout/test_evaluate.py::test_evaluation_has_settings_of_its_own",
+    ),
+    Fault(
+        "S4",
+        "flowrl/runs/evaluation.py",
+        "middle([getattr(each.scores, name) for each in group])",
+        "middle([getattr(each.scores, name) for each in group[:-1]])",
+        "tests/cli/test_evaluate_run.py::test_several_runs_have_a_middle",
+    ),
+    Fault(
         "S6",
         "operators/evaluate.py",
         'f"fresh-{self.tries}"',
