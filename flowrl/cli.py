@@ -505,4 +505,6 @@ def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
 
 def main() -> None:
     """The entry point of the command."""
+    if "" not in sys.path:
+        sys.path.append("")  # modules of the user's, as `python -m flowrl` finds them
     cli(prog_name="flowrl", args=sys.argv[1:])
