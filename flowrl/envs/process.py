@@ -59,6 +59,12 @@ class EnvProcess:
         lifeline.close()
         self.making, self.resetting = list(self.env_ids), set(self.env_ids)
 
+    @property
+    def pid(self) -> int:
+        """Its number, which is that of its process group too."""
+        pid: int = self._process.pid
+        return pid
+
     def ask(self, name: str, *arguments: Any) -> None:
         """Sends an order that has a message. Raises: OSError if nobody is there."""
         self.told, self.busy = time.monotonic(), True
@@ -67,8 +73,7 @@ class EnvProcess:
     def share(self, shape: tuple[Any, ...], file: int) -> None:
         """Hands over memory; no answer is due. Raises: OSError if nobody is there."""
         self._send("share", *shape)
-        assert self._process.pid is not None
-        reduction.send_handle(self.orders, file, self._process.pid)
+        reduction.send_handle(self.orders, file, self.pid)
         self.shares = True
 
     def _send(self, name: str, *arguments: Any) -> None:
@@ -94,10 +99,8 @@ class EnvProcess:
         if not self.alive:
             return ""
         self.alive = self.busy = False
-        pid = self._process.pid
-        assert pid is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
+            os.killpg(self.pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
         self._process.kill()
         self._process.join(GRACE)
         code = self._process.exitcode
