@@ -75,7 +75,7 @@ class EnvThread(EnvProcess):
         self._thread.start()
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
         return os.getpid()
 
     def kill(self) -> str:
