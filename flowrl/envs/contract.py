@@ -65,6 +65,7 @@ class Manager(abc.ABC):
     - `done [N]` bool: whether the last step ended an episode.
     - `ready`: None when every environment takes an action in the next step, else a bool mask `[N]` of those that
       do. The others are still stepping: they keep `obs`, `episode_id` and `t` until their answer is handed out.
+      The `step` of such an asynchronous manager also takes `wait`, a mask of those that get no action yet.
 
     `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
     `reset()`, by a fault, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who

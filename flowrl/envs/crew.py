@@ -52,6 +52,7 @@ class Crew:
     """
 
     exchange: Exchange
+    kind: type[EnvProcess] = EnvProcess
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Crew:
         self.errors: list[EnvFault] = []
         method = _checked_method(start_method)
         self.processes = [
-            EnvProcess(host, {env_id: factories[env_id] for env_id in env_ids}, method)
+            self.kind(host, {env_id: factories[env_id] for env_id in env_ids}, method)
             for host, env_ids in enumerate(_spread(len(factories), envs_per_process))
         ]
         self._shape: tuple[Any, ...] | None = None
@@ -260,7 +261,7 @@ class Crew:
         if self._shape:
             self.exchange.command[process.env_ids] = NOTHING
         collateral = [other for other in process.env_ids if other != env_id]
-        self._report(process, Failure(env_id, during, kind, message), collateral)
+        self._report(process, Failure(env_id, during, kind, message, process.left_at), collateral)
         if not process.halted:
             self._start(process)
 
