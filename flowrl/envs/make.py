@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,21 +11,24 @@ import attrs
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from flowrl.envs.asynchronous import AsyncSubprocessEnvManager
 from flowrl.envs.contract import Manager
 from flowrl.envs.factory import AnyVectorEnv, Env, EnvFactory, is_object
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.names import name_of, parameters
+from flowrl.envs.subprocess import SubprocessEnvManager
+from flowrl.envs.thread import ThreadEnvManager
 from flowrl.envs.vector import VectorEnvManager
 from flowrl.envs.wrapping import Wrap
 from flowrl.errors import ConfigError, did_you_mean
 
 log = logging.getLogger("flowrl")
 
-#: The managers that take one callable for each environment, and where they live.
-_OF_FACTORIES = {
-    "subprocess": ("flowrl.envs.subprocess", "SubprocessEnvManager"),
-    "async": ("flowrl.envs.asynchronous", "AsyncSubprocessEnvManager"),
-    "thread": ("flowrl.envs.thread", "ThreadEnvManager"),
+#: The managers that take one callable for each environment.
+_OF_FACTORIES: dict[str, Any] = {
+    "subprocess": SubprocessEnvManager,
+    "async": AsyncSubprocessEnvManager,
+    "thread": ThreadEnvManager,
 }
 #: What `env_manager` may be.
 KINDS = ("local", *_OF_FACTORIES, "vector")
@@ -137,7 +139,7 @@ def make_manager(
         if is_object(spec):
             raise _made_already(kind, spec)
         factory.check()
-        made: Manager = _class(kind)([factory] * num_envs, episode_seeds=episode_seeds, **options)
+        made: Manager = _OF_FACTORIES[kind]([factory] * num_envs, episode_seeds=episode_seeds, **options)
         return made
     first = factory.first_of(num_envs, vectorised=kind == "vector")
     made_here: list[Env | AnyVectorEnv] = [] if is_object(spec) else [first]
@@ -182,12 +184,11 @@ def _check(num_envs: int, kind: str, options: Mapping[str, Any]) -> None:
         raise ConfigError(f"num_envs={num_envs}: a manager needs at least one environment")
     if kind not in KINDS:
         raise ConfigError(f"unknown env_manager {kind!r}: {did_you_mean(str(kind), KINDS)}")
-    known = {"local": (), "vector": ("autoreset_mode",)}.get(kind)
-    if known is None and options:
-        known = tuple(name for name in parameters(_class(kind))[1:] if name != "episode_seeds")
+    known = {"local": [], "vector": ["autoreset_mode"]}.get(kind) or parameters(_OF_FACTORIES.get(kind))
+    known = [name for name in known if name not in ("factories", "episode_seeds")]
     for name in options:
-        if name not in (known or ()):
-            raise ConfigError(f"env_manager={kind!r} has no argument {name!r}: {did_you_mean(name, known or ())}")
+        if name not in known:
+            raise ConfigError(f"env_manager={kind!r} has no argument {name!r}: {did_you_mean(name, known)}")
     _mode(options)
 
 
@@ -199,11 +200,6 @@ def _mode(options: Mapping[str, Any]) -> AutoresetMode | None:
     if str(given).lower() not in modes:
         raise ConfigError(f"unknown autoreset_mode {given!r}: {did_you_mean(str(given).lower(), modes)}")
     return modes[str(given).lower()]
-
-
-def _class(kind: str) -> Any:
-    module, name = _OF_FACTORIES[kind]
-    return getattr(importlib.import_module(module), name)
 
 
 def _itself(env: Env) -> Env:

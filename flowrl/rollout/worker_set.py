@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import attrs
 import gymnasium
 
 from flowrl.context import Context
@@ -76,10 +75,12 @@ class WorkerSet:
         self.environments = Environments(
             env, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {}), episode_seeds
         )
-        self.evaluation_env = self.environments.for_evaluation(eval_env, eval_env_args, eval_wrappers, eval_env_manager)
         self._policy_factory = policy
         self._spaces = self.environments.spaces(envs_per_worker)
-        self._check_evaluation()
+        others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
+        self.evaluation_env = self.environments.for_evaluation(*others)
+        if any(given is not None for given in others):
+            self._check_evaluation()
         self.policy = self.new_policy()
         self.members: list[InlineWorker] = []
         #: What the last load could not continue, by counter.
@@ -100,8 +101,6 @@ class WorkerSet:
         return dict(self.environments.env_args)
 
     def _check_evaluation(self) -> None:
-        if self.evaluation_env == attrs.evolve(self.environments, episode_seeds=None):
-            return
         found = self.evaluation_env.spaces(self.envs_per_worker)
         for role, ours, theirs in zip(("observation", "action"), self._spaces, found):
             if not are_alike(ours, theirs):
