@@ -15,6 +15,7 @@ from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
 from flowrl.policies.distributions import distribution
+from flowrl.policies.in_numpy import host
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Learning, Policy
 from flowrl.policies.wrappers import Array
@@ -60,6 +61,7 @@ class ActorCriticPolicy(Policy):
         grad_clip: float | None = 0.5,
         seed: int = 0,
         device: str = "auto",
+        act_backend: str = "torch",
     ) -> None:
         self.hidden, self.squash, self.log_std = tuple(hidden), squash, log_std
         self.gamma, self.lam = gamma, lam
@@ -71,6 +73,7 @@ class ActorCriticPolicy(Policy):
             grad_clip=grad_clip,
             seed=seed,
             device=device,
+            act_backend=act_backend,
         )
 
     def _build(self) -> None:
@@ -97,11 +100,11 @@ class Drawing:
         return self.policy.model.distribution.draws
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
-        model = self.policy.model
+        model = self.policy.acting()
         with torch.inference_mode():
-            given, value = model(self.policy.tensor(obs))
+            given, value = model(self.policy.observed(obs))
             action, logp = model.distribution.sample(given, noise)
-        columns = {"action": action, "logp": logp, "value": value.cpu().numpy()}
+        columns = {"action": action, "logp": logp, "value": host(value)}
         if (changed := model.distribution.for_env(action)) is not action:
             columns["env_action"] = changed
         return columns
@@ -109,8 +112,7 @@ class Drawing:
     def value(self, obs: Any) -> Array:
         """Values `[N]` of observations `[N, ...]`, for where an episode or fragment ends."""
         with torch.inference_mode():
-            value: Array = self.policy.model.value(self.policy.tensor(obs)).cpu().numpy()
-        return value
+            return host(self.policy.acting().value(self.policy.observed(obs)))
 
 
 @attrs.frozen
@@ -121,9 +123,9 @@ class MostProbable:
     draws = 0
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
-        model = self.policy.model
+        model = self.policy.acting()
         with torch.inference_mode():
-            action = model.distribution.mode(model(self.policy.tensor(obs))[0])
+            action = model.distribution.mode(model(self.policy.observed(obs))[0])
         return {"action": action, "env_action": model.distribution.for_env(action)}
 
     def value(self, obs: Any) -> Array:

@@ -82,6 +82,7 @@ class DQNPolicy(Policy):
         epsilon: linear_schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
         seed: int = 0,
         device: str = "auto",
+        act_backend: str = "torch",
     ) -> None:
         self.actions = actions_of(action_space, "DQN")
         self.hidden, self.dueling, self.double = tuple(hidden), dueling, double
@@ -93,6 +94,7 @@ class DQNPolicy(Policy):
             grad_clip=grad_clip,
             seed=seed,
             device=device,
+            act_backend=act_backend,
         )
 
     def _build(self) -> None:

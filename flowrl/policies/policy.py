@@ -16,11 +16,15 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
 from flowrl.errors import ConfigError
+from flowrl.policies.in_numpy import InNumpy, host
 from flowrl.policies.streams import TorchStream
 from flowrl.policies.wrappers import Array
 from flowrl.schedules import Schedule
 
 log = logging.getLogger("flowrl")
+
+#: What can compute actions: the model itself, or what it is in numpy.
+ACT_BACKENDS = ("torch", "numpy")
 
 
 class ActMode(Protocol):
@@ -172,6 +176,11 @@ class Policy(abc.ABC):
         grad_clip: Largest norm of the gradient; None for no limit.
         seed: Of the initialisation, and of `stream`, in which a model that draws in its forward must run.
         device: "auto" takes a GPU if there is one.
+        act_backend: What computes actions. "torch": the model, on its device. "numpy": the same function in numpy on
+            the CPU, equal to rounding: faster for small dense networks, of which torch's cost per call is most.
+
+    Raises:
+        ConfigError: no such device or backend, or a model that the backend cannot serve.
     """
 
     model: nn.Module
@@ -180,6 +189,7 @@ class Policy(abc.ABC):
     collect_mode: ActMode
     learn_mode: Learning
     eval_mode: ActMode
+    _in_numpy: InNumpy | None = None
 
     def __init__(
         self,
@@ -190,15 +200,21 @@ class Policy(abc.ABC):
         grad_clip: float | None = None,
         seed: int = 0,
         device: str = "auto",
+        act_backend: str = "torch",
     ) -> None:
+        if act_backend not in ACT_BACKENDS:
+            raise ConfigError(f"act_backend={act_backend!r} is none; take one of {', '.join(ACT_BACKENDS)}")
         self.observation_space, self.action_space = observation_space, action_space
+        self.act_backend = act_backend
         self.learning_rate, self.grad_clip = learning_rate, grad_clip
         self.device = pick_device(device)
         self.version = 0
+        self.loads = 0  # how often weights were loaded, which may not change the version
         self.stream = TorchStream(seed)
         with self.stream.swapped_in():
             self._build()
         self.parameters = list(self.model.parameters())
+        self.acting()  # refuses what the backend cannot serve
 
     @abc.abstractmethod
     def _build(self) -> None:
@@ -216,6 +232,7 @@ class Policy(abc.ABC):
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        self.loads += 1
         self.model.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,6 +248,7 @@ class Policy(abc.ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.version = state["version"]
+        self.loads += 1
         for name, module in self.modules().items():
             module.load_state_dict(state["modules"][name])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
@@ -239,6 +257,21 @@ class Policy(abc.ABC):
     def tensor(self, obs: Any) -> Any:
         """Observations `[N, ...]`, an array or a `Batch` of several, on the policy's device."""
         return obs.to_torch(self.device) if isinstance(obs, Batch) else torch.from_numpy(obs).to(self.device)
+
+    def acting(self) -> Any:
+        """What computes actions, as `act_backend` says: the model, or a function of arrays that is equal to it."""
+        if self.act_backend == "torch":
+            return self.model
+        if self._in_numpy is None:
+            self._in_numpy = InNumpy(self)
+        return self._in_numpy()
+
+    def observed(self, obs: Any) -> Any:
+        """Observations `[N, ...]` as what computes actions takes them."""
+        return self.tensor(obs) if self.act_backend == "torch" else obs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_in_numpy": None}  # it reads this policy's weights, not those of a copy
 
 
 @attrs.frozen
@@ -254,13 +287,13 @@ class ValueActing:
 
     def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
         with torch.inference_mode():
-            value = self.policy.model(self.policy.tensor(obs)).cpu().numpy()
+            value = host(self.policy.acting()(self.policy.observed(obs)))
         return {"action": self.sample(value, noise, env_steps)}
 
     def value(self, obs: Array) -> Array:
         """The value of the best action."""
         with torch.inference_mode():
-            value: Array = self.policy.model(self.policy.tensor(obs)).max(1).values.cpu().numpy()
+            value: Array = host(self.policy.acting()(self.policy.observed(obs))).max(1)
         return value
 
 
