@@ -37,6 +37,7 @@ class ActorCriticPolicy(Policy):
         entropy_coef: Weight of the entropy; a number, or a function of env steps.
         learning_rate: Of Adam; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
+        normalize_obs, normalize_rewards: See `Policy`.
 
     Raises:
         ConfigError: there is no distribution for the actions, or no network for the observations.
@@ -59,6 +60,8 @@ class ActorCriticPolicy(Policy):
         entropy_coef: Schedule = 0.0,
         learning_rate: Schedule = 3e-4,
         grad_clip: float | None = 0.5,
+        normalize_obs: bool = False,
+        normalize_rewards: bool = False,
         seed: int = 0,
         device: str = "auto",
         act_backend: str = "torch",
@@ -71,14 +74,17 @@ class ActorCriticPolicy(Policy):
             action_space,
             learning_rate=learning_rate,
             grad_clip=grad_clip,
+            normalize_obs=normalize_obs,
+            normalize_rewards=normalize_rewards,
             seed=seed,
             device=device,
             act_backend=act_backend,
         )
 
     def _build(self) -> None:
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
-        self.model = ActorCritic(encoder(self.observation_space), chosen, self.hidden).to(self.device)
+        self.model = ActorCritic(encoding, chosen, self.hidden).to(self.device)
         rate = value_at(self.learning_rate, 0)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
         self.collect_mode, self.eval_mode = Drawing(self), MostProbable(self)

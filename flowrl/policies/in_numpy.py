@@ -34,34 +34,44 @@ ACTIVATIONS: dict[type[nn.Module], Function] = {
 class InNumpy:
     """What acts for a policy with `act_backend="numpy"`: its model as a function of arrays.
 
-    Weights on a GPU are copied to this host whenever the policy's version has changed or weights were loaded, at the
-    next observation that is acted on; those on this host are not copied at all.
+    Weights on this host are not copied; those on a GPU are, when one acts for the first time since they changed.
 
     Raises:
         ConfigError: the model has a part that there is no numpy for.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.source = policy, policy.model
-        self.host = self.source if policy.device.type == "cpu" else copy.deepcopy(self.source).cpu()
-        self.weights = [*self.host.parameters(), *self.host.buffers()]
-        self.function = in_numpy(self.host)
-        self.places, self.copied = self._places(), self._newest()
+        self._policy = policy
+        self._read()
 
     def __call__(self) -> Any:
         """The function, of the weights as they are now."""
-        if self.source is not self.policy.model or self.places != self._places():
-            self.__init__(self.policy)  # type: ignore[misc]  # weights are other tensors than before
-        if self.host is not self.source and self.copied != self._newest():
-            self.host.load_state_dict(self.source.state_dict())
-            self.copied = self._newest()
-        return self.function
+        if self._model is not self._policy.model or self._places != self._where():
+            self._read()  # other tensors than before hold the weights
+        if self._on_host is not self._model and self._copied != self._changes():
+            self._copy()
+        return self._function
 
-    def _newest(self) -> tuple[int, int]:
-        return self.policy.version, self.policy.loads
+    def _read(self) -> None:
+        self._model = self._policy.model
+        self._weights = [*self._model.parameters(), *self._model.buffers()]
+        self._places = self._where()
+        self._on_host = self._model
+        if any(weight.device.type != "cpu" for weight in self._weights):
+            self._on_host = copy.deepcopy(self._model).cpu()
+            self._copy()
+        self._function = in_numpy(self._on_host)
 
-    def _places(self) -> list[int]:
-        return [weight.data_ptr() for weight in self.weights]
+    def _copy(self) -> None:
+        self._on_host.load_state_dict(self._model.state_dict())
+        self._copied = self._changes()
+
+    def _where(self) -> list[int]:
+        return list(map(torch.Tensor.data_ptr, self._weights))
+
+    def _changes(self) -> list[int]:
+        """Another list after any write: fused optimisers count the policy's version, all else the tensors' own."""
+        return [self._policy.version, *(weight._version for weight in self._weights)]
 
 
 def in_numpy(module: nn.Module) -> Function:

@@ -17,27 +17,33 @@ from torch import nn
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.distributions import Acting, Distribution
 from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.policies.normalize import Normalizer
 from flowrl.policies.wrappers import Array
 
 #: Image sides from which on the convolutions of the Atari papers fit.
 NATURE_SIDE = 36
 
 
-def encoder(space: gymnasium.Space[Any]) -> Encoder:
+def encoder(space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple[str, ...] = ()) -> Encoder:
     """A network from observations `[B, ...]` to `[B, features]`.
 
     Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
-    a dictionary's parts, each encoded so, are joined in the order of the space.
+    a dictionary's parts, each encoded so, are joined in the order of the space. With `normalize` numbers pass a
+    `Normalizer` first; `path` are the keys that led to the space.
 
     Raises:
         ConfigError: there is no such encoding for the space.
     """
     if isinstance(space, spaces.Dict):
-        return DictEncoder({name: encoder(part) for name, part in space.spaces.items()})
+        return DictEncoder(
+            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in space.spaces.items()}
+        )
     if isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3:
         return ImageEncoder(space.shape)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return FlatEncoder(math.prod(space.shape))
+        features = math.prod(space.shape)
+        numbers = normalize and isinstance(space, spaces.Box)
+        return FlatEncoder(features, Normalizer((features,), path) if numbers else None)
     if isinstance(space, spaces.Discrete):
         return OneHotEncoder([int(space.n)], [int(space.start)])
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -55,17 +61,24 @@ class Encoder(nn.Module):
 
 
 class FlatEncoder(Encoder):
-    """Numbers as float32, flattened."""
+    """Numbers as float32, flattened, and normalised where there is a normalizer."""
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, normalizer: Normalizer | None = None) -> None:
         super().__init__()
-        self.features = features
+        self.features, self.normalizer = features, normalizer
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        return obs.reshape(len(obs), self.features).float()  # also of scalars, `[B]`
+        numbers = obs.reshape(len(obs), self.features)  # also of scalars, `[B]`
+        if self.normalizer is None:
+            return numbers.float()
+        normalized: torch.Tensor = self.normalizer(numbers)
+        return normalized
 
     def in_numpy(self) -> Function:
         features = self.features
+        if self.normalizer is not None:
+            normalizer = in_numpy(self.normalizer)
+            return lambda obs: normalizer(obs.reshape(len(obs), features))
         return lambda obs: obs.reshape(len(obs), features).astype(np.float32, copy=False)
 
 
