@@ -70,6 +70,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> A2CPoli
         grad_clip=config.grad_clip,
         seed=config.seed,
         device=config.device,
+        act_backend=config.act_backend,
     )
 
 

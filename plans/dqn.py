@@ -73,6 +73,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPoli
         epsilon=linear_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_steps),
         seed=config.seed,
         device=config.device,
+        act_backend=config.act_backend,
     )
 
 

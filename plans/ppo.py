@@ -79,6 +79,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPoli
         grad_clip=config.grad_clip,
         seed=config.seed,
         device=config.device,
+        act_backend=config.act_backend,
     )
 
 

@@ -1245,3 +1245,43 @@ FAULTS += [
         "tests/data/test_limits.py::test_a_limiter_does_not_wait_for_rows_that_are_used_up",
     ),
 ]
+
+IN_NUMPY = "tests/policies/test_in_numpy.py::"
+
+FAULTS += [
+    Fault(  # a copy of the weights in the place of their memory
+        "F3",
+        "flowrl/policies/in_numpy.py",
+        "weight = module.weight.detach().numpy().T",
+        "weight = module.weight.detach().numpy().T.copy()",
+        IN_NUMPY + "test_it_acts_with_the_newest_weights",
+    ),
+    Fault(
+        "F3",
+        "flowrl/policies/in_numpy.py",
+        "self._places != self._where()",
+        "False",
+        IN_NUMPY + "test_it_acts_with_the_newest_weights",
+    ),
+    Fault(  # a copied policy acts with the weights of the first one
+        "F3",
+        "flowrl/policies/policy.py",
+        'return {**self.__dict__, "_in_numpy": None}',
+        "return self.__dict__",
+        IN_NUMPY + "test_it_acts_with_the_newest_weights",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/normalize.py",
+        "mean, std = self.mean.numpy(), self.std.numpy()",
+        "mean, std = self.mean.numpy().copy(), self.std.numpy().copy()",
+        IN_NUMPY + "test_it_acts_with_the_newest_statistics",
+    ),
+    Fault(
+        "A1",
+        "flowrl/policies/distributions.py",
+        "slope = 2 * (math.log(2) - action - np.logaddexp(0, -2 * action))",
+        "slope = 0 * action",
+        IN_NUMPY + "test_it_is_equal_to_torch_for_every_distribution",
+    ),
+]

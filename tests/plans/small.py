@@ -50,6 +50,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
+SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
 
 Edit = Callable[[Plan], Plan]
 

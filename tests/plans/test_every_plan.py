@@ -158,6 +158,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"priority_beta_end": 0.5}, {}),
         ({"priority_beta_steps": 50}, {}),
     ],
+    "ppo in numpy": [],
     "ppo": [
         *(
             ({key: value}, {})
@@ -217,7 +218,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 
 # What every configuration has, and what changes no weights.
 OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
-OTHERS |= {"checkpoint_every", "report_every", "microbatches"}
+OTHERS |= {"act_backend", "checkpoint_every", "report_every", "microbatches"}
 
 
 @pytest.mark.parametrize(
