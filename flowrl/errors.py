@@ -30,6 +30,10 @@ class CheckpointError(FlowError):
     """A saved state that does not belong to this run, or is damaged."""
 
 
+class EnvFault(FlowError):
+    """An environment that fails again and again, however often it is reset or made anew."""
+
+
 class DatasetError(FlowError):
     """A dataset on disk that is damaged, of something else, or cannot be written."""
 

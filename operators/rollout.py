@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from flowrl.context import Context
 from flowrl.data import Batch
+from flowrl.data.steps import joined
 from flowrl.errors import PlanError
 from flowrl.operator import context, declare, operator
 from flowrl.plan import Plan, from_workers
 from flowrl.schema import UNKNOWN, Schema
 
 if TYPE_CHECKING:
+    from flowrl.envs import Fault
     from flowrl.rollout import WorkerSet
+
+log = logging.getLogger("flowrl")
 
 
 @operator
 class Rollouts:
-    """Source on a worker of its fragments `[steps, N, ...]`.
+    """Source on a worker of its fragments `[steps, N, ...]`, or of rows `[rows, ...]` of any of its environments.
 
-    Counts: env_steps, episodes. Records: episode_return and episode_length of every episode that ended.
+    Counts: env_steps, episodes; env_faults and cut_episodes, what environments did wrong and the episodes that it
+        cost, which are in no statistics. Each fault is a warning in the log, the first one with its traceback.
+    Records: episode_return and episode_length of every episode that ended.
     """
 
-    steps: int
+    steps: int | None = None
+    rows: int | None = None
     context: Context = context()
+    _said: bool = attrs.field(default=False, init=False, repr=False)
 
     def schema(self, given: Schema) -> Schema:
-        return given.having("experience", "fragments", "on_policy")
+        fragments = given.having("experience", "fragments", "on_policy")
+        return fragments.rows() if self.steps is None else fragments
 
     def pull(self) -> Batch:
         worker = self.context.worker
-        batch: Batch = worker.sample(self.steps)
+        cut = worker.manager.cut_episodes
+        try:
+            batch: Batch = worker.sample(self.steps, rows=self.rows)
+        finally:
+            self._report(worker.faults(), worker.manager.cut_episodes - cut)
         self.context.count("env_steps", batch.rows)
         episodes = worker.episodes()
         if episodes:
@@ -42,29 +56,46 @@ class Rollouts:
             self.context.record("episode_length", episode.length)
         return batch
 
+    def _report(self, faults: list[Fault], cut: int) -> None:
+        if cut:
+            self.context.count("cut_episodes", cut)
+        if faults:
+            self.context.count("env_faults", len(faults))
+        for fault in faults:
+            log.warning("%s", fault if self._said else f"{fault}\n{fault.traceback}".rstrip())
+            self._said = True
+
 
 def ParallelRollouts(
     workers: WorkerSet,
     mode: Literal["bulk_sync", "async", "raw"] = "bulk_sync",
     in_flight: int = 1,
     *,
-    steps: int = 32,
+    steps: int | None = None,
+    rows: int | None = None,
 ) -> Plan:
-    """Experience of all workers as a stream of batches `[steps, N, ...]`.
+    """Experience of all workers as a stream of batches `[steps, N, ...]`, or `[rows, ...]`.
 
     Args:
         workers: Who acts.
-        mode: "bulk_sync": one fragment of every worker at a time, joined along the environments; bit-exact.
-            "async": fragments as they are ready. "raw": the stream stays on the workers, for operators that
-            should run there; end it with `gather_sync()` or `gather_async()`.
+        mode: "bulk_sync": one fragment of every worker at a time, joined along the environments; bit-exact where the
+            environments take turns in lockstep. "async": fragments as they are ready. "raw": the stream stays on the
+            workers, for operators that should run there; end it with `gather_sync()` or `gather_async()`.
         in_flight: Requests to each worker at a time, in async mode.
-        steps: Steps of each environment in a fragment.
+        steps: Steps of each environment in a fragment, 32 unless `rows` is given.
+        rows: Instead of fragments so many rows of each worker, or a few more, of whichever environments: where their
+            step times differ and the manager is asynchronous, nobody waits for the slowest. For learning from single
+            transitions, which is what a replay buffer of rows gives.
 
-    Counts: env_steps, episodes.
+    Counts: env_steps, episodes, env_faults, cut_episodes.
     """
-    if steps < 1:
-        raise PlanError(f"ParallelRollouts needs steps >= 1, got {steps}")
-    raw = from_workers(workers, Rollouts(steps))
+    if steps is not None and rows is not None:
+        raise PlanError(f"ParallelRollouts takes steps of each environment or rows of any, got {steps=} and {rows=}")
+    steps = 32 if steps is None and rows is None else steps
+    for name, value in (("steps", steps), ("rows", rows)):
+        if value is not None and value < 1:
+            raise PlanError(f"ParallelRollouts needs {name} >= 1, got {value}")
+    raw = from_workers(workers, Rollouts(steps, rows))
     if mode == "raw":
         return raw
     if mode == "async":
@@ -76,5 +107,5 @@ def ParallelRollouts(
 
 @declare(schema=lambda given: given.of or UNKNOWN)
 def side_by_side(fragments: list[Any]) -> Any:
-    """Fragments `[T, N, ...]` of several workers as one, joined along the environments."""
-    return fragments[0] if len(fragments) == 1 else Batch.cat(fragments, axis=1)
+    """What several workers gave as one batch: fragments `[T, N, ...]` side by side, rows one after the other."""
+    return joined(fragments)

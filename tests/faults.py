@@ -165,6 +165,8 @@ FAULTS = [
 ADDERS, BUFFER = "tests/operators/test_adders.py::", "tests/data/test_replay.py::"
 STORED_ONCE, ROWS = "tests/data/test_stored_once.py::", "tests/data/test_rows.py::"
 ROLLOUT, ENVS = "tests/rollout/test_worker.py::", "tests/envs/"
+ACTING, ASYNC = "flowrl/rollout/acting.py", "tests/rollout/test_async_worker.py::"
+RECURRENT, NOISE = "tests/rollout/test_recurrent.py::", "flowrl/rollout/noise.py"
 DQN, EVERY_PLAN = "tests/policies/test_dqn_policy.py::", "tests/plans/test_every_plan.py::"
 RESULTS = "tests/operators/test_metrics.py::"
 
@@ -200,8 +202,8 @@ FAULTS += [
     Fault(
         "T5",
         "flowrl/data/advantages.py",
-        'value_of(batch["next_obs"][ends])',
-        'value_of(batch["obs"][ends])',
+        'for name in ("next_obs", "next_state")',
+        'for name in ("obs", "next_state")',
         ROLLOUT + "test_values_arrived_in",
     ),
     Fault(
@@ -228,7 +230,7 @@ FAULTS += [
     ),
     Fault(
         "T11",
-        "flowrl/rollout/worker.py",
+        ACTING,
         "manager.step(actions)",
         "manager.step(actions[::-1])",
         ROLLOUT + "test_actions_lead_to_the_observations_beside_them",
@@ -696,21 +698,94 @@ FAULTS += [
     ),
 ]
 
+FAULTS += [
+    Fault(
+        "T8",
+        ACTING,
+        "state[self.manager.t[which] == 0] = self._initial",
+        "state[self.manager.done[which]] = self._initial",
+        RECURRENT + "test_the_state_begins_with_the_episode_and_goes_on_with_it",
+    ),
+    Fault(
+        "T8",
+        ACTING,
+        'self._state[which] = row["next_state"]',
+        'self._state[: len(obs)] = row["next_state"]',
+        RECURRENT + "test_the_state_begins_with_the_episode_and_goes_on_with_it",
+    ),
+    Fault(
+        "D3",
+        ACTING,
+        'self._sent = Batch(state["sent"]).map(np.copy)',
+        "pass",
+        ASYNC + "test_resumes_with_answers_outstanding",
+    ),
+    Fault(
+        "T11",
+        ACTING,
+        "self._sent[ids] = row",
+        "self._sent[: len(ids)] = row",
+        ASYNC + "test_every_answer_is_stored_beside_what_was_sent",
+    ),
+    Fault(
+        "T11",
+        ACTING,
+        "obs = manager.obs[ids]",
+        "obs = manager.obs[: len(ids)]",
+        ASYNC + "test_every_answer_is_stored_beside_what_was_sent",
+    ),
+    Fault(
+        "V3",
+        ACTING,
+        'row["policy_version"] = np.full(len(ids), version)\n            row.setdefault',
+        'self._sent["policy_version"] = np.full(manager.num_envs, version)\n            row.setdefault',
+        ASYNC + "test_rows_know_the_version_that_acted_though_the_answer_came_later",
+    ),
+    Fault(
+        "D2",
+        ACTING,
+        "noise = self._noise.next(ids)",
+        "noise = self._noise.next(None)[:len(obs)]",
+        ASYNC + "test_each_environment_has_the_sequence_that_it_has_in_lockstep",
+    ),
+    Fault(
+        "S2",
+        "flowrl/rollout/worker.py",
+        "missing -= self._step(wanted=missing > 0)",
+        "missing[np.argmax(missing)] -= min(missing.sum(), self._step().sum())",
+        ASYNC + "test_whole_episodes_in_fixed_shares_whoever_is_quick_or_fails",
+    ),
+    Fault(
+        "S2",
+        "flowrl/rollout/worker.py",
+        "rows.t[end, env_id] + 1",
+        "end + 1",
+        ASYNC + "test_whole_episodes_in_fixed_shares_whoever_is_quick_or_fails",
+    ),
+    Fault(
+        "F7",
+        "flowrl/rollout/worker.py",
+        "self._fragment.lengths() >= most",
+        "self._fragment.lengths() < 0",
+        ASYNC + "test_a_fast_environment_waits_when_it_is_a_fragment_ahead",
+    ),
+]
+
 SPACES, DICTS = "flowrl/envs/spaces.py", "tests/rollout/test_dict_observations.py::"
 
 FAULTS += [
     Fault(
         "G6",
-        "flowrl/rollout/worker.py",
+        ACTING,
         'actions = row.pop("env_action", row["action"])',
         'actions = row["action"] = row.pop("env_action", row["action"])',
         ROLLOUT + "test_environments_get_the_env_action_and_rows_keep_what_was_drawn",
     ),
     Fault(
         "G6",
-        "flowrl/rollout/evaluate.py",
-        'columns.get("env_action", columns["action"])',
-        'columns["action"]',
+        ACTING,
+        'actions = row.pop("env_action", row["action"])',
+        'actions = (row.pop("env_action", None), row["action"])[1]',
         "tests/rollout/test_evaluate.py::test_environments_get_the_env_action",
     ),
     Fault(

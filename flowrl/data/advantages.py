@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -52,10 +51,11 @@ def trace_ends(batch: Batch) -> Array:
     return cut
 
 
-def values_arrived_in(batch: Batch, value: Array, value_of: Callable[[Any], Array]) -> Array:
+def values_arrived_in(batch: Batch, value: Array, value_of: Callable[..., Array]) -> Array:
     """`next_value [T, N]` of a fragment: that of the next step inside an episode, else of `next_obs`.
 
-    So `value_of`, from observations `[B, ...]` to values, is asked only where an episode or the fragment ends.
+    So `value_of`, from observations `[B, ...]` to values, is asked only where an episode or the fragment ends. Where
+    there is a column `next_state`, of recurrent policies, it is given too.
     """
     ends = trace_ends(batch) | (np.asarray(batch["terminated"]) != 0)
     ends[-1:] = True
@@ -63,7 +63,8 @@ def values_arrived_in(batch: Batch, value: Array, value_of: Callable[[Any], Arra
         ends &= np.asarray(batch["mask"]) != 0
     following = np.zeros_like(value)
     following[:-1] = value[1:]
-    following[ends] = value_of(batch["next_obs"][ends])
+    arrived = [batch[name][ends] for name in ("next_obs", "next_state") if name in batch]
+    following[ends] = value_of(*arrived)
     return following
 
 

@@ -1,8 +1,9 @@
 """Environments and their managers."""
 
 from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.faults import Fault
 from flowrl.envs.make import make_env, make_manager
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.vector import VectorEnvManager
 
-__all__ = ["EnvManager", "Episode", "Manager", "StepResult", "VectorEnvManager", "make_env", "make_manager"]
+__all__ = ["EnvManager", "Episode", "Fault", "Manager", "StepResult", "VectorEnvManager", "make_env", "make_manager"]

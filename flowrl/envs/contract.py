@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
+from flowrl.envs.faults import During, Fault, FaultLog, Kind
 from flowrl.envs.spaces import Observations, array_form, make_store, plain_copy, row_shape, same_form
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
 
@@ -24,9 +25,9 @@ class StepResult(NamedTuple):
       the form of `Manager.obs`.
     - `reward [N]` float64, as the environment gave it.
     - `terminated [N]`, `truncated [N]` bool, as reported: both can be set, and then terminated wins (T4).
-    - `acted`: None when every row is a transition, else a bool mask `[N]`. A row with False took no action:
-      its environment only reset itself, and `next_obs` is the first observation of its next episode. Such a
-      row is never stored nor counted (T1); its reward is 0 and its flags are False.
+    - `acted`: None when every row is a transition, else a bool mask `[N]`. A row with False is none: its
+      environment only reset itself (T1), or a fault cut its episode, or it has yet to answer. Such a row is never
+      stored nor counted; its reward is 0 and its flags are False, its `next_obs` means nothing.
     """
 
     next_obs: Observations
@@ -61,28 +62,42 @@ class Manager(abc.ABC):
       handed out stays intact over the next step, not over two.
     - `episode_id [N]`, `t [N]` int64: which episode of its environment, counted from 0, and which step in it.
     - `done [N]` bool: whether the last step ended an episode.
+    - `ready`: None when every environment takes an action in the next step, else a bool mask `[N]` of those that
+      do. The others are still stepping: they keep `obs`, `episode_id` and `t` until their answer is handed out.
 
     `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
-    `reset()`, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who resets.
-    `raw_returns` is False where a wrapper may have changed the rewards before they were added up (S1).
+    `reset()`, by a fault, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who
+    resets. `raw_returns` is False where a wrapper may have changed the rewards before they were added up (S1).
 
-    Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`.
+    Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`. With `episode_seeds`
+    environment i begins its k-th episode with `episode_seeds[(k * N + i) % len(episode_seeds)]` instead.
 
     Raises: ConfigError for spaces that are not arrays, nor Dicts of them (observations); FlowError for a call out
-    of order; SchemaError for actions or observations of a wrong shape. An error of an environment keeps its type
-    and gains a note that says which one it was; some have stepped then and some not: `reset()` or
-    `load_state_dict()` must follow.
+    of order; SchemaError for actions or observations of a wrong shape, and for NaN. An error of an environment
+    keeps its type and gains a note that says which one it was; some have stepped then and some not: `reset()` or
+    `load_state_dict()` must follow. Where environments have processes or threads of their own, such an error is a
+    fault: its episode is cut, the environment begins a new one, and `drain_faults()` tells; EnvFault is raised
+    where one has more than `max_retry` faults without finishing an episode.
     """
 
     autoreset: str
     raw_returns: bool
 
     def __init__(
-        self, num_envs: int, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+        self,
+        num_envs: int,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        episode_seeds: Sequence[int] | None = None,
+        faults: FaultLog | None = None,
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"{num_envs} environments: a manager needs at least one")
         self.num_envs = num_envs
+        self._episode_seeds = _checked_seeds(episode_seeds)
+        self._seeds: list[int | None] = [None] * num_envs  # those that the present episodes began with
+        self._faults = faults or FaultLog(num_envs)
         self.observation_space = observation_space
         self.action_space = action_space
         action_shape, self._action_dtype = array_form(action_space, "action")
@@ -162,15 +177,24 @@ class Manager(abc.ABC):
         return self._buffers[self._at]
 
     @property
+    def ready(self) -> npt.NDArray[np.bool_] | None:
+        """`[N]`: which environments take an action in the next step; None when all do."""
+        return None
+
+    @property
     def ready_obs(self) -> dict[int, Observations]:
-        """By id, the environments whose next action counts: all but those about to reset themselves (T1)."""
-        obs = self.obs
-        return {env_id: obs[env_id] for env_id in range(self.num_envs)}
+        """By id, the environments whose next action counts: not those about to reset themselves (T1), or not ready."""
+        obs, ready = self.obs, self.ready
+        return {env_id: obs[env_id] for env_id in range(self.num_envs) if ready is None or ready[env_id]}
 
     def drain(self) -> list[Episode]:
         """The episodes finished since the last drain, oldest first."""
         drained, self.finished = self.finished, []
         return drained
+
+    def drain_faults(self) -> list[Fault]:
+        """The faults since the last drain, oldest first."""
+        return self._faults.drain()
 
     def close(self) -> None:
         """Closes the environments. A second call does nothing."""
@@ -197,6 +221,8 @@ class Manager(abc.ABC):
             "done": self.done.tolist(),
             "finished": [attrs.astuple(episode) for episode in self.finished],
             "cut_episodes": self.cut_episodes,
+            "faults": self._faults.state_dict(),
+            "seeds": list(self._seeds),
             "streams": [stream.state for stream in self._streams],
             **self._save_envs(),
         }
@@ -225,6 +251,8 @@ class Manager(abc.ABC):
         self.done = np.array(state["done"], np.bool_)
         self.finished = [Episode(*fields) for fields in state["finished"]]
         self.cut_episodes = state["cut_episodes"]
+        self._faults.load_state_dict(state["faults"])
+        self._seeds = list(state["seeds"])
         self._sow(0)
         for stream, saved in zip(self._streams, state["streams"]):
             stream.state = saved
@@ -236,8 +264,40 @@ class Manager(abc.ABC):
         self._streams = [np.random.PCG64(sequence) for sequence in sequences]
 
     def _draw_seed(self, env_id: int) -> int:
+        """The seed of the environment's present episode, which is about to begin."""
+        self._seeds[env_id] = seed = self._seed_after(env_id, 0)
+        return seed
+
+    def _coming_seed(self, env_id: int) -> int:
+        """The seed of the episode after the present one; nothing is drawn."""
+        seed = self._seed_after(env_id, 1)
+        if not self._episode_seeds:
+            self._streams[env_id].advance(-1)
+        return seed
+
+    def _seed_after(self, env_id: int, episodes: int) -> int:
+        if fixed := self._episode_seeds:
+            return fixed[((self.episode_id.item(env_id) + episodes) * self.num_envs + env_id) % len(fixed)]
         # Some simulators take no more than 31 bits; and a raw draw costs a tenth of Generator.integers.
         return self._streams[env_id].random_raw() >> 33
+
+    def _fault(
+        self,
+        env_id: int,
+        during: During,
+        kind: Kind,
+        message: str,
+        traceback: str = "",
+        collateral: Sequence[int] = (),
+    ) -> None:
+        """Notes a fault and cuts the episodes that it cost. Raises: EnvFault where it is one too many."""
+        episode_id, t, seed = self.episode_id.item(env_id), self.t.item(env_id), self._seeds[env_id]
+        self._cut([env_id, *collateral])
+        self._faults.add(Fault(env_id, episode_id, t, seed, during, kind, message, traceback, tuple(collateral)))
+
+    def _finish(self, episode: Episode) -> None:
+        self.finished.append(episode)
+        self._faults.forgive(episode.env_id)
 
     def _cut(self, env_ids: Sequence[int]) -> None:
         self.cut_episodes += len(env_ids)
@@ -269,3 +329,12 @@ class Manager(abc.ABC):
             "closed": "the manager is closed: make a new one",
         }
         raise FlowError(f"cannot {what}: {reason[self._phase]}")
+
+
+def _checked_seeds(seeds: Sequence[int] | None) -> list[int]:
+    if seeds is None:
+        return []
+    whole = [seed for seed in seeds if isinstance(seed, int | np.integer) and seed >= 0]
+    if not whole or len(whole) < len(seeds):
+        raise ConfigError(f"episode_seeds={seeds!r}: expected a list of at least one whole number, none below 0")
+    return [int(seed) for seed in whole]

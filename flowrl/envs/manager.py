@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.envs.contract import Episode, Manager, StepResult
-from flowrl.envs.spaces import Observations, are_alike, check_dtypes, checked_row
+from flowrl.envs.spaces import Observations, are_alike, check_dtypes, checked_row, find_nan
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, SchemaError
 
 
 class EnvManager(Manager):
@@ -30,10 +30,10 @@ class EnvManager(Manager):
     (2, 4)
     """
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], *, episode_seeds: Sequence[int] | None = None) -> None:
         if not envs:
             raise ConfigError("0 environments: a manager needs at least one")
-        super().__init__(len(envs), envs[0].observation_space, envs[0].action_space)
+        super().__init__(len(envs), envs[0].observation_space, envs[0].action_space, episode_seeds=episode_seeds)
         if len({id(env) for env in envs}) < len(envs):
             raise ConfigError("one environment object was given twice: make each of them anew")
         for env_id, env in enumerate(envs):
@@ -43,6 +43,8 @@ class EnvManager(Manager):
         self._reward = np.zeros(self.num_envs, np.float64)
         self._terminated = np.zeros(self.num_envs, np.bool_)
         self._truncated = np.zeros(self.num_envs, np.bool_)
+        first = self._buffers[0]
+        self._row_dtype = first.dtype if isinstance(first, np.ndarray) else None
         self._ones = np.ones(self.num_envs, np.int64)  # adding them is quicker than adding 1
         self._marked = False  # whether flags of an earlier step are still set
         self._use(list(envs))
@@ -58,6 +60,7 @@ class EnvManager(Manager):
         chosen = self._checked_actions(actions)
         at = (self._at + 1) % 3
         arrived, shape, ndarray = self._buffers[at], self._row_shape, np.ndarray
+        dtype = self._row_dtype
         reward, terminated, truncated = self._reward, self._terminated, self._truncated
         returns = self._return
         if self._marked:
@@ -71,12 +74,16 @@ class EnvManager(Manager):
                 obs, gain, over, cut, info = step(action)
                 reward[env_id] = gain
                 returns[env_id] += float(gain)  # in float64, whatever the environment's own type
-                if type(obs) is not ndarray or obs.shape != shape:
+                if type(obs) is not ndarray or obs.shape != shape or obs.dtype is not dtype:
                     obs = checked_row(obs, shape)
+                    check_dtypes(obs, arrived)
                 arrived[env_id] = obs
                 if over or cut:
                     terminated[env_id], truncated[env_id] = over, cut
                     ended.append((env_id, info))
+            if found := find_nan(arrived) or find_nan(reward, "reward"):
+                env_id, what = found
+                raise SchemaError(f"the {what} is NaN, expected numbers")
             np.add(self.t, self._ones, out=self.t)
             if ended:
                 at = (at + 1) % 3
@@ -107,7 +114,7 @@ class EnvManager(Manager):
             # A wrapper ended its own episode (a life was lost); the one that it wraps goes on (T9).
             return
         success = bool(info["is_success"]) if "is_success" in info else None
-        self.finished.append(Episode(env_id, episode_id, return_, length, success))
+        self._finish(Episode(env_id, episode_id, return_, length, success))
 
     def _begin_all(self) -> None:
         env_id = 0
@@ -121,8 +128,10 @@ class EnvManager(Manager):
     def _begin(self, env_id: int, into: Observations) -> None:
         obs, _ = self._envs[env_id].reset(seed=self._draw_seed(env_id))
         row = checked_row(obs, self._row_shape)
-        check_dtypes(row, into)  # once per episode only: an environment does not change its dtypes on the way
+        check_dtypes(row, into)
         into[env_id] = row
+        if found := find_nan(into[env_id : env_id + 1]):
+            raise SchemaError(f"the {found[1]} is NaN, expected numbers")
 
     def _note(self, error: Exception, env_id: int) -> None:
         error.add_note(f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}")

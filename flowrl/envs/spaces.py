@@ -7,6 +7,7 @@ What holds the observations of N environments, a *store*, is an array `[N, ...]`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -97,6 +98,19 @@ def check_dtypes(row: Any, store: Observations, what: str = "observation") -> No
             check_dtypes(row[key], column, f"{what}[{key!r}]")
     elif row.dtype != store.dtype and not np.can_cast(row.dtype, store.dtype, "same_kind"):
         raise SchemaError(f"the {what} is {row.dtype}, but its space says {store.dtype}")
+
+
+def find_nan(store: Observations, what: str = "observation") -> tuple[int, str] | None:
+    """Row and name of a NaN in a store `[N, ...]`, if there is one. Infinite numbers may be."""
+    if isinstance(store, Batch):
+        return next(filter(None, (find_nan(part, f"{what}[{key!r}]") for key, part in store.items())), None)
+    if store.dtype.kind != "f":
+        return None
+    flat = store.reshape(-1)
+    if isfinite(flat.dot(flat)):  # NaN is contagious, and this is quicker than to look at each
+        return None
+    rows = np.isnan(store.reshape(len(store), -1)).any(1).nonzero()[0]
+    return (int(rows[0]), what) if len(rows) else None
 
 
 def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.bool_] | None = None) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.contract import Episode, Manager, StepResult
-from flowrl.envs.spaces import Observations, checked_row, row_of, shared_memory, write_rows
+from flowrl.envs.spaces import Observations, checked_row, find_nan, row_of, shared_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -38,10 +38,21 @@ class VectorEnvManager(Manager):
     environment has one generator for all and takes the first stream's seed. Observations are copied here:
     one made with `copy=False` spares a second copy.
 
-    Raises: ConfigError when the mode is unknown, and from `seed` where flowrl does not reset.
+    Raises: ConfigError when the mode is unknown, for `episode_seeds`, and from `seed` where flowrl does not reset.
     """
 
-    def __init__(self, vector_env: AnyVectorEnv, autoreset: AutoresetMode | str | None = None) -> None:
+    def __init__(
+        self,
+        vector_env: AnyVectorEnv,
+        autoreset: AutoresetMode | str | None = None,
+        *,
+        episode_seeds: Sequence[int] | None = None,
+    ) -> None:
+        if episode_seeds is not None:
+            raise ConfigError(
+                f"episode_seeds cannot reach the episodes of {vector_env}: a vector environment seeds each of its "
+                f"environments once; use another manager, which resets them itself"
+            )
         super().__init__(vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space)
         self._mode = _autoreset_mode(vector_env, autoreset)
         self.autoreset = _WORDS[self._mode]
@@ -73,6 +84,9 @@ class VectorEnvManager(Manager):
         arrived = self._buffers[at]
         write_rows("observations", obs, arrived)
         reward = self._column("rewards", reward, np.float64)
+        if found := find_nan(arrived) or find_nan(reward, "reward"):
+            env_id, what = found
+            raise SchemaError(f"the {what} of environment {env_id} is NaN, expected numbers")
         terminated = self._column("terminations", terminated, np.bool_)
         truncated = self._column("truncations", truncated, np.bool_)
         self.done, acted = terminated | truncated, None
@@ -120,7 +134,7 @@ class VectorEnvManager(Manager):
             last = infos["final_info"] if _masked(infos, "final_info", env_id) else {}
         success = last["is_success"][env_id] if _masked(last, "is_success", env_id) else None
         return_, length = self._recorded(env_id, infos, last) or (self._return[env_id], self.t[env_id])
-        self.finished.append(
+        self._finish(
             Episode(
                 env_id,
                 int(self.episode_id[env_id]),

@@ -49,6 +49,29 @@ class ActMode(Protocol):
         ...
 
 
+class RecurrentMode(Protocol):
+    """An `ActMode` with a memory: a state for each environment, arrays or nested batches of them `[N, ...]`.
+
+    Whoever acts keeps it. `state` is the initial one where an episode begins, else the `next_state` of the step before
+    (T8). What is stored with a row is the state that was acted from.
+    """
+
+    @property
+    def draws(self) -> int: ...
+
+    def initial_state(self) -> Any:
+        """The state that an episode begins with, `[1, ...]`."""
+        ...
+
+    def act(self, obs: Array, noise: Array, env_steps: int, state: Any) -> dict[str, Any]:
+        """Columns as those of an `ActMode`, and `next_state [N, ...]`."""
+        ...
+
+    def value(self, obs: Array, state: Any) -> Array:
+        """Values `[B]` of observations `[B, ...]` met in these states."""
+        ...
+
+
 @attrs.frozen(eq=False)
 class Gradients:
     """Gradients of a loss that is a mean over `rows` rows, by parameter; and the scalars to report of it.

@@ -11,7 +11,8 @@ import numpy as np
 
 from flowrl.envs import Episode, make_manager
 from flowrl.policies import Policy
-from flowrl.rollout.noise import NoiseStreams, split_seed
+from flowrl.rollout.acting import Actor
+from flowrl.rollout.noise import split_seed
 from flowrl.rollout.worker import shares_of
 
 log = logging.getLogger("flowrl")
@@ -43,13 +44,12 @@ def evaluate(
     with make_manager(env, min(num_envs, episodes), env_args) as manager:
         env_seed, noise_seed = split_seed(seed)
         manager.launch(env_seed)
-        noise = NoiseStreams(noise_seed, manager.num_envs, policy.eval_mode.draws)
+        actor = Actor(manager, policy.eval_mode, noise_seed)
         missing = shares_of(episodes, manager.num_envs)
         played: list[Episode] = []
         lengths, returns = np.zeros(manager.num_envs, np.int64), np.zeros(manager.num_envs)
         while missing.any():
-            columns = policy.eval_mode.act(manager.obs, noise.next(), 0)
-            step = manager.step(columns.get("env_action", columns["action"]))
+            _, step = actor.step()
             lengths += 1 if step.acted is None else step.acted
             returns += step.reward
             for episode in manager.drain():

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 #: Steps drawn ahead at once: a call of a generator costs as much as a hundred of its numbers.
 BLOCK = 64
 
@@ -19,35 +21,68 @@ def split_seed(seed: int) -> tuple[int, int]:
 class NoiseStreams:
     """`next()` gives `[N, draws]` uniform numbers in [0, 1), row i from the stream of environment i (D2).
 
-    State: the generators as they were before the current block, and the place in it.
+    A stream goes on only when its environment acts, so what an environment draws in its k-th step does not depend
+    on the others, nor on who resets. All streams are at one place until that is not so for the first time.
+
+    State: the generators as they were before the current block, and the place of each in it.
     """
 
     def __init__(self, seed: int, num_envs: int, draws: int) -> None:
         self.draws = draws
         sequences = [np.random.SeedSequence(seed, spawn_key=(env_id,)) for env_id in range(num_envs)]
         self._generators = [np.random.Generator(np.random.PCG64(sequence)) for sequence in sequences]
+        self._before = [generator.bit_generator.state for generator in self._generators]
         self._block = np.empty((BLOCK, num_envs, draws))
-        self._refill()
+        self._ids = np.arange(num_envs)
+        self._at = 0  # of all streams, while there is no `_places`
+        self._places: Array | None = None
+        self._refill(self._ids)
 
-    def next(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The numbers of the next step; the array stays as it is for at least as long as the step."""
-        if self._at == BLOCK:
-            self._refill()
-        self._at += 1
-        noise: np.ndarray[Any, np.dtype[np.float64]] = self._block[self._at - 1]
+    def next(self, env_ids: Array | None = None) -> Array:
+        """The numbers of the next step, `[len(env_ids), draws]` (None: all); they stay for at least as long as it."""
+        if not self.draws:
+            none: Array = self._block[0] if env_ids is None else self._block[0, env_ids]
+            return none
+        if env_ids is not None and self._places is None:
+            self._places = np.full(len(self._ids), self._at)
+        if self._places is None:
+            if self._at == BLOCK:
+                self._refill(self._ids)
+                self._at = 0
+            self._at += 1
+            noise: Array = self._block[self._at - 1]
+            return noise
+        ids = self._ids if env_ids is None else env_ids
+        if (self._places[ids] == BLOCK).any():
+            spent = ids[self._places[ids] == BLOCK]
+            self._refill(spent)
+            self._places[spent] = 0
+        noise = self._block[self._places[ids], ids]
+        self._places[ids] += 1
         return noise
 
-    def _refill(self) -> None:
-        self._before = [generator.bit_generator.state for generator in self._generators]
-        for env_id, generator in enumerate(self._generators):
+    def take_back(self, env_ids: Array) -> None:
+        """Give the newest numbers again to environments that, as it turned out, did not act."""
+        if not self.draws:
+            return
+        if self._places is None:
+            self._places = np.full(len(self._ids), self._at)
+        self._places[env_ids] -= 1
+
+    def _refill(self, env_ids: Array) -> None:
+        for env_id in env_ids.tolist():
+            generator = self._generators[env_id]
+            self._before[env_id] = generator.bit_generator.state
             self._block[:, env_id] = generator.random((BLOCK, self.draws))
-        self._at = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"generators": self._before, "at": self._at}
+        places = [self._at] * len(self._ids) if self._places is None else self._places.tolist()
+        return {"generators": list(self._before), "at": places}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for generator, saved in zip(self._generators, state["generators"]):
             generator.bit_generator.state = saved
-        self._refill()
-        self._at = state["at"]
+        self._refill(self._ids)
+        self._at, self._places = state["at"][0], np.array(state["at"], np.int64)
+        if (self._places == self._at).all():
+            self._places = None

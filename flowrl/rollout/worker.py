@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -11,12 +12,14 @@ from gymnasium.vector.utils import create_empty_array
 from flowrl.data import Batch
 from flowrl.data.advantages import values_arrived_in
 from flowrl.data.columns import PROVENANCE
+from flowrl.data.steps import real_rows
 from flowrl.data.trajectories import side_by_side
-from flowrl.envs import Episode, Manager
+from flowrl.envs import Episode, Fault, Manager
 from flowrl.host import PlanHost
 from flowrl.policies import Policy
+from flowrl.rollout.acting import Actor, initial_states
 from flowrl.rollout.fragment import Fragment
-from flowrl.rollout.noise import NoiseStreams, split_seed
+from flowrl.rollout.noise import split_seed
 from flowrl.schema import UNKNOWN, Column, Schema, schema_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -27,9 +30,12 @@ class RolloutWorker(PlanHost):
 
     `sample` gives `[T, N, ...]` columns: obs, what the mode's `act` gives (action, perhaps logp and value; but
     `env_action` goes to the environments in place of `action` and is not stored), reward (raw), terminated,
-    truncated, next_obs (the true one where an episode ended, T2, T6), next_value where there is a value, and the
-    provenance of every row: policy_version, worker, env_id, episode_id, t. Observations that are dictionaries are
-    nested batches.
+    truncated, next_obs (the true one where an episode ended, T2, T6), next_value where there is a value, state where
+    the mode is recurrent (the one acted from, T8), and the provenance of every row: policy_version, worker, env_id,
+    episode_id, t. Observations that are dictionaries are nested batches.
+
+    Where an environment failed its episode is cut: it stops without a flag, and the next row of that environment has
+    another episode_id.
 
     Args:
         manager: Environments, not launched yet.
@@ -37,51 +43,65 @@ class RolloutWorker(PlanHost):
         seed: Of the environments and of the action noise.
         index: Of this worker among others.
 
-    State: environments, mid-episode; rows of the next fragment; noise streams; the number of env steps.
+    State: environments, mid-episode; rows of the next fragment and those that were sent and are not answered yet;
+        noise streams; recurrent state; the number of env steps.
     """
 
     def __init__(self, manager: Manager, policy: Policy, *, seed: int, index: int = 0) -> None:
         super().__init__()
         self.manager, self.policy, self.index = manager, policy, index
         self.env_steps = 0
-        env_seed, self._noise_seed = split_seed(seed)
+        env_seed, noise_seed = split_seed(seed)
         manager.launch(env_seed)
         self._ids = np.arange(manager.num_envs)
         self._fragment = Fragment(manager.num_envs)
-        self._noise = NoiseStreams(self._noise_seed, manager.num_envs, policy.collect_mode.draws)
+        self._actor = Actor(manager, policy.collect_mode, noise_seed)
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self.manager.num_envs} environments)"
 
-    def sample(self, steps: int | None = None, *, episodes: int | None = None) -> Batch:
+    def sample(self, steps: int | None = None, *, rows: int | None = None, episodes: int | None = None) -> Batch:
         """Collect `steps` steps of each environment, `[steps, N, ...]`; running episodes go on next time (T7).
+
+        What an environment does while it waits for slower ones opens the next fragment. With an asynchronous manager
+        it is at most one fragment ahead, then it waits too.
+
+        With `rows` instead: so many steps or a few more, of whichever environments, as rows `[B, ...]` in the order of
+        time. With an asynchronous manager nobody waits then.
 
         With `episodes` instead: so many whole episodes, begun afresh, `[T, episodes, ...]` with T the length
         of the longest and a `mask` column that is False on the padding. Every environment contributes as many
-        as any other, or one more, so that short episodes are not over-represented (S2).
+        as any other, or one more, so that short episodes are not over-represented (S2). One that is cut by a fault is
+        played again.
 
         Raises:
-            ValueError: neither or both are given, or less than 1.
+            ValueError: none or several of the three are given, or less than 1.
         """
-        if (steps is None) == (episodes is None) or (steps or episodes or 0) < 1:
-            raise ValueError(f"sample needs steps >= 1 or episodes >= 1, got steps={steps}, episodes={episodes}")
-        if episodes is not None:
-            return self._whole_episodes(episodes)
-        assert steps is not None
-        self._fragment.reserve(steps)
-        while self._fragment.rows < steps:
-            self._step()
-        return self._with_provenance(self._fragment.cut(steps), self._ids)
+        given = [n for n in (steps, rows, episodes) if n is not None]
+        if len(given) != 1 or given[0] < 1:
+            raise ValueError(f"sample needs steps >= 1, rows >= 1 or episodes >= 1, got {steps=}, {rows=}, {episodes=}")
+        if steps is not None:
+            self._fragment.reserve(steps)
+            while self._fragment.rows < steps:
+                self._step(most=2 * steps)
+            return self._completed(self._fragment.cut(steps), self._ids)
+        return self._any_rows(given[0]) if episodes is None else self._whole_episodes(episodes)
 
     def episodes(self) -> list[Episode]:
         """The episodes that ended since this was last asked."""
         return self.manager.drain()
 
+    def faults(self) -> list[Fault]:
+        """What environments did wrong since this was last asked."""
+        return self.manager.drain_faults()
+
     def reset_policy(self, policy: Policy) -> None:
-        """Act with another policy from now on; the noise begins anew if it draws another number of them."""
+        """Act with another policy from now on.
+
+        Its recurrent states begin anew, and the noise if it draws another number of them.
+        """
         self.policy = policy
-        if policy.collect_mode.draws != self._noise.draws:
-            self._noise = NoiseStreams(self._noise_seed, self.manager.num_envs, policy.collect_mode.draws)
+        self._actor.use(policy.collect_mode)
 
     def reset_env(self, seed: int | None = None) -> None:
         """Cut the running episodes and begin new ones, from new streams of seeds if `seed` is given."""
@@ -96,58 +116,84 @@ class RolloutWorker(PlanHost):
         return {
             "manager": self.manager.state_dict(),
             "fragment": self._fragment.state_dict(),
-            "noise": self._noise.state_dict(),
+            "actor": self._actor.state_dict(),
             "env_steps": self.env_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.manager.load_state_dict(state["manager"])
         self._fragment.load_state_dict(state["fragment"])
-        self._noise.load_state_dict(state["noise"])
+        self._actor.load_state_dict(state["actor"])
         self.env_steps = state["env_steps"]
 
-    def _step(self) -> None:
-        """One step of all environments, into the fragment."""
-        manager = self.manager
-        obs = manager.obs
-        row = self.policy.collect_mode.act(obs, self._noise.next(), self.env_steps)
-        row["obs"] = obs
-        row["episode_id"], row["t"] = manager.episode_id.copy(), manager.t.copy()  # the step changes them
-        actions = row.pop("env_action", row["action"])  # what is stored is what the policy drew (G6)
-        row["next_obs"], row["reward"], row["terminated"], row["truncated"], acted = manager.step(actions)
-        row["policy_version"] = np.full(len(self._ids), self.policy.version)
-        self._fragment.write(row, acted)
-        self.env_steps += len(self._ids) if acted is None else int(acted.sum())
+    def _step(self, most: int | None = None, wanted: Array | None = None) -> Array:
+        """One step of all environments that are ready, into the fragment.
 
-    def _with_provenance(self, batch: Batch, env_ids: Array) -> Batch:
+        Args:
+            most: Rows of the fragment; who has them gets no action before the others have caught up.
+            wanted: Mask `[N]` of environments of which rows are kept, and which get actions; None: all.
+
+        Returns: Which environments ended an episode, `[N]`.
+        """
+        wait = None if wanted is None else ~wanted
+        if most is not None and self.manager.ready is not None:
+            wait = self._fragment.lengths() >= most
+        row, result = self._actor.step(self.env_steps, self.policy.version, wait)
+        row["next_obs"], row["reward"], row["terminated"], row["truncated"], acted = result
+        if "value" not in row:
+            row.pop("next_state", None)
+        self.env_steps += len(self._ids) if acted is None else int(acted.sum())
+        if wanted is not None:
+            acted = wanted if acted is None else acted & wanted
+        self._fragment.write(row, acted)
+        ended: Array = result.terminated | result.truncated
+        return ended if acted is None else ended & acted
+
+    def _completed(self, batch: Batch, env_ids: Array) -> Batch:
         """Add what is known only of the whole: `env_ids [N]` of the columns, and the values arrived in."""
         shape = batch.reward.shape
         batch["env_id"] = np.broadcast_to(env_ids, shape)
         batch["worker"] = np.broadcast_to(np.int64(self.index), shape)
         if "value" in batch:
             batch["next_value"] = values_arrived_in(batch, batch.value, self.policy.collect_mode.value)
+            if "next_state" in batch:
+                del batch["next_state"]
+        return batch
+
+    def _any_rows(self, rows: int) -> Batch:
+        self._fragment.reserve(-(-rows // len(self._ids)))
+        while self._fragment.lengths().sum() < rows:
+            self._step()
+        written, batch = self._fragment.lengths(), self._fragment.cut_all()
+        batch["mask"] = np.arange(len(batch))[:, None] < written
+        batch = real_rows(self._completed(batch, self._ids))
+        del batch["mask"]
         return batch
 
     def _whole_episodes(self, episodes: int) -> Batch:
         if self.manager.t.any() or self._fragment.rows:
             self.reset_env()
-        shares = shares_of(episodes, len(self._ids))
-        first = self.manager.episode_id.copy()
-        while (self.manager.episode_id - first < shares).any():
-            self._step()
+        missing = shares_of(episodes, len(self._ids))
+        finished, self.manager.finished = self.manager.finished, []
+        while missing.any():
+            missing -= self._step(wanted=missing > 0)
         written, rows = self._fragment.lengths(), self._fragment.cut_all()
-        columns, envs = [], []
-        for env_id in self._ids:
-            ids = rows.episode_id[: written[env_id], env_id]
-            for episode in range(first[env_id], first[env_id] + shares[env_id]):
-                columns.append(np.flatnonzero(ids == episode) * len(self._ids) + env_id)
-                envs.append(env_id)
-        padded = side_by_side(rows.flat(), columns, max(map(len, columns)))
+        columns = [index for env_id in self._ids.tolist() for index in self._ended(rows, written[env_id], env_id)]
+        table, envs = rows.flat(), [int(column[0]) % len(self._ids) for column in columns]
+        padded = side_by_side(table, columns, max(map(len, columns)))
         # What some environments went on with meanwhile belongs to no share.
-        ours = [e for e in self.manager.finished if e.episode_id - first[e.env_id] < shares[e.env_id]]
+        ours = {(env_id, int(table.episode_id[column[0]])) for env_id, column in zip(envs, columns)}
+        played = [episode for episode in self.manager.finished if (episode.env_id, episode.episode_id) in ours]
         self.reset_env()
-        self.manager.finished = ours
-        return self._with_provenance(padded, np.array(envs))
+        self.manager.finished = finished + played
+        return self._completed(padded, np.array(envs))
+
+    def _ended(self, rows: Batch, count: int, env_id: int) -> Iterator[Array]:
+        """The flat row numbers of each episode that ended in the first `count` rows of an environment."""
+        ends = np.flatnonzero((rows.terminated | rows.truncated)[:count, env_id])
+        for end in ends.tolist():
+            # Of an episode that was cut before it there are rows too.
+            yield (end + 1 - np.arange(rows.t[end, env_id] + 1, 0, -1)) * len(self._ids) + env_id
 
 
 def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema:
@@ -155,7 +201,11 @@ def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema
     try:
         obs: Any = create_empty_array(observation_space, 1)
         obs = Batch(obs) if isinstance(obs, dict) else obs
-        row = policy.collect_mode.act(obs, np.zeros((1, policy.collect_mode.draws)), 0)
+        mode: Any = policy.collect_mode
+        state = initial_states(mode, 1)
+        row = mode.act(obs, np.zeros((1, mode.draws)), 0, *([] if state is None else [state]))
+        if state is not None:
+            row["state"] = row.pop("next_state")
     except Exception:  # a policy that needs more than that says what is wrong when it acts
         return UNKNOWN
     fixed = {"reward": np.float64, "terminated": np.bool_, "truncated": np.bool_}

@@ -1,0 +1,90 @@
+"""What environments do wrong, and how often each may before the run ends."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import attrs
+
+from flowrl.errors import EnvFault
+
+During = Literal["construction", "reset", "step"]
+Kind = Literal["exception", "timeout", "exit", "observation"]
+
+
+@attrs.frozen
+class Fault:
+    """One failure of one environment, which cost it the episode that it was in.
+
+    - `episode_id`, `t`, `seed`: which episode, at which of its steps, and the seed that it began with (None where
+      it had none yet). `during` counts an automatic reset as a reset.
+    - `kind`: it raised an exception, was over its time limit, took its process down, or returned what its space
+      does not allow (`observation`).
+    - `message` is one line, `traceback` that of the environment's own process or thread, or "".
+    - `collateral`: the environments whose episodes were cut too, because they shared the process.
+    """
+
+    env_id: int
+    episode_id: int
+    t: int
+    seed: int | None
+    during: During
+    kind: Kind
+    message: str
+    traceback: str = ""
+    collateral: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        seed = "" if self.seed is None else f" (seed {self.seed})"
+        where = f"environment {self.env_id}, episode {self.episode_id}{seed}, step {self.t}"
+        also = f"; episodes of environments {list(self.collateral)} were cut with it" if self.collateral else ""
+        return f"{where}: {self.kind} during {self.during}: {self.message}{also}"
+
+
+class FaultLog:
+    """The faults of N environments. Each has `max_retry` of them for every episode that it finishes.
+
+    State: what was not drained, and the faults of each environment since it last finished an episode.
+    """
+
+    def __init__(self, num_envs: int, max_retry: int = 0) -> None:
+        self.max_retry = max_retry
+        self._new: list[Fault] = []
+        self._since: list[list[Fault]] = [[] for _ in range(num_envs)]
+
+    def add(self, fault: Fault) -> None:
+        """Raises: EnvFault where it is one too many; then the environment has its retries back."""
+        self._new.append(fault)
+        since = self._since[fault.env_id]
+        since.append(fault)
+        if len(since) <= self.max_retry:
+            return
+        self.forgive(fault.env_id)
+        first = next((each.traceback for each in since if each.traceback), "")
+        times = f"{len(since)} faults since it last finished an episode, max_retry={self.max_retry}"
+        raise EnvFault(f"{fault}\n{times}" + (f"; the first traceback:\n{first}" if first else ""))
+
+    def forgive(self, env_id: int) -> None:
+        """It has finished an episode."""
+        if self._since[env_id]:
+            self._since[env_id] = []
+
+    def drain(self) -> list[Fault]:
+        """The faults since the last drain, oldest first."""
+        drained, self._new = self._new, []
+        return drained
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "new": [attrs.astuple(fault) for fault in self._new],
+            "since": [[attrs.astuple(fault) for fault in faults] for faults in self._since],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._new = [_fault(fields) for fields in state["new"]]
+        self._since = [[_fault(fields) for fields in faults] for faults in state["since"]]
+
+
+def _fault(fields: Any) -> Fault:
+    fault = Fault(*fields)
+    return attrs.evolve(fault, collateral=tuple(fault.collateral))

@@ -1,0 +1,132 @@
+"""Acting in the environments of a manager: what rollout workers and evaluation share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrl.data import Batch
+from flowrl.data.columns import Column, check_names
+from flowrl.envs import Manager, StepResult
+from flowrl.policies.policy import ActMode, RecurrentMode
+from flowrl.rollout.noise import Array, NoiseStreams
+
+
+class Actor:
+    """A mode that acts in a manager's environments, and what is kept of each of them from step to step.
+
+    Three things, by environment: its stream of noise (D2); where the mode is a `RecurrentMode` its state, which
+    is the mode's initial one where an episode begins (T8); and where the manager is asynchronous the row that was sent
+    to it, until the answer comes (T11).
+
+    Args:
+        manager: Launched before the first step.
+        seed: Of the noise.
+
+    State: all three.
+    """
+
+    def __init__(self, manager: Manager, mode: ActMode | RecurrentMode, seed: int) -> None:
+        self.manager, self._seed = manager, seed
+        self._noise = NoiseStreams(seed, manager.num_envs, mode.draws)
+        self._sent = Batch()
+        self.use(mode)
+
+    def use(self, mode: ActMode | RecurrentMode) -> None:
+        """Act with another mode from now on; its states begin anew, and the noise if it draws another amount."""
+        self._mode: Any = mode
+        if mode.draws != self._noise.draws:
+            self._noise = NoiseStreams(self._seed, self.manager.num_envs, mode.draws)
+        self._state = initial_states(mode, self.manager.num_envs)
+        self._initial = initial_states(mode, 1)
+
+    def step(
+        self, env_steps: int = 0, version: int = 0, wait: Array | None = None
+    ) -> tuple[dict[str, Column], StepResult]:
+        """Send an action to every environment that waits for one, and take the answers that there are.
+
+        Args:
+            env_steps: So far, for the mode. version: Of the policy, for the row.
+            wait: Mask `[N]` of environments that get no action yet; only asynchronous managers know that.
+
+        Returns: What was acted from, columns `[N, ...]`: obs, what the mode gave, policy_version, episode_id and t; for
+            recurrent modes state and next_state. And what came of it. Of both, the rows count where the result says so.
+        """
+        manager = self.manager
+        if manager.ready is not None:
+            return self._step_some(manager.ready, env_steps, version, wait)
+        obs = manager.obs
+        row = self._act(obs, env_steps, None)
+        row["obs"] = obs
+        row["episode_id"], row["t"] = manager.episode_id.copy(), manager.t.copy()  # the step changes them
+        row["policy_version"] = np.full(len(obs), version)
+        actions = row.pop("env_action", row["action"])  # what is stored is what the policy drew (G6)
+        result = manager.step(actions)
+        if result.acted is not None:
+            self._noise.take_back(np.flatnonzero(~result.acted))
+        return row, result
+
+    def _step_some(
+        self, ready: Array, env_steps: int, version: int, wait: Array | None
+    ) -> tuple[dict[str, Column], StepResult]:
+        manager: Any = self.manager  # the one of this kind: its `step` takes `wait` too
+        ids = np.flatnonzero(ready if wait is None else ready & ~wait)
+        if len(ids):
+            obs = manager.obs[ids]
+            row = self._act(obs, env_steps, ids)
+            row["obs"] = obs
+            row["episode_id"], row["t"] = manager.episode_id[ids], manager.t[ids]
+            row["policy_version"] = np.full(len(ids), version)
+            row.setdefault("env_action", row["action"])
+            self._keep(ids, row)
+        result = manager.step(self._sent["env_action"], wait)
+        return {name: column for name, column in self._sent.items() if name != "env_action"}, result
+
+    def _act(self, obs: Any, env_steps: int, ids: Array | None) -> dict[str, Column]:
+        noise = self._noise.next(ids)
+        row: dict[str, Column]
+        if self._state is None:
+            row = self._mode.act(obs, noise, env_steps)
+            return row
+        which: Any = slice(None) if ids is None else ids
+        state = _copy(self._state[which])
+        state[self.manager.t[which] == 0] = self._initial
+        row = self._mode.act(obs, noise, env_steps, state)
+        self._state[which] = row["next_state"]
+        row["state"] = state
+        return row
+
+    def _keep(self, ids: Array, row: dict[str, Column]) -> None:
+        """Of the environments that a row is sent to."""
+        num_envs = self.manager.num_envs
+        if row.keys() != self._sent.keys():
+            if self._sent and len(ids) < num_envs:
+                on_their_way = "environments still step with another policy's actions (reset_env() cuts that short)"
+                check_names(dict(self._sent.items()), row, f"{on_their_way}; the policy's row")
+            self._sent = Batch(row).map(lambda column: np.zeros((num_envs, *column.shape[1:]), column.dtype))
+        self._sent[ids] = row
+
+    def state_dict(self) -> dict[str, Any]:
+        state = None if self._state is None else Batch(state=_copy(self._state)).to_dict()
+        return {"noise": self._noise.state_dict(), "state": state, "sent": self._sent.map(np.copy).to_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._noise.load_state_dict(state["noise"])
+        self._sent = Batch(state["sent"]).map(np.copy)
+        if self._state is not None:
+            self._state = _copy(Batch(state["state"])["state"])
+
+
+def initial_states(mode: ActMode | RecurrentMode, num_envs: int) -> Column | None:
+    """The states `[N, ...]` in which a recurrent mode begins episodes; None where a mode has none."""
+    initial_state = getattr(mode, "initial_state", None)
+    if initial_state is None:
+        return None
+    one = Batch(state=initial_state())
+    states: Column = one.map(lambda column: np.repeat(column, num_envs, axis=0))["state"]
+    return states
+
+
+def _copy(column: Column) -> Column:
+    return column.map(np.copy) if isinstance(column, Batch) else column.copy()
