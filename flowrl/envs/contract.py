@@ -14,6 +14,7 @@ import numpy.typing as npt
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
 from flowrl.envs.faults import During, Fault, FaultLog, Kind
+from flowrl.envs.memory import INNER_END, OWN_END, RECORDED_END
 from flowrl.envs.spaces import Observations, array_form, make_store, plain_copy, row_shape, same_form
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
 
@@ -212,6 +213,7 @@ class Manager(abc.ABC):
         """All that an exact continuation needs, mid-episode; `envs` are pickles, None where impossible."""
         if self._phase != "running":
             self._refuse("save")
+        envs = self._save_envs()  # first: who fails at it begins another episode
         return {
             "kind": self._kind(),
             "obs": plain_copy(self.obs),
@@ -224,7 +226,7 @@ class Manager(abc.ABC):
             "faults": self._faults.state_dict(),
             "seeds": list(self._seeds),
             "streams": [stream.state for stream in self._streams],
-            **self._save_envs(),
+            **envs,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -295,9 +297,24 @@ class Manager(abc.ABC):
         self._cut([env_id, *collateral])
         self._faults.add(Fault(env_id, episode_id, t, seed, during, kind, message, traceback, tuple(collateral)))
 
-    def _finish(self, episode: Episode) -> None:
-        self.finished.append(episode)
-        self._faults.forgive(episode.env_id)
+    def _finish(
+        self,
+        env_id: int,
+        episode_id: int,
+        return_: float,
+        length: int,
+        ending: int = OWN_END,
+        recorded_return: float = 0.0,
+        recorded_length: int = 0,
+        success: int = -1,
+    ) -> None:
+        """Notes an ended episode: return and length are those of a recorder, where it has them (S1, see `figures`)."""
+        self._faults.forgive(env_id)
+        if ending == INNER_END:  # for a wrapper alone
+            return
+        if ending == RECORDED_END:
+            return_, length = recorded_return, recorded_length
+        self.finished.append(Episode(env_id, episode_id, return_, length, None if success < 0 else success > 0))
 
     def _cut(self, env_ids: Sequence[int]) -> None:
         self.cut_episodes += len(env_ids)

@@ -9,8 +9,9 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from flowrl.envs.contract import Episode, Manager, StepResult
-from flowrl.envs.spaces import Observations, are_alike, check_dtypes, checked_row, find_nan
+from flowrl.envs.contract import Manager, StepResult
+from flowrl.envs.hosted import figures
+from flowrl.envs.spaces import Observations, check_alike, check_dtypes, checked_row, find_nan
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -37,7 +38,7 @@ class EnvManager(Manager):
         if len({id(env) for env in envs}) < len(envs):
             raise ConfigError("one environment object was given twice: make each of them anew")
         for env_id, env in enumerate(envs):
-            _check_alike(envs[0], env, env_id)
+            check_alike(_spaces(envs[0]), _spaces(env), env_id)
         self.autoreset = "flowrl resets at the episode's end, with a fresh seed"
         self.raw_returns = all(has_raw_returns(env) for env in envs)
         self._reward = np.zeros(self.num_envs, np.float64)
@@ -107,14 +108,7 @@ class EnvManager(Manager):
         self.done[env_id] = True
         self._next_episode(env_id)
         self._begin(env_id, into)
-        recorded, inner = info.get("episode"), self._recorders[env_id]
-        if recorded is not None:
-            return_, length = float(recorded["r"]), int(recorded["l"])
-        elif inner is not None and inner.episode_lengths > 0:
-            # A wrapper ended its own episode (a life was lost); the one that it wraps goes on (T9).
-            return
-        success = bool(info["is_success"]) if "is_success" in info else None
-        self._finish(Episode(env_id, episode_id, return_, length, success))
+        self._finish(env_id, episode_id, return_, length, *figures(info, self._recorders[env_id]))
 
     def _begin_all(self) -> None:
         env_id = 0
@@ -166,10 +160,5 @@ class EnvManager(Manager):
             raise errors[0]
 
 
-def _check_alike(first: gymnasium.Env[Any, Any], env: gymnasium.Env[Any, Any], env_id: int) -> None:
-    for role, ours, theirs in (
-        ("observation", first.observation_space, env.observation_space),
-        ("action", first.action_space, env.action_space),
-    ):
-        if not are_alike(ours, theirs):
-            raise ConfigError(f"environment {env_id} has the {role} space {theirs}, environment 0 has {ours}")
+def _spaces(env: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    return env.observation_space, env.action_space

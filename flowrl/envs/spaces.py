@@ -6,7 +6,7 @@ What holds the observations of N environments, a *store*, is an array `[N, ...]`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -45,19 +45,21 @@ def _way_out(space: gymnasium.Space[Any], role: str) -> str:
     return f"make it a Box or a Dict with gymnasium.wrappers.{wrapper}"
 
 
-def make_store(space: gymnasium.Space[Any], num_envs: int, role: str = "observation") -> Observations:
-    """Zeros `[N, ...]` for the observations of N environments, in the dtypes of the space.
+def make_store(
+    space: gymnasium.Space[Any], num_envs: int, role: str = "observation", zeros: Callable[..., Any] = np.zeros
+) -> Observations:
+    """Zeros `[N, ...]` for the observations of N environments, in the dtypes of the space; `zeros` makes them.
 
     Raises: ConfigError for a space that is neither an array nor a Dict of arrays and such Dicts.
     """
     if not isinstance(space, spaces.Dict):
         shape, dtype = array_form(space, role)
-        return np.zeros((num_envs, *shape), dtype)
+        return zeros((num_envs, *shape), dtype)
     if not space.spaces:
         raise ConfigError(f"the {role} space {space} is empty: a Dict of observations needs at least one entry")
     if unnamed := [key for key in space.spaces if not isinstance(key, str)]:
         raise ConfigError(f"the {role} space has the key {unnamed[0]!r}: a column is named by a string")
-    return Batch({key: make_store(part, num_envs, f"{role}[{key!r}]") for key, part in space.spaces.items()})
+    return Batch({key: make_store(part, num_envs, f"{role}[{key!r}]", zeros) for key, part in space.spaces.items()})
 
 
 def row_shape(store: Observations) -> RowShape:
@@ -72,6 +74,13 @@ def are_alike(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
     if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
         return one.spaces.keys() == other.spaces.keys() and all(are_alike(one[key], other[key]) for key in one.spaces)
     return type(one) is type(other) and (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def check_alike(ours: Sequence[Any], theirs: Sequence[Any], env_id: int) -> None:
+    """Raises: ConfigError where observation and action space of an environment differ from those of the first."""
+    for role, first, other in zip(("observation", "action"), ours, theirs):
+        if not are_alike(first, other):
+            raise ConfigError(f"environment {env_id} has the {role} space {other}, environment 0 has {first}")
 
 
 def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:

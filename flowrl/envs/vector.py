@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.contract import Manager, StepResult
 from flowrl.envs.spaces import Observations, checked_row, find_nan, row_of, shared_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
@@ -135,13 +135,11 @@ class VectorEnvManager(Manager):
         success = last["is_success"][env_id] if _masked(last, "is_success", env_id) else None
         return_, length = self._recorded(env_id, infos, last) or (self._return[env_id], self.t[env_id])
         self._finish(
-            Episode(
-                env_id,
-                int(self.episode_id[env_id]),
-                float(return_),
-                int(length),
-                None if success is None else bool(success),
-            )
+            env_id,
+            int(self.episode_id[env_id]),
+            float(return_),
+            int(length),
+            success=-1 if success is None else int(bool(success)),
         )
         self._next_episode(env_id)
 

@@ -175,7 +175,7 @@ class RolloutWorker(PlanHost):
             self.reset_env()
         missing = shares_of(episodes, len(self._ids))
         finished, self.manager.finished = self.manager.finished, []
-        while missing.any():
+        while (missing > 0).any():
             missing -= self._step(wanted=missing > 0)
         written, rows = self._fragment.lengths(), self._fragment.cut_all()
         columns = [index for env_id in self._ids.tolist() for index in self._ended(rows, written[env_id], env_id)]

@@ -1,0 +1,101 @@
+"""What the processes or threads of a manager share: columns of arrays, in memory that has no name."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.envs.spaces import array_form, make_store
+
+Zeros = Callable[[tuple[int, ...], Any], npt.NDArray[Any]]
+
+NOTHING, STEP, RESET = 0, 1, 2
+"""What an environment is told to do."""
+
+BEGAN = 3
+"""The place of `began` after the three stores."""
+
+OWN_END, RECORDED_END, INNER_END = 0, 1, 2
+"""Who knows an ended episode's return: whoever adds up rewards, its recorder, or nobody as it goes on inside (T9)."""
+
+
+class Exchange:
+    """The columns through which N environments and their manager talk; `zeros` decides where they are.
+
+    To the environments: `command [N]`, `action [N, ...]`, the seed of a reset that is told (`seed [N]`) and of the
+    one that follows an episode's end (`next_seed [N]`), and `at [1]`, which of the three `stores [N, ...]` is
+    written by a step.
+
+    From them: the observation arrived in, in that store; `reward`, `terminated`, `truncated` `[N]`; the first
+    observation of a new episode in `began [N, ...]`; and of an ended one `ending`, `return_`, `length`, `success`
+    (-1 where it does not say) `[N]`. What each of P processes is at: `current [P]`, the environment, `resetting [P]`,
+    and `since [P]`, in seconds of the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        zeros: Zeros,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        num_envs: int,
+        num_processes: int,
+    ) -> None:
+        def column(dtype: Any, rows: int = num_envs) -> npt.NDArray[Any]:
+            return zeros((rows,), dtype)
+
+        *self.stores, self.began = (make_store(observation_space, num_envs, zeros=zeros) for _ in range(4))
+        shape, dtype = array_form(action_space, "action")
+        self.action = zeros((num_envs, *shape), dtype)
+        self.command, self.seed, self.next_seed = column(np.int8), column(np.int64), column(np.int64)
+        self.at = column(np.int64, 1)
+        self.reward = column(np.float64)
+        self.terminated, self.truncated = column(np.bool_), column(np.bool_)
+        self.ending, self.success = column(np.int8), column(np.int8)
+        self.return_, self.length = column(np.float64), column(np.int64)
+        self.since = column(np.float64, num_processes)
+        self.current, self.resetting = column(np.int64, num_processes), column(np.bool_, num_processes)
+
+
+class Arena:
+    """Hands out arrays in a file's memory, one after the other: the same calls give the same arrays everywhere."""
+
+    def __init__(self, file: int) -> None:
+        self._memory = mmap.mmap(file, os.fstat(file).st_size)
+        self._used = 0
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        start = self._used
+        self._used += _padded(shape, np.dtype(dtype))
+        return np.frombuffer(self._memory, dtype, math.prod(shape), start).reshape(shape)
+
+
+def memory_file(fill: Callable[[Zeros], Any]) -> int:
+    """The descriptor of a file with room for what `fill` asks for. It has no name, so it goes with its last user."""
+    needed = 0
+
+    def measure(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        nonlocal needed
+        needed += _padded(shape, np.dtype(dtype))
+        return np.broadcast_to(np.zeros((), dtype), shape)
+
+    fill(measure)
+    if hasattr(os, "memfd_create"):
+        file = os.memfd_create("flowrl")
+    else:
+        with tempfile.TemporaryFile() as temporary:
+            file = os.dup(temporary.fileno())
+    os.ftruncate(file, needed)
+    return file
+
+
+def _padded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    line = 64  # two processes that write into one line of the cache slow each other down
+    return (math.prod(shape) * dtype.itemsize // line + 1) * line
