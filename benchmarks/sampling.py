@@ -1,10 +1,10 @@
 """How fast does a rollout worker collect, beside the loops that a reader would write?
 
-CartPole-v1, separate 2x64 tanh networks for policy and value, one thread: 8 environments in SyncVectorEnv, and 8, 64 and
-1024 in gymnasium's native vector environment. The bare loops compute actions, log-probabilities and values with the same
-networks, in torch or in numpy, and store the same columns, provenance included. Native environments spend a step on each
-reset (T1): flowrl stores no row of it, the loops store a mask; only real steps are counted. A ratio above 1 means that
-flowrl is faster. Aims: torch at least 0.9 of the torch loop, numpy as near as may be to the numpy loop.
+CartPole-v1, separate 2x64 tanh networks for policy and value, one thread: 8 environments in SyncVectorEnv, and 8, 64
+and 1024 in gymnasium's native vector environment. The bare loops compute actions, log-probabilities and values with the
+same networks, in torch or in numpy, and store the same columns, provenance included. Native environments spend a step
+on each reset (T1): flowrl stores no row of it, the loops store a mask; real steps are counted. A ratio above 1 means
+that flowrl is faster. Aims: torch at least 0.9 of the torch loop, numpy as near as may be to the numpy loop.
 
     python benchmarks/sampling.py [--steps 20000] [--rounds 15] [--only "native 64"]
 """

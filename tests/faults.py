@@ -1324,6 +1324,13 @@ FAULTS += [
 IN_NUMPY = "tests/policies/test_in_numpy.py::"
 
 FAULTS += [
+    Fault(
+        "D2",
+        "flowrl/policies/scripted.py",
+        "uniform = noise.reshape(",
+        "uniform = noise[::-1].reshape(",
+        "tests/policies/test_scripted.py::test_random_actions_come_from_each_environments_own_stream",
+    ),
     Fault(  # a copy of the weights in the place of their memory
         "F3",
         "flowrl/policies/in_numpy.py",

@@ -5,6 +5,7 @@ from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
+from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
 
@@ -13,6 +14,8 @@ __all__ = [
     "DQNPolicy",
     "PPOPolicy",
     "Policy",
+    "RandomPolicy",
+    "ScriptedPolicy",
     "argmax_sample",
     "eps_greedy_sample",
     "linear_schedule",
