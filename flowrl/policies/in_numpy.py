@@ -57,7 +57,7 @@ class InNumpy:
         self._weights = [*self._model.parameters(), *self._model.buffers()]
         self._places = self._where()
         self._on_host = self._model
-        if any(weight.device.type != "cpu" for weight in self._weights):
+        if not self._is_here():
             self._on_host = copy.deepcopy(self._model).cpu()
             self._copy()
         self._function = in_numpy(self._on_host)
@@ -65,6 +65,9 @@ class InNumpy:
     def _copy(self) -> None:
         self._on_host.load_state_dict(self._model.state_dict())
         self._copied = self._changes()
+
+    def _is_here(self) -> bool:
+        return all(weight.device.type == "cpu" for weight in self._weights)
 
     def _where(self) -> list[int]:
         return list(map(torch.Tensor.data_ptr, self._weights))

@@ -17,7 +17,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, policy_from
-from flowrl.policies.in_numpy import ACTIVATIONS, in_numpy
+from flowrl.policies.in_numpy import ACTIVATIONS, InNumpy, in_numpy
 from flowrl.policies.networks import ImageEncoder, encoder
 from flowrl.policies.policy import Policy
 from flowrl.testing import same
@@ -194,15 +194,22 @@ def load_pickled(policy: Any) -> Any:
 
 
 CHANGES = [learn, load, resume, edit, replace, learn_copied, load_pickled]
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.fixture(params=["shared", "copied"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Weights in this host's memory, and copied to it as they are from a GPU."""
+    if request.param == "copied":
+        monkeypatch.setattr(InNumpy, "_is_here", lambda self: False)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", [PPOPolicy, DQNPolicy])
-def test_it_acts_with_the_newest_weights(kind: Any, change: Callable[[Any], Any], device: str) -> None:
+def test_it_acts_with_the_newest_weights(kind: Any, change: Callable[[Any], Any]) -> None:
     """F3: however they changed, and whether or not the version did; a copy of a policy acts with its own weights."""
-    policy = make(kind, device=device)
+    policy = make(kind)
     before = assert_equal_to_torch(policy)
     changed = change(policy)
     assert not same(acted(changed, "numpy"), before)
@@ -211,15 +218,23 @@ def test_it_acts_with_the_newest_weights(kind: Any, change: Callable[[Any], Any]
         assert same(acted(policy, "numpy"), before)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_it_acts_with_the_newest_statistics(device: str) -> None:
+@pytest.mark.usefixtures("memory")
+def test_it_acts_with_the_newest_statistics() -> None:
     """O1: they come into use for both at once, and not before."""
-    policy = make(normalize_obs=True, device=device)
+    policy = make(normalize_obs=True)
     before = assert_equal_to_torch(policy)
     policy.gather_statistics(observed(VECTOR) * 3 + 1, None)
     assert same(acted(policy, "numpy"), before)
     policy.update_statistics()
     assert not same(assert_equal_to_torch(policy), before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("change", CHANGES)
+def test_it_acts_here_with_what_a_gpu_learned(change: Callable[[Any], Any]) -> None:
+    policy = make(device="cuda")
+    before = assert_equal_to_torch(policy)
+    assert not same(assert_equal_to_torch(change(policy)), before)
 
 
 class Noisy(nn.Linear):
