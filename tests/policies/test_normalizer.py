@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as arrays
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
-from flowrl.policies import A2CPolicy, DQNPolicy, Policy, PPOPolicy
-from flowrl.policies.normalize import EPS, LIMIT, Moments, Normalizer
+from flowrl.policies import A2CPolicy, DQNPolicy, Normalizer, Policy, PPOPolicy, policy_from
+from flowrl.policies.normalize import EPS, LIMIT, Moments
 from flowrl.policies.weights import load_weights, save_weights
 from flowrl.testing import same
 from tests.scripted import transitions
@@ -237,6 +237,16 @@ def test_updating_more_often_gives_the_same_statistics(sizes: list[int]) -> None
     once.update()
     for name, value in often.state_dict().items():
         torch.testing.assert_close(value, once.state_dict()[name], rtol=1e-9, atol=1e-9)
+
+
+def test_a_model_of_ones_own_may_have_one() -> None:
+    """Wherever it is in the model of a `policy_from`."""
+    network = lambda *_: torch.nn.Sequential(Normalizer((4,)), torch.nn.Linear(4, 2))  # noqa: E731
+    kind = policy_from(network, lambda model, batch: model(batch.obs).sum())
+    policy = kind(BOX, spaces.Discrete(2), device="cpu")  # type: ignore[call-arg]
+    policy.gather_statistics(rows(), None)
+    policy.update_statistics()
+    np.testing.assert_allclose(policy.model[0].mean, rows().mean(0, np.float64))  # type: ignore[index]
 
 
 def test_what_cannot_be_normalized_is_said() -> None:
