@@ -1321,6 +1321,104 @@ FAULTS += [
     ),
 ]
 
+NORMALIZER, NORMALIZING = "tests/policies/test_normalizer.py::", "tests/operators/test_normalize_ops.py::"
+NORMALIZED_PLANS = "tests/plans/test_normalized_plans.py::"
+
+FAULTS += [
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        'self.workers.policy.gather_statistics(rows["obs"], rows.get("returns"))',
+        'self.workers.policy.gather_statistics(rows["obs"], rows.get("returns")); '
+        "self.workers.policy.update_statistics()",
+        NORMALIZED_PLANS + "test_what_acted_is_what_learns",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/normalize.py",
+        "        return ((x - self.mean) / self.std)",
+        '        self.gather(x.cpu().numpy(), "obs")\n        return ((x - self.mean) / self.std)',
+        NORMALIZED_PLANS + "test_evaluation_moves_no_statistics",
+    ),
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        'return given.without("on_policy")',
+        "return given",
+        NORMALIZING + "test_where_they_belong_on_policy",
+    ),
+    Fault(
+        "O1",
+        "operators/replay.py",
+        "            raise SchemaError(NOT_RAW)\n        return given\n",
+        "            pass\n        return given\n",
+        NORMALIZING + "test_where_they_belong_with_replay",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/dqn.py",
+        "q = policy.model(rows.obs, mask_tm1)",
+        "q = policy.model(policy.model.trunk[0].normalizer(rows.obs), mask_tm1)",
+        NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/policy.py",
+        'normalizer.load_waiting_state(state["waiting"][name])',
+        "pass",
+        NORMALIZER + "test_a_normalizing_policy_is_one_that_is_given_normalized_numbers",
+    ),
+    Fault(
+        "O2",
+        "flowrl/policies/normalize.py",
+        "within + delta**2 * share * (1 - share)",
+        "within",
+        NORMALIZER + "test_merged_in_any_order_they_are_those_of_all_rows",
+    ),
+    Fault(
+        "O2",
+        "flowrl/policies/normalize.py",
+        "in_use.merged(self.waiting)",
+        "self.waiting.merged(self.waiting)",
+        NORMALIZER + "test_updating_more_often_gives_the_same_statistics",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        "carried = np.where(over[step], 0.0, returns[step])",
+        "carried = returns[step]",
+        NORMALIZING + "test_returns_are_discounted_within_an_episode",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        "so_far if tuple(expected) == place else 0.0",
+        "so_far",
+        NORMALIZING + "test_returns_are_discounted_within_an_episode",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        'batch["reward"] / float(returns.std)',
+        '(batch["reward"] - float(returns.mean)) / float(returns.std)',
+        NORMALIZING + "test_rewards_are_divided_and_not_shifted",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        'batch["reward"] / float(returns.std)',
+        'batch["reward"] / batch["reward"].std()',
+        NORMALIZED_PLANS + "test_a_batch_of_fragments_is_scaled_by_one_number",
+    ),
+    Fault(
+        "O3",
+        "flowrl/policies/policy.py",
+        "if not self.returns.count:",
+        "if True:",
+        NORMALIZER + "test_the_first_returns_come_into_use_at_once",
+    ),
+]
+
 IN_NUMPY = "tests/policies/test_in_numpy.py::"
 
 FAULTS += [

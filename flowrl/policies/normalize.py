@@ -71,6 +71,7 @@ class Normalizer(nn.Module):
 
     The statistics in use are buffers, so they are saved, copied and sent with the weights. `gather` only lets rows
     wait; `update` puts what waits into use. In between, whoever acted and whoever learns see the same numbers (O1).
+    The operators `GatherStatistics` and `UpdateStatistics` call them for every normalizer in a policy's model.
 
     Args:
         shape: Of a row.
