@@ -271,8 +271,9 @@ def evaluate(
 
 
 @cli.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--out", required=True, metavar="PATH", help="The folder of the dataset, a new one.")
+@click.option("--policy", metavar="NAME", help="Instead of RUN: random, or module:function of observations [N, ...].")
 @click.option("--episodes", type=_Count(), metavar="N", help="Whole episodes, each a batch.")
 @click.option("--steps", type=_Count(), metavar="N", help="Env steps instead, as fragments.")
 @click.option("--collect", is_flag=True, help="The policy explores, as in training; otherwise as it is evaluated.")
@@ -280,14 +281,15 @@ def evaluate(
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
-def record(run: str, out: str, env_args: tuple[str, ...], **options: Any) -> None:
-    """Record what the saved policy of the run directory RUN does, as a dataset for FromDataset.
+def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any) -> None:
+    """Record what the saved policy of the run directory RUN does, or another --policy, as a dataset for FromDataset.
 
     Where episodes may never end, say --steps.
     """
     from flowrl.runs.record import record_run
 
-    click.echo(record_run(Path(run), Path(out), env_args=_pairs("--env-arg", env_args), **options).line())
+    where = None if run is None else Path(run)
+    click.echo(record_run(where, Path(out), env_args=_pairs("--env-arg", env_args), **options).line())
 
 
 @cli.command()

@@ -80,6 +80,8 @@ class Configuration:
     envs_per_worker: int = attrs.field(default=8, validator=validators.ge(1))
     #: Where the networks live: "auto", "cpu", "cuda" ...
     device: str = "auto"
+    #: What computes actions: "torch", or "numpy" on the CPU, faster for small dense networks and equal to rounding.
+    act_backend: str = "torch"
     #: Threads of torch in this process while it trains or evaluates; more than one pays only for large networks.
     torch_threads: int = attrs.field(default=1, validator=validators.ge(1))
     #: Episodes of one evaluation.

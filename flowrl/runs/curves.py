@@ -18,10 +18,8 @@ from flowrl.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 #: Points of the grid on which the runs of a group are compared.
 POINTS = 200
 #: Configuration keys in which runs of one group may differ: they do not change what is learnt from a seed on average.
-SAME_GROUP = {
-    *("seed", "eval_every", "eval_episodes", "eval_max_steps", "report_every", "checkpoint_every"),
-    *("torch_threads", "device"),
-}
+SAME_GROUP = {"seed", "eval_every", "eval_episodes", "eval_max_steps", "report_every", "checkpoint_every"}
+SAME_GROUP |= {"act_backend", "device", "torch_threads"}
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
