@@ -9,7 +9,6 @@ What holds the observations of N environments, a *store*, is an array `[N, ...]`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -129,13 +128,11 @@ def find_nan(store: Observations, what: str = "observation") -> tuple[int, str] 
     """Row and name of a NaN in a store `[N, ...]`, if there is one. Infinite numbers may be."""
     if isinstance(store, Batch):
         return next(filter(None, (find_nan(part, f"{what}[{key!r}]") for key, part in store.items())), None)
-    if store.dtype.kind != "f":
+    if store.dtype.kind != "f" or not store.size:
         return None
     flat = store.reshape(-1)
-    if isfinite(flat.dot(flat)):  # NaN is contagious, and this is quicker than to look at each
-        return None
-    rows = np.isnan(store.reshape(len(store), -1)).any(1).nonzero()[0]
-    return (int(rows[0]), what) if len(rows) else None
+    first = int(flat.argmin())  # which takes NaN for the smallest, and is quicker than to ask each
+    return None if flat[first] == flat[first] else (first // (flat.size // len(store)), what)
 
 
 def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.bool_] | None = None) -> None:
