@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 import signal
 import threading
@@ -137,6 +138,7 @@ def descendants() -> set[int]:
 
 def footprint() -> dict[str, Any]:
     """What must be the same after a manager was closed (F15)."""
+    gc.collect()  # of what was there before
     return {
         "processes": descendants(),
         "descriptors": sorted(os.listdir("/proc/self/fd")),

@@ -71,10 +71,10 @@ class Crew:
             for host, env_ids in enumerate(_spread(len(factories), envs_per_process))
         ]
         self._shape: tuple[Any, ...] | None = None
-        self._file = -1
+        self._files: list[int] = []  # that of the memory, once there is one
         self._quiet = False
         self._poll, self._by_file = select.poll(), dict[int, EnvProcess]()
-        self._finalizer = weakref.finalize(self, end_all, self.processes)
+        self._finalizer = weakref.finalize(self, _end, self.processes, self._files, limits)
 
     def launch(self) -> None:
         """Makes all environments: observation space, action space and whether returns are raw are in `facts` then."""
@@ -85,8 +85,8 @@ class Crew:
     def share(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         """Lays out the memory that all share."""
         shape = (observation_space, action_space, len(self.facts), len(self.processes))
-        self._file = memory_file(lambda zeros: Exchange(zeros, *shape))
-        self.exchange = Exchange(Arena(self._file).zeros, *shape)
+        self._files.append(memory_file(lambda zeros: Exchange(zeros, *shape)))
+        self.exchange = Exchange(Arena(self._files[0]).zeros, *shape)
         self._shape = shape
 
     def begin(self) -> None:
@@ -186,12 +186,8 @@ class Crew:
 
     def close(self) -> list[Failure]:
         """Ends all processes, those that do not answer by force; what failed as environments closed is returned."""
-        self._finalizer.detach()
-        failures = end_all(self.processes, min(GRACE, max(self.limits.step_timeout, self.limits.reset_timeout)))
+        failures = self._finalizer() or []
         self._by_file.clear()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
         if self._shape:  # whoever holds what was handed out keeps the memory
             del self.exchange
             self._shape = None
@@ -212,7 +208,7 @@ class Crew:
                 process.ask("make", process.making[0])
             elif process.resetting and self._shape:
                 if not process.shares:
-                    process.share(self._shape, self._file)
+                    process.share(self._shape, self._files[0])
                 self.exchange.command[list(process.resetting)] = RESET
                 process.resetting = set()
                 process.wake()
@@ -301,6 +297,13 @@ class Crew:
         return since + limit
 
 
+def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[Failure]:
+    failures = end_all(processes, min(GRACE, max(limits.step_timeout, limits.reset_timeout)))
+    while files:
+        os.close(files.pop())
+    return failures
+
+
 def _checked_method(start_method: str | None) -> str:
     methods = multiprocessing.get_all_start_methods()
     if start_method is None:
@@ -310,6 +313,11 @@ def _checked_method(start_method: str | None) -> str:
     return start_method
 
 
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _spread(num_envs: int, envs_per_process: int | None) -> list[list[int]]:
     """The environments of each process, as many as there are cores where nothing is said.
 
@@ -317,8 +325,7 @@ def _spread(num_envs: int, envs_per_process: int | None) -> list[list[int]]:
     [[0, 1], [2, 3], [4]]
     """
     if envs_per_process is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        count = min(cores, num_envs)
+        count = min(cores(), num_envs)
     elif envs_per_process < 1:
         raise ConfigError(f"envs_per_process={envs_per_process}: expected at least 1")
     else:

@@ -68,7 +68,8 @@ class EnvProcess:
         return theirs
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
+        """Its number, which is that of its process group too."""
         pid: int = self._process.pid
         return pid
 
@@ -80,7 +81,7 @@ class EnvProcess:
     def share(self, shape: tuple[Any, ...], file: int) -> None:
         """Hands over memory; no answer is due. Raises: OSError if nobody is there."""
         self._send("share", *shape)
-        reduction.send_handle(self.orders, file, self._pid)
+        reduction.send_handle(self.orders, file, self.pid)
         self.shares = True
 
     def _send(self, name: str, *arguments: Any) -> None:
@@ -107,7 +108,7 @@ class EnvProcess:
             return ""
         self.alive = self.busy = False
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
+            os.killpg(self.pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
         self._process.kill()
         self._process.join(GRACE)
         code = self._process.exitcode

@@ -68,15 +68,14 @@ class EnvThread(EnvProcess):
     """A thread where there would be a process. One that is given up may live on, but has no say any more."""
 
     def start(self) -> None:
-        self._theirs = self._begin()
-        self._host = _ThreadHost(self._theirs, self._factories, self.host)
+        self._host = _ThreadHost(self._begin(), self._factories, self.host)
         # A daemon, for if it stays stuck the interpreter must be able to exit; else it is joined.
         self._thread = threading.Thread(target=self._host.live, name=f"flowrl-env-{self.env_ids[0]}", daemon=True)
         self._given_up: list[threading.Thread] = [*getattr(self, "_given_up", []), self._thread]
         self._thread.start()
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
         return os.getpid()
 
     def kill(self) -> str:
@@ -95,6 +94,7 @@ class EnvThread(EnvProcess):
             self._thread.join(PATIENCE)
             if self._thread.is_alive():
                 log.warning("%s is stuck in %s of its environment, and is given up", self._thread.name, call)
+        del self._host  # and with it what it shares
         return "has ended"
 
     def let_go(self) -> None:
