@@ -118,7 +118,7 @@ def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> Tra
         make = partial(ScriptedPolicy, function)
     config = build_config(Configuration, {"env": env, "env_args": dict(env_args)})
     with WorkerSet(config.env, make, env_args=config.env_args) as workers:
-        return TrainedPolicy(workers.policy, config)
+        return TrainedPolicy(workers, config)
 
 
 def _whole(worker: RolloutWorker, episodes: int | None) -> Iterator[Batch]:
