@@ -576,6 +576,17 @@ def test_processes_die_with_their_parent_even_inside_c_code() -> None:
     program.communicate(timeout=5)
 
 
+def test_a_fork_does_not_keep_the_processes_alive() -> None:
+    """F15: another child of the parent inherits its ends of the pipes, but not its say."""
+    code = "if os.fork() == 0: time.sleep(3600)\n    else: manager.step([0, 0])"
+    program, files = script("ctypes.PyDLL(None).sleep(3600)", code)
+    read_two_steps(program)
+    os.kill(program.pid, signal.SIGKILL)
+    assert have_ended(files)
+    os.killpg(program.pid, signal.SIGKILL)
+    program.communicate(timeout=5)
+
+
 def test_ctrl_c_reaches_the_parent_alone_and_closes_all() -> None:
     """F15: environments finish their step and are closed."""
     program, files = script("time.sleep(0.5)", "with manager: manager.step([0, 0])")
