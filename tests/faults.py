@@ -831,8 +831,8 @@ FAULTS += [
     Fault(
         "B6",
         SPACES,
-        "np.zeros((num_envs, *shape), dtype)",
-        "np.zeros((num_envs, *shape), np.float32 if dtype == np.uint8 else dtype)",
+        "zeros((num_envs, *shape), dtype)",
+        "zeros((num_envs, *shape), np.float32 if dtype == np.uint8 else dtype)",
         DICTS + "test_dtypes_are_kept",
     ),
     Fault(
@@ -1417,9 +1417,9 @@ FAULTS += [
     Fault(
         "F15",
         PROCESS,
-        "os.killpg(self.pid, signal.SIGKILL)",
-        "pass",
-        PROCESSES + "test_nothing_is_left_of_what_environments_start",
+        "    for process in ours:\n        process.kill()\n",
+        "",
+        PROCESSES + "test_environments_are_closed_with_a_deadline",
     ),
     Fault(
         "F15",
