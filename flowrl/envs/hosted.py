@@ -11,15 +11,12 @@ import attrs
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.wrappers import RecordEpisodeStatistics
 
 from flowrl.envs.faults import During, Kind
 from flowrl.envs.memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, Exchange
 from flowrl.envs.spaces import check_dtypes, checked_row, find_nan, row_shape
-from flowrl.envs.wrappers import RawRecorder, recorder
+from flowrl.envs.wrappers import RawRecorder, Recorder, recorder
 from flowrl.errors import SchemaError
-
-Recorder = RecordEpisodeStatistics[Any, Any]
 
 
 @attrs.frozen

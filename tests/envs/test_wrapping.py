@@ -9,13 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import ClipReward, FrameStackObservation, TimeLimit
+from gymnasium.wrappers import ClipReward, FrameStackObservation, RecordEpisodeStatistics, TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecorder
 
 from flowrl.envs import EnvFactory, make_env, make_manager
 from flowrl.envs.wrappers import layers, recorder
 from flowrl.envs.wrapping import wrapper_of
 from flowrl.errors import ConfigError
+from flowrl.testing import same
 from tests.clock_envs import TERMINATED, ClockEnv, clock_vector
 
 ENDS = [(4, TERMINATED), (6, TERMINATED)]
@@ -156,6 +157,30 @@ def test_a_recorder_is_of_no_use_above_what_has_changed_rewards() -> None:
     manager = make_manager(clipped, 1, wrappers=["ClipReward(-1, 1)"])
     assert not manager.raw_returns
     assert recorder(make_env(clipped, wrappers=["ClipReward(-1, 1)"])) is None
+
+
+def test_the_recorder_that_an_environment_came_with_is_the_one() -> None:
+    """S1: below a wrapper that it came with too; its own counts are the raw ones."""
+
+    def recorded() -> gymnasium.Env[Any, Any]:
+        return ClipReward(RecordEpisodeStatistics(clock()), -1, 1)
+
+    manager = make_manager(recorded, 1, wrappers=["ClipReward(0, 1)"])
+    assert manager.raw_returns
+    assert returns(manager, 10) == raw_returns([4, 6])
+
+
+def test_equal_states_have_equal_pickles() -> None:
+    """D5: the recorder that flowrl adds has no clock."""
+
+    def state() -> Any:
+        with make_manager(clock, 1, wrappers=["ClipReward(0, 1)"]) as manager:
+            manager.launch(0)
+            for _ in range(6):
+                manager.step([0])
+            return manager.state_dict()
+
+    assert same(state(), state())
 
 
 def test_vector_environments_take_wrappers_of_such() -> None:
