@@ -29,8 +29,12 @@ EVAL_EVERY = 2_500
 
 #: What the commands that build a plan take: they override the configuration of the plan.
 PLAN_OPTIONS = (
-    click.option("--env", metavar="ENV", help="Environment: a gymnasium id or module:factory."),
+    click.option("--env", metavar="ENV", help="Environment: a gymnasium id, module:factory, gym:ID, envpool:ID ..."),
     click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it."),
+    click.option(
+        "--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first."
+    ),
+    click.option("--env-manager", metavar="KIND", help="local, subprocess, async, thread or vector."),
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any key of the plan's Config."),
     click.option("--workers", "num_workers", type=int, metavar="N", help="Processes that sample; 0: this one."),
     click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments of each."),
@@ -355,6 +359,7 @@ def _configured(
     saved: dict[str, Any],
     settings: tuple[str, ...],
     env_args: tuple[str, ...],
+    wrappers: tuple[str, ...],
     config_file: str | None,
     **options: Any,
 ) -> Configuration:
@@ -365,6 +370,8 @@ def _configured(
     base = {**saved, **values}
     chosen = _pairs("--set", settings)
     direct = {key: value for key, value in options.items() if value is not None}
+    if wrappers:
+        direct["wrappers"] = list(wrappers)
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
         direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}

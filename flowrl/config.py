@@ -55,6 +55,23 @@ class Configuration:
     env: str = "CartPole-v1"
     #: Keyword arguments of the environment.
     env_args: dict[str, Any] = attrs.field(factory=dict)
+    #: Wrappers around each environment, the first one innermost: names of gymnasium.wrappers or "module:Wrapper", with
+    #: arguments as in a call, "FrameStackObservation(4)".
+    wrappers: list[str] = attrs.field(factory=list)
+    #: Who steps the environments: "local", "subprocess", "async", "thread" or "vector".
+    env_manager: str = "local"
+    #: Keyword arguments of that manager.
+    env_manager_args: dict[str, Any] = attrs.field(factory=dict)
+    #: Seeds of the episodes in turn; None: fresh ones that follow from `seed`.
+    episode_seeds: list[int] | None = attrs.field(default=None, validator=validators.optional(validators.min_len(1)))
+    #: The environment that evaluates; None: as for collecting.
+    eval_env: str | None = None
+    #: Its keyword arguments; None: as for collecting, but none with another `eval_env`.
+    eval_env_args: dict[str, Any] | None = None
+    #: Wrappers around each that evaluates; None: as for collecting.
+    eval_wrappers: list[str] | None = None
+    #: Who steps those that evaluate; None: as for collecting, with the same arguments.
+    eval_env_manager: str | None = None
     #: Root of all random streams of a run.
     seed: int = attrs.field(default=0, validator=validators.ge(0))
     #: Processes that sample; 0: this one does.

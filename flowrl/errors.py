@@ -60,3 +60,13 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     listed = ", ".join(options)
     return f"did you mean {close[0]!r}? There are: {listed}" if close else f"there are: {listed}"
+
+
+def closest(name: str, options: Iterable[str], otherwise: str = "") -> str:
+    """Like `did_you_mean`, where there are too many options to list: the closest five.
+
+    >>> closest("CartPool", ["CartPole", "Ant"]), closest("x", ["CartPole"], "; list() lists them")
+    ("did you mean 'CartPole'? There are: CartPole", 'no name there is like it; list() lists them')
+    """
+    close = difflib.get_close_matches(name, list(options), n=5)
+    return did_you_mean(name, close) if close else f"no name there is like it{otherwise}"

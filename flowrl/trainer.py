@@ -178,6 +178,14 @@ class Trainer:
                 num_workers=config.num_workers,
                 envs_per_worker=config.envs_per_worker,
                 env_args=config.env_args,
+                wrappers=config.wrappers,
+                env_manager=config.env_manager,
+                env_manager_args=config.env_manager_args,
+                episode_seeds=config.episode_seeds,
+                eval_env=config.eval_env,
+                eval_env_args=config.eval_env_args,
+                eval_wrappers=config.eval_wrappers,
+                eval_env_manager=config.eval_env_manager,
                 seed=config.seed,
             )
 

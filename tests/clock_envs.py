@@ -162,6 +162,13 @@ def clock_envs(table: Table, *, noisy: bool = False, kind: type[ClockEnv] = Cloc
     return make
 
 
+def clock_factories(
+    table: Table, *, noisy: bool = False, kind: type[ClockEnv] = ClockEnv
+) -> list[Callable[[], ClockEnv]]:
+    """A factory for each environment of the table."""
+    return [functools.partial(kind, index, ends, noisy) for index, ends in enumerate(table)]
+
+
 def clock_vector(
     table: Table,
     mode: AutoresetMode,
@@ -172,8 +179,7 @@ def clock_vector(
     **kwargs: Any,
 ) -> Any:
     """The same environments in gymnasium's SyncVectorEnv, or in what `make` is."""
-    fns = [functools.partial(kind, index, ends, noisy) for index, ends in enumerate(table)]
-    return make(fns, autoreset_mode=mode, **kwargs)
+    return make(clock_factories(table, noisy=noisy, kind=kind), autoreset_mode=mode, **kwargs)
 
 
 def actions_at(step: int, num_envs: int) -> npt.NDArray[np.int64]:

@@ -771,6 +771,46 @@ FAULTS += [
     ),
 ]
 
+OVER, THREADS = "tests/rollout/test_over_managers.py::", ENVS + "test_thread.py::"
+
+FAULTS += [
+    Fault(
+        "D2",
+        ACTING,
+        "self._noise.take_back(np.flatnonzero(~result.acted))",
+        "pass",
+        OVER + "test_the_stream_is_the_same",
+    ),
+    Fault(
+        "D3",
+        NOISE,
+        'self._at, self._places = state["at"][0], np.array(state["at"], np.int64)',
+        'self._at, self._places = state["at"][0], np.full(len(state["at"]), state["at"][0])',
+        OVER + "test_resumes_mid_fragment",
+    ),
+    Fault(
+        "T11",
+        "flowrl/envs/asynchronous.py",
+        "ready = self._idle() if wait is None else self._idle() & ~wait",
+        "ready = self._idle()",
+        ENVS + "test_conformance.py::test_environments_that_are_told_to_wait_keep_their_place",
+    ),
+    Fault(
+        "T11",
+        "flowrl/envs/thread.py",
+        "self._host.cut_off()",
+        "pass",
+        THREADS + "test_what_an_abandoned_thread_still_gives_is_ignored",
+    ),
+    Fault(
+        "F15",
+        "flowrl/envs/thread.py",
+        "self._host.close_from_outside()",
+        "pass",
+        THREADS + "test_one_that_closing_frees_is_not_named",
+    ),
+]
+
 SPACES, DICTS = "flowrl/envs/spaces.py", "tests/rollout/test_dict_observations.py::"
 
 FAULTS += [

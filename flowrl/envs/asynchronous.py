@@ -16,7 +16,7 @@ from flowrl.envs.contract import StepResult
 from flowrl.envs.memory import STEP
 from flowrl.envs.spaces import Observations, make_store, plain_copy
 from flowrl.envs.subprocess import SubprocessEnvManager
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, FlowError
 
 _COLUMNS = ("reward", "terminated", "truncated", "ending", "return_", "length", "success")
 
@@ -61,8 +61,10 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         max_retry: int = 3,
         episode_seeds: Sequence[int] | None = None,
     ) -> None:
+        if not factories:
+            raise ConfigError("0 environments: a manager needs at least one")
         self._wait_num = max(1, len(factories) // 2) if wait_num is None else wait_num
-        if not 1 <= self._wait_num <= max(1, len(factories)):
+        if not 1 <= self._wait_num <= len(factories):
             raise ConfigError(f"wait_num={wait_num}: expected 1 to {len(factories)}, the number of environments")
         if not wait_seconds >= 0:
             raise ConfigError(f"wait_seconds={wait_seconds}: expected seconds, 0 or more")
@@ -84,33 +86,44 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
 
     @property
     def ready(self) -> npt.NDArray[np.bool_]:
-        return ~self._sent
+        return self._idle()
 
-    def step(self, actions: npt.ArrayLike) -> StepResult:
+    def step(self, actions: npt.ArrayLike, wait: npt.NDArray[np.bool_] | None = None) -> StepResult:
+        """As `Manager.step`. `wait [N]`: the environments that get no action yet, though they are ready."""
         if self._phase != "running":
             self._refuse("step")
         chosen = self._checked_actions(actions)
-        x, ready, self._phase = self._x, ~self._sent, "failed"
+        ready = self._idle() if wait is None else self._idle() & ~wait
+        if not (ready | self._sent).any():
+            raise FlowError("nothing is left to wait for: every environment was told to wait")
+        x, self._phase = self._x, "failed"
         x.action[ready] = chosen[ready]
         x.command[ready] = STEP
-        self._sent.fill(True)
-        self._crew.work(process for process in self._crew.processes if ready[process.env_ids[0]])
+        self._sent |= ready
+        self._crew.work(process for process in self._crew.processes if ready[process.env_ids].any())
         return self._answer(self._wait())
+
+    def _idle(self) -> npt.NDArray[np.bool_]:
+        """The environments of processes that owe no answer that was not handed out."""
+        idle = ~self._sent
+        if idle.any() and len(self._crew.processes) < self.num_envs:
+            for process in self._crew.processes:
+                idle[process.env_ids] = idle[process.env_ids].all()
+        return idle
 
     def _wait(self) -> npt.NDArray[np.bool_]:
         """The environments that have answered, when they are enough."""
         until = time.monotonic() + self._wait_seconds
+        enough = min(self._wait_num, self._sent.sum())
         while True:
-            idle = [process.env_ids for process in self._crew.processes if not process.busy]
-            answered = sum(map(len, idle))
-            left = until - time.monotonic() if answered else math.inf
-            if answered >= self._wait_num or left <= 0:
-                break
+            answered = self._sent | self._lost  # a fault may cost one that was told to wait its episode too
+            for process in self._crew.processes:
+                if process.busy:
+                    answered[process.env_ids] = False
+            left = until - time.monotonic() if answered.any() else math.inf
+            if answered.sum() >= enough or left <= 0:
+                return answered
             self._crew.wait(left)
-        mask = np.zeros(self.num_envs, np.bool_)
-        for env_ids in idle:
-            mask[env_ids] = True
-        return mask
 
     def _arrived(self, acted: npt.NDArray[np.bool_] | None) -> Observations:
         before, arrived = self._buffers[(self._at - 1) % 3], self._buffers[self._at]

@@ -32,7 +32,7 @@ def run(orders: Connection, lifeline: Connection, factories: Mapping[int, Callab
     code = 1
     try:
         _stand_apart(lifeline)
-        _Host(orders, factories, host).serve()
+        Host(orders, factories, host).serve()
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -76,7 +76,9 @@ def _die_with(lifeline: Connection) -> None:
         os._exit(1)
 
 
-class _Host:
+class Host:
+    """The environments of one process, and what they are told."""
+
     def __init__(self, orders: Connection, factories: Mapping[int, Callable[[], Env]], host: int) -> None:
         self._orders, self._factories, self._host = orders, factories, host
         self._exchange: Exchange | None = None
@@ -106,7 +108,7 @@ class _Host:
             if command := commands[env_id]:
                 if failure := env.obey(command):
                     failures.append(failure)
-                commands[env_id] = NOTHING
+                self._commands[env_id] = NOTHING
         if failures:
             self._answer(failures)
         else:

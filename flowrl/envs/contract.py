@@ -15,7 +15,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
 from flowrl.envs.faults import During, Fault, FaultLog, Kind
 from flowrl.envs.memory import INNER_END, OWN_END, RECORDED_END
-from flowrl.envs.spaces import Observations, array_form, make_store, plain_copy, row_shape, same_form
+from flowrl.envs.spaces import Observations, array_form, dict_form, make_store, plain_copy, row_shape, same_form
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
 
 
@@ -59,12 +59,13 @@ class Manager(abc.ABC):
     `launch(seed)` once, then `step(actions)` for ever. Between steps these describe what each of the N
     environments acts from (`episode_id` and `t` change in place: copy to keep):
 
-    - `obs [N, ...]`: the observation; where the space is a Dict, nested or not, a `Batch` of such columns. What is
-      handed out stays intact over the next step, not over two.
+    - `obs [N, ...]`: the observation; where the space is a Dict or Tuple, nested or not, a `Batch` of such columns.
+      What is handed out stays intact over the next step, not over two. `observation_space` has a Dict for a Tuple.
     - `episode_id [N]`, `t [N]` int64: which episode of its environment, counted from 0, and which step in it.
     - `done [N]` bool: whether the last step ended an episode.
     - `ready`: None when every environment takes an action in the next step, else a bool mask `[N]` of those that
       do. The others are still stepping: they keep `obs`, `episode_id` and `t` until their answer is handed out.
+      The `step` of such an asynchronous manager also takes `wait`, a mask of those that get no action yet.
 
     `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
     `reset()`, by a fault, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who
@@ -99,7 +100,7 @@ class Manager(abc.ABC):
         self._episode_seeds = _checked_seeds(episode_seeds)
         self._seeds: list[int | None] = [None] * num_envs  # those that the present episodes began with
         self._faults = faults or FaultLog(num_envs)
-        self.observation_space = observation_space
+        self.observation_space = observation_space = dict_form(observation_space)
         self.action_space = action_space
         action_shape, self._action_dtype = array_form(action_space, "action")
         self._actions_shape = (num_envs, *action_shape)

@@ -52,6 +52,7 @@ class Crew:
     """
 
     exchange: Exchange
+    kind: type[EnvProcess] = EnvProcess
 
     def __init__(
         self,
@@ -66,14 +67,14 @@ class Crew:
         self.errors: list[EnvFault] = []
         method = _checked_method(start_method)
         self.processes = [
-            EnvProcess(host, {env_id: factories[env_id] for env_id in env_ids}, method)
+            self.kind(host, {env_id: factories[env_id] for env_id in env_ids}, method)
             for host, env_ids in enumerate(_spread(len(factories), envs_per_process))
         ]
         self._shape: tuple[Any, ...] | None = None
-        self._file = -1
+        self._files: list[int] = []  # that of the memory, once there is one
         self._quiet = False
         self._poll, self._by_file = select.poll(), dict[int, EnvProcess]()
-        self._finalizer = weakref.finalize(self, end_all, self.processes)
+        self._finalizer = weakref.finalize(self, _end, self.processes, self._files, limits)
 
     def launch(self) -> None:
         """Makes all environments: observation space, action space and whether returns are raw are in `facts` then."""
@@ -84,8 +85,8 @@ class Crew:
     def share(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         """Lays out the memory that all share."""
         shape = (observation_space, action_space, len(self.facts), len(self.processes))
-        self._file = memory_file(lambda zeros: Exchange(zeros, *shape))
-        self.exchange = Exchange(Arena(self._file).zeros, *shape)
+        self._files.append(memory_file(lambda zeros: Exchange(zeros, *shape)))
+        self.exchange = Exchange(Arena(self._files[0]).zeros, *shape)
         self._shape = shape
 
     def begin(self) -> None:
@@ -185,12 +186,8 @@ class Crew:
 
     def close(self) -> list[Failure]:
         """Ends all processes, those that do not answer by force; what failed as environments closed is returned."""
-        self._finalizer.detach()
-        failures = end_all(self.processes, min(GRACE, max(self.limits.step_timeout, self.limits.reset_timeout)))
+        failures = self._finalizer() or []
         self._by_file.clear()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
         if self._shape:  # whoever holds what was handed out keeps the memory
             del self.exchange
             self._shape = None
@@ -211,7 +208,7 @@ class Crew:
                 process.ask("make", process.making[0])
             elif process.resetting and self._shape:
                 if not process.shares:
-                    process.share(self._shape, self._file)
+                    process.share(self._shape, self._files[0])
                 self.exchange.command[list(process.resetting)] = RESET
                 process.resetting = set()
                 process.wake()
@@ -264,7 +261,7 @@ class Crew:
         if self._shape:
             self.exchange.command[process.env_ids] = NOTHING
         collateral = [other for other in process.env_ids if other != env_id]
-        self._report(process, Failure(env_id, during, kind, message), collateral)
+        self._report(process, Failure(env_id, during, kind, message, process.left_at), collateral)
         if not process.halted:
             self._start(process)
 
@@ -298,6 +295,13 @@ class Crew:
     def _deadline(self, process: EnvProcess) -> float:
         _, _, since, limit = self._at(process)
         return since + limit
+
+
+def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[Failure]:
+    failures = end_all(processes, min(GRACE, max(limits.step_timeout, limits.reset_timeout)))
+    while files:
+        os.close(files.pop())
+    return failures
 
 
 def _checked_method(start_method: str | None) -> str:

@@ -16,7 +16,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from flowrl.envs.faults import During, Kind
 from flowrl.envs.memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, Exchange
 from flowrl.envs.spaces import check_dtypes, checked_row, find_nan, row_shape
-from flowrl.envs.wrappers import recorder
+from flowrl.envs.wrappers import RawRecorder, recorder
 from flowrl.errors import SchemaError
 
 Recorder = RecordEpisodeStatistics[Any, Any]
@@ -60,6 +60,8 @@ def figures(info: Mapping[str, Any], inner: Recorder | None) -> tuple[int, float
     recorded = info.get("episode")
     if recorded is not None:
         return RECORDED_END, float(recorded["r"]), int(recorded["l"]), success
+    if isinstance(inner, RawRecorder) and inner.cut is not None:
+        return RECORDED_END, *inner.cut, success
     if inner is not None and inner.episode_lengths > 0:
         return INNER_END, 0.0, 0, success
     return OWN_END, 0.0, 0, success
@@ -74,8 +76,13 @@ class HostedEnv:
     """Obeys the commands for environment `env_id`, and notes what process (or thread) `host` is at."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], env_id: int, host: int, exchange: Exchange) -> None:
-        self.env, self._id, self._host, self._exchange = env, env_id, host, exchange
+        self.env, self._id, self._host = env, env_id, host
         self._recorder = recorder(env)
+        self.attach(exchange)
+
+    def attach(self, exchange: Exchange) -> None:
+        """Reads and writes there from now on."""
+        self._exchange, env_id = exchange, self._id
         stores = (*exchange.stores, exchange.began)
         self._rows = [store[env_id : env_id + 1] for store in stores]
         self._row_shape = row_shape(exchange.began)

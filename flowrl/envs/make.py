@@ -1,170 +1,206 @@
-"""From what a user names (an id, `module:factory`, a callable) to environments and their manager."""
+"""From what a user names to the manager of so many environments."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import inspect
-import traceback
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import attrs
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from flowrl.envs.asynchronous import AsyncSubprocessEnvManager
+from flowrl.envs.contract import Manager
+from flowrl.envs.factory import AnyVectorEnv, Env, EnvFactory, is_object
 from flowrl.envs.manager import EnvManager
+from flowrl.envs.names import name_of, parameters
+from flowrl.envs.subprocess import SubprocessEnvManager
+from flowrl.envs.thread import ThreadEnvManager
 from flowrl.envs.vector import VectorEnvManager
-from flowrl.envs.wrappers import without_order_enforcing
+from flowrl.envs.wrapping import Wrap
 from flowrl.errors import ConfigError, did_you_mean
 
-Env = gymnasium.Env[Any, Any]
-AnyVectorEnv = VectorEnv[Any, Any, Any]
+log = logging.getLogger("flowrl")
+
+#: The managers that take one callable for each environment.
+_OF_FACTORIES: dict[str, Any] = {
+    "subprocess": SubprocessEnvManager,
+    "async": AsyncSubprocessEnvManager,
+    "thread": ThreadEnvManager,
+}
+#: What `env_manager` may be.
+KINDS = ("local", *_OF_FACTORIES, "vector")
+_NEXT_STEP = AutoresetMode.NEXT_STEP  # as gymnasium has it where nobody chooses
 
 
-def make_env(spec: str | Callable[..., Env], env_args: Mapping[str, Any] | None = None) -> Env:
-    """One environment, from a gymnasium id, a `module:factory` string, or a callable that returns it.
+@attrs.frozen
+class Environments:
+    """Which environments, and who steps them: all that `make_manager` needs to know but for their number."""
 
-    An id is made with its TimeLimit and without gymnasium's checks at every step; `env_args` go to
-    `gymnasium.make` or to the factory. Raises: ConfigError for an id, module, factory or argument that there
-    is not, or that the environment refuses.
+    spec: Any
+    env_args: Mapping[str, Any] = attrs.field(factory=dict)
+    wrappers: Sequence[str | Wrap] = ()
+    kind: str = "local"
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+    episode_seeds: Sequence[int] | None = None
 
-    >>> make_env("CartPole-v1").spec.max_episode_steps
-    500
-    >>> make_env("CartPool-v1")
-    Traceback (most recent call last):
-    flowrl.errors.ConfigError: no environment 'CartPool-v1' in gymnasium: did you mean 'CartPole-v1'? ...
-    """
-    return _checked(_make(spec, dict(env_args or {})), spec)
+    def __str__(self) -> str:
+        return self.spec if isinstance(self.spec, str) else name_of(self.spec)
+
+    @property
+    def is_one_object(self) -> bool:
+        """They are an object that was made already, of which no second one can be made."""
+        return is_object(self.spec)
+
+    def for_evaluation(
+        self,
+        spec: Any = None,
+        env_args: Mapping[str, Any] | None = None,
+        wrappers: Sequence[str | Wrap] | None = None,
+        kind: str | None = None,
+    ) -> Environments:
+        """Those that evaluate, with fresh seeds (S3): like these but for what is given.
+
+        Another environment does not get the arguments of this one, and another manager not those of this one's.
+        """
+        changed: dict[str, Any] = {"episode_seeds": None}
+        if spec is not None:
+            changed |= {"spec": spec, "env_args": {}}
+        if env_args is not None:
+            changed["env_args"] = dict(env_args)
+        if wrappers is not None:
+            changed["wrappers"] = tuple(wrappers)
+        if kind is not None:
+            changed |= {"kind": kind, "options": {}}
+        return attrs.evolve(self, **changed)
+
+    def manager(self, num_envs: int) -> Manager:
+        """A manager of so many of them, not launched yet. Raises: see `make_manager`."""
+        how: dict[str, Any] = {"kind": self.kind, "wrappers": self.wrappers, "episode_seeds": self.episode_seeds}
+        return make_manager(self.spec, num_envs, self.env_args, **how, **self.options)
+
+    def spaces(self, num_envs: int) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+        """The observation and the action space of each; one environment is made for it, and closed again.
+
+        Raises: ConfigError for what `manager` would refuse.
+        """
+        _check(num_envs, self.kind, self.options)
+        if self.is_one_object and self.kind in _OF_FACTORIES:
+            raise _made_already(self.kind, self.spec)
+        factory = EnvFactory(self.spec, self.env_args, self.wrappers)
+        first = factory.first_of(num_envs, vectorised=self.kind == "vector")
+        try:
+            if isinstance(first, VectorEnv):
+                manager: Manager = _of_vector(first, self.spec, self.kind, self.options, self.episode_seeds)
+                if remark := getattr(first.unwrapped, "remark", None):
+                    log.warning("%s: %s", self, remark)
+            else:
+                manager = EnvManager([first])
+                if self.kind == "vector":
+                    log.warning(
+                        "%s has no vectorised implementation of its own: gymnasium steps copies of it one after "
+                        "another, slower than env_manager=local",
+                        self,
+                    )
+            return manager.observation_space, manager.action_space
+        finally:
+            if not self.is_one_object:
+                first.close()
 
 
 def make_manager(
-    spec: str | Callable[..., Env | AnyVectorEnv] | AnyVectorEnv,
+    spec: Any,
     num_envs: int,
     env_args: Mapping[str, Any] | None = None,
-) -> EnvManager | VectorEnvManager:
+    *,
+    wrappers: Sequence[str | Wrap] = (),
+    kind: str = "local",
+    episode_seeds: Sequence[int] | None = None,
+    **options: Any,
+) -> Manager:
     """A manager of `num_envs` environments, not launched yet.
 
-    `spec` is what `make_env` takes, called once per environment; or a gymnasium VectorEnv, or a factory of
-    one, which is called once, and with `num_envs` if it has such an argument.
+    `spec` is what `EnvFactory` takes, called once per environment; or a gymnasium VectorEnv, or a factory of one,
+    which is called once, and with `num_envs` if it has such an argument; or one environment, which is then the only.
 
-    Raises: ConfigError as `make_env` does, for less than one environment, and for a VectorEnv of other size.
+    `kind` says where environments are stepped: "local", in this process; "subprocess", in others, all together;
+    "async", in others, each at its own pace; "thread", in threads; "vector", as one gymnasium VectorEnv: an id's own
+    vectorised implementation where it has one. A VectorEnv is stepped as it is under "local" too. `options` are
+    keyword arguments of that manager; of "vector" it is `autoreset_mode`.
+
+    Raises: ConfigError as `EnvFactory` does, for less than one environment, a VectorEnv of other size, an unknown
+    manager or option, and a manager that does not fit the environment.
     """
-    if num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs}: a manager needs at least one environment")
-    args = dict(env_args or {})
-    if isinstance(spec, VectorEnv):
-        if args:
-            raise ConfigError(f"env_args {args} come too late: {_name(spec)} is made already")
-        return _vector_manager(spec, num_envs, spec)
-    factory = _factory(spec) if isinstance(spec, str) else spec
-    if callable(factory) and "num_envs" in _parameters(factory):
-        args.setdefault("num_envs", num_envs)
-    first = _make(spec, args)
-    if isinstance(first, VectorEnv):
-        return _vector_manager(first, num_envs, spec)
-    envs = [_checked(first, spec)]
+    _check(num_envs, kind, options)
+    factory = EnvFactory(spec, env_args or {}, wrappers)
+    if kind in _OF_FACTORIES:
+        if is_object(spec):
+            raise _made_already(kind, spec)
+        factory.check()
+        made: Manager = _OF_FACTORIES[kind]([factory] * num_envs, episode_seeds=episode_seeds, **options)
+        return made
+    first = factory.first_of(num_envs, vectorised=kind == "vector")
+    made_here: list[Env | AnyVectorEnv] = [] if is_object(spec) else [first]
     try:
-        envs.extend(_checked(_make(spec, args), spec) for _ in range(num_envs - 1))
-        return EnvManager(envs)
+        if isinstance(first, VectorEnv):
+            return _of_vector(first, spec, kind, options, episode_seeds)
+        made_here.extend(factory() for _ in range(num_envs - 1))
+        envs: list[Any] = [first, *made_here[1:]]
+        if kind == "local":
+            return EnvManager(envs, episode_seeds=episode_seeds)
+        copies = SyncVectorEnv([partial(_itself, env) for env in envs], autoreset_mode=_mode(options) or _NEXT_STEP)
+        return _of_vector(copies, spec, kind, options, episode_seeds)
     except BaseException:
-        for env in envs:
+        for env in made_here:
             env.close()
         raise
 
 
-def _vector_manager(env: AnyVectorEnv, num_envs: int, spec: object) -> VectorEnvManager:
-    if env.num_envs != num_envs:
-        raise ConfigError(f"{_name(spec)} holds {env.num_envs} environments, but num_envs={num_envs}")
-    return VectorEnvManager(env)
+def _of_vector(
+    env: AnyVectorEnv, spec: Any, kind: str, options: Mapping[str, Any], episode_seeds: Sequence[int] | None
+) -> VectorEnvManager:
+    if kind in _OF_FACTORIES:
+        raise ConfigError(
+            f"env_manager={kind!r} steps single environments, but {name_of(spec)} gives a {type(env).__name__}, which "
+            "steps all of its own: use env_manager='vector'"
+        )
+    asked, found = _mode(options), env.metadata.get("autoreset_mode")
+    if asked is not None and found is not None and AutoresetMode(found) is not asked:
+        raise ConfigError(
+            f"autoreset_mode={options['autoreset_mode']!r}: {type(env.unwrapped).__name__} resets itself in its own "
+            f"mode, {AutoresetMode(found).name}: leave it out"
+        )
+    return VectorEnvManager(env, asked, episode_seeds=episode_seeds)
 
 
-def _checked(made: object, spec: object) -> Env:
-    if isinstance(made, gymnasium.Env):
-        return made
-    raise ConfigError(f"{_name(spec)} made a {type(made).__name__}, expected a gymnasium.Env")
+def _made_already(kind: str, spec: Any) -> ConfigError:
+    return ConfigError(f"env_manager={kind!r} makes environments of its own, but {name_of(spec)} is made already")
 
 
-def _make(spec: object, args: dict[str, Any]) -> Any:
-    factory = _factory(spec) if isinstance(spec, str) else spec
-    if isinstance(factory, gymnasium.Env):
-        raise ConfigError(f"{_name(spec)} is one environment: pass a callable that makes a new one each time")
-    if factory is not None and not callable(factory):
-        raise ConfigError(f"{spec!r} is no environment: pass a gymnasium id, 'module:factory' or a callable")
-    try:
-        if factory is not None:
-            return factory(**args)
-        # The passive checker costs time at every step; here it is off unless asked for.
-        return without_order_enforcing(gymnasium.make(str(spec), **{"disable_env_checker": True, **args}))
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        raise ConfigError(f"no environment {spec!r} in gymnasium: {_closest(str(spec))}") from error
-    except gymnasium.error.Error as error:
-        raise ConfigError(f"gymnasium cannot make {spec!r}: {error}") from error
-    except (TypeError, ValueError, KeyError, AssertionError) as error:
-        if not args:
-            if isinstance(spec, str) and factory is not None:
-                at = traceback.extract_tb(error.__traceback__)[-1]
-                where = "" if at.filename == __file__ else f"{at.filename}:{at.lineno}: "
-                raise ConfigError(
-                    f"{spec!r} fails when it is called without arguments: {where}{type(error).__name__}: {error}"
-                ) from error
-            raise
-        unknown = _unknown(args, _parameters(factory) if factory is not None else _arguments(str(spec)))
-        raise ConfigError(f"{_name(spec)} refuses env_args {unknown or f'{args}: {error}'}") from error
+def _check(num_envs: int, kind: str, options: Mapping[str, Any]) -> None:
+    if num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs}: a manager needs at least one environment")
+    if kind not in KINDS:
+        raise ConfigError(f"unknown env_manager {kind!r}: {did_you_mean(str(kind), KINDS)}")
+    known = {"local": [], "vector": ["autoreset_mode"]}.get(kind) or parameters(_OF_FACTORIES.get(kind))
+    known = [name for name in known if name not in ("factories", "episode_seeds")]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"env_manager={kind!r} has no argument {name!r}: {did_you_mean(name, known)}")
+    _mode(options)
 
 
-def _factory(spec: str) -> Callable[..., Any] | None:
-    """What `module:name` names; None for a gymnasium id, which may be `module:Id-v0` too."""
-    module_name, colon, name = spec.partition(":")
-    if not colon:
-        return None
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{spec!r}: {error}. Expected 'module:factory' or a gymnasium id") from error
-    factory: Callable[..., Any] | None = getattr(module, name, None)
-    if factory is None and name not in gymnasium.registry:
-        there = [found for found, value in vars(module).items() if callable(value) and found[0] != "_"]
-        close = difflib.get_close_matches(name, there, n=5)
-        raise ConfigError(f"module {module_name!r} has no environment {name!r}: {_similar(name, close)}")
-    return factory
+def _mode(options: Mapping[str, Any]) -> AutoresetMode | None:
+    given = options.get("autoreset_mode")
+    modes = {mode.name.lower(): mode for mode in AutoresetMode}
+    if given is None or isinstance(given, AutoresetMode):
+        return given
+    if str(given).lower() not in modes:
+        raise ConfigError(f"unknown autoreset_mode {given!r}: {did_you_mean(str(given).lower(), modes)}")
+    return modes[str(given).lower()]
 
 
-def _closest(env_id: str) -> str:
-    names = list(gymnasium.registry)
-    # The registry is long, and a bare name or a wrong version should still find its relatives.
-    stem = env_id.rpartition("-v")[0] or env_id
-    relatives = [name for name in names if name.rpartition("-v")[0] == stem]
-    close = relatives or difflib.get_close_matches(env_id, names, n=5)
-    return _similar(env_id, close, "; gymnasium.pprint_registry() lists them")
-
-
-def _similar(name: str, close: list[str], otherwise: str = "") -> str:
-    return did_you_mean(name, close) if close else f"no name there is like it{otherwise}"
-
-
-def _arguments(env_id: str) -> list[str]:
-    """What `gymnasium.make` takes for an id; empty where that is not known."""
-    registered = gymnasium.registry.get(env_id.rpartition(":")[2])
-    entry = None if registered is None else registered.entry_point
-    known = _parameters(load_env_creator(entry) if isinstance(entry, str) else entry)
-    return [*known, "max_episode_steps", "disable_env_checker"] if known else []
-
-
-def _unknown(args: Mapping[str, Any], known: list[str]) -> str | None:
-    """The first argument that is not known, with the closest one that is."""
-    names = [name for name in args if known and name not in known]
-    return f"{names[0]!r}: {did_you_mean(names[0], known)}" if names else None
-
-
-def _parameters(factory: object) -> list[str]:
-    try:
-        parameters = inspect.signature(factory).parameters.values()  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return []
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [parameter.name for parameter in parameters if parameter.kind in named]
-
-
-def _name(spec: object) -> str:
-    return repr(spec) if isinstance(spec, str) else getattr(spec, "__qualname__", repr(spec))
+def _itself(env: Env) -> Env:
+    return env

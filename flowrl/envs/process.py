@@ -32,8 +32,11 @@ class EnvProcess:
 
     `making` holds the environments still to be made, the first being made now; `resetting` those to be reset then;
     `busy` is whether an answer is due, for something told at `told`; `shares` whether it has the shared memory;
-    `halted` whether it rests until all environments begin anew.
+    `halted` whether it rests until all environments begin anew. `left_at` is the traceback of where it was killed, if
+    that can be known.
     """
+
+    left_at = ""
 
     def __init__(self, host: int, factories: Mapping[int, Callable[[], Any]], start_method: str) -> None:
         self.host, self.env_ids = host, list(factories)
@@ -45,19 +48,30 @@ class EnvProcess:
         self._factories = {env_id: CloudpickleWrapper(factory) for env_id, factory in factories.items()}
 
     def start(self) -> None:
-        self.orders, theirs = self._context.Pipe()
+        theirs = self._begin()
         lifeline, self._lifeline = self._context.Pipe(duplex=False)
+        arguments = (theirs, lifeline, self._factories, self.host)
+        self._process = self._context.Process(target=child.run, args=arguments, name=f"flowrl-envs-{self.host}")
+        self._process.start()
+        theirs.close()
+        lifeline.close()
+
+    def _begin(self) -> Any:
+        """The end of new `orders` that the process gets; all is to be done."""
+        self.orders, theirs = self._context.Pipe()
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message must not keep us for ever
             with socket.socket(fileno=os.dup(self.orders.fileno())) as end:
                 end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(GRACE), 0))
         _started.add(self)
-        arguments = (theirs, lifeline, self._factories, self.host)
-        self._process = self._context.Process(target=child.run, args=arguments, name=f"flowrl-envs-{self.host}")
         self.alive, self.busy, self.shares, self.owner = True, False, False, os.getpid()
-        self._process.start()
-        theirs.close()
-        lifeline.close()
         self.making, self.resetting = list(self.env_ids), set(self.env_ids)
+        return theirs
+
+    @property
+    def pid(self) -> int:
+        """Its number, which is that of its process group too."""
+        pid: int = self._process.pid
+        return pid
 
     def ask(self, name: str, *arguments: Any) -> None:
         """Sends an order that has a message. Raises: OSError if nobody is there."""
@@ -67,8 +81,7 @@ class EnvProcess:
     def share(self, shape: tuple[Any, ...], file: int) -> None:
         """Hands over memory; no answer is due. Raises: OSError if nobody is there."""
         self._send("share", *shape)
-        assert self._process.pid is not None
-        reduction.send_handle(self.orders, file, self._process.pid)
+        reduction.send_handle(self.orders, file, self.pid)
         self.shares = True
 
     def _send(self, name: str, *arguments: Any) -> None:
@@ -94,10 +107,8 @@ class EnvProcess:
         if not self.alive:
             return ""
         self.alive = self.busy = False
-        pid = self._process.pid
-        assert pid is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
+            os.killpg(self.pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
         self._process.kill()
         self._process.join(GRACE)
         code = self._process.exitcode

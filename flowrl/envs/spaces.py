@@ -1,4 +1,6 @@
-"""Spaces as arrays: an observation is one array, or where its space is a Dict a nested Batch of arrays.
+"""Spaces as arrays: an observation is one array, or where its space is a Dict or Tuple a nested Batch of arrays.
+
+A Tuple is read as a Dict with the keys "0", "1" and so on.
 
 What holds the observations of N environments, a *store*, is an array `[N, ...]` or a nested Batch of them. Both take
 `store[env_id] = row` and `store[mask] = rows`, so that little outside of this file tells them apart.
@@ -45,6 +47,20 @@ def _way_out(space: gymnasium.Space[Any], role: str) -> str:
     return f"make it a Box or a Dict with gymnasium.wrappers.{wrapper}"
 
 
+def dict_form(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """The space with a Dict in the place of every Tuple.
+
+    >>> dict_form(spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]))
+    Dict('0': Discrete(2), '1': Discrete(3))
+    """
+    if isinstance(space, spaces.Tuple):
+        return spaces.Dict({str(at): dict_form(part) for at, part in enumerate(space.spaces)})
+    if isinstance(space, spaces.Dict):
+        parts = {key: dict_form(part) for key, part in space.spaces.items()}
+        return space if all(parts[key] is space.spaces[key] for key in parts) else spaces.Dict(parts)
+    return space
+
+
 def make_store(
     space: gymnasium.Space[Any], num_envs: int, role: str = "observation", zeros: Callable[..., Any] = np.zeros
 ) -> Observations:
@@ -79,7 +95,7 @@ def are_alike(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
 def check_alike(ours: Sequence[Any], theirs: Sequence[Any], env_id: int) -> None:
     """Raises: ConfigError where observation and action space of an environment differ from those of the first."""
     for role, first, other in zip(("observation", "action"), ours, theirs):
-        if not are_alike(first, other):
+        if not are_alike(dict_form(first), dict_form(other)):
             raise ConfigError(f"environment {env_id} has the {role} space {other}, environment 0 has {first}")
 
 
@@ -147,11 +163,14 @@ def row_of(values: Any, env_id: int) -> Any:
     """The observation of one environment: out of an array of any kind, or out of a dictionary of arrays."""
     if isinstance(values, Mapping):
         return {key: row_of(column, env_id) for key, column in values.items()}
+    if isinstance(values, tuple):
+        return tuple(row_of(column, env_id) for column in values)
     return values[env_id]
 
 
 def shared_memory(row: Any, other: Any, what: str = "observation") -> str:
     """The part of one observation that writing into the other may change; "" if there is none."""
+    row, other = _keyed(row), _keyed(other)
     if not isinstance(row, Mapping):
         return what if np.may_share_memory(np.asarray(row), np.asarray(other)) else ""
     if row is other:
@@ -174,7 +193,13 @@ def plain_copy(store: Observations) -> Any:
     return store.map(np.copy).to_dict() if isinstance(store, Batch) else store.copy()
 
 
+def _keyed(value: Any) -> Any:
+    """A tuple as a dictionary; anything else as it is."""
+    return {str(at): part for at, part in enumerate(value)} if type(value) is tuple else value
+
+
 def _entries(value: Any, expected: Mapping[str, Any] | Batch, what: str) -> Mapping[str, Any]:
+    value = _keyed(value)
     if type(value) is not dict and not isinstance(value, Mapping):
         keys = ", ".join(map(repr, expected))
         raise SchemaError(f"{what}: got {type(value).__name__}, but its space says a dictionary of {keys}")

@@ -50,6 +50,8 @@ class SubprocessEnvManager(Manager):
     (2, 4)
     """
 
+    _crew_type = Crew
+
     def __init__(
         self,
         factories: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
@@ -67,7 +69,7 @@ class SubprocessEnvManager(Manager):
         if max_retry < 0:
             raise ConfigError(f"max_retry={max_retry}: expected 0 or more")
         limits, faults = Limits(step_timeout, reset_timeout, launch_timeout), FaultLog(len(factories), max_retry)
-        self._crew = Crew(factories, envs_per_process, start_method, limits, _note_into(faults))
+        self._crew = self._crew_type(factories, envs_per_process, start_method, limits, _note_into(faults))
         try:
             self._crew.launch()
             self._crew.raise_errors()

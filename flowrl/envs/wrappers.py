@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, SupportsFloat
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
@@ -19,16 +19,61 @@ from gymnasium.vector import (
     VectorObservationWrapper,
     VectorWrapper,
 )
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers import (
+    AddRenderObservation,
+    AtariPreprocessing,
+    DelayObservation,
+    FrameStackObservation,
+    HumanRendering,
+    MaxAndSkipObservation,
+    OrderEnforcing,
+    PassiveEnvChecker,
+    RecordEpisodeStatistics,
+    RecordVideo,
+    RenderCollection,
+    RepeatAction,
+    StickyAction,
+    TimeAwareObservation,
+    TimeLimit,
+)
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.codec import Pickled
 from flowrl.errors import CheckpointError
 
-_KEEP_REWARDS = (
+KEEP_REWARDS = (
     *(TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, VectorRecordEpisodeStatistics),
     *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
+    # These repeat or delay actions and observations, and give the sum of the rewards.
+    *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
+    *(TimeAwareObservation, AddRenderObservation, RecordVideo, RenderCollection, HumanRendering),
 )
+
+
+class RawRecorder(RecordEpisodeStatistics[Any, Any]):
+    """A recorder below all wrappers that may change rewards (S1), which a wrapper above may cut short.
+
+    `cut` is return and length of an episode that it ended so: set by the reset, until the next step.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.cut: tuple[float, int] | None = None
+        self._over = False
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps, and counts."""
+        result = super().step(action)
+        self.cut, self._over = None, result[2] or result[3]
+        return result
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets, and begins to count anew."""
+        counted = float(self.episode_returns), self.episode_lengths
+        result = super().reset(seed=seed, options=options)
+        self.cut = None if self._over or not counted[1] else counted
+        self._over = False
+        return result
 
 
 def layers(env: Any) -> Iterator[Any]:
@@ -55,7 +100,8 @@ def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> 
     below = wrappers[recorders[-1] + 1 :] if recorders else wrappers
     if isinstance(base, AsyncVectorEnv):  # its environments are out of sight
         return False
-    return all(isinstance(layer, _KEEP_REWARDS) for layer in below) and all(map(has_raw_returns, singles))
+    keeps = getattr(base, "keeps_rewards", True)  # a classic environment has wrappers of its own
+    return all(isinstance(layer, KEEP_REWARDS) for layer in below) and keeps and all(map(has_raw_returns, singles))
 
 
 def _is_recorder(layer: Any) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
 
 from flowrl.context import Context
-from flowrl.envs import Manager, make_manager
+from flowrl.envs import Environments
+from flowrl.envs.spaces import are_alike
 from flowrl.errors import CheckpointError, ConfigError, PlanError
 from flowrl.policies import Policy
 from flowrl.rollout.worker import RolloutWorker
@@ -26,12 +27,17 @@ class WorkerSet:
     """A policy and the workers that act with it.
 
     Args:
-        env: A gymnasium id, "module:factory", a callable, or a vector environment.
+        env: A gymnasium id, "module:factory", a callable, or an environment that was made already, a VectorEnv say.
         policy: Called with the observation and the action space; what it returns is shared by acting and
             learning, as `policy`.
         num_workers: 0 samples in this process.
         envs_per_worker: Environments of each worker.
         env_args: Keyword arguments for the environment.
+        wrappers: Around each, the first one innermost: see `flowrl.envs.wrapping`.
+        env_manager, env_manager_args: Who steps them, and its keyword arguments: see `flowrl.envs.make_manager`.
+        episode_seeds: Of the episodes in turn, instead of fresh ones.
+        eval_env, eval_env_args, eval_wrappers, eval_env_manager: Of the environments that evaluate, if they are
+            others; another environment has arguments of its own, another manager has none.
         seed: Of the environments and the action noise; follows from the run's seed if not given.
 
     Raises:
@@ -49,18 +55,32 @@ class WorkerSet:
         *,
         num_workers: int = 0,
         envs_per_worker: int = 8,
-        env_args: dict[str, Any] | None = None,
+        env_args: Mapping[str, Any] | None = None,
+        wrappers: Sequence[Any] = (),
+        env_manager: str = "local",
+        env_manager_args: Mapping[str, Any] | None = None,
+        episode_seeds: Sequence[int] | None = None,
+        eval_env: Any = None,
+        eval_env_args: Mapping[str, Any] | None = None,
+        eval_wrappers: Sequence[Any] | None = None,
+        eval_env_manager: str | None = None,
         seed: int | None = None,
     ) -> None:
         if num_workers != 0:
             raise ConfigError(f"num_workers={num_workers}: only 0 so far, which samples in this process")
         if envs_per_worker < 1:
             raise ConfigError(f"envs_per_worker={envs_per_worker}: a worker needs at least one environment")
-        self.env, self.env_args, self.seed = env, dict(env_args or {}), seed
-        self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
-        self._manager: Manager | None = make_manager(env, envs_per_worker, self.env_args)
+        self.num_workers, self.envs_per_worker, self.seed = num_workers, envs_per_worker, seed
+        #: Those that collect, and those that evaluate (S3).
+        self.environments = Environments(
+            env, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {}), episode_seeds
+        )
         self._policy_factory = policy
-        self._spaces = self._manager.observation_space, self._manager.action_space
+        self._spaces = self.environments.spaces(envs_per_worker)
+        others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
+        self.evaluation_env = self.environments.for_evaluation(*others)
+        if any(given is not None for given in others):
+            self._check_evaluation()
         self.policy = self.new_policy()
         self.members: list[InlineWorker] = []
         #: What the last load could not continue, by counter.
@@ -68,7 +88,27 @@ class WorkerSet:
 
     def __repr__(self) -> str:
         where = f"{self.num_workers} workers" if self.num_workers else "this process"
-        return f"{where}: {self.envs_per_worker} x {self.env}"
+        how = ", acts in numpy" if getattr(self.policy, "act_backend", "torch") == "numpy" else ""
+        return f"{where}: {self.envs_per_worker} x {self.env}{how}"
+
+    @property
+    def env(self) -> Any:
+        """The environment as it was given."""
+        return self.environments.spec
+
+    @property
+    def env_args(self) -> dict[str, Any]:
+        """Its keyword arguments."""
+        return dict(self.environments.env_args)
+
+    def _check_evaluation(self) -> None:
+        found = self.evaluation_env.spaces(self.envs_per_worker)
+        for role, ours, theirs in zip(("observation", "action"), self._spaces, found):
+            if not are_alike(ours, theirs):
+                raise ConfigError(
+                    f"eval_env: the {role} space of {self.evaluation_env} is {theirs}, that of {self.environments} is "
+                    f"{ours}: the policy cannot act in both"
+                )
 
     def new_policy(self) -> Policy:
         """A policy like the one the workers share, as it is before any learning."""
@@ -94,7 +134,7 @@ class WorkerSet:
     @property
     def is_one_object(self) -> bool:
         """The environment was given as an object, of which no second one can be made."""
-        return isinstance(self.env, gymnasium.vector.VectorEnv)
+        return self.environments.is_one_object
 
     def start(self, context: Context) -> None:
         """Begin the first episodes, unless an earlier run did: then the environments go on where they were.
@@ -109,8 +149,7 @@ class WorkerSet:
                     "close() that one first, or give each an environment of its own"
                 )
             seed = context.seed("workers") if self.seed is None else self.seed
-            manager = self._manager or make_manager(self.env, self.envs_per_worker, self.env_args)
-            self._manager = None
+            manager = self.environments.manager(self.envs_per_worker)
             if not manager.raw_returns:
                 log.warning("%s: wrappers may change rewards before flowrl adds them up to returns (S1)", self.env)
             self.members = [InlineWorker(RolloutWorker(manager, self.policy, seed=seed))]
@@ -123,9 +162,6 @@ class WorkerSet:
 
     def close(self) -> None:
         """Close the environments that were made here; an object that was given belongs to whoever made it."""
-        if self._manager is not None and not self.is_one_object:
-            self._manager.close()
-        self._manager = None
         for worker in self.members if not self.is_one_object else ():
             worker.target.close()
         self.members = []

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.envs import EnvManager, Episode, Manager, VectorEnvManager
+from flowrl.envs import EnvManager, Episode, Manager, SubprocessEnvManager, ThreadEnvManager, VectorEnvManager
 from flowrl.errors import CheckpointError, FlowError, SchemaError
 from tests.clock_envs import (
     BOTH,
@@ -23,6 +23,7 @@ from tests.clock_envs import (
     Table,
     actions_at,
     clock_envs,
+    clock_factories,
     clock_vector,
     collect,
 )
@@ -37,8 +38,16 @@ def vector(mode: AutoresetMode) -> Callable[..., Manager]:
     return lambda table, **kwargs: VectorEnvManager(clock_vector(table, mode, **kwargs))
 
 
+def hosted(manager: Callable[..., Manager]) -> Callable[..., Manager]:
+    """In processes or threads, where an error is a fault."""
+    return lambda table, **kwargs: manager(clock_factories(table, **kwargs))
+
+
 MANAGERS = {"own": own, **{mode.name: vector(mode) for mode in AutoresetMode}}
-every_manager = pytest.mark.parametrize("make", MANAGERS.values(), ids=MANAGERS)
+FAULTS_ARE_ERRORS = pytest.mark.parametrize("make", MANAGERS.values(), ids=MANAGERS)
+OF_FLOWRL = {"own": own, "subprocess": hosted(SubprocessEnvManager), "thread": hosted(ThreadEnvManager)}
+EVERY = MANAGERS | OF_FLOWRL
+every_manager = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 tables = st.lists(
     st.lists(st.tuples(st.integers(1, 4), st.sampled_from([TERMINATED, TRUNCATED, BOTH])), min_size=1, max_size=4),
     min_size=1,
@@ -247,7 +256,7 @@ def test_a_state_of_other_environments_is_refused(make: Callable[..., Manager]) 
             smaller.load_state_dict({**manager.state_dict(), "kind": "another"})
 
 
-@every_manager
+@FAULTS_ARE_ERRORS
 def test_a_failing_environment_is_named(make: Callable[..., Manager]) -> None:
     """The error keeps its type; the manager does not go on with rows that are out of step."""
     table = [[(3, TERMINATED)], [(9, TERMINATED)], [(9, TERMINATED)]]  # the first has ended when the second fails

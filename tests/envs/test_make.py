@@ -68,7 +68,6 @@ def test_what_names_an_environment(spec: Any) -> None:
         ("math:zzzz", "module 'math' has no environment 'zzzz': no name there is like it$"),
         ("tests.envs.test_make:factoy", "no environment 'factoy': did you mean 'factory'"),
         (3, "3 is no environment"),
-        (factory(), "is one environment: pass a callable"),
         (dict, "dict made a dict, expected a gymnasium.Env"),
     ],
 )
@@ -120,6 +119,18 @@ def test_a_vector_environment_of_another_size_is_refused() -> None:
         make_manager(env, 2)
     with pytest.raises(ConfigError, match="come too late"):
         make_manager(env, 3, {"max_episode_steps": 3})
+
+
+def test_one_environment_that_was_made_already_is_the_only_one() -> None:
+    env = factory()
+    with pytest.raises(ConfigError, match="is one environment: pass a callable that makes a new one each time"):
+        make_manager(env, 2)
+    with pytest.raises(ConfigError, match=r"env_args .* come too late"):
+        make_manager(env, 1, {"length": 2})
+    assert make_env(env) is env
+    manager = make_manager(env, 1)
+    manager.launch(0)
+    assert manager.step([0]).next_obs[0, 2] == env.clock
 
 
 @pytest.mark.parametrize("num_envs", [0, -1])

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.data import Batch
-from flowrl.envs import EnvManager, Manager, VectorEnvManager, make_manager
+from flowrl.envs import EnvManager, Manager, SubprocessEnvManager, VectorEnvManager, make_manager
 from flowrl.errors import CheckpointError, ConfigError, SchemaError
 from tests.clock_envs import (
     BOTH,
@@ -50,6 +50,10 @@ def own(table: Table, *, kind: type[ClockEnv] = DictClockEnv, **kwargs: Any) -> 
 
 def vector(mode: AutoresetMode) -> Callable[..., Manager]:
     return lambda table, kind=DictClockEnv, **kwargs: VectorEnvManager(clock_vector(table, mode, kind=kind, **kwargs))
+
+
+def in_processes(table: Table, *, kind: type[ClockEnv] = DictClockEnv) -> Manager:
+    return SubprocessEnvManager([functools.partial(kind, index, ends) for index, ends in enumerate(table)])
 
 
 MANAGERS = {"own": own, **{mode.name: vector(mode) for mode in AutoresetMode}}
@@ -149,6 +153,33 @@ def test_environments_that_reuse_dictionary_and_arrays(make: Callable[..., Manag
                 manager.step([0, 0, 0])
         else:
             assert collect(manager, 9) == collect(reference, 9)
+
+
+class TupleClockEnv(ClockEnv):
+    """Observes a tuple with a dictionary in it that holds another tuple; each leaf shows the clock."""
+
+    def __init__(self, index: int, ends: Any, noisy: bool = False) -> None:
+        super().__init__(index, ends, noisy)
+        pair = spaces.Tuple([spaces.MultiBinary(20), spaces.Discrete(10**6)])
+        self.observation_space = spaces.Tuple([self.observation_space, spaces.Dict(pair=pair)])
+
+    def _obs(self) -> Any:
+        return super()._obs(), {"pair": (self.clock >> np.arange(20) & 1, self.clock)}
+
+
+@pytest.mark.parametrize("make", [*MANAGERS.values(), in_processes], ids=[*MANAGERS, "subprocess"])
+def test_tuples_are_read_as_dictionaries_of_numbered_keys(make: Callable[..., Manager]) -> None:
+    """T2: in every manager, true last observations included."""
+    with make(TABLE, kind=TupleClockEnv) as manager, make(TABLE) as reference:
+        assert list(manager.observation_space.spaces) == ["0", "1"]
+        manager.launch(0)
+        reference.launch(0)
+        for step in range(9):
+            ours, theirs = (each.step(actions_at(step, 3)).next_obs for each in (manager, reference))
+            for mine, other in ((ours, theirs), (manager.obs, reference.obs)):
+                np.testing.assert_array_equal(mine["0"], other.goal.vector)
+                np.testing.assert_array_equal(mine["1"].pair["0"], other.goal.bits)
+                np.testing.assert_array_equal(mine["1"].pair["1"], other["count"])
 
 
 class OneGoal(DictClockEnv):
@@ -332,13 +363,13 @@ def test_a_wrong_final_observation_names_its_key() -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Tuple([spaces.Discrete(2)]), r"the observation space Tuple.* is not one array: .*FlattenObservation"),
+        (spaces.Tuple([spaces.Text(2)]), r"the observation\['0'\] space Text.* is not one array: .*FlattenObservation"),
         (spaces.Text(3), r"observation space Text.*FlattenObservation"),
         (spaces.Sequence(spaces.Discrete(2)), r"observation space Sequence.*TransformObservation"),
         (spaces.Graph(spaces.Discrete(2), None), r"observation space Graph.*TransformObservation"),
         (
-            spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.Tuple([spaces.Discrete(2)]))),
-            r"the observation\['b'\]\['c'\] space Tuple.* is not one array",
+            spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.Tuple([spaces.Text(2)]))),
+            r"the observation\['b'\]\['c'\]\['0'\] space Text.* is not one array",
         ),
         (spaces.Dict(), "is empty: a Dict of observations needs at least one entry"),
         (spaces.Dict({1: spaces.Discrete(2)}), "has the key 1: a column is named by a string"),

@@ -16,6 +16,7 @@ from flowrl.errors import ConfigError, PlanError
 from flowrl.plans import DQN
 from flowrl.policies import DQNPolicy
 from flowrl.testing import same
+from tests.clock_envs import TERMINATED, ClockEnv
 from tests.plans import small as small_plans
 
 SMALL = small_plans.SMALL["dqn"]
@@ -189,9 +190,13 @@ def test_a_plan_that_is_none_is_refused_and_the_environments_are_closed() -> Non
             return [1, 2]  # type: ignore[return-value]
 
     seen: list[Any] = []
+    made = [ClockEnv(0, [(3, TERMINATED)]) for _ in range(9)]
+    envs = iter(made)
     with pytest.raises(PlanError, match=r"NoPlan.execution_plan returned a list, expected a Plan"):
-        NoPlan("CartPole-v1", SMALL)
-    assert seen[0]._manager is None
+        NoPlan(lambda: next(envs), SMALL)
+    assert seen[0].members == []
+    assert [env.closed for env in made] == [1, *[0] * 8]  # the first one told the spaces, no other was made
+    assert next(envs) is made[1]
 
 
 def test_a_config_that_is_none_is_refused_where_the_class_is_made() -> None:

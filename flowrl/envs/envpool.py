@@ -1,0 +1,82 @@
+"""EnvPool: environments in C++ threads, as one gymnasium VectorEnv."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from flowrl.errors import ConfigError, closest
+
+
+class EnvPool(VectorEnv[Any, Any, Any]):
+    """`num_envs` environments of one pool, stepped together, which reset themselves on the next step (T1).
+
+    A pool has its seed from when it is made, so `reset(seed=)` makes it anew; before the first one there is none.
+    Arguments are those of `envpool.make_spec`.
+
+    Raises: ConfigError where envpool is not installed or has no such environment, and for `seed` and for `batch_size`,
+    which are not for the user to choose here.
+    """
+
+    def __init__(self, env_id: str, /, num_envs: int, **args: Any) -> None:
+        try:
+            self._envpool: Any = importlib.import_module("envpool")
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"'envpool:{env_id}' needs envpool: pip install 'flowrl-engine[envpool]'") from error
+        self._id, self._args = env_id, {"num_envs": num_envs, **args}
+        self._pool: Any = None
+        if "seed" in args:
+            raise ConfigError(f"env_args 'seed' of 'envpool:{env_id}': seeds follow from that of the run")
+        if args.get("batch_size", num_envs) != num_envs:
+            raise ConfigError(f"env_args 'batch_size' of 'envpool:{env_id}': all {num_envs} environments step together")
+        known = self._envpool.list_all_envs()
+        if env_id not in known:
+            raise ConfigError(f"no environment {env_id!r} in envpool: {closest(env_id, known)}")
+        with _quietly():
+            spec = self._envpool.make_spec(env_id, **self._args)
+            self.single_observation_space = spec.gymnasium_observation_space
+            self.single_action_space = spec.gymnasium_action_space
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def __str__(self) -> str:
+        return f"EnvPool({self._id}, num_envs={self.num_envs})"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins all episodes anew; with `seed`, from the starts that follow from it."""
+        if seed is not None or self._pool is None:
+            self.close_extras()
+            more = {} if seed is None else {"seed": seed}
+            self._pool = self._envpool.make_gymnasium(self._id, **self._args, **more)
+        with _quietly():
+            obs, info = self._pool.reset()
+        return obs, info
+
+    def step(
+        self, actions: npt.NDArray[Any]
+    ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]]:
+        """(obs, reward, terminated, truncated, info), rows by environment."""
+        return self._pool.step(actions)  # type: ignore[no-any-return]
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Ends the pool's threads."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without gymnasium's warning about the bounds of the spaces that EnvPool makes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered by casting")
+        yield

@@ -1,0 +1,203 @@
+"""PettingZoo: environments of several agents, as far as they are environments of one agent each, side by side."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+from flowrl.errors import ConfigError, SchemaError, closest
+
+
+def make(env_id: str, /, **args: Any) -> Any:
+    """An environment of PettingZoo's registry, parallel if there is that: `classic/rps-v2`.
+
+    Raises: ConfigError where PettingZoo, the environment or what it imports is not installed.
+    """
+    try:
+        zoo = importlib.import_module("pettingzoo")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"'pettingzoo:{env_id}' needs pettingzoo: pip install 'flowrl-engine[envs]'") from error
+    errors = importlib.import_module("pettingzoo.env_registry.exceptions")
+    for kind in ("parallel", "aec"):
+        try:
+            return zoo.make(kind, env_id, **args)
+        except errors.FailedToImport as error:
+            raise ConfigError(f"'pettingzoo:{env_id}' cannot be made: {error.__cause__}; {error}") from error
+        except errors.PettingZooRegistryError:
+            continue
+    known = {*zoo.parallel_registry, *zoo.aec_registry}
+    raise ConfigError(f"no environment {env_id!r} in pettingzoo: {closest(env_id, known)}")
+
+
+def is_one(made: Any) -> bool:
+    """Whether it is an environment of PettingZoo, parallel or turn-based."""
+    zoo = sys.modules.get("pettingzoo")
+    return zoo is not None and isinstance(made, zoo.ParallelEnv | zoo.AECEnv)
+
+
+def converted(
+    made: Any, num_envs: int, another: Callable[[], Any]
+) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
+    """One agent as an environment; several as environments that step together, in as many copies as it takes.
+
+    A turn-based environment is taken where it says that its agents may as well act at once, `is_parallelizable`.
+
+    Raises: ConfigError for what is neither, for agents that do not share their spaces, and where `num_envs` is no
+    multiple of their number.
+    """
+    env = _parallel(made)
+    agents = list(getattr(env, "possible_agents", []))
+    if not agents:
+        raise ConfigError(
+            f"{made} does not name its possible_agents: agents that appear on the way are not served (M2)"
+        )
+    if len(agents) == 1:
+        return OneAgentEnv(env, agents[0])
+    if num_envs % len(agents):
+        below = num_envs // len(agents) * len(agents)
+        fits = [str(count) for count in (below, below + len(agents)) if count]
+        raise ConfigError(
+            f"{made} has {len(agents)} agents, each of which is an environment here: num_envs={num_envs} is no "
+            f"multiple of that; take {' or '.join(fits)}"
+        )
+    return AgentsVectorEnv([env, *(_parallel(another()) for _ in range(num_envs // len(agents) - 1))])
+
+
+class OneAgentEnv(gymnasium.Env[Any, Any]):
+    """The only agent of a parallel environment."""
+
+    def __init__(self, env: Any, agent: Any) -> None:
+        self.env, self.agent = env, agent
+        self.observation_space, self.action_space = env.observation_space(agent), env.action_space(agent)
+        self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Its first observation of an episode."""
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return obs[self.agent], infos.get(self.agent, {})
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Its (obs, reward, terminated, truncated, info)."""
+        obs, reward, terminated, truncated, infos = self.env.step({self.agent: action})
+        of = self.agent
+        return obs[of], float(reward[of]), bool(terminated[of]), bool(truncated[of]), infos.get(of, {})
+
+    def render(self) -> Any:
+        """What the environment renders."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+
+class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
+    """Every agent of some parallel environments, alike, as an environment of its own.
+
+    Rows are the agents of the first one, in the order of `possible_agents`, then those of the next. When the agents of
+    one have ended it is reset in the same step (T2), with a fresh seed. So each agent has its own episodes, returns
+    and steps.
+
+    Raises: ConfigError where agents differ in their spaces; SchemaError where one ends, appears or is gone while
+    others go on (M1, M2): that needs more than this.
+    """
+
+    remark = "each of its agents counts as an environment, and each of their steps as an env step"
+
+    def __init__(self, envs: Sequence[Any]) -> None:
+        self.envs, self.agents = list(envs), list(envs[0].possible_agents)
+        self.num_envs = len(envs) * len(self.agents)
+        self.metadata = {**envs[0].metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = self._shared("observation")
+        self.single_action_space = self._shared("action")
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._seeds = [np.random.default_rng() for _ in envs]
+
+    def __str__(self) -> str:
+        return f"AgentsVectorEnv({len(self.envs)} x {self.envs[0]}, {len(self.agents)} agents)"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins all episodes anew; with `seed`, from the starts that follow from it."""
+        if seed is not None:
+            self._seeds = [np.random.default_rng([seed, copy]) for copy in range(len(self.envs))]
+        return self._rows([row for copy in range(len(self.envs)) for row in self._begin(copy, options)]), {}
+
+    def step(
+        self, actions: npt.NDArray[Any]
+    ) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]:
+        """(obs, reward, terminated, truncated, infos), rows by agent."""
+        rows: list[Any] = []
+        reward = np.zeros(self.num_envs, np.float64)
+        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+        infos: dict[str, Any] = {}
+        for copy, env in enumerate(self.envs):
+            start = len(rows)
+            obs, *outcome, info = env.step({agent: actions[start + i] for i, agent in enumerate(self.agents)})
+            for column, values in zip((reward, terminated, truncated), outcome):
+                column[start : start + len(self.agents)] = self._of_all(values, env)
+            over = (terminated | truncated)[start : start + len(self.agents)]
+            here = self._of_all(obs, env)
+            if over.any():
+                self._refuse_survivors(over, env)
+                for i, agent in enumerate(self.agents):
+                    kept = {key: value for key, value in info.get(agent, {}).items() if key == "is_success"}
+                    infos = self._add_info(infos, {"final_obs": here[i], "final_info": kept}, start + i)
+                here = self._begin(copy, None)
+            rows += here
+        return self._rows(rows), reward, terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the environments."""
+        for env in self.envs:
+            env.close()
+
+    def _begin(self, copy: int, options: dict[str, Any] | None) -> list[Any]:
+        obs, _ = self.envs[copy].reset(seed=int(self._seeds[copy].integers(2**31)), options=options)
+        return self._of_all(obs, self.envs[copy])
+
+    def _rows(self, rows: Sequence[Any]) -> Any:
+        space = self.single_observation_space
+        into: Any = create_empty_array(space, self.num_envs)
+        return concatenate(space, rows, into)
+
+    def _of_all(self, values: Mapping[Any, Any], env: Any) -> list[Any]:
+        if missing := [agent for agent in self.agents if agent not in values]:
+            raise SchemaError(f"{env}: agent {missing[0]!r} is not there while others are: that is not served yet (M2)")
+        return [values[agent] for agent in self.agents]
+
+    def _refuse_survivors(self, over: npt.NDArray[np.bool_], env: Any) -> None:
+        if not over.all():
+            ended, left = self.agents[int(over.argmax())], self.agents[int(over.argmin())]
+            raise SchemaError(f"{env}: agent {ended!r} has ended while {left!r} goes on: that is not served yet (M1)")
+
+    def _shared(self, role: str) -> gymnasium.Space[Any]:
+        of = getattr(self.envs[0], f"{role}_space")
+        first: gymnasium.Space[Any] = of(self.agents[0])
+        for agent in self.agents[1:]:
+            if of(agent) != first:
+                raise ConfigError(
+                    f"{self.envs[0]}: agent {self.agents[0]!r} has the {role} space {first}, agent {agent!r} has "
+                    f"{of(agent)}; one policy acts for all of them, so give them the same, as supersuit's wrappers do"
+                )
+        return first
+
+
+def _parallel(made: Any) -> Any:
+    zoo = sys.modules["pettingzoo"]
+    if isinstance(made, zoo.ParallelEnv):
+        return made
+    if not made.metadata.get("is_parallelizable", False):
+        raise ConfigError(
+            f"{made} is turn-based, and its agents cannot act at once (its metadata does not say is_parallelizable): "
+            "taking turns is not served yet (M1)"
+        )
+    return importlib.import_module("pettingzoo.utils.conversions").aec_to_parallel(made)

@@ -1,0 +1,125 @@
+"""Wrappers by name, `FrameStackObservation(4)` or `my_module:Shaped(scale=2)`, or as callables, put on environments."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
+
+from flowrl.envs.names import import_module, name_of
+from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns
+from flowrl.errors import ConfigError, did_you_mean
+
+Wrap = Callable[[Any], Any]
+
+
+@attrs.frozen
+class _WithArguments:
+    wrapper: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def __call__(self, env: Any) -> Any:
+        return self.wrapper(env, *self.args, **self.kwargs)
+
+
+def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
+    """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
+
+    A text is the name of a wrapper of gymnasium, or `module:Wrapper`; its arguments follow as in a call, and are
+    Python literals. A callable is taken as it is.
+
+    Raises: ConfigError for a wrapper that there is not (with the closest one), and for arguments that are no literals.
+
+    >>> wrapper_of("TimeLimit(7)")(gymnasium.make("CartPole-v1"))
+    <TimeLimit<TimeLimit<OrderEnforcing<PassiveEnvChecker<CartPoleEnv<CartPole-v1>>>>>>
+    """
+    if not isinstance(text, str):
+        return text
+    name, bracket, _ = text.partition("(")
+    found = _named(name.strip(), vector)
+    if not bracket:
+        return found
+    args, kwargs = _arguments(text)
+    return _WithArguments(found, args, kwargs)
+
+
+def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnasium.Env[Any, Any]:
+    """The environment in these wrappers, the first one innermost.
+
+    Where one may change rewards, a recorder goes below all of them, so that returns are the environment's own (S1).
+    """
+    made = [wrapper_of(each) for each in wrappers]
+    if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env):
+        env = RawRecorder(env)
+    for text, each in zip(wrappers, made):
+        env = _applied(each, env, text, gymnasium.Env)
+    return env
+
+
+def wrap_vector(env: VectorEnv[Any, Any, Any], wrappers: Sequence[str | Wrap]) -> VectorEnv[Any, Any, Any]:
+    """The same for a vector environment, in wrappers of such."""
+    made = [wrapper_of(each, vector=True) for each in wrappers]
+    resets_itself = env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED  # see `has_raw_returns`
+    if not all(_keeps_rewards(each) for each in made) and resets_itself and has_raw_returns(env):
+        env = VectorRecordEpisodeStatistics(env)
+    for text, each in zip(wrappers, made):
+        env = _applied(each, env, text, VectorEnv)
+    return env
+
+
+def _applied(wrapper: Wrap, env: Any, text: object, expected: type[Any]) -> Any:
+    try:
+        made = wrapper(env)
+    except (TypeError, ValueError, AssertionError, AttributeError, gymnasium.error.Error) as error:
+        raise ConfigError(f"the wrapper {name_of(text)} cannot wrap {env}: {type(error).__name__}: {error}") from error
+    if isinstance(made, expected):
+        return made
+    raise ConfigError(f"the wrapper {name_of(text)} made a {type(made).__name__}, expected a {expected.__name__}")
+
+
+def _named(name: str, vector: bool) -> Wrap:
+    module_name, colon, attribute = name.rpartition(":")
+    if colon:
+        module = import_module(module_name, name, "'module:Wrapper' or the name of a wrapper of gymnasium")
+        names = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+    else:
+        module, attribute = gymnasium.wrappers.vector if vector else gymnasium.wrappers, name
+        names = [key for key in module.__all__ if key[0].isupper()]  # some import torch or jax when they are looked at
+    if attribute in names:
+        return getattr(module, attribute)  # type: ignore[no-any-return]
+    text = f"no wrapper {attribute!r} in {module.__name__}: {did_you_mean(attribute, names)}"
+    if vector and attribute in gymnasium.wrappers.__all__:
+        text += ". A vector environment takes those; env_manager='local' takes the ones of single environments too"
+    raise ConfigError(text)
+
+
+def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    call_text = "wrapper" + text[text.index("(") :]  # module:Wrapper is no expression
+    try:
+        call = ast.parse(call_text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("it is no call of a name")
+        if any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError("it has ** arguments")
+        keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return [ast.literal_eval(arg) for arg in call.args], keywords
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(
+            f"the wrapper {text!r} cannot be read: expected Name, or Name(argument, key=value) with numbers, strings, "
+            "lists and other Python literals"
+        ) from error
+
+
+def _keeps_rewards(wrapper: Wrap) -> bool:
+    kind = wrapper.wrapper if isinstance(wrapper, _WithArguments) else wrapper
+    return _is_subclass(kind, KEEP_REWARDS)
+
+
+def _is_subclass(kind: object, of: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, of)

@@ -1,0 +1,96 @@
+"""Every way to fail at every stage of an environment's life, in every manager that goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrl.envs import AsyncSubprocessEnvManager, Manager, SubprocessEnvManager
+from tests.faulty_envs import (
+    AUTOMATIC_RESET,
+    CONSTRUCTION,
+    KINDS,
+    RESET,
+    STEP,
+    WHEN,
+    Player,
+    footprint,
+    one_faulty,
+)
+
+LIMITS = {"step_timeout": 0.4, "reset_timeout": 0.4, "launch_timeout": 0.8}
+
+
+def together(factories: Any) -> Manager:
+    return SubprocessEnvManager(factories, envs_per_process=2, **LIMITS)
+
+
+def apart(factories: Any) -> Manager:
+    return SubprocessEnvManager(factories, envs_per_process=1, **LIMITS)
+
+
+def asynchronous(factories: Any) -> Manager:
+    return AsyncSubprocessEnvManager(factories, wait_num=2, **LIMITS)
+
+
+MANAGERS = {"together": together, "apart": apart, "async": asynchronous}
+QUICK = {(STEP, "hang"), (AUTOMATIC_RESET, "exception"), (RESET, "killed"), (CONSTRUCTION, "exit"), (STEP, "garbage")}
+CASES = [
+    pytest.param(make, when, what, id=f"{name}-{when}-{what}", marks=[] if quick else pytest.mark.slow)
+    for name, make in MANAGERS.items()
+    for when in WHEN
+    for what in KINDS
+    for quick in [(when, what) in QUICK or (name, when, what) == ("together", AUTOMATIC_RESET, "c_block")]
+]
+
+
+@pytest.mark.parametrize(("make", "when", "what"), CASES)
+def test_one_fault_costs_its_episode_and_nothing_else(
+    make: Callable[[Any], Manager], when: str, what: str, tmp_path: Path
+) -> None:
+    """F10, F15, T11: it survives, counts, names, leaves nothing behind, in no more than the deadline and a second."""
+    before = footprint()
+    start = time.monotonic()
+    manager = make(one_faulty(when, what, tmp_path))
+    with manager:
+        manager.launch(0)
+        Player(manager).until(8)
+        took = time.monotonic() - start
+        [fault] = manager.drain_faults()
+        episodes = manager.drain()
+        assert fault.env_id == 1
+        assert fault.during == ("reset" if when == AUTOMATIC_RESET else when)
+        assert fault.kind == kind_of(when, what)
+        assert (fault.seed is None) is (when == CONSTRUCTION)
+        assert (fault.episode_id, fault.t) == (int(when == AUTOMATIC_RESET), int(when == STEP))
+        assert "\n" not in fault.message
+        if what == "exception":
+            assert fault.message == "ArithmeticError: out of cheese"
+            assert "_raise" in fault.traceback
+        alone = what in ("exception", "garbage")
+        assert fault.collateral == ((0,) if make is together and not alone else ())
+        cut = 0 if when == CONSTRUCTION else 1 + len(fault.collateral)
+        assert manager.cut_episodes == cut
+        assert len(episodes) + cut == manager.episode_id.sum()
+        assert [episode.length for episode in episodes] == [
+            3 + episode.env_id * (episode.env_id != 1) for episode in episodes
+        ]
+        assert all(episode.return_ == sum_of_clocks(episode) for episode in episodes if not cut)
+    assert took < max(LIMITS.values()) + 1
+    assert footprint() == before
+
+
+def kind_of(when: str, what: str) -> str:
+    if what == "garbage":
+        return "exception" if when == CONSTRUCTION else "observation"
+    return {"exception": "exception", "hang": "timeout", "c_block": "timeout", "exit": "exit", "killed": "exit"}[what]
+
+
+def sum_of_clocks(episode: Any) -> int:
+    """What a ClockEnv gives that lives from the first episode on: its clock goes on, and jumps at each reset."""
+    first = (episode.episode_id + 1) * 1000 + episode.episode_id * episode.length
+    return sum(range(first + 1, first + 1 + episode.length))
