@@ -86,6 +86,8 @@ class Configuration:
     torch_threads: int = attrs.field(default=1, validator=validators.ge(1))
     #: Episodes of one evaluation.
     eval_episodes: int = attrs.field(default=100, validator=validators.ge(1))
+    #: Steps after which an episode that is evaluated is cut, as one that never ends.
+    eval_max_steps: int = attrs.field(default=10_000, validator=validators.ge(1))
     #: Env steps between two evaluations; None: 1/20 of the budget of `flowrl run`, and none in a `Trainer`.
     eval_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
     #: Of `flowrl run` alone, a `Trainer` saves when told to: env steps between two checkpoints; None: as between
@@ -97,6 +99,11 @@ class Configuration:
         if key not in names:
             raise ConfigError(f"no configuration key {key!r}; {did_you_mean(key, names)}")
         return getattr(self, key)
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """How evaluations inside a run play, as `flowrl.operators.Evaluate` takes it."""
+        return {"episodes": self.eval_episodes, "seed": self.seed, "max_steps": self.eval_max_steps}
 
     def to_dict(self) -> dict[str, Any]:
         """All keys and values, as `build_config` takes them."""

@@ -274,8 +274,8 @@ class Trainer:
 
         Environments in the middle of an episode are unpickled, so restore only what you trust.
 
-        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes` and
-        `checkpoint_every`; `act_backend`, `device` and `torch_threads` with a warning.
+        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes`,
+        `eval_max_steps` and `checkpoint_every`; `act_backend`, `device` and `torch_threads` with a warning.
 
         Raises:
             CheckpointError: no checkpoint, a damaged one, or that of another plan, seed or configuration.
@@ -332,7 +332,7 @@ class Trainer:
         from flowrl.trained import TrainedPolicy
 
         if self._trained is None:
-            self._trained = TrainedPolicy(self.workers.policy, self.config, env=self.workers.env)
+            self._trained = TrainedPolicy(self.workers, self.config)
         return self._trained
 
     def _with_evaluation(self, plan: Plan) -> Plan:
@@ -343,7 +343,7 @@ class Trainer:
         self._evaluates: str | None = None  # the path of what is added here
         if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
             return plan
-        evaluate = Evaluate(self.workers, every=config.eval_every, episodes=config.eval_episodes, seed=config.seed)
+        evaluate = Evaluate(self.workers, every=config.eval_every, **config.evaluation)
         plan = attrs.evolve(plan.for_each(evaluate), site="eval_every")
         self._evaluates = paths(plan)[id(plan)]
         return plan

@@ -9,7 +9,6 @@ What holds the observations of N environments, a *store*, is an array `[N, ...]`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -42,7 +41,8 @@ def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...],
 
 def _way_out(space: gymnasium.Space[Any], role: str) -> str:
     if role == "action":
-        return "flatten it with gymnasium.wrappers.TransformAction"
+        served = ", ".join(kind.__name__ for kind in ARRAY_SPACES)
+        return f"expected one of {served}; gymnasium.wrappers.TransformAction makes it one"
     wrapper = "FlattenObservation" if space.is_np_flattenable else "TransformObservation"
     return f"make it a Box or a Dict with gymnasium.wrappers.{wrapper}"
 
@@ -86,9 +86,11 @@ def row_shape(store: Observations) -> RowShape:
 
 
 def are_alike(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
-    """Whether two spaces are of one kind, with the same keys, shapes and dtypes."""
+    """Whether two spaces are of one kind, with the same keys, shapes, dtypes and numbers of choices."""
     if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
         return one.spaces.keys() == other.spaces.keys() and all(are_alike(one[key], other[key]) for key in one.spaces)
+    if isinstance(one, spaces.Discrete | spaces.MultiDiscrete):
+        return bool(one == other)
     return type(one) is type(other) and (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
@@ -129,13 +131,11 @@ def find_nan(store: Observations, what: str = "observation") -> tuple[int, str] 
     """Row and name of a NaN in a store `[N, ...]`, if there is one. Infinite numbers may be."""
     if isinstance(store, Batch):
         return next(filter(None, (find_nan(part, f"{what}[{key!r}]") for key, part in store.items())), None)
-    if store.dtype.kind != "f":
+    if store.dtype.kind != "f" or not store.size:
         return None
     flat = store.reshape(-1)
-    if isfinite(flat.dot(flat)):  # NaN is contagious, and this is quicker than to look at each
-        return None
-    rows = np.isnan(store.reshape(len(store), -1)).any(1).nonzero()[0]
-    return (int(rows[0]), what) if len(rows) else None
+    first = int(flat.argmin())  # which takes NaN for the smallest, and is quicker than to ask each
+    return None if flat[first] == flat[first] else (first // (flat.size // len(store)), what)
 
 
 def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.bool_] | None = None) -> None:

@@ -78,7 +78,10 @@ def distribution(space: gymnasium.Space[Any], *, squash: bool = False, log_std: 
         if squash and not space.is_bounded():
             raise ConfigError(f"squash=True needs bounds to squash into, but the action space is {space}")
         return (SquashedGaussian if squash else Gaussian)(space, log_std)
-    raise ConfigError(f"there is no action distribution for the action space {space}; flatten it with a wrapper")
+    raise ConfigError(
+        f"there is no action distribution for the action space {space}: expected Discrete, MultiDiscrete of one row, "
+        "MultiBinary or a Box of floats; gymnasium.wrappers.TransformAction makes it one"
+    )
 
 
 class Categorical:

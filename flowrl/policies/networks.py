@@ -170,7 +170,7 @@ def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
         return int(space.n)
     raise ConfigError(
         f"{algorithm} chooses among discrete actions 0 .. n-1, but the environment's action space is {space}; "
-        "take a continuous algorithm, or an environment with Discrete(n) actions that start at 0"
+        "take an algorithm for such actions, as ppo, or an environment with Discrete(n) actions that start at 0"
     )
 
 

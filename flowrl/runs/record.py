@@ -13,7 +13,6 @@ import numpy as np
 
 from flowrl.config import Configuration, build_config
 from flowrl.data import Batch, DatasetWriter
-from flowrl.envs import make_manager
 from flowrl.errors import ConfigError
 from flowrl.files import plain
 from flowrl.policies import Policy, RandomPolicy, ScriptedPolicy
@@ -119,7 +118,7 @@ def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> Tra
         make = partial(ScriptedPolicy, function)
     config = build_config(Configuration, {"env": env, "env_args": dict(env_args)})
     with WorkerSet(config.env, make, env_args=config.env_args) as workers:
-        return TrainedPolicy(workers.policy, config)
+        return TrainedPolicy(workers, config)
 
 
 def _whole(worker: RolloutWorker, episodes: int | None) -> Iterator[Batch]:
@@ -142,7 +141,7 @@ def _fragments(worker: RolloutWorker, steps: int) -> Iterator[Batch]:
 
 
 def _worker(trained: TrainedPolicy, seed: int, collect: bool, most: int) -> RolloutWorker:
-    manager = make_manager(trained.env, min(most, trained.config.envs_per_worker), trained.config.env_args)
+    manager = trained.environments.manager(min(most, trained.config.envs_per_worker))
     policy: Any = trained.policy if collect else _Exploiting(trained.policy)
     worker = RolloutWorker(manager, policy, seed=seed)
     worker.env_steps = trained.env_steps  # where exploration schedules stand

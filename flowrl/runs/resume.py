@@ -19,7 +19,7 @@ from flowrl.runs.progress import Budget
 log = logging.getLogger("flowrl")
 
 #: Settings that change no parameter of the policy: a resumed run may have other ones.
-FREE = {"checkpoint_every", "eval_every", "eval_episodes"}
+FREE = {"checkpoint_every", "eval_every", "eval_episodes", "eval_max_steps"}
 #: Settings that change the last bits only: allowed, with a warning.
 ROUNDING = {"act_backend", "device", "torch_threads"}
 

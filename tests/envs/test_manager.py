@@ -274,6 +274,9 @@ def test_actions_arrive_in_the_spaces_own_dtype_as_copies(space: Any, given: Any
         ([np.zeros(3, np.float32)] * 2 + [np.zeros(2, np.float32)], r"shape \(2,\), but its space says \(3,\)"),
         ([np.zeros(3, np.float32)] * 2 + [np.float32(0)], r"shape \(\), but its space says \(3,\)"),
         ([np.zeros(3, complex)], "complex128, but its space says float32"),
+        ([np.zeros(3, np.float32)] * 2 + [np.zeros(3, complex)], "complex128, but its space says float32"),
+        ([np.array([0, np.nan, 0], np.float32)], "the observation is NaN, expected numbers"),
+        ([np.zeros(3, np.float32), np.array([0, np.nan, 0], np.float32)], "the observation is NaN, expected numbers"),
     ],
 )
 def test_a_wrong_observation_names_environment_and_step(observations: Any, message: str) -> None:
@@ -289,6 +292,45 @@ def test_a_wrong_observation_names_environment_and_step(observations: Any, messa
     with pytest.raises(SchemaError, match=message) as caught:
         run()
     assert caught.value.__notes__ == [f"in environment 1, episode 0, step {max(0, len(observations) - 2)}"]
+
+
+def test_infinite_observations_are_allowed_and_rewards_are_numbers() -> None:
+    class Odd(ClockEnv):
+        def step(self, action: Any) -> Any:
+            _, reward, *rest = super().step(action)
+            wide = np.array([np.inf, -np.inf, 3e38], np.float32)  # whose sum is NaN and whose squares overflow
+            return wide, np.nan if self.index and self.clock == 1002 else reward, *rest
+
+    with EnvManager([Odd(i, [(9, TERMINATED)]) for i in range(2)]) as manager:
+        manager.launch(0)
+        assert manager.step([0, 0]).next_obs[1].tolist() == [np.inf, -np.inf, pytest.approx(3e38)]
+        with pytest.raises(SchemaError, match="the reward is NaN") as caught:
+            manager.step([0, 0])
+        assert caught.value.__notes__ == ["in environment 1, episode 0, step 1"]
+
+
+def test_fixed_seeds_begin_episodes_in_their_turn() -> None:
+    """Environment i begins its k-th episode with seeds[(k N + i) % len], after a resume and a cut too."""
+
+    def make() -> EnvManager:
+        lengths = [[(2, TERMINATED)], [(3, TERMINATED)]]
+        return EnvManager([ClockEnv(i, ends, True) for i, ends in enumerate(lengths)], episode_seeds=[4, 7, 9])
+
+    def mark(episode_id: int, env_id: int) -> float:
+        seed = [4, 7, 9][(episode_id * 2 + env_id) % 3]
+        return float(gymnasium.utils.seeding.np_random(seed)[0].integers(2**20))
+
+    with make() as manager, make() as resumed:
+        manager.launch(0)
+        for step in range(12):
+            if step == 5:
+                resumed.load_state_dict(manager.state_dict())
+                manager = resumed
+            if step == 8:
+                manager.reset(99)
+            expected = [mark(int(manager.episode_id[i]), i) for i in range(2)]
+            assert manager.obs[:, 1].tolist() == expected
+            manager.step([0, 0])
 
 
 def test_environments_of_the_old_api_are_told_the_present_one() -> None:

@@ -268,3 +268,21 @@ def test_a_resumed_vector_environment_ends_in_the_same_bytes(vectorization: Any)
             for _ in range(15):
                 each.step([0, 1])
         assert manager.state_dict()["envs"] == resumed.state_dict()["envs"] != [None]
+
+
+def test_fixed_seeds_are_refused_with_the_reason() -> None:
+    vector = clock_vector([[(2, TERMINATED)]], AutoresetMode.NEXT_STEP)
+    with pytest.raises(ConfigError, match=r"episode_seeds cannot reach .* use another manager"):
+        VectorEnvManager(vector, episode_seeds=[1])
+
+
+def test_nan_names_its_environment() -> None:
+    class Blind(ClockEnv):
+        def _obs(self) -> Any:
+            return super()._obs() * (np.float32(np.nan) if self.index and self.clock == 1002 else 1)
+
+    manager = VectorEnvManager(clock_vector([[(9, TERMINATED)]] * 3, AutoresetMode.NEXT_STEP, kind=Blind))
+    manager.launch(0)
+    manager.step([0, 0, 0])
+    with pytest.raises(SchemaError, match="the observation of environment 1 is NaN"):
+        manager.step([0, 0, 0])

@@ -226,7 +226,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 
 # What every configuration has, and what changes no weights.
 OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
-OTHERS |= {"act_backend", "checkpoint_every", "report_every", "microbatches"}
+OTHERS |= {"act_backend", "eval_max_steps", "checkpoint_every", "report_every", "microbatches"}
 OTHERS |= {"wrappers", "env_manager", "env_manager_args", "episode_seeds"}  # of the environment, see tests/rollout
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
 

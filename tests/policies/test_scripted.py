@@ -136,8 +136,10 @@ def test_they_fill_a_buffer_before_a_policy_learns_from_it() -> None:
 
 
 def test_a_trained_policy_may_be_scripted() -> None:
-    trained = TrainedPolicy(ScriptedPolicy(upright, *spaces_of("CartPole-v1")), Configuration())  # type: ignore[arg-type]
-    assert trained.act(np.array([0, 0, 0.1, 0.1], np.float32)) == 1
+    with WorkerSet("CartPole-v1", lambda *spaces: ScriptedPolicy(upright, *spaces)) as workers:
+        trained = TrainedPolicy(workers, Configuration())
+        assert trained.act(np.array([0, 0, 0.1, 0.1], np.float32)) == 1
+        assert trained.evaluate(episodes=2)["return_mean"] > 400
 
 
 def spaces_of(env: str) -> tuple[Any, Any]:
