@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,14 @@ def test_what_hangs_or_crashes_is_told_and_not_waited_for(env: Any, doing: str, 
     if ", in " in words:
         assert "broken_envs.py:" in text
     assert doing == "it is made" or about(found, "ok")[0] == "spaces"
+
+
+def test_what_it_starts_ends_with_it(capfd: pytest.CaptureFixture[str]) -> None:
+    """F15"""
+    examined(broken.StartsAnother, seconds=0.25, timeout=0.25)
+    pid = int(capfd.readouterr().err.split("pid ")[1].split()[0])
+    status = Path(f"/proc/{pid}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
 
 
 def test_success_is_optional() -> None:
