@@ -34,7 +34,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
     the next step.
 
     Args:
-        wait_num: Environments; half of them unless said.
+        wait_num: Environments; a quarter of them unless said.
         wait_seconds: How long a step waits for so many.
 
     All else is that of `SubprocessEnvManager`, faults included.
@@ -63,7 +63,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
     ) -> None:
         if not factories:
             raise ConfigError("0 environments: a manager needs at least one")
-        self._wait_num = max(1, len(factories) // 2) if wait_num is None else wait_num
+        self._wait_num = max(1, len(factories) // 4) if wait_num is None else wait_num
         if not 1 <= self._wait_num <= len(factories):
             raise ConfigError(f"wait_num={wait_num}: expected 1 to {len(factories)}, the number of environments")
         if not wait_seconds >= 0:

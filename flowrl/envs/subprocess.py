@@ -117,7 +117,7 @@ class SubprocessEnvManager(Manager):
     def _answer(self, answered: npt.NDArray[np.bool_] | None) -> StepResult:
         """Hands out what the processes gave, of the environments in a mask `[N]` or of all."""
         acted = answered
-        if self._lost.any():
+        if np.count_nonzero(self._lost):  # quicker than any()
             acted = ~self._lost if answered is None else answered & ~self._lost
         reward, terminated, truncated = (
             column.copy() if acted is None else np.where(acted, column, False)
@@ -127,11 +127,11 @@ class SubprocessEnvManager(Manager):
         arrived = self._arrived(acted)
         self.done = terminated | truncated
         self._count(acted, reward)
-        for env_id in self.done.nonzero()[0].tolist() if self.done.any() else []:
+        for env_id in self.done.nonzero()[0].tolist():
             if env_id not in self._noted:
                 self._note_end(env_id)
         fresh = self.done if acted is None else self.done | self._lost & (True if answered is None else answered)
-        if fresh.any():
+        if np.count_nonzero(fresh):
             self._at = (self._at + 1) % 3
             self._buffers[self._at][:] = arrived
             self._take_began(fresh)
