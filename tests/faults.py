@@ -174,8 +174,8 @@ FAULTS += [
     Fault(
         "T1",
         "flowrl/rollout/fragment.py",
-        "self._ids if acted is None else self._ids[acted]",
-        "self._ids",
+        "self._cursor += 1 if acted is None else acted",
+        "self._cursor += 1",
         ROLLOUT + "test_every_row_is_a_transition_and_every_step_is_counted",
     ),
     Fault(
@@ -1594,6 +1594,8 @@ FAULTS += [
         "            if not self.is_one_object:\n                first.close()\n",
         "            pass\n",
         "tests/rollout/test_environments.py::test_spaces_come_from_one_environment_that_is_closed_again",
+    ),
+]
 
 HOSTED, PROCESS, CREW = "flowrl/envs/hosted.py", "flowrl/envs/process.py", "flowrl/envs/crew.py"
 PROCESSES, ANSWERS = ENVS + "test_subprocess.py::", ENVS + "test_async.py::"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,8 @@ def test_they_fill_a_buffer_before_a_policy_learns_from_it() -> None:
 
 
 def test_a_trained_policy_may_be_scripted() -> None:
-    trained = TrainedPolicy(ScriptedPolicy(upright, *spaces_of("CartPole-v1")), Configuration())  # type: ignore[arg-type]
+    with WorkerSet("CartPole-v1", partial(ScriptedPolicy, upright)) as workers:
+        trained = TrainedPolicy(workers, Configuration())
     assert trained.act(np.array([0, 0, 0.1, 0.1], np.float32)) == 1
 
 
