@@ -76,7 +76,7 @@ def test_a_problem_is_found(env: Any, what: str, words: str) -> None:
     [
         (broken.Float64, "dtypes", "the observation is float64, but its space says float32: it is converted"),
         (broken.AlwaysAlike, "determinism", "seeds (0, 1, 2) begin alike"),
-        (broken.Endless, "endings", "no episode ended in 100 steps, there is no TimeLimit"),
+        (broken.Endless, "endings", "no episode ended in 100 steps, it has no TimeLimit"),
         (broken.TerminatesOnTime, "endings", "every episode terminated after exactly 20 steps"),
         (broken.Reuses, "memory", "the observation is one array that is written again"),
         (broken.Rebuilt, "saving", "EzPickle"),
@@ -135,6 +135,12 @@ def test_a_vector_environment_says_when_it_resets() -> None:
     assert "SAME_STEP" in found.findings[0].text
     assert found.suggestion is not None
     assert found.suggestion.env_manager == "vector"
+
+
+def test_classic_gym_is_examined_as_what_it_becomes() -> None:
+    """gymnasium's own checker has nothing to say of it."""
+    found = diagnose("gym:CartPole-v1", steps=50)
+    assert (found.problems, about(found, "note")) == (0, []), found.lines()
 
 
 def test_wrappers_and_arguments_are_examined_too() -> None:
