@@ -174,8 +174,8 @@ FAULTS += [
     Fault(
         "T1",
         "flowrl/rollout/fragment.py",
-        "self._ids if acted is None else self._ids[acted]",
-        "self._ids",
+        "self._cursor += 1 if acted is None else acted",
+        "self._cursor += 1",
         ROLLOUT + "test_every_row_is_a_transition_and_every_step_is_counted",
     ),
     Fault(

@@ -47,6 +47,12 @@ def _formatted(error: BaseException) -> str:
         return "".join(traceback.format_tb(error.__traceback__))
 
 
+def before_reset(inner: Recorder | None) -> None:
+    """What `figures` is to be told of a recorder is what happens to it from here on."""
+    if isinstance(inner, RawRecorder):
+        inner.cut = None
+
+
 def figures(info: Mapping[str, Any], inner: Recorder | None) -> tuple[int, float, int, int]:
     """Who knows the return of an ended episode, return and length where it is a recorder, and success (-1: unknown).
 
@@ -99,6 +105,7 @@ class HostedEnv:
                 if info is None:
                     return None
                 during = "reset"
+                before_reset(self._recorder)
                 self._note_end(info)
                 self._reset(self._next_seed[self._id])
                 if self._recorder is not None:

@@ -45,8 +45,9 @@ from flowrl.errors import CheckpointError
 class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Return and length of each episode, as `info["episode"]`, below all wrappers that may change rewards (S1).
 
-    Where a wrapper above ends an episode short, `cut` is return and length until then: set by the reset that follows,
-    until the next step. Unlike gymnasium's recorder it has no clock, so equal states have equal pickles (D5).
+    Where a wrapper above ends an episode short, the reset that follows sets `cut` to return and length until then;
+    whoever resets sets it to None before. Unlike gymnasium's recorder it has no clock, so equal states have equal
+    pickles (D5).
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -60,15 +61,15 @@ class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.episode_returns += float(reward)
         self.episode_lengths += 1
-        self.cut, self._over = None, bool(terminated or truncated)
+        self._over = bool(terminated or truncated)
         if self._over:
             info = {**info, "episode": {"r": self.episode_returns, "l": self.episode_lengths}}
         return obs, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets, and begins to count anew."""
-        short = self.episode_lengths > 0 and not self._over
-        self.cut = (self.episode_returns, self.episode_lengths) if short else None
+        if self.episode_lengths and not self._over:
+            self.cut = self.episode_returns, self.episode_lengths
         self.episode_returns, self.episode_lengths, self._over = 0.0, 0, False
         return self.env.reset(seed=seed, options=options)
 

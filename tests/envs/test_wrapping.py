@@ -47,6 +47,16 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.obs, reward, terminated or self.count == self.each, truncated, info
 
 
+class Noops(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Begins every episode with two steps of its own, as AtariPreprocessing does."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.env.reset(**kwargs)
+        self.env.step(0)
+        obs, _, _, _, info = self.env.step(0)
+        return obs, info
+
+
 def returns(manager: Any, steps: int) -> list[tuple[float, int]]:
     with manager:
         manager.launch(0)
@@ -130,6 +140,16 @@ def test_returns_are_raw_where_a_wrapper_cuts_the_episode(kind: str) -> None:
     """S1: the recorder has not seen the end; what it has counted until the reset is the episode."""
     manager = make_manager(clock, 1, wrappers=["ClipReward(-1, 1)", "TimeLimit(3)"], kind=kind)
     assert returns(manager, 9) == raw_returns([3, 3, 3])
+
+
+@pytest.mark.parametrize("kind", ["local", "subprocess"])
+def test_steps_of_a_wrappers_own_are_counted_in_the_episode_that_it_cuts(kind: str) -> None:
+    """S1, T9: that the recorder has counted after the reset does not mean that the episode goes on."""
+    noops = "tests.envs.test_wrapping:Noops"
+    manager = make_manager(lambda: ClockEnv(0, [(9, TERMINATED)]), 1, wrappers=[noops, "TimeLimit(3)"], kind=kind)
+    assert returns(manager, 9) == raw_returns([5, 5, 5])
+    cut = make_manager(lambda: ClockEnv(0, [(4, TERMINATED)]), 1, wrappers=[noops, "TimeLimit(3)"], kind=kind)
+    assert returns(cut, 6) == raw_returns([4, 4, 4])
 
 
 @pytest.mark.parametrize("kind", ["local", "subprocess"])
