@@ -50,8 +50,15 @@ class Healthy(gymnasium.Env[Any, Any]):
         return np.zeros((8, 8, 3), np.uint8)
 
 
-class TupleSpace(Healthy):
-    observation_space = gymnasium.spaces.Tuple([BOX, BOX])
+class TextSpace(Healthy):
+    observation_space = gymnasium.spaces.Dict(speed=BOX, words=gymnasium.spaces.Text(5))
+
+
+class Pairs(Healthy):
+    observation_space = gymnasium.spaces.Tuple([BOX, gymnasium.spaces.Dict(speed=BOX)])
+
+    def obs(self) -> Any:
+        return super().obs(), {"speed": super().obs()}
 
 
 class WrongShape(Healthy):

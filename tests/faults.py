@@ -174,8 +174,8 @@ FAULTS += [
     Fault(
         "T1",
         "flowrl/rollout/fragment.py",
-        "self._ids if acted is None else self._ids[acted]",
-        "self._ids",
+        "self._cursor += 1 if acted is None else acted",
+        "self._cursor += 1",
         ROLLOUT + "test_every_row_is_a_transition_and_every_step_is_counted",
     ),
     Fault(
@@ -216,9 +216,9 @@ FAULTS += [
     Fault("T7", "flowrl/data/advantages.py", "ends[-1:] = True", "pass", ROLLOUT + "test_values_arrived_in"),
     Fault(
         "T9",
-        "flowrl/envs/manager.py",
-        "elif inner is not None and inner.episode_lengths > 0:",
-        "elif False:",
+        "flowrl/envs/hosted.py",
+        "if inner is not None and inner.episode_lengths > 0:",
+        "if False:",
         ENVS + "test_manager.py::test_a_lost_life_is_no_episode_end_for_the_statistics",
     ),
     Fault(
@@ -852,8 +852,8 @@ FAULTS += [
     Fault(
         "B6",
         SPACES,
-        "np.zeros((num_envs, *shape), dtype)",
-        "np.zeros((num_envs, *shape), np.float32 if dtype == np.uint8 else dtype)",
+        "zeros((num_envs, *shape), dtype)",
+        "zeros((num_envs, *shape), np.float32 if dtype == np.uint8 else dtype)",
         DICTS + "test_dtypes_are_kept",
     ),
     Fault(
@@ -1538,5 +1538,81 @@ FAULTS += [
         "slope = 2 * (math.log(2) - action - np.logaddexp(0, -2 * action))",
         "slope = 0 * action",
         IN_NUMPY + "test_it_is_equal_to_torch_for_every_distribution",
+    ),
+]
+
+HOSTED, PROCESS, CREW = "flowrl/envs/hosted.py", "flowrl/envs/process.py", "flowrl/envs/crew.py"
+PROCESSES, ANSWERS = ENVS + "test_subprocess.py::", ENVS + "test_async.py::"
+
+FAULTS += [
+    Fault(
+        "T3",
+        "flowrl/envs/subprocess.py",
+        "        self._next_episode(env_id)\n        self._draw_seed(env_id)\n",
+        "        self._next_episode(env_id)\n",
+        PROCESSES + "test_rows_are_those_of_the_manager_in_this_process",
+    ),
+    Fault(
+        "T11",
+        "flowrl/envs/asynchronous.py",
+        "                    answered[process.env_ids] = False\n",
+        "                    continue\n",
+        ANSWERS + "test_only_answers_are_handed_out_and_only_the_ready_act",
+    ),
+    Fault(
+        "D3",
+        "flowrl/envs/asynchronous.py",
+        '            "arrived": plain_copy(x.stores[0]),\n',
+        '            "arrived": plain_copy(x.stores[1]),\n',
+        ANSWERS + "test_a_state_keeps_the_answers_that_were_due",
+    ),
+    Fault(
+        "F10",  # the time limit is that of one environment
+        HOSTED,
+        "self._since[host] = time.monotonic()  #",
+        "pass  #",
+        PROCESSES + "test_the_time_limit_is_that_of_one_environment",
+    ),
+    Fault(
+        "F10",  # who shared the process is cut too
+        "flowrl/envs/contract.py",
+        "self._cut([env_id, *collateral])",
+        "self._cut([env_id])",
+        PROCESSES + "test_a_fault_says_what_happened_to_whom",
+    ),
+    Fault(
+        "F10",
+        "flowrl/envs/faults.py",
+        "if len(since) <= self.max_retry:",
+        "if len(since) <= self.max_retry + 1:",
+        PROCESSES + "test_max_retry_bounds_the_faults_of_one_episode",
+    ),
+    Fault(
+        "F10",
+        CREW,
+        'if failure.during == "reset":',
+        "if False:",
+        ENVS + "test_fault_matrix.py::test_a_failed_reset_makes_the_environment_anew",
+    ),
+    Fault(
+        "F15",
+        PROCESS,
+        "    for process in ours:\n        process.kill()\n",
+        "",
+        PROCESSES + "test_environments_are_closed_with_a_deadline",
+    ),
+    Fault(
+        "F15",
+        "flowrl/envs/child.py",
+        "fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGKILL)",
+        "return",
+        PROCESSES + "test_processes_die_with_their_parent_even_inside_c_code",
+    ),
+    Fault(
+        "F15",
+        PROCESS,
+        "os.register_at_fork(after_in_child=_forget)",
+        "pass",
+        PROCESSES + "test_a_fork_does_not_keep_the_processes_alive",
     ),
 ]

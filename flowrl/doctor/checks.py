@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 from flowrl.doctor.findings import Finding
 from flowrl.doctor.observing import flaws
 from flowrl.doctor.patient import Patient, Step, copied
-from flowrl.envs.spaces import array_form, make_store, row_shape, shared_memory
+from flowrl.envs.spaces import array_form, dict_form, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
 from flowrl.errors import ConfigError
 from flowrl.testing import same
@@ -31,7 +31,7 @@ def spaces(patient: Patient) -> Findings:
     """Whether policies can be built for them."""
     env, supported = patient.env, True
     for role, space, look in (
-        ("observation", env.observation_space, lambda space: make_store(space, 1)),
+        ("observation", env.observation_space, lambda space: make_store(dict_form(space), 1)),
         ("action", env.action_space, lambda space: array_form(space, "action")),
     ):
         try:
@@ -47,7 +47,7 @@ def spaces(patient: Patient) -> Findings:
 
 def episodes(patient: Patient) -> Findings:
     """Whether what comes back is what the spaces say, and whether episodes end."""
-    space = patient.env.observation_space
+    space = dict_form(patient.env.observation_space)
     shape, seen = row_shape(make_store(space, 1)), set[str]()
     ended: list[Step] = []
     steps, last = 0, None

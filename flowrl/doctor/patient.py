@@ -87,6 +87,8 @@ def copied(value: Any) -> Any:
     """An observation that the environment cannot write into."""
     if isinstance(value, dict):
         return {key: copied(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(copied, value))
     return np.array(value)
 
 

@@ -34,10 +34,15 @@ def test_a_healthy_environment_has_no_problem() -> None:
     assert (found.suggestion.env_manager, found.options()) == ("local", "--env-manager local")
 
 
+def test_observations_in_pairs_and_dictionaries_are_healthy() -> None:
+    found = examined(broken.Pairs)
+    assert (found.problems, about(found, "note")) == (0, []), found.lines()
+
+
 @pytest.mark.parametrize(
     ("env", "what", "words"),
     [
-        (broken.TupleSpace, "spaces", "is not one array"),
+        (broken.TextSpace, "spaces", "is not one array"),
         (broken.WrongShape, "observations", "the observation has shape (1,), but its space says (2,)"),
         (broken.WrongDtype, "dtypes", "at reset(seed=0): the observation is complex128, but its space says float32"),
         (broken.NanObs, "NaN", "at step 2 after reset(seed=0): the observation['speed'] is NaN"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowrl.envs import AsyncSubprocessEnvManager, Manager, SubprocessEnvManager
+from tests.clock_envs import TERMINATED, EchoEnv
 from tests.faulty_envs import (
     AUTOMATIC_RESET,
     CONSTRUCTION,
@@ -94,3 +96,27 @@ def sum_of_clocks(episode: Any) -> int:
     """What a ClockEnv gives that lives from the first episode on: its clock goes on, and jumps at each reset."""
     first = (episode.episode_id + 1) * 1000 + episode.episode_id * episode.length
     return sum(range(first + 1, first + 1 + episode.length))
+
+
+class Broken(EchoEnv):
+    """Once it has failed it fails for ever, as a simulator does whose connection is gone."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(0, [(3, TERMINATED)])
+        self.folder, self.broken = folder, False
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.episode == 1 and not (self.folder / "broken").exists():
+            (self.folder / "broken").touch()
+            self.broken = True
+        if self.broken:
+            raise ConnectionError
+        return super().reset(**kwargs)
+
+
+def test_a_failed_reset_makes_the_environment_anew(tmp_path: Path) -> None:
+    """F10: what cannot even be reset is not asked again."""
+    with SubprocessEnvManager([functools.partial(Broken, tmp_path)]) as manager:
+        manager.launch(0)
+        Player(manager).until(9)
+        assert len(manager.drain_faults()) == 1

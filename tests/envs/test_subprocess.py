@@ -219,7 +219,7 @@ def test_a_state_that_cannot_be_rebuilt_is_an_error() -> None:
 
 
 def test_the_time_limit_is_that_of_one_environment() -> None:
-    """Three environments in one process that take longer together than one may."""
+    """F10: three environments in one process that take longer together than one may."""
 
     class Slow(ClockEnv):
         def step(self, action: Any) -> Any:
@@ -290,6 +290,7 @@ def unruly(num_envs: int = 4, **options: Any) -> SubprocessEnvManager:
     ],
 )
 def test_a_fault_says_what_happened_to_whom(action: int, kind: str, message: str) -> None:
+    """F10: and whose episodes it cost beside."""
     with unruly() as manager:
         manager.launch(0)
         manager.step([0, 1, 2, 3])
@@ -355,7 +356,7 @@ def test_an_environment_that_fails_again_while_it_is_renewed(what: str, tmp_path
 
 
 def test_max_retry_bounds_the_faults_of_one_episode() -> None:
-    """One more is an error that names all; what others finished is kept, and reset() begins anew."""
+    """F10: one more is an error that names all; what others finished is kept, and reset() begins anew."""
     with unruly(2, envs_per_process=1, max_retry=2) as manager:
         manager.launch(0)
         for action in (901, 902):
@@ -573,6 +574,17 @@ def test_processes_die_with_their_parent_even_inside_c_code() -> None:
     read_two_steps(program)
     program.kill()
     assert have_ended(files)
+    program.communicate(timeout=5)
+
+
+def test_a_fork_does_not_keep_the_processes_alive() -> None:
+    """F15: another child of the parent inherits its ends of the pipes, but not its say."""
+    code = "if os.fork() == 0: time.sleep(3600)\n    else: manager.step([0, 0])"
+    program, files = script("ctypes.PyDLL(None).sleep(3600)", code)
+    read_two_steps(program)
+    os.kill(program.pid, signal.SIGKILL)
+    assert have_ended(files)
+    os.killpg(program.pid, signal.SIGKILL)
     program.communicate(timeout=5)
 
 
