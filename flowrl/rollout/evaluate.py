@@ -36,7 +36,7 @@ def evaluate(
     max_steps: int = MAX_STEPS,
     video: Path | None = None,
 ) -> list[Episode]:
-    """Play `episodes` whole episodes and return them.
+    """Play `episodes` whole episodes and return them, environment by environment.
 
     `env` is what `flowrl.envs.make_manager` takes, made with `env_args`, or the `Environments` of a worker set.
 
@@ -88,7 +88,7 @@ def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps
             missing[i] = 0
     for fault in manager.drain_faults():
         log.warning("evaluating: %s", fault)
-    return played
+    return sorted(played, key=lambda episode: (episode.env_id, episode.episode_id))  # whoever was the first to end
 
 
 @attrs.frozen
