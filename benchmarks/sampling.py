@@ -1,15 +1,19 @@
-"""How fast does a rollout worker collect, beside the loop that a reader would write?
+"""How fast does a rollout worker collect, beside the loops that a reader would write?
 
-CartPole-v1, 8 environments, separate 2x64 tanh networks for policy and value, one thread. The bare loop computes
-the same actions, log-probabilities and values with the same network over gymnasium's SyncVectorEnv(8) and stores
-the same columns, provenance included. A ratio above 1 means that flowrl is faster. Aim: at least 0.9.
+CartPole-v1, separate 2x64 tanh networks for policy and value, one thread: 8 environments in SyncVectorEnv, and 8, 64
+and 1024 in gymnasium's native vector environment. The bare loops compute actions, log-probabilities and values with the
+same networks, in torch or in numpy, and store the same columns, provenance included. Native environments spend a step
+on each reset (T1): flowrl stores no row of it, the loops store a mask; real steps are counted. A ratio above 1 means
+that flowrl is faster. Aims: torch at least 0.9 of the torch loop, numpy as near as may be to the numpy loop.
 
-    python benchmarks/sampling.py [--steps 20000] [--rounds 15]
+    python benchmarks/sampling.py [--steps 20000] [--rounds 15] [--only "native 64"]
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from itertools import chain
 
 import gymnasium
 import numpy as np
@@ -21,103 +25,177 @@ from flowrl.policies import PPOPolicy
 from flowrl.policies.networks import ActorCritic
 from flowrl.rollout import RolloutWorker
 
-ENVS, FRAGMENT = 8, 128
+FRAGMENT = 128
+CASES = {"sync 8": 8, "native 8": 8, "native 64": 64, "native 1024": 1024}
+RATIOS = [("torch", "torch"), ("numpy", "torch"), ("numpy", "numpy")]
+
+
+def vector_env(case: str) -> gymnasium.vector.VectorEnv:
+    if case.startswith("native"):
+        return gymnasium.make_vec("CartPole-v1", CASES[case], vectorization_mode="vector_entry_point")
+    make = [lambda: gymnasium.make("CartPole-v1", disable_env_checker=True)] * CASES[case]
+    return gymnasium.vector.SyncVectorEnv(make, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+
+
+class TorchActor:
+    """Acts with the model itself."""
+
+    def __init__(self, model: ActorCritic) -> None:
+        self.model, self.generator = model, torch.Generator().manual_seed(0)
+
+    def act(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        with torch.no_grad():
+            logits, value = self.model(torch.from_numpy(obs))
+            logp = torch.log_softmax(logits, 1)
+            action = torch.multinomial(logp.exp(), 1, generator=self.generator)
+        return action.squeeze(1).numpy(), logp.gather(1, action).squeeze(1).numpy(), value.numpy()
+
+    def value(self, obs: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return self.model.value(torch.from_numpy(obs)).numpy()
+
+
+class NumpyActor:
+    """Acts with a copy of the model's weights in numpy."""
+
+    def __init__(self, model: ActorCritic) -> None:
+        def layers(network: torch.nn.Sequential) -> list[tuple[np.ndarray, np.ndarray]]:
+            return [(x.weight.detach().numpy().T.copy(), x.bias.detach().numpy().copy()) for x in network[::2]]
+
+        self.actor, self.critic = layers(model.actor), layers(model.critic)
+        self.generator = np.random.default_rng(0)
+
+    def act(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        logits = self._forward(self.actor, obs)
+        logits -= logits.max(1, keepdims=True)
+        logp = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        drawn = self.generator.random((len(obs), 1), np.float32)
+        action = (np.exp(logp).cumsum(1)[:, :-1] < drawn).sum(1)
+        return action, logp[np.arange(len(obs)), action], self.value(obs)
+
+    def value(self, obs: np.ndarray) -> np.ndarray:
+        return self._forward(self.critic, obs)[:, 0]
+
+    def _forward(self, layers: list[tuple[np.ndarray, np.ndarray]], x: np.ndarray) -> np.ndarray:
+        (w1, b1), (w2, b2), (w3, b3) = layers
+        return np.tanh(np.tanh(x @ w1 + b1) @ w2 + b2) @ w3 + b3
 
 
 class BareLoop:
-    """A loop over SyncVectorEnv(8) as in CleanRL, with the last observations kept."""
+    """A loop as in CleanRL, with the last observations kept where the environment gives them."""
 
-    def __init__(self, seed: int) -> None:
-        mode = gymnasium.vector.AutoresetMode.SAME_STEP
-        self.envs = gymnasium.vector.SyncVectorEnv(
-            [lambda: gymnasium.make("CartPole-v1", disable_env_checker=True) for _ in range(ENVS)], autoreset_mode=mode
-        )
-        self.obs, _ = self.envs.reset(seed=seed)
-        self.model = ActorCritic(4, 2, (64, 64))
-        self.generator = torch.Generator().manual_seed(seed)
-        self.episode_id, self.t = np.zeros(ENVS, np.int64), np.zeros(ENVS, np.int64)
+    def __init__(self, case: str, actor: TorchActor | NumpyActor) -> None:
+        self.envs, self.actor, self.steps = vector_env(case), actor, 0
+        self.same_step = case.startswith("sync")
+        self.obs, _ = self.envs.reset(seed=0)
+        n = self.envs.num_envs
+        self.episode_id, self.t, self.done = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_)
 
     def fragment(self) -> dict[str, np.ndarray]:
+        shape = FRAGMENT, self.envs.num_envs
         columns = {
-            "obs": np.empty((FRAGMENT, ENVS, 4), np.float32),
-            "next_obs": np.empty((FRAGMENT, ENVS, 4), np.float32),
-            "value": np.empty((FRAGMENT, ENVS), np.float32),
-            "logp": np.empty((FRAGMENT, ENVS), np.float32),
-            "reward": np.empty((FRAGMENT, ENVS), np.float64),
-            "action": np.empty((FRAGMENT, ENVS), np.int64),
-            "terminated": np.empty((FRAGMENT, ENVS), np.bool_),
-            "truncated": np.empty((FRAGMENT, ENVS), np.bool_),
-            "episode_id": np.empty((FRAGMENT, ENVS), np.int64),
-            "t": np.empty((FRAGMENT, ENVS), np.int64),
-            "policy_version": np.zeros((FRAGMENT, ENVS), np.int64),
-            "worker": np.zeros((FRAGMENT, ENVS), np.int64),
-            "env_id": np.tile(np.arange(ENVS), (FRAGMENT, 1)),
+            "obs": np.empty((*shape, 4), np.float32),
+            "next_obs": np.empty((*shape, 4), np.float32),
+            "value": np.empty(shape, np.float32),
+            "logp": np.empty(shape, np.float32),
+            "reward": np.empty(shape, np.float64),
+            "action": np.empty(shape, np.int64),
+            "terminated": np.empty(shape, np.bool_),
+            "truncated": np.empty(shape, np.bool_),
+            "episode_id": np.empty(shape, np.int64),
+            "t": np.empty(shape, np.int64),
+            "policy_version": np.zeros(shape, np.int64),
+            "worker": np.zeros(shape, np.int64),
+            "env_id": np.tile(np.arange(shape[1]), (FRAGMENT, 1)),
+            "mask": np.ones(shape, np.bool_),
         }
         for step in range(FRAGMENT):
-            with torch.no_grad():
-                logits, value = self.model(torch.from_numpy(self.obs))
-                logp = torch.log_softmax(logits, 1)
-                action = torch.multinomial(logp.exp(), 1, generator=self.generator)
             columns["obs"][step] = self.obs
-            columns["action"][step] = action.squeeze(1).numpy()
-            columns["logp"][step] = logp.gather(1, action).squeeze(1).numpy()
-            columns["value"][step] = value.numpy()
+            columns["action"][step], columns["logp"][step], columns["value"][step] = self.actor.act(self.obs)
             columns["episode_id"][step], columns["t"][step] = self.episode_id, self.t
             self.obs, reward, terminated, truncated, infos = self.envs.step(columns["action"][step])
-            done = terminated | truncated
             columns["reward"][step] = reward
             columns["terminated"][step], columns["truncated"][step] = terminated, truncated
             columns["next_obs"][step] = self.obs
             self.t += 1
-            if done.any():
+            over = done = terminated | truncated
+            if self.same_step:
                 for i in np.flatnonzero(done):
                     columns["next_obs"][step, i] = infos["final_obs"][i]
-                self.episode_id[done] += 1
-                self.t[done] = 0
+            else:
+                over, self.done = self.done, done
+                columns["mask"][step] = ~over
+            if over.any():
+                self.episode_id[over] += 1
+                self.t[over] = 0
         # The value arrived in: that of the next row, and of the true last observation where an episode ends.
         ends = columns["terminated"] | columns["truncated"]
         ends[-1] = True
         columns["next_value"] = np.empty_like(columns["value"])
         columns["next_value"][:-1] = columns["value"][1:]
-        with torch.no_grad():
-            _, last = self.model(torch.from_numpy(columns["next_obs"][ends]))
-        columns["next_value"][ends] = last.numpy()
+        columns["next_value"][ends] = self.actor.value(columns["next_obs"][ends])
+        self.steps += int(columns["mask"].sum())
         return columns
+
+
+class Worker:
+    """flowrl."""
+
+    def __init__(self, case: str, backend: str) -> None:
+        manager = make_manager("CartPole-v1" if case.startswith("sync") else vector_env(case), CASES[case])
+        spaces = manager.observation_space, manager.action_space
+        self.policy = PPOPolicy(*spaces, hidden=(64, 64), seed=0, device="cpu", act_backend=backend)
+        self.worker, self.steps = RolloutWorker(manager, self.policy, seed=0), 0
+
+    def fragment(self) -> dict[str, np.ndarray]:
+        batch = self.worker.sample(FRAGMENT)
+        self.worker.episodes()
+        self.steps += batch.rows
+        return dict(batch.items())
+
+
+def measure(case: str, steps: int, rounds: int) -> None:
+    """Print the rates and the ratios of one case."""
+    flowrl = {backend: Worker(case, backend) for backend in ("torch", "numpy")}
+    model = flowrl["torch"].policy.model
+    bare = {"torch": BareLoop(case, TorchActor(model)), "numpy": BareLoop(case, NumpyActor(model))}
+    assert {*flowrl["torch"].fragment(), "mask"} == set(bare["numpy"].fragment()), "both must store the same columns"
+
+    fragments = max(1, steps // (CASES[case] * FRAGMENT))
+    contestants: dict[str, Worker | BareLoop] = {}
+    for backend in bare:
+        contestants |= {f"{backend} loop": bare[backend], f"flowrl, {backend}": flowrl[backend]}
+    for one in contestants.values():
+        one.fragment()  # warm up
+        one.steps = 0
+
+    def repeat(one: Worker | BareLoop) -> Callable[[], object]:
+        return lambda: [one.fragment() for _ in range(fragments)]
+
+    seconds = interleaved({name: repeat(one) for name, one in contestants.items()}, rounds)
+    per_step = {name: seconds[name] / (one.steps / rounds) for name, one in contestants.items()}
+    for name, values in per_step.items():
+        low, rate, high = np.quantile(1 / values, [0, 0.5, 1])
+        print(f"{case:<12} {name:<14} {rate:>9,.0f} env steps/s   (min {low:,.0f}, max {high:,.0f})")
+    for backend, loop in RATIOS:
+        median, low, high = ratio_with_interval(per_step[f"{loop} loop"], per_step[f"flowrl, {backend}"])
+        print(f"{case:<12} flowrl, {backend} / {loop} loop: {median:.2f}  (95 % interval {low:.2f} to {high:.2f})")
+    median, low, high = ratio_with_interval(per_step["torch loop"], per_step["numpy loop"])
+    print(f"{case:<12} numpy loop / torch loop: {median:.2f}  (95 % interval {low:.2f} to {high:.2f})", flush=True)
+    for one in chain(bare.values(), (worker.worker for worker in flowrl.values())):
+        (one.envs if isinstance(one, BareLoop) else one).close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=20_000, help="env steps of a round")
+    parser.add_argument("--steps", type=int, default=20_000, help="env steps of a round, at least one fragment")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", choices=CASES, help="one case")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print_machine("numpy", "torch", "gymnasium")
-    fragments = options.steps // (ENVS * FRAGMENT)
-
-    manager = make_manager("CartPole-v1", ENVS)
-    policy = PPOPolicy(manager.observation_space, manager.action_space, hidden=(64, 64), seed=0)
-    worker = RolloutWorker(manager, policy, seed=0)
-    bare = BareLoop(seed=0)
-    bare.model.load_state_dict(policy.model.state_dict())
-    stored = set(worker.sample(1).keys())
-    assert stored == set(bare.fragment()), "both must store the same columns"
-
-    def flowrl_worker() -> None:
-        for _ in range(fragments):
-            worker.sample(FRAGMENT)
-        worker.episodes()
-
-    def bare_loop() -> None:
-        for _ in range(fragments):
-            bare.fragment()
-
-    flowrl_worker(), bare_loop()  # warm up
-    seconds = interleaved({"bare loop": bare_loop, "flowrl": flowrl_worker}, options.rounds)
-    for name, values in seconds.items():
-        rate = fragments * ENVS * FRAGMENT / values
-        print(f"{name:<10} {np.median(rate):>9,.0f} env steps/s   (min {rate.min():,.0f}, max {rate.max():,.0f})")
-    median, low, high = ratio_with_interval(seconds["bare loop"], seconds["flowrl"])
-    print(f"flowrl / bare loop: {median:.2f}  (95 % interval {low:.2f} to {high:.2f}, {options.rounds} pairs); aim 0.9")
+    for case in CASES if options.only is None else [options.only]:
+        measure(case, options.steps, options.rounds)
 
 
 if __name__ == "__main__":

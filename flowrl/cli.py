@@ -159,7 +159,8 @@ def run(
     """Run PLAN, the name of a built-in plan or a file, or go on with a run.
 
     A resumed run keeps its plan, settings and --stop options, and goes on bit for bit in its directory. The --stop
-    options may be given anew, and so may eval_every, eval_episodes and checkpoint_every, which change no parameter.
+    options may be given anew, and so may eval_every, eval_episodes, eval_max_steps and checkpoint_every, which change
+    no parameter.
 
     Ends with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
     budget ended before the goal, and 130 after Ctrl-C.
@@ -242,28 +243,37 @@ def explain(plan: str, **options: Any) -> None:
 
 
 @cli.command()
-@click.argument("run")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--episodes", type=_Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--max-steps", type=_Count(), metavar="N", help="Then an episode is cut; otherwise as the run has it.")
+@click.option("--video", metavar="DIR", help="Film the first three episodes of one environment, as .mp4 files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
-    run: str, episodes: int, seed: int, last: bool, env: str | None, env_args: tuple[str, ...], as_json: bool
+    runs: tuple[str, ...], env_args: tuple[str, ...], video: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Play the saved policy of the run directory RUN: total return, reward per step, win rate."""
-    from flowrl.files import json_text
-    from flowrl.runs.evaluation import evaluate_run
+    """Play the saved policy of the run directory RUN: total return, reward per step, win rate.
 
-    args = _pairs("--env-arg", env_args)
-    found = evaluate_run(Path(run), episodes=episodes, seed=seed, last=last, env=env, env_args=args)
+    Of several, or of a folder of them as --seeds makes it, the interquartile mean too (the mean of fewer than 4), with
+    a 95 % bootstrap interval.
+    """
+    from flowrl.files import json_text
+    from flowrl.runs.evaluation import evaluate_given
+
+    options |= {"env_args": _pairs("--env-arg", env_args), "video": None if video is None else Path(video)}
+    found = evaluate_given([Path(run) for run in runs], **options)
+    for words in found.left_out:
+        click.echo(f"left out: {words}", err=True)
     click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
 
 
 @cli.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--out", required=True, metavar="PATH", help="The folder of the dataset, a new one.")
+@click.option("--policy", metavar="NAME", help="Instead of RUN: random, or module:function of observations [N, ...].")
 @click.option("--episodes", type=_Count(), metavar="N", help="Whole episodes, each a batch.")
 @click.option("--steps", type=_Count(), metavar="N", help="Env steps instead, as fragments.")
 @click.option("--collect", is_flag=True, help="The policy explores, as in training; otherwise as it is evaluated.")
@@ -271,14 +281,15 @@ def evaluate(
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
-def record(run: str, out: str, env_args: tuple[str, ...], **options: Any) -> None:
-    """Record what the saved policy of the run directory RUN does, as a dataset for FromDataset.
+def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any) -> None:
+    """Record what the saved policy of the run directory RUN does, or another --policy, as a dataset for FromDataset.
 
     Where episodes may never end, say --steps.
     """
     from flowrl.runs.record import record_run
 
-    click.echo(record_run(Path(run), Path(out), env_args=_pairs("--env-arg", env_args), **options).line())
+    where = None if run is None else Path(run)
+    click.echo(record_run(where, Path(out), env_args=_pairs("--env-arg", env_args), **options).line())
 
 
 @cli.command()
@@ -326,6 +337,28 @@ def check(plan: str, **options: Any) -> None:
 def draw(plan: str, file: str, **options: Any) -> None:
     """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
     _built(plan, **options).draw(file)
+
+
+@cli.command()
+@click.argument("env")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first.")
+@click.option("--envs", "num_envs", type=_Count(), default=8, show_default=True, metavar="N", help="Stepped together.")
+@click.option("--steps", type=_Count(), default=1_000, show_default=True, metavar="N", help="Of each check, at most.")
+@click.option("--timeout", type=_Number(above=0), default=30, show_default=True, metavar="S", help="Then it hangs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Examine the environment ENV, and suggest a manager for it from measured times.
+
+    Ends with 1 if there is a problem, with 2 if there is no such environment.
+    """
+    from flowrl.doctor import diagnose
+    from flowrl.files import json_text
+
+    found = diagnose(env, _pairs("--env-arg", env_args), **options)
+    click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
+    ctx.exit(1 if found.problems else 0)
 
 
 @cli.command(name="list")
@@ -419,7 +452,7 @@ def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Bud
     """The plan followed by evaluation, confirmation of the goal, and stopping: what the options ask for."""
     from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 
-    played = {"episodes": config.eval_episodes, "seed": config.seed}
+    played = config.evaluation
     if config.eval_every is not None:
         save = path if hasattr(workers.policy, "weights") else None
         plan = _added(plan, Evaluate(workers, every=config.eval_every, save=save, **played), "flowrl run")
@@ -474,4 +507,6 @@ def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
 
 def main() -> None:
     """The entry point of the command."""
+    if "" not in sys.path:
+        sys.path.append("")  # modules of the user's, as `python -m flowrl` finds them
     cli(prog_name="flowrl", args=sys.argv[1:])

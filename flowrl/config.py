@@ -80,10 +80,14 @@ class Configuration:
     envs_per_worker: int = attrs.field(default=8, validator=validators.ge(1))
     #: Where the networks live: "auto", "cpu", "cuda" ...
     device: str = "auto"
+    #: What computes actions: "torch", or "numpy" on the CPU, faster for small dense networks and equal to rounding.
+    act_backend: str = "torch"
     #: Threads of torch in this process while it trains or evaluates; more than one pays only for large networks.
     torch_threads: int = attrs.field(default=1, validator=validators.ge(1))
     #: Episodes of one evaluation.
     eval_episodes: int = attrs.field(default=100, validator=validators.ge(1))
+    #: Steps after which an episode that is evaluated is cut, as one that never ends.
+    eval_max_steps: int = attrs.field(default=10_000, validator=validators.ge(1))
     #: Env steps between two evaluations; None: 1/20 of the budget of `flowrl run`, and none in a `Trainer`.
     eval_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
     #: Of `flowrl run` alone, a `Trainer` saves when told to: env steps between two checkpoints; None: as between
@@ -95,6 +99,11 @@ class Configuration:
         if key not in names:
             raise ConfigError(f"no configuration key {key!r}; {did_you_mean(key, names)}")
         return getattr(self, key)
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """How evaluations inside a run play, as `flowrl.operators.Evaluate` takes it."""
+        return {"episodes": self.eval_episodes, "seed": self.seed, "max_steps": self.eval_max_steps}
 
     def to_dict(self) -> dict[str, Any]:
         """All keys and values, as `build_config` takes them."""

@@ -24,6 +24,7 @@ from flowrl.trainer import named, torch_threads
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
+    from flowrl.rollout import WorkerSet
 
 
 class TrainedPolicy:
@@ -32,13 +33,15 @@ class TrainedPolicy:
     Attributes:
         policy: Its model is `policy.model`.
         config: What it was trained with.
-        env: As the workers were given it.
+        environments: Those that it collected in.
+        evaluation_env: Those that it is evaluated in.
         env_steps: Where exploration schedules stand when it acts stochastically.
     """
 
-    def __init__(self, policy: Policy, config: Configuration, *, env: Any = None, env_steps: int = 0) -> None:
-        self.policy, self.config, self.env_steps = policy, config, env_steps
-        self.env = config.env if env is None else env
+    def __init__(self, workers: WorkerSet, config: Configuration, *, env_steps: int = 0) -> None:
+        self.policy: Policy = workers.policy
+        self.config, self.env_steps = config, env_steps
+        self.environments, self.evaluation_env = workers.environments, workers.evaluation_env
         self._noise = SeedTree(config.seed).generator("act")
 
     def __repr__(self) -> str:
@@ -76,7 +79,7 @@ class TrainedPolicy:
             ConfigError: less than one episode, or a seed below 0.
             PlanError: there is but one environment object, of which no second one can be made.
         """
-        if isinstance(self.env, gymnasium.vector.VectorEnv):
+        if self.evaluation_env.is_one_object:
             raise PlanError(
                 "evaluating needs environments of its own (S3), but there is one environment object; "
                 "give its id or a function that makes it"
@@ -89,16 +92,20 @@ class TrainedPolicy:
                 raise ConfigError(f"{name}={value!r}: expected a whole number of at least {least}")
         return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed")))
 
-    def play(self, episodes: int, seed: int) -> Scores:
-        """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone."""
+    def play(self, episodes: int, seed: int, max_steps: int | None = None, video: Path | None = None) -> Scores:
+        """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone.
+
+        `max_steps` and `video`: see `flowrl.rollout.evaluate`; the configuration says `eval_max_steps`.
+        """
         with torch_threads(self.config.torch_threads):
             played = evaluate(
                 self.policy,
-                self.env,
+                self.evaluation_env,
                 episodes=episodes,
                 seed=seed,
                 num_envs=self.config.envs_per_worker,
-                env_args=self.config.env_args,
+                max_steps=max_steps or self.config.eval_max_steps,
+                video=video,
             )
         return scores(played)
 
@@ -120,7 +127,7 @@ def load(
         run: A directory that `flowrl run` wrote.
         last: policy_last.pt instead of policy.pt.
         env: Another environment than the run's, which does not get the arguments of that one.
-        env_args: Arguments of the environment, besides those it has.
+        env_args: Arguments of the environment that evaluates, besides those it has.
         device: Where to run the policy, if not where the run did.
 
     Raises:
@@ -142,9 +149,11 @@ def load(
     values = load_config_file(run / "config.json")
     changed: dict[str, Any] = {} if device is None else {"device": device}
     if env is not None:
-        changed |= named(env) | {"env_args": dict(env_args or {})}
+        changed |= named(env) | {"env_args": dict(env_args or {}), "eval_env": None, "eval_env_args": None}
     elif env_args:
-        changed["env_args"] = {**values.get("env_args", {}), **env_args}
+        others = values.get("eval_env") is not None or values.get("eval_env_args") is not None
+        key = "eval_env_args" if others else "env_args"
+        changed[key] = {**(values.get(key) or {}), **env_args}
     config = build_config(plan_file.Config, values, changed)
     try:
         workers = plan_file.trainer.make_workers(config, env)
@@ -152,7 +161,7 @@ def load(
         raise ConfigError(f"{run} cannot be loaded here: {error}") from error
     workers.close()
     load_weights(workers.policy, weights)
-    return TrainedPolicy(workers.policy, config, env=workers.env, env_steps=_env_steps(run))
+    return TrainedPolicy(workers, config, env_steps=_env_steps(run))
 
 
 def _plan_of(run: Path) -> PlanFile:

@@ -157,11 +157,18 @@ class Trainer:
         def make_policy(observation_space: Any, action_space: Any) -> Policy:
             made: Policy
             if isinstance(make, type):
-                made = make(observation_space, action_space, seed=config.seed, device=config.device)
+                # A class of one's own need not know of a backend that was not asked for.
+                chosen = {} if config.act_backend == "torch" else {"act_backend": config.act_backend}
+                made = make(observation_space, action_space, seed=config.seed, device=config.device, **chosen)
             else:
                 made = make(config, observation_space, action_space)
             if not hasattr(made, "collect_mode") and isinstance(made, (NoneType, str, type, torch.nn.Module)):
                 raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
+            if config.act_backend != getattr(made, "act_backend", "torch"):
+                raise ConfigError(
+                    f"act_backend={config.act_backend!r}, but the {type(made).__name__} was not told: pass "
+                    f"act_backend=config.act_backend in {name_of(make)}"
+                )
             return made
 
         with torch_threads(config.torch_threads):
@@ -267,8 +274,8 @@ class Trainer:
 
         Environments in the middle of an episode are unpickled, so restore only what you trust.
 
-        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes` and
-        `checkpoint_every`; `device` and `torch_threads` with a warning.
+        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes`,
+        `eval_max_steps` and `checkpoint_every`; `act_backend`, `device` and `torch_threads` with a warning.
 
         Raises:
             CheckpointError: no checkpoint, a damaged one, or that of another plan, seed or configuration.
@@ -325,7 +332,7 @@ class Trainer:
         from flowrl.trained import TrainedPolicy
 
         if self._trained is None:
-            self._trained = TrainedPolicy(self.workers.policy, self.config, env=self.workers.env)
+            self._trained = TrainedPolicy(self.workers, self.config)
         return self._trained
 
     def _with_evaluation(self, plan: Plan) -> Plan:
@@ -336,7 +343,7 @@ class Trainer:
         self._evaluates: str | None = None  # the path of what is added here
         if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
             return plan
-        evaluate = Evaluate(self.workers, every=config.eval_every, episodes=config.eval_episodes, seed=config.seed)
+        evaluate = Evaluate(self.workers, every=config.eval_every, **config.evaluation)
         plan = attrs.evolve(plan.for_each(evaluate), site="eval_every")
         self._evaluates = paths(plan)[id(plan)]
         return plan
@@ -356,7 +363,7 @@ class Trainer:
                 f"with the same settings; only {', '.join(sorted(FREE | ROUNDING))} may differ"
             )
         if rounding := [key for key in changed if key in ROUNDING]:
-            log.warning("%s has changed: training goes on, but not bit for bit", " and ".join(rounding))
+            log.warning("%s changed: training goes on, but not bit for bit", " and ".join(rounding))
 
     def _take(self, result: Any) -> None:
         self.result = dict(as_result(result, self.plan))

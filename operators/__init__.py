@@ -8,6 +8,7 @@ from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
+from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.operators.train import (
@@ -35,9 +36,11 @@ __all__ = [
     "Episodes",
     "Evaluate",
     "FromDataset",
+    "GatherStatistics",
     "HindsightRelabel",
     "MixInReplay",
     "NStep",
+    "NormalizeRewards",
     "ParallelRollouts",
     "Record",
     "Replay",
@@ -53,6 +56,7 @@ __all__ = [
     "Unroll",
     "UpdateKL",
     "UpdatePriorities",
+    "UpdateStatistics",
     "UpdateTargetNetwork",
     "VTrace",
     "debug_print",

@@ -188,7 +188,7 @@ def _standardized(column: Any, mask: Any, axes: int, eps: float) -> Any:
 class ScaleRewards:
     """Rewards times a number, so that the values of states are numbers that a network finds quickly.
 
-    Returns that are reported stay those of the environment (S1).
+    Returns that are reported stay those of the environment (S1). `NormalizeRewards` finds the number itself.
 
     Args:
         scale: More than 0; returns of some hundreds want about 0.1.
@@ -200,6 +200,7 @@ class ScaleRewards:
     """
 
     requires = ("reward",)
+    provides = ("scaled_rewards",)
     scale: float
     pure = True
 

@@ -23,26 +23,18 @@ if TYPE_CHECKING:
 Result = dict[str, Any]
 
 
-def _play(workers: WorkerSet, policy: Any, episodes: int, seed: int, purpose: str) -> Scores:
+def _play(workers: WorkerSet, policy: Any, seed: int, purpose: str, **options: Any) -> Scores:
     from flowrl.rollout import evaluate, scores
 
     seed = SeedTree(seed).integer(f"evaluation/{purpose}")
-    played = evaluate(
-        policy,
-        workers.env,
-        episodes=episodes,
-        seed=seed,
-        num_envs=workers.envs_per_worker,
-        env_args=workers.env_args,
-    )
-    return scores(played)
+    return scores(evaluate(policy, workers.evaluation_env, seed=seed, num_envs=workers.envs_per_worker, **options))
 
 
 def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:
-    if workers.is_one_object:
+    if workers.evaluation_env.is_one_object:
         raise PlanError(
             f"{type(op).__name__} needs environments of its own (S3), but the workers were given one environment "
-            "object; give them its id or a function that makes it"
+            "object; give them its id or a function that makes it, or another one as eval_env"
         )
 
 
@@ -61,8 +53,11 @@ class Evaluate:
         episodes: Played each time.
         seed: The starts follow from it.
         save: File that gets the weights of the best policy so far, the latest of equals.
+        stop_value: The stream ends after the first result whose `eval_return` is at least this.
+        max_steps: After so many an episode is taken to be one that never ends.
+        video: Folder that gets films of the first episodes of each evaluation, in step-N.
 
-    State: when it is due again, the best return.
+    State: when it is due again, the best return and the latest.
     """
 
     requires: ClassVar[dict[str, str]] = {
@@ -74,15 +69,28 @@ class Evaluate:
     episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
     seed: int = 0
     save: Path | None = None
+    stop_value: float | None = None
+    max_steps: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
+    video: Path | None = None
     due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     best: float | None = state(default=None)
+    latest: float | None = state(default=None)
+
+    @property
+    def done(self) -> bool:
+        return self.stop_value is not None and self.latest is not None and self.latest >= self.stop_value
 
     def __call__(self, result: Result) -> Result:
         if not isinstance(result, Mapping) or result["env_steps"] < self.due:
             return result
         self.due = (result["env_steps"] // self.every + 1) * self.every
-        scores = _play(self.workers, self.workers.policy, self.episodes, self.seed, "fixed")
-        score = scores.return_mean
+        scores = _play(
+            *(self.workers, self.workers.policy, self.seed, "fixed"),
+            episodes=self.episodes,
+            max_steps=self.max_steps,
+            video=None if self.video is None else Path(self.video, f"step-{result['env_steps']:09}"),
+        )
+        self.latest = score = scores.return_mean
         if self.best is None or math.isnan(self.best) or score >= self.best:
             self.best = score
             if self.save is not None:
@@ -116,6 +124,7 @@ class Confirm:
     within: float = math.inf
     episodes: int = 100
     seed: int = 0
+    max_steps: int = 10_000
     tries: int = state(default=0)
 
     def __call__(self, result: Result) -> Result:
@@ -131,7 +140,9 @@ class Confirm:
         try:
             save_weights(self.workers.policy, candidate)
             load_weights(saved, candidate)
-            score = _play(self.workers, saved, self.episodes, self.seed, f"fresh-{self.tries}").return_mean
+            purpose = f"fresh-{self.tries}"
+            played = {"episodes": self.episodes, "max_steps": self.max_steps}
+            score = _play(self.workers, saved, self.seed, purpose, **played).return_mean
             if score >= self.goal:
                 candidate.replace(self.path)
         finally:

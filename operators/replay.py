@@ -15,6 +15,8 @@ from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.stages import BLOCKED
 
+NOT_RAW = "rewards are stored raw, and scaled by the newest statistics (O1): put NormalizeRewards after what draws them"
+
 
 def _is_store(op: Any, attribute: Any, buffer: Any) -> None:
     if not isinstance(buffer, Store):
@@ -37,6 +39,8 @@ class StoreToReplay:
         return self.buffer.requires
 
     def schema(self, given: Schema) -> Schema:
+        if "normalized_rewards" in given.words:
+            raise SchemaError(NOT_RAW)
         return given
 
     @property
@@ -181,6 +185,8 @@ class MixInReplay:
     context: Context = context()
 
     def schema(self, given: Schema) -> Schema:
+        if "normalized_rewards" in given.words:
+            raise SchemaError(NOT_RAW)
         return given.without("on_policy").having("replayed")
 
     def __call__(self, batch: Batch) -> list[Batch]:

@@ -30,10 +30,16 @@ Required = tuple[str, ...] | Mapping[str, str]
 
 
 def _learned_from(workers: WorkerSet | None) -> Required:
-    """The words that the policy's loss needs, if it says so."""
+    """The words that the policy's loss needs, if it says so, and those of what it normalises by."""
     policy = getattr(workers, "policy", None)
     required: Required = getattr(getattr(policy, "learn_mode", None), "requires", ())
-    return required
+    if not getattr(policy, "normalizers", None):
+        return required
+    words = dict.fromkeys(required, "") if isinstance(required, tuple) else dict(required)
+    words["statistics"] = "its policy normalises: put GatherStatistics after ParallelRollouts"
+    if getattr(policy, "returns", None) is not None:
+        words["normalized_rewards"] = "its policy has normalize_rewards=True: put NormalizeRewards before it"
+    return words
 
 
 def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:

@@ -13,11 +13,14 @@ from flowrl.operators import (
     AverageGradients,
     ComputeGradients,
     ConcatBatches,
+    GatherStatistics,
+    NormalizeRewards,
     ParallelRollouts,
     ScaleRewards,
     SplitBatch,
     StandardMetricsReporting,
     TrainOneStep,
+    UpdateStatistics,
 )
 from flowrl.plan import Plan
 from flowrl.policies import A2CPolicy, linear_schedule
@@ -40,6 +43,8 @@ class Config(Configuration):
     gamma: float = fraction(0.99)  #: discount per step
     lam: float = fraction(0.95)  #: decay of the advantage's trace
     reward_scale: float = positive(1.0)  #: factor of the rewards that are learned from
+    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
+    normalize_rewards: bool = False  #: rewards divided by the running deviation of the discounted return
 
     # Learning
     microbatches: int = positive(1)  #: parts of a batch whose gradients are averaged before the step
@@ -68,8 +73,11 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> A2CPoli
         entropy_coef=linear_schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
         value_coef=config.value_coef,
         grad_clip=config.grad_clip,
+        normalize_obs=config.normalize_obs,
+        normalize_rewards=config.normalize_rewards,
         seed=config.seed,
         device=config.device,
+        act_backend=config.act_backend,
     )
 
 
@@ -77,6 +85,11 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: act, estimate advantages, take one step, report."""
     # (1) Act with the newest weights; advantages per environment and fragment.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+    normalizes = config.normalize_obs or config.normalize_rewards
+    if normalizes:
+        rollouts = rollouts.for_each(GatherStatistics(workers, config.gamma))
+    if config.normalize_rewards:
+        rollouts = rollouts.for_each(NormalizeRewards(workers))
     if config.reward_scale != 1:
         rollouts = rollouts.for_each(ScaleRewards(config.reward_scale))
     batches = rollouts.for_each(GAE(config.gamma, config.lam)).combine(ConcatBatches(config.train_batch_size))
@@ -91,6 +104,10 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
             .combine(AverageGradients(config.microbatches))
             .for_each(ApplyGradients(workers))
         )
+
+    # Statistics come into use when what was collected by the old ones has been learned from.
+    if normalizes:
+        train_op = train_op.for_each(UpdateStatistics(workers))
 
     # (3) A result every so many env steps.
     return StandardMetricsReporting(train_op, workers, config)

@@ -10,6 +10,8 @@ from flowrl.config import Configuration, fraction, positive, sizes
 from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
 from flowrl.operators import (
     Concurrently,
+    GatherStatistics,
+    NormalizeRewards,
     NStep,
     ParallelRollouts,
     Replay,
@@ -17,6 +19,7 @@ from flowrl.operators import (
     StoreToReplay,
     TrainOneStep,
     UpdatePriorities,
+    UpdateStatistics,
     UpdateTargetNetwork,
 )
 from flowrl.plan import Plan
@@ -56,6 +59,8 @@ class Config(Configuration):
     epsilon_start: float = fraction(1.0)  #: exploration at the beginning
     epsilon_end: float = fraction(0.04)  #: exploration at the end of its schedule
     epsilon_steps: int = positive(10_000)  #: env steps of the schedule
+    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
+    normalize_rewards: bool = False  #: rewards divided by the running deviation of the discounted return
     report_every: int = positive(500)  #: env steps between results
 
 
@@ -71,8 +76,11 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPoli
         learning_rate=config.learning_rate,
         grad_clip=config.grad_clip,
         epsilon=linear_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_steps),
+        normalize_obs=config.normalize_obs,
+        normalize_rewards=config.normalize_rewards,
         seed=config.seed,
         device=config.device,
+        act_backend=config.act_backend,
     )
 
 
@@ -97,14 +105,16 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     buffer = replay_buffer(config, limiter)
 
     # (1) Act, and store n-step transitions.
-    store = (
-        ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
-        .for_each(NStep(config.n_step, config.gamma))
-        .for_each(StoreToReplay(buffer))
-    )
+    rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+    if config.normalize_obs or config.normalize_rewards:
+        rollouts = rollouts.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
+    store = rollouts.for_each(NStep(config.n_step, config.gamma)).for_each(StoreToReplay(buffer))
 
     # (2) Learn from the buffer; the target network follows.
-    train = Replay(buffer, config.batch_size).for_each(TrainOneStep(workers))
+    replay = Replay(buffer, config.batch_size)
+    if config.normalize_rewards:
+        replay = replay.for_each(NormalizeRewards(workers))
+    train = replay.for_each(TrainOneStep(workers))
     if isinstance(buffer, PrioritizedReplayBuffer):
         train = train.for_each(UpdatePriorities(buffer))
     train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))

@@ -10,11 +10,14 @@ from flowrl.config import Configuration, fraction, positive, sizes
 from flowrl.operators import (
     GAE,
     ConcatBatches,
+    GatherStatistics,
+    NormalizeRewards,
     ParallelRollouts,
     ScaleRewards,
     StandardMetricsReporting,
     TrainOneStep,
     UpdateKL,
+    UpdateStatistics,
 )
 from flowrl.plan import Plan
 from flowrl.policies import PPOPolicy, linear_schedule
@@ -37,6 +40,8 @@ class Config(Configuration):
     gamma: float = fraction(0.98)  #: discount per step
     lam: float = fraction(0.8)  #: decay of the advantage's trace
     reward_scale: float = positive(1.0)  #: factor of the rewards that are learned from
+    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
+    normalize_rewards: bool = False  #: rewards divided by the running deviation of the discounted return
 
     # Learning
     num_sgd_iter: int = positive(20)  #: epochs over a batch
@@ -77,8 +82,11 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPoli
         standardize=config.standardize,
         kl_coef=config.kl_coef,
         grad_clip=config.grad_clip,
+        normalize_obs=config.normalize_obs,
+        normalize_rewards=config.normalize_rewards,
         seed=config.seed,
         device=config.device,
+        act_backend=config.act_backend,
     )
 
 
@@ -86,6 +94,11 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: act, estimate advantages, learn, report."""
     # (1) Act with the newest weights; advantages per environment and fragment.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+    normalizes = config.normalize_obs or config.normalize_rewards
+    if normalizes:
+        rollouts = rollouts.for_each(GatherStatistics(workers, config.gamma))
+    if config.normalize_rewards:
+        rollouts = rollouts.for_each(NormalizeRewards(workers))
     if config.reward_scale != 1:
         rollouts = rollouts.for_each(ScaleRewards(config.reward_scale))
     batches = rollouts.for_each(GAE(config.gamma, config.lam)).combine(ConcatBatches(config.train_batch_size))
@@ -101,6 +114,10 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     )
     if config.kl_coef:
         train_op = train_op.for_each(UpdateKL(workers, target=config.kl_target))
+
+    # Statistics come into use when what was collected by the old ones has been learned from.
+    if normalizes:
+        train_op = train_op.for_each(UpdateStatistics(workers))
 
     # (3) A result every so many env steps.
     return StandardMetricsReporting(train_op, workers, config)

@@ -174,8 +174,8 @@ FAULTS += [
     Fault(
         "T1",
         "flowrl/rollout/fragment.py",
-        "self._ids if acted is None else self._ids[acted]",
-        "self._ids",
+        "self._cursor += 1 if acted is None else acted",
+        "self._cursor += 1",
         ROLLOUT + "test_every_row_is_a_transition_and_every_step_is_counted",
     ),
     Fault(
@@ -245,16 +245,37 @@ FAULTS += [
     Fault(
         "S2",
         "flowrl/rollout/evaluate.py",
-        "                if missing[episode.env_id]:\n                    missing[episode.env_id] -= 1",
-        "                if len(played) < episodes:\n                    missing[:] = len(played) + 1 < episodes",
+        "            if missing[episode.env_id]:\n                missing[episode.env_id] -= 1",
+        "            if missing.any():\n                missing[missing.argmax()] -= 1",
         "tests/rollout/test_evaluate.py::test_every_environment_plays_its_share",
     ),
     Fault(
         "S3",
         "flowrl/rollout/evaluate.py",
-        "        missing = shares_of",
-        "        policy.version += 1\n        missing = shares_of",
+        "    with manager:\n",
+        "    policy.version += 1\n    with manager:\n",
         EVERY_PLAN + "test_evaluating_changes_nothing_in_training",
+    ),
+    Fault(
+        "S1",
+        "flowrl/rollout/evaluate.py",
+        "        returns[manager.t == 0] = 0.0",
+        "        pass",
+        "tests/rollout/test_evaluate.py::test_a_cut_episode_has_its_own_return_alone",
+    ),
+    Fault(
+        "S3",
+        "operators/evaluate.py",
+        "evaluate(policy, workers.evaluation_env,",
+        "evaluate(policy, workers.environments,",
+        "tests/rollout/test_evaluate.py::test_evaluation_has_settings_of_its_own",
+    ),
+    Fault(
+        "S4",
+        "flowrl/runs/evaluation.py",
+        "middle([getattr(each.scores, name) for each in group])",
+        "middle([getattr(each.scores, name) for each in group[:-1]])",
+        "tests/cli/test_evaluate_run.py::test_several_runs_have_a_middle",
     ),
     Fault(
         "S6",
@@ -1358,6 +1379,165 @@ FAULTS += [
         "max(1, self.limiter.sample_batch // self.most_rows(1))",
         "1",
         "tests/data/test_limits.py::test_a_limiter_does_not_wait_for_rows_that_are_used_up",
+    ),
+]
+
+NORMALIZER, NORMALIZING = "tests/policies/test_normalizer.py::", "tests/operators/test_normalize_ops.py::"
+NORMALIZED_PLANS = "tests/plans/test_normalized_plans.py::"
+
+FAULTS += [
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        'self.workers.policy.gather_statistics(rows["obs"], rows.get("returns"))',
+        'self.workers.policy.gather_statistics(rows["obs"], rows.get("returns")); '
+        "self.workers.policy.update_statistics()",
+        NORMALIZED_PLANS + "test_what_acted_is_what_learns",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/normalize.py",
+        "        return ((x - self.mean) / self.std)",
+        '        self.gather(x.cpu().numpy(), "obs")\n        return ((x - self.mean) / self.std)',
+        NORMALIZED_PLANS + "test_evaluation_moves_no_statistics",
+    ),
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        'return given.without("on_policy")',
+        "return given",
+        NORMALIZING + "test_where_they_belong_on_policy",
+    ),
+    Fault(
+        "O1",
+        "operators/replay.py",
+        "            raise SchemaError(NOT_RAW)\n        return given\n",
+        "            pass\n        return given\n",
+        NORMALIZING + "test_where_they_belong_with_replay",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/dqn.py",
+        "q = policy.model(rows.obs, mask_tm1)",
+        "q = policy.model(policy.model.trunk[0].normalizer(rows.obs), mask_tm1)",
+        NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/policy.py",
+        'normalizer.load_waiting_state(state["waiting"][name])',
+        "pass",
+        NORMALIZER + "test_a_normalizing_policy_is_one_that_is_given_normalized_numbers",
+    ),
+    Fault(
+        "O2",
+        "flowrl/policies/normalize.py",
+        "within + delta**2 * share * (1 - share)",
+        "within",
+        NORMALIZER + "test_merged_in_any_order_they_are_those_of_all_rows",
+    ),
+    Fault(
+        "O2",
+        "flowrl/policies/normalize.py",
+        "in_use.merged(self.waiting)",
+        "self.waiting.merged(self.waiting)",
+        NORMALIZER + "test_updating_more_often_gives_the_same_statistics",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        "carried = np.where(over[step], 0.0, returns[step])",
+        "carried = returns[step]",
+        NORMALIZING + "test_returns_are_discounted_within_an_episode",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        "so_far if tuple(expected) == place else 0.0",
+        "so_far",
+        NORMALIZING + "test_returns_are_discounted_within_an_episode",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        'batch["reward"] / float(returns.std)',
+        '(batch["reward"] - float(returns.mean)) / float(returns.std)',
+        NORMALIZING + "test_rewards_are_divided_and_not_shifted",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        'batch["reward"] / float(returns.std)',
+        'batch["reward"] / batch["reward"].std()',
+        NORMALIZED_PLANS + "test_a_batch_of_fragments_is_scaled_by_one_number",
+    ),
+    Fault(
+        "O3",
+        "flowrl/policies/policy.py",
+        "if not self.returns.count:",
+        "if True:",
+        NORMALIZER + "test_the_first_returns_come_into_use_at_once",
+    ),
+]
+
+IN_NUMPY = "tests/policies/test_in_numpy.py::"
+
+FAULTS += [
+    Fault(
+        "D2",
+        "flowrl/policies/scripted.py",
+        "uniform = noise.reshape(",
+        "uniform = noise[::-1].reshape(",
+        "tests/policies/test_scripted.py::test_random_actions_come_from_each_environments_own_stream",
+    ),
+    Fault(  # a copy of the weights in the place of their memory
+        "F3",
+        "flowrl/policies/in_numpy.py",
+        "weight = module.weight.detach().numpy().T",
+        "weight = module.weight.detach().numpy().T.copy()",
+        IN_NUMPY + "test_it_acts_with_the_newest_weights",
+    ),
+    Fault(
+        "F3",
+        "flowrl/policies/in_numpy.py",
+        "self._places != self._where()",
+        "False",
+        IN_NUMPY + "test_it_acts_with_the_newest_weights",
+    ),
+    Fault(  # what a fused optimiser writes is not counted by the tensors
+        "F3",
+        "flowrl/policies/in_numpy.py",
+        "return [self._policy.version, *(weight._version for weight in self._weights)]",
+        "return [weight._version for weight in self._weights]",
+        IN_NUMPY + "test_it_acts_with_the_newest_weights",
+    ),
+    Fault(  # nor by the version what is loaded
+        "F3",
+        "flowrl/policies/in_numpy.py",
+        "return [self._policy.version, *(weight._version for weight in self._weights)]",
+        "return [self._policy.version]",
+        IN_NUMPY + "test_it_acts_with_the_newest_weights",
+    ),
+    Fault(  # a copied policy acts with the weights of the first one
+        "F3",
+        "flowrl/policies/policy.py",
+        'return {**self.__dict__, "_in_numpy": None}',
+        "return self.__dict__",
+        IN_NUMPY + "test_it_acts_with_the_newest_weights",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/normalize.py",
+        "mean, std = self.mean.numpy(), self.std.numpy()",
+        "mean, std = self.mean.numpy().copy(), self.std.numpy().copy()",
+        IN_NUMPY + "test_it_acts_with_the_newest_statistics",
+    ),
+    Fault(
+        "A1",
+        "flowrl/policies/distributions.py",
+        "slope = 2 * (math.log(2) - action - np.logaddexp(0, -2 * action))",
+        "slope = 0 * action",
+        IN_NUMPY + "test_it_is_equal_to_torch_for_every_distribution",
     ),
 ]
 

@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "plans", tmp_path / "plans", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.breakpointhook", sys.__breakpointhook__)
-    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("sys.path", [*sys.path, ""])
     monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
     return tmp_path
 

@@ -53,7 +53,7 @@ def trajectories(held: Batch, running: Held, fragment: Batch) -> tuple[Batch, li
     fragment = fragment.to_numpy()
     parts = _held_rows(running)
     steps, envs = fragment["reward"].shape
-    names = _names(fragment, envs)
+    names = env_names(fragment)
     if any(_columns(name) not in (None, envs) for name in running):
         raise SchemaError(
             f"there were other environments before these {envs}, and no column env_id tells which is which"
@@ -127,8 +127,9 @@ def _held_rows(running: Held) -> dict[str, Index]:
     return {name: np.arange(end - count, end) for (name, (count, _)), end in zip(running.items(), ends)}
 
 
-def _names(fragment: Batch, envs: int) -> list[str]:
-    """What tells each column's environment from the others of the stream."""
+def env_names(fragment: Batch) -> list[str]:
+    """What tells the environment of each column of `[T, N, ...]` from the others of the stream."""
+    envs = fragment["reward"].shape[1]
     if "env_id" not in fragment:
         return [f"column {env} of {envs}" for env in range(envs)]
     ids = [fragment[name][0].tolist() for name in ("worker", "env_id") if name in fragment] if len(fragment) else [[]]

@@ -318,6 +318,11 @@ def _checked_method(start_method: str | None) -> str:
     return start_method
 
 
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _spread(num_envs: int, envs_per_process: int | None) -> list[list[int]]:
     """The environments of each process, as many as there are cores where nothing is said.
 
@@ -325,8 +330,7 @@ def _spread(num_envs: int, envs_per_process: int | None) -> list[list[int]]:
     [[0, 1], [2, 3], [4]]
     """
     if envs_per_process is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        count = min(cores, num_envs)
+        count = min(cores(), num_envs)
     elif envs_per_process < 1:
         raise ConfigError(f"envs_per_process={envs_per_process}: expected at least 1")
     else:

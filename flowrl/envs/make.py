@@ -97,7 +97,7 @@ class Environments:
                 if remark := getattr(first.unwrapped, "remark", None):
                     log.warning("%s: %s", self, remark)
             else:
-                manager = EnvManager([first])
+                manager = EnvManager([first], episode_seeds=self.episode_seeds)
                 if self.kind == "vector":
                     log.warning(
                         "%s has no vectorised implementation of its own: gymnasium steps copies of it one after "

@@ -41,7 +41,8 @@ def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...],
 
 def _way_out(space: gymnasium.Space[Any], role: str) -> str:
     if role == "action":
-        return "flatten it with gymnasium.wrappers.TransformAction"
+        served = ", ".join(kind.__name__ for kind in ARRAY_SPACES)
+        return f"expected one of {served}; gymnasium.wrappers.TransformAction makes it one"
     wrapper = "FlattenObservation" if space.is_np_flattenable else "TransformObservation"
     return f"make it a Box or a Dict with gymnasium.wrappers.{wrapper}"
 
@@ -85,9 +86,11 @@ def row_shape(store: Observations) -> RowShape:
 
 
 def are_alike(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
-    """Whether two spaces are of one kind, with the same keys, shapes and dtypes."""
+    """Whether two spaces are of one kind, with the same keys, shapes, dtypes and numbers of choices."""
     if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
         return one.spaces.keys() == other.spaces.keys() and all(are_alike(one[key], other[key]) for key in one.spaces)
+    if isinstance(one, spaces.Discrete | spaces.MultiDiscrete):
+        return bool(one == other)
     return type(one) is type(other) and (one.shape, one.dtype) == (other.shape, other.dtype)
 
 

@@ -241,5 +241,4 @@ def _autoreset_mode(env: AnyVectorEnv, given: AutoresetMode | str | None) -> Aut
 
 def _masked(infos: Mapping[str, Any], key: str, env_id: int) -> bool:
     """Whether `infos[key]` holds a value of this environment: without its mask it may be a filler (T10)."""
-    mask = infos.get(f"_{key}")
-    return key in infos and mask is not None and bool(mask[env_id])
+    return key in infos and (mask := infos.get(f"_{key}")) is not None and bool(mask[env_id])

@@ -3,16 +3,21 @@
 from flowrl.policies.a2c import A2CPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
+from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
+from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
 
 __all__ = [
     "A2CPolicy",
     "DQNPolicy",
+    "Normalizer",
     "PPOPolicy",
     "Policy",
+    "RandomPolicy",
+    "ScriptedPolicy",
     "argmax_sample",
     "eps_greedy_sample",
     "linear_schedule",

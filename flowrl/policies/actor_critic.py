@@ -15,6 +15,7 @@ from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
 from flowrl.policies.distributions import distribution
+from flowrl.policies.in_numpy import host
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Learning, Policy
 from flowrl.policies.wrappers import Array
@@ -36,6 +37,7 @@ class ActorCriticPolicy(Policy):
         entropy_coef: Weight of the entropy; a number, or a function of env steps.
         learning_rate: Of Adam; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
+        normalize_obs, normalize_rewards: See `Policy`.
 
     Raises:
         ConfigError: there is no distribution for the actions, or no network for the observations.
@@ -58,8 +60,11 @@ class ActorCriticPolicy(Policy):
         entropy_coef: Schedule = 0.0,
         learning_rate: Schedule = 3e-4,
         grad_clip: float | None = 0.5,
+        normalize_obs: bool = False,
+        normalize_rewards: bool = False,
         seed: int = 0,
         device: str = "auto",
+        act_backend: str = "torch",
     ) -> None:
         self.hidden, self.squash, self.log_std = tuple(hidden), squash, log_std
         self.gamma, self.lam = gamma, lam
@@ -69,13 +74,17 @@ class ActorCriticPolicy(Policy):
             action_space,
             learning_rate=learning_rate,
             grad_clip=grad_clip,
+            normalize_obs=normalize_obs,
+            normalize_rewards=normalize_rewards,
             seed=seed,
             device=device,
+            act_backend=act_backend,
         )
 
     def _build(self) -> None:
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
-        self.model = ActorCritic(encoder(self.observation_space), chosen, self.hidden).to(self.device)
+        self.model = ActorCritic(encoding, chosen, self.hidden).to(self.device)
         rate = value_at(self.learning_rate, 0)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
         self.collect_mode, self.eval_mode = Drawing(self), MostProbable(self)
@@ -97,11 +106,11 @@ class Drawing:
         return self.policy.model.distribution.draws
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
-        model = self.policy.model
+        model = self.policy.acting()
         with torch.inference_mode():
-            given, value = model(self.policy.tensor(obs))
+            given, value = model(self.policy.observed(obs))
             action, logp = model.distribution.sample(given, noise)
-        columns = {"action": action, "logp": logp, "value": value.cpu().numpy()}
+        columns = {"action": action, "logp": logp, "value": host(value)}
         if (changed := model.distribution.for_env(action)) is not action:
             columns["env_action"] = changed
         return columns
@@ -109,8 +118,7 @@ class Drawing:
     def value(self, obs: Any) -> Array:
         """Values `[N]` of observations `[N, ...]`, for where an episode or fragment ends."""
         with torch.inference_mode():
-            value: Array = self.policy.model.value(self.policy.tensor(obs)).cpu().numpy()
-        return value
+            return host(self.policy.acting().value(self.policy.observed(obs)))
 
 
 @attrs.frozen
@@ -121,9 +129,9 @@ class MostProbable:
     draws = 0
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
-        model = self.policy.model
+        model = self.policy.acting()
         with torch.inference_mode():
-            action = model.distribution.mode(model(self.policy.tensor(obs))[0])
+            action = model.distribution.mode(model(self.policy.observed(obs))[0])
         return {"action": action, "env_action": model.distribution.for_env(action)}
 
     def value(self, obs: Any) -> Array:

@@ -7,40 +7,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from scipy.special import ndtri
 from torch import nn
 
 from flowrl.errors import ConfigError
+from flowrl.policies.in_numpy import host, log_softmax
 from flowrl.policies.wrappers import Array, argmax_sample, multinomial_sample
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+#: Of the network: a tensor, or an array where it is its copy in numpy that acts.
+Given: TypeAlias = Any
 
 
-class Distribution(Protocol):
-    """`outputs` numbers of the network and `draws` uniform numbers make an action."""
+class Acting(Protocol):
+    """What acting needs of a distribution: `draws` uniform numbers make an action."""
 
-    outputs: int
-    draws: int
+    @property
+    def draws(self) -> int: ...
 
-    def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
+    def sample(self, given: Given, noise: Array) -> tuple[Array, Array]:
         """Actions drawn `[B, ...]` and their log-probabilities `[B]` (G6)."""
         ...
 
-    def mode(self, given: torch.Tensor) -> Array:
+    def mode(self, given: Given) -> Array:
         """The most probable actions `[B, ...]`."""
         ...
+
+    def for_env(self, action: Array) -> Array:
+        """What the environment gets for an action drawn."""
+        ...
+
+
+class Distribution(Acting, Protocol):
+    """`outputs` numbers of the network and `draws` uniform numbers make an action."""
+
+    outputs: int
 
     def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
         """Log-probabilities of actions, and the entropy, each `[B]`."""
         ...
 
-    def for_env(self, action: Array) -> Array:
-        """What the environment gets for an action drawn."""
+    def in_numpy(self) -> Acting:
+        """The same for arrays, which follows what is learned."""
         ...
 
 
@@ -64,7 +78,10 @@ def distribution(space: gymnasium.Space[Any], *, squash: bool = False, log_std: 
         if squash and not space.is_bounded():
             raise ConfigError(f"squash=True needs bounds to squash into, but the action space is {space}")
         return (SquashedGaussian if squash else Gaussian)(space, log_std)
-    raise ConfigError(f"there is no action distribution for the action space {space}; flatten it with a wrapper")
+    raise ConfigError(
+        f"there is no action distribution for the action space {space}: expected Discrete, MultiDiscrete of one row, "
+        "MultiBinary or a Box of floats; gymnasium.wrappers.TransformAction makes it one"
+    )
 
 
 class Categorical:
@@ -75,13 +92,13 @@ class Categorical:
     def __init__(self, n: int, start: int = 0) -> None:
         self.outputs, self.start = n, start
 
-    def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
-        logp = torch.log_softmax(given, 1).cpu().numpy()
+    def sample(self, given: Given, noise: Array) -> tuple[Array, Array]:
+        logp = log_softmax(given)
         action = multinomial_sample()(logp, noise)
         return action, logp[np.arange(len(action)), action]
 
-    def mode(self, given: torch.Tensor) -> Array:
-        return argmax_sample()(given.cpu().numpy())
+    def mode(self, given: Given) -> Array:
+        return argmax_sample()(host(given))
 
     def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
         logp = torch.log_softmax(given, 1)
@@ -89,6 +106,9 @@ class Categorical:
 
     def for_env(self, action: Array) -> Array:
         return action + self.start if self.start else action
+
+    def in_numpy(self) -> Acting:
+        return self
 
 
 class MultiCategorical:
@@ -99,14 +119,14 @@ class MultiCategorical:
         self.choices = [Categorical(size) for size in sizes]
         self.outputs, self.draws = sum(sizes), len(sizes)
 
-    def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
+    def sample(self, given: Given, noise: Array) -> tuple[Array, Array]:
         drawn = [
             choice.sample(part, noise[:, i : i + 1])
             for i, (choice, part) in enumerate(zip(self.choices, self._parts(given)))
         ]
         return np.stack([action for action, _ in drawn], 1), np.sum([logp for _, logp in drawn], 0)
 
-    def mode(self, given: torch.Tensor) -> Array:
+    def mode(self, given: Given) -> Array:
         return np.stack([choice.mode(part) for choice, part in zip(self.choices, self._parts(given))], 1)
 
     def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
@@ -118,8 +138,13 @@ class MultiCategorical:
         shifted: Array = action.astype(self.dtype, copy=False) + self.starts
         return shifted
 
-    def _parts(self, given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.split(given, self.sizes, 1)
+    def in_numpy(self) -> Acting:
+        return self
+
+    def _parts(self, given: Given) -> Sequence[Given]:
+        if isinstance(given, torch.Tensor):
+            return torch.split(given, self.sizes, 1)
+        return np.split(given, np.cumsum(self.sizes)[:-1], 1)
 
 
 class Gaussian(nn.Module):
@@ -156,6 +181,9 @@ class Gaussian(nn.Module):
     def for_env(self, action: Array) -> Array:
         return np.clip(action, self.low, self.high)
 
+    def in_numpy(self) -> Acting:
+        return GaussianInNumpy(self)
+
 
 class SquashedGaussian(Gaussian):
     """A Gaussian u whose tanh is scaled into the bounds: the environment gets low + (tanh u + 1) / 2 · (high − low).
@@ -176,3 +204,40 @@ class SquashedGaussian(Gaussian):
     def for_env(self, action: Array) -> Array:
         scaled: Array = self.low + (np.tanh(action) + 1) * self.reach
         return scaled
+
+    def in_numpy(self) -> Acting:
+        return SquashedInNumpy(self)
+
+
+class GaussianInNumpy:
+    """A `Gaussian` that acts with arrays."""
+
+    def __init__(self, gaussian: Gaussian) -> None:
+        self.draws, self.shape, self.for_env = gaussian.draws, gaussian.shape, gaussian.for_env
+        self.log_std = gaussian.log_std.detach().numpy()
+
+    def sample(self, given: Array, noise: Array) -> tuple[Array, Array]:
+        std = np.exp(self.log_std)
+        action = given + std * ndtri(np.maximum(noise, 2.0**-54)).astype(given.dtype)
+        scaled = (action - given) / std
+        logp = (-0.5 * scaled * scaled - self.log_std - 0.5 * math.log(2 * math.pi)).sum(1)
+        return self.mode(action), logp + self._log_slope(action)
+
+    def mode(self, given: Array) -> Array:
+        return given.reshape(-1, *self.shape)
+
+    def _log_slope(self, action: Array) -> Array | float:
+        return 0.0
+
+
+class SquashedInNumpy(GaussianInNumpy):
+    """A `SquashedGaussian` that acts with arrays."""
+
+    def __init__(self, gaussian: SquashedGaussian) -> None:
+        super().__init__(gaussian)
+        self.log_scale = gaussian.log_scale
+
+    def _log_slope(self, action: Array) -> Array:
+        slope = 2 * (math.log(2) - action - np.logaddexp(0, -2 * action))
+        log_slope: Array = -slope.sum(1) - self.log_scale
+        return log_slope

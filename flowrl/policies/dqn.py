@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -60,6 +60,7 @@ class DQNPolicy(Policy):
         gamma: Discount per step.
         learning_rate: Of Adam; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
+        normalize_obs, normalize_rewards: See `Policy`.
         epsilon: Exploration as a function of env steps.
 
     Raises:
@@ -80,8 +81,11 @@ class DQNPolicy(Policy):
         learning_rate: Schedule = 1e-3,
         grad_clip: float | None = 10.0,
         epsilon: linear_schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
+        normalize_obs: bool = False,
+        normalize_rewards: bool = False,
         seed: int = 0,
         device: str = "auto",
+        act_backend: str = "torch",
     ) -> None:
         self.actions = actions_of(action_space, "DQN")
         self.hidden, self.dueling, self.double = tuple(hidden), dueling, double
@@ -91,12 +95,16 @@ class DQNPolicy(Policy):
             action_space,
             learning_rate=learning_rate,
             grad_clip=grad_clip,
+            normalize_obs=normalize_obs,
+            normalize_rewards=normalize_rewards,
             seed=seed,
             device=device,
+            act_backend=act_backend,
         )
 
     def _build(self) -> None:
-        network = QNetwork(encoder(self.observation_space), self.actions, self.hidden, dueling=self.dueling)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        network = QNetwork(encoding, self.actions, self.hidden, dueling=self.dueling)
         self.model = network.to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=value_at(self.learning_rate, 0), fused=True)
@@ -108,10 +116,20 @@ class DQNPolicy(Policy):
         return {"model": self.model, "target": self.target}
 
     def update_target(self, tau: float = 1.0) -> None:
-        """target ← tau · online + (1 − tau) · target (Q2)."""
+        """target ← tau · online + (1 − tau) · target (Q2).
+
+        So it is with the statistics that observations are normalised by, for they are part of the weights (O1): between
+        two moves the target network gives an observation the same values.
+        """
         with torch.no_grad():
-            for target, online in zip(self.target.parameters(), self.model.parameters()):
+            for target, online in zip(_learned(self.target), _learned(self.model)):
                 target.lerp_(online, tau)
+
+
+def _learned(network: QNetwork) -> Iterator[torch.Tensor]:
+    """Parameters, and statistics."""
+    yield from network.parameters()
+    yield from network.trunk.buffers()
 
 
 class DQNLearning(Learning):

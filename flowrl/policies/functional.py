@@ -15,6 +15,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.errors import PlanError
+from flowrl.policies.in_numpy import host, log_softmax
 from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Learning, Policy
 from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample, multinomial_sample
@@ -106,8 +107,17 @@ class _Functional(Policy):
     make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     clip: float | None
 
-    def __init__(self, observation_space: Space, action_space: Space, *, seed: int = 0, device: str = "auto") -> None:
-        super().__init__(observation_space, action_space, grad_clip=self.clip, seed=seed, device=device)
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        act_backend: str = "torch",
+    ) -> None:
+        settings: dict[str, Any] = {"seed": seed, "device": device, "act_backend": act_backend}
+        super().__init__(observation_space, action_space, grad_clip=self.clip, **settings)
 
     def _build(self) -> None:
         model = self.make_model(self.observation_space, self.action_space)
@@ -128,7 +138,7 @@ class _Functional(Policy):
         zeros: Any = Batch(empty) if isinstance(empty, Mapping) else empty
         try:
             with torch.no_grad():  # not in inference mode, in which lazy layers would get weights that cannot learn
-                output = self.model(_observed(self, zeros))
+                output = self.model(_floats(self.tensor(zeros)))
             modes = (self.collect_mode, self.eval_mode)
             acted = [(mode.sample, mode.act(zeros, np.full((1, mode.draws), 0.5), 0)) for mode in modes]
         except Exception as error:
@@ -161,27 +171,24 @@ class FunctionalActing:
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         scores, value = self._forward(obs)
-        if isinstance(self.sample, multinomial_sample):
-            scores = torch.log_softmax(scores, -1)
-        made = self.sample(scores.cpu().numpy(), noise, env_steps)
+        scores = log_softmax(scores) if isinstance(self.sample, multinomial_sample) else host(scores)
+        made = self.sample(scores, noise, env_steps)
         columns = dict(made) if isinstance(made, Mapping) else {"action": made}
         if isinstance(self.sample, multinomial_sample):
-            index = torch.as_tensor(columns["action"], device=scores.device)
-            columns["logp"] = scores.gather(-1, index.unsqueeze(-1)).squeeze(-1).cpu().numpy()
+            columns["logp"] = np.take_along_axis(scores, columns["action"][..., None], -1)[..., 0]
         if value is not None:
-            columns["value"] = value.cpu().numpy()
+            columns["value"] = host(value)
         return columns
 
     def value(self, obs: Any) -> Array:
         """The model's values `[B]`."""
         _, value = self._forward(obs)
         assert value is not None, "asked only where acting gives values"
-        found: Array = value.cpu().numpy()
-        return found
+        return host(value)
 
-    def _forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _forward(self, obs: Any) -> tuple[Any, Any]:
         with torch.inference_mode():
-            output = self.policy.model(_observed(self.policy, obs))
+            output = self.policy.acting()(_floats(self.policy.observed(obs)))
         return output if isinstance(output, tuple) else (output, None)
 
 
@@ -224,10 +231,8 @@ def _single(column: torch.Tensor) -> torch.Tensor:
     return column.float() if column.dtype == torch.float64 else column
 
 
-def _observed(policy: Policy, obs: Any) -> Any:
-    """Observations for the model: float32 tensors, a nested batch of them where observations are dictionaries."""
-    return _floats(policy.tensor(obs))
-
-
 def _floats(obs: Any) -> Any:
-    return obs.map(torch.Tensor.float) if isinstance(obs, Batch) else obs.float()
+    """Observations for the model: in float32, a nested batch where observations are dictionaries."""
+    if isinstance(obs, Batch):
+        return obs.map(_floats)
+    return obs.float() if isinstance(obs, torch.Tensor) else obs.astype(np.float32, copy=False)

@@ -7,33 +7,43 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import gymnasium
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import nn
 
-from flowrl.errors import ConfigError
-from flowrl.policies.distributions import Distribution
+from flowrl.errors import ConfigError, SchemaError
+from flowrl.policies.distributions import Acting, Distribution
+from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.policies.normalize import Normalizer
+from flowrl.policies.wrappers import Array
 
 #: Image sides from which on the convolutions of the Atari papers fit.
 NATURE_SIDE = 36
 
 
-def encoder(space: gymnasium.Space[Any]) -> Encoder:
+def encoder(space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple[str, ...] = ()) -> Encoder:
     """A network from observations `[B, ...]` to `[B, features]`.
 
     Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
-    a dictionary's parts, each encoded so, are joined in the order of the space.
+    a dictionary's parts, each encoded so, are joined in the order of the space. With `normalize` numbers pass a
+    `Normalizer` first; `path` are the keys that led to the space.
 
     Raises:
         ConfigError: there is no such encoding for the space.
     """
     if isinstance(space, spaces.Dict):
-        return DictEncoder({name: encoder(part) for name, part in space.spaces.items()})
+        return DictEncoder(
+            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in space.spaces.items()}
+        )
     if isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3:
         return ImageEncoder(space.shape)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return FlatEncoder(math.prod(space.shape))
+        features = math.prod(space.shape)
+        numbers = normalize and isinstance(space, spaces.Box)
+        return FlatEncoder(features, Normalizer((features,), path) if numbers else None)
     if isinstance(space, spaces.Discrete):
         return OneHotEncoder([int(space.n)], [int(space.start)])
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -51,14 +61,25 @@ class Encoder(nn.Module):
 
 
 class FlatEncoder(Encoder):
-    """Numbers as float32, flattened."""
+    """Numbers as float32, flattened, and normalised where there is a normalizer."""
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, features: int, normalizer: Normalizer | None = None) -> None:
         super().__init__()
-        self.features = features
+        self.features, self.normalizer = features, normalizer
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        return obs.reshape(len(obs), self.features).float()  # also of scalars, `[B]`
+        numbers = obs.reshape(len(obs), self.features)  # also of scalars, `[B]`
+        if self.normalizer is None:
+            return numbers.float()
+        normalized: torch.Tensor = self.normalizer(numbers)
+        return normalized
+
+    def in_numpy(self) -> Function:
+        features = self.features
+        if self.normalizer is not None:
+            normalizer = in_numpy(self.normalizer)
+            return lambda obs: normalizer(obs.reshape(len(obs), features))
+        return lambda obs: obs.reshape(len(obs), features).astype(np.float32, copy=False)
 
 
 class OneHotEncoder(Encoder):
@@ -75,6 +96,20 @@ class OneHotEncoder(Encoder):
             for i, (size, start) in enumerate(zip(self.sizes, self.starts))
         ]
         return torch.cat(parts, 1).float()
+
+    def in_numpy(self) -> Function:
+        starts, sizes = np.array(self.starts), np.array(self.sizes)
+        first = np.cumsum([0, *self.sizes[:-1]])  # columns of the choices' vectors
+
+        def forward(obs: Array) -> Array:
+            choices = obs.astype(np.int64).reshape(len(obs), len(starts)) - starts
+            if ((choices < 0) | (choices >= sizes)).any():
+                raise SchemaError(f"a choice among the observations is not one of {self.sizes}, from {self.starts} on")
+            encoded = np.zeros((len(obs), self.features), np.float32)
+            np.put_along_axis(encoded, choices + first, 1, 1)
+            return encoded
+
+        return forward
 
 
 class ImageEncoder(Encoder):
@@ -120,6 +155,10 @@ class DictEncoder(Encoder):
     def forward(self, obs: Any) -> torch.Tensor:
         return torch.cat([part(obs[name]) for name, part in zip(self.names, self.parts)], 1)
 
+    def in_numpy(self) -> Function:
+        parts = list(zip(self.names, map(in_numpy, self.parts)))
+        return lambda obs: np.concatenate([part(obs[name]) for name, part in parts], 1)
+
 
 def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
     """How many actions a discrete algorithm chooses from.
@@ -131,7 +170,7 @@ def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
         return int(space.n)
     raise ConfigError(
         f"{algorithm} chooses among discrete actions 0 .. n-1, but the environment's action space is {space}; "
-        "take a continuous algorithm, or an environment with Discrete(n) actions that start at 0"
+        "take an algorithm for such actions, as ppo, or an environment with Discrete(n) actions that start at 0"
     )
 
 
@@ -181,6 +220,21 @@ class QNetwork(nn.Module):
         q: torch.Tensor = self.value(hidden) + advantage - mean
         return q
 
+    def in_numpy(self) -> Function:
+        """Of observations alone: acting has no masks."""
+        trunk, advantage_of = in_numpy(self.trunk), in_numpy(self.advantage)
+        if self.value is None:
+            return lambda obs: advantage_of(trunk(obs))
+        value_of, actions = in_numpy(self.value), self.advantage.out_features
+
+        def forward(obs: Any) -> Array:
+            hidden = trunk(obs)
+            advantage = advantage_of(hidden)
+            q: Array = value_of(hidden) + advantage - np.add.reduce(advantage, 1, keepdims=True) / actions
+            return q
+
+        return forward
+
 
 class ActorCritic(nn.Module):
     """What an action distribution is made of, `[B, outputs]`, and values `[B]`.
@@ -204,4 +258,27 @@ class ActorCritic(nn.Module):
     def value(self, obs: Any) -> torch.Tensor:
         """Values `[B]` alone."""
         value: torch.Tensor = self.critic(self.encoder(obs)).squeeze(1)
+        return value
+
+    def in_numpy(self) -> ActorCriticInNumpy:
+        parts = in_numpy(self.encoder), in_numpy(self.actor), in_numpy(self.critic)
+        return ActorCriticInNumpy(*parts, self.distribution.in_numpy())
+
+
+@attrs.frozen
+class ActorCriticInNumpy:
+    """What an `ActorCritic` does when it acts, with arrays."""
+
+    encoder: Function
+    actor: Function
+    critic: Function
+    distribution: Acting
+
+    def __call__(self, obs: Any) -> tuple[Array, Array]:
+        features = self.encoder(obs)
+        return self.actor(features), self.critic(features)[:, 0]
+
+    def value(self, obs: Any) -> Array:
+        """Values `[B]` alone."""
+        value: Array = self.critic(self.encoder(obs))[:, 0]
         return value

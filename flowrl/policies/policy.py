@@ -16,11 +16,16 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
 from flowrl.errors import ConfigError
+from flowrl.policies.in_numpy import InNumpy, host
+from flowrl.policies.normalize import Normalizer
 from flowrl.policies.streams import TorchStream
 from flowrl.policies.wrappers import Array
 from flowrl.schedules import Schedule
 
 log = logging.getLogger("flowrl")
+
+#: What can compute actions: the model itself, or what it is in numpy.
+ACT_BACKENDS = ("torch", "numpy")
 
 
 class ActMode(Protocol):
@@ -193,16 +198,29 @@ class Policy(abc.ABC):
         observation_space, action_space: Of one environment.
         learning_rate: Of the optimiser; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
+        normalize_obs: Normalise the numbers in observations by running statistics; images are left alone.
+        normalize_rewards: Keep running statistics of discounted returns, by which rewards are scaled.
         seed: Of the initialisation, and of `stream`, in which a model that draws in its forward must run.
         device: "auto" takes a GPU if there is one.
+        act_backend: What computes actions. "torch": the model, on its device. "numpy": the same function in numpy on
+            the CPU, equal to rounding: faster for small dense networks, of which torch's cost per call is most.
+
+    Statistics are part of the weights (O1). What they are made of, and when they move, the operators
+    `GatherStatistics` and `UpdateStatistics` say.
+
+    Raises:
+        ConfigError: no such device or backend, or a model that the backend cannot serve.
     """
 
     model: nn.Module
     parameters: list[nn.Parameter]  #: of the model
+    normalizers: dict[str, Normalizer]  #: of the model, by name; of observations, and `returns`
+    returns: Normalizer | None  #: statistics of discounted returns
     optimizer: torch.optim.Optimizer
     collect_mode: ActMode
     learn_mode: Learning
     eval_mode: ActMode
+    _in_numpy: InNumpy | None = None
 
     def __init__(
         self,
@@ -211,21 +229,67 @@ class Policy(abc.ABC):
         *,
         learning_rate: Schedule = 1e-3,
         grad_clip: float | None = None,
+        normalize_obs: bool = False,
+        normalize_rewards: bool = False,
         seed: int = 0,
         device: str = "auto",
+        act_backend: str = "torch",
     ) -> None:
+        if act_backend not in ACT_BACKENDS:
+            raise ConfigError(f"act_backend={act_backend!r} is none; take one of {', '.join(ACT_BACKENDS)}")
         self.observation_space, self.action_space = observation_space, action_space
+        self.act_backend = act_backend
         self.learning_rate, self.grad_clip = learning_rate, grad_clip
+        self.normalize_obs, self.normalize_rewards = normalize_obs, normalize_rewards
         self.device = pick_device(device)
+        if self.device.type == "mps" and (normalize_obs or normalize_rewards):
+            raise ConfigError("statistics need float64, which device='mps' has not: take 'cpu', or do not normalise")
         self.version = 0
         self.stream = TorchStream(seed)
         with self.stream.swapped_in():
             self._build()
         self.parameters = list(self.model.parameters())
+        self._keep_statistics()
+        self.acting()  # refuses what the backend cannot serve
 
     @abc.abstractmethod
     def _build(self) -> None:
         """Make the model, the optimiser and the modes; random numbers come from the policy's stream."""
+
+    def _keep_statistics(self) -> None:
+        observed = [part for part in self.model.modules() if isinstance(part, Normalizer)]
+        if self.normalize_obs and not observed:
+            raise ConfigError(
+                f"normalize_obs=True, but no numbers of {self.observation_space} pass a Normalizer: images are scaled "
+                "and choices are one-hot vectors already"
+            )
+        self.returns = Normalizer().to(self.device) if self.normalize_rewards else None
+        if self.returns is not None:
+            self.model.add_module("returns", self.returns)  # so that it is sent and saved with the weights
+        named = self.model.named_modules()
+        self.normalizers = {name: part for name, part in named if isinstance(part, Normalizer)}
+
+    def gather_statistics(self, obs: Any, returns: Array | None) -> None:
+        """Let observations `[B, ...]` and discounted returns `[B]` wait for the next update.
+
+        Only the very first returns come into use at once: nobody acted by their scale, and without it the first
+        rewards that are learned from would not be scaled.
+        """
+        for normalizer in self.normalizers.values():
+            if normalizer is not self.returns:
+                numbers = obs
+                for key in normalizer.path:
+                    numbers = numbers[key]
+                normalizer.gather(numbers, "obs" + "".join(f"[{key!r}]" for key in normalizer.path))
+        if self.returns is not None and returns is not None:
+            self.returns.gather(returns, "the discounted return")
+            if not self.returns.count:
+                self.returns.update()
+
+    def update_statistics(self) -> None:
+        """Put the statistics that wait into use, for acting and for learning."""
+        for normalizer in self.normalizers.values():
+            normalizer.update()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(version={self.version})"
@@ -242,13 +306,14 @@ class Policy(abc.ABC):
         self.model.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimiser, version and random stream, copied."""
+        """Networks, statistics, optimiser, version and random stream, copied."""
         return copy.deepcopy(
             {
                 "version": self.version,
                 "modules": {name: dict(module.state_dict()) for name, module in self.modules().items()},
                 "optimizer": self.optimizer.state_dict(),
                 "stream": self.stream.state_dict(),
+                "waiting": {name: each.waiting_state() for name, each in self.normalizers.items()},
             }
         )
 
@@ -258,10 +323,27 @@ class Policy(abc.ABC):
             module.load_state_dict(state["modules"][name])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.stream.load_state_dict(state["stream"])
+        for name, normalizer in self.normalizers.items():
+            normalizer.load_waiting_state(state["waiting"][name])
 
     def tensor(self, obs: Any) -> Any:
         """Observations `[N, ...]`, an array or a `Batch` of several, on the policy's device."""
         return obs.to_torch(self.device) if isinstance(obs, Batch) else torch.from_numpy(obs).to(self.device)
+
+    def acting(self) -> Any:
+        """What computes actions, as `act_backend` says: the model, or a function of arrays that is equal to it."""
+        if self.act_backend == "torch":
+            return self.model
+        if self._in_numpy is None:
+            self._in_numpy = InNumpy(self)
+        return self._in_numpy()
+
+    def observed(self, obs: Any) -> Any:
+        """Observations `[N, ...]` as what computes actions takes them."""
+        return self.tensor(obs) if self.act_backend == "torch" else obs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_in_numpy": None}  # it reads this policy's weights, not those of a copy
 
 
 @attrs.frozen
@@ -277,13 +359,13 @@ class ValueActing:
 
     def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
         with torch.inference_mode():
-            value = self.policy.model(self.policy.tensor(obs)).cpu().numpy()
+            value = host(self.policy.acting()(self.policy.observed(obs)))
         return {"action": self.sample(value, noise, env_steps)}
 
     def value(self, obs: Array) -> Array:
         """The value of the best action."""
         with torch.inference_mode():
-            value: Array = self.policy.model(self.policy.tensor(obs)).max(1).values.cpu().numpy()
+            value: Array = host(self.policy.acting()(self.policy.observed(obs))).max(1)
         return value
 
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
-from flowrl.envs import Episode, make_manager
+from flowrl.envs import Environments, Episode, Manager
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import split_seed
+from flowrl.rollout.video import EPISODES, filmed
 from flowrl.rollout.worker import shares_of
 
 log = logging.getLogger("flowrl")
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 #: Steps after which an episode that is evaluated is taken to be one that never ends.
-ENDLESS = 10_000
+MAX_STEPS = 10_000
 
 
 def evaluate(
@@ -28,43 +32,62 @@ def evaluate(
     episodes: int,
     seed: int,
     num_envs: int = 8,
-    env_args: dict[str, Any] | None = None,
-    limit: int = ENDLESS,
+    env_args: Mapping[str, Any] | None = None,
+    max_steps: int = MAX_STEPS,
+    video: Path | None = None,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them.
+
+    `env` is what `flowrl.envs.make_manager` takes, made with `env_args`, or the `Environments` of a worker set.
 
     Every environment plays a fixed share of them, which differ by at most one (S2). The environments and the
     noise follow from `seed` alone, so evaluating changes nothing in training (S3), and two policies that are
     evaluated with one seed meet the same starts.
 
-    An episode that has not ended after `limit` steps is cut, with a warning: a policy that never acts at random may
-    go in circles for ever. It counts with the return so far and says `cut`; its environment, which cannot begin
-    another one, plays no more, so there are fewer episodes then.
+    An episode that has not ended after `max_steps` steps is cut, with a warning: a policy that never acts at random
+    may go in circles for ever. It counts with the return so far and says `cut`; its environment, which cannot begin
+    another one, plays no more, so there are fewer episodes then. An episode that a fault of its environment cut is
+    none: another one is played in its place.
+
+    With `video` the first environment films its first episodes into that folder, see `flowrl.rollout.video`.
     """
-    with make_manager(env, min(num_envs, episodes), env_args) as manager:
-        env_seed, noise_seed = split_seed(seed)
-        manager.launch(env_seed)
-        actor = Actor(manager, policy.eval_mode, noise_seed)
-        missing = shares_of(episodes, manager.num_envs)
-        played: list[Episode] = []
-        lengths, returns = np.zeros(manager.num_envs, np.int64), np.zeros(manager.num_envs)
-        while missing.any():
-            _, step = actor.step()
-            lengths += 1 if step.acted is None else step.acted
-            returns += step.reward
-            for episode in manager.drain():
-                if missing[episode.env_id]:
-                    missing[episode.env_id] -= 1
-                    played.append(episode)
-                lengths[episode.env_id], returns[episode.env_id] = 0, 0.0
-            for i in np.flatnonzero((lengths >= limit) & (missing > 0)).tolist():
-                played.append(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(lengths[i]), cut=True))
-                missing[i] = 0
+    environments = env if isinstance(env, Environments) else Environments(env, env_args or {})
+    shares = shares_of(episodes, min(num_envs, episodes))
+    if video is None:
+        manager = environments.manager(len(shares))
+    else:
+        manager = filmed(environments, len(shares), video, min(shares[0], EPISODES))
+    with manager:
+        played = _play(policy, manager, shares, seed, max_steps)
     if cut := sum(episode.cut for episode in played):
         log.warning(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
-            *(env, cut, len(played), limit),
+            *(environments, cut, len(played), max_steps),
         )
+    return played
+
+
+def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps: int) -> list[Episode]:
+    """The episodes of each environment, `missing [N]` of them."""
+    env_seed, noise_seed = split_seed(seed)
+    manager.launch(env_seed)
+    actor = Actor(manager, policy.eval_mode, noise_seed)
+    played: list[Episode] = []
+    returns = np.zeros(manager.num_envs)
+    while missing.any():
+        _, step = actor.step(wait=missing == 0)
+        with np.errstate(invalid="ignore"):  # of infinities: such a return is NaN, and is said to be
+            returns += step.reward  # 0 where no transition was answered
+        returns[manager.t == 0] = 0.0  # an episode ended, or a fault cut it
+        for episode in manager.drain():
+            if missing[episode.env_id]:
+                missing[episode.env_id] -= 1
+                played.append(episode)
+        for i in np.flatnonzero((manager.t >= max_steps) & (missing > 0)).tolist():
+            played.append(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(manager.t[i]), cut=True))
+            missing[i] = 0
+    for fault in manager.drain_faults():
+        log.warning("evaluating: %s", fault)
     return played
 
 

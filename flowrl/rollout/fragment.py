@@ -58,11 +58,10 @@ class Fragment:
                 column[at] = row[name]
             self._rows += 1
         else:
-            ids = self._ids if acted is None else self._ids[acted]
-            at_ids = (self._cursor[ids], ids)
+            at_ids = (self._cursor, self._ids)
             for name, column in self._columns.items():
-                column[at_ids] = row[name][ids]
-            self._cursor[ids] += 1
+                column[at_ids] = row[name]  # of who did not act too: its next row goes to the same place
+            self._cursor += 1 if acted is None else acted
             self._rows = int(self._cursor.max())
 
     def cut(self, rows: int) -> Batch:

@@ -18,7 +18,8 @@ from flowrl.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 #: Points of the grid on which the runs of a group are compared.
 POINTS = 200
 #: Configuration keys in which runs of one group may differ: they do not change what is learnt from a seed on average.
-SAME_GROUP = {"seed", "eval_every", "eval_episodes", "report_every", "checkpoint_every", "torch_threads", "device"}
+SAME_GROUP = {"seed", "eval_every", "eval_episodes", "eval_max_steps", "report_every", "checkpoint_every"}
+SAME_GROUP |= {"act_backend", "device", "torch_threads"}
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -83,7 +84,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise ConfigError(f"{path} is {'a file' if path.exists() else 'not there'}; expected a run directory")
-        inside = [path] if _is_run(path) else sorted(file.parent for file in path.rglob("metrics.jsonl"))
+        inside = [path] if is_run(path) else sorted(file.parent for file in path.rglob("metrics.jsonl"))
         if not inside:
             raise ConfigError(f"{path} is no run directory and holds none: there is no metrics.jsonl")
         found |= {run.resolve(): run for run in inside if run.resolve() not in found}
@@ -123,11 +124,15 @@ def curves(runs: Sequence[RunRecord], x: str, y: str) -> list[Curve]:
     for run in runs:
         if run.numbers(x, y).size == 0:
             raise ConfigError(f"{run.path} has no result with {x!r} and {y!r}")
+    return [_curve(label, members, x, y) for label, members in grouped(runs).items()]
+
+
+def grouped(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """The runs of one plan and configuration, but for the seed, under a label that tells the groups apart."""
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(_group(run), []).append(run)
-    labels = _labels([members[0] for members in groups.values()])
-    return [_curve(label, members, x, y) for label, members in zip(labels, groups.values())]
+    return dict(zip(_labels([members[0] for members in groups.values()]), groups.values()))
 
 
 def _curve(label: str, runs: Sequence[RunRecord], x: str, y: str) -> Curve:
@@ -158,7 +163,8 @@ def _group(run: RunRecord) -> str:
     return json.dumps([run.plan, kept], sort_keys=True)
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Whether it is the directory of a run, and not a folder of them."""
     return (path / "metrics.jsonl").exists() or (path / "config.json").exists()
 
 

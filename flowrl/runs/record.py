@@ -1,21 +1,23 @@
-"""`flowrl record`: experience of the saved policy of a run, as a dataset."""
+"""`flowrl record`: experience of the saved policy of a run, or of one that needs no training, as a dataset."""
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
+from flowrl.config import Configuration, build_config
 from flowrl.data import Batch, DatasetWriter
-from flowrl.envs import make_manager
 from flowrl.errors import ConfigError
 from flowrl.files import plain
-from flowrl.policies import Policy
+from flowrl.policies import Policy, RandomPolicy, ScriptedPolicy
 from flowrl.policies.policy import ActMode
-from flowrl.rollout import RolloutWorker
+from flowrl.rollout import RolloutWorker, WorkerSet
 from flowrl.seeds import SeedTree
 from flowrl.trained import TrainedPolicy, load
 from flowrl.trainer import torch_threads
@@ -41,9 +43,10 @@ class Recording:
 
 
 def record_run(
-    run: Path,
+    run: Path | None,
     out: Path,
     *,
+    policy: str | None = None,
     episodes: int | None = None,
     steps: int | None = None,
     seed: int = 0,
@@ -52,7 +55,7 @@ def record_run(
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
 ) -> Recording:
-    """Let the saved policy of a run act, and record it.
+    """Let the saved policy of a run act, or another `policy`, and record it.
 
     Episodes are recorded whole, each as a fragment `[T, 1, ...]`, a fixed share of each environment (S2). Steps are
     recorded as fragments `[T, N, ...]`, in which episodes go on from one to the next. Environments and noise follow
@@ -61,22 +64,31 @@ def record_run(
     Args:
         run, last, env, env_args: See `flowrl.load`.
         out: The dataset's folder, new or empty.
+        policy: Instead of a run: "random", or "module:function", a function of observations `[N, ...]`; it acts in
+            `env`.
         episodes, steps: How much, one of both; steps of all environments together, rounded up to fill them.
         seed: Of environments and action noise.
         collect: The policy in its collect mode, which explores, not in its eval mode.
 
     Raises:
-        ConfigError, CheckpointError: see `flowrl.load`; or not one of episodes and steps is given.
+        ConfigError, CheckpointError: see `flowrl.load`; or not one of episodes and steps is given, or not one of run
+            and policy, or a policy without an environment.
         DatasetError: something is at `out`, or it cannot be written.
     """
     if (episodes is None) == (steps is None):
         raise ConfigError("give --episodes N or --steps N: how much to record")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out} is there already; give a new folder")
-    trained = load(run, last=last, env=env, env_args=env_args)
-    mode = "collect" if collect else "eval"
-    about = {"run": str(run), "env": trained.config.env, "env_args": trained.config.env_args, "mode": mode}
-    writer = DatasetWriter(out, {**plain(about), "policy": "policy_last.pt" if last else "policy.pt", "seed": seed})
+    if (run is None) == (policy is None):
+        raise ConfigError("give the directory of a run, or --policy random or module:function with --env: who acts")
+    if run is not None:
+        trained, saved = load(run, last=last, env=env, env_args=env_args), "policy_last.pt" if last else "policy.pt"
+    else:
+        assert policy is not None
+        trained, saved = _untrained(policy, env, env_args or {}), policy
+    about = {"env": trained.config.env, "env_args": trained.config.env_args, "policy": saved, "seed": seed}
+    about |= {"mode": "collect" if collect else "eval"} | ({} if run is None else {"run": str(run)})
+    writer = DatasetWriter(out, plain(about))
     real, returns = 0, list[float]()
     with torch_threads(trained.config.torch_threads):
         worker = _worker(trained, SeedTree(seed).integer("record/command"), collect, episodes or steps or 1)
@@ -89,6 +101,24 @@ def record_run(
             worker.close()
     writer.flush()
     return Recording(out, len(writer), real, returns)
+
+
+def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> TrainedPolicy:
+    """A policy that has no run, in an environment."""
+    if env is None:
+        raise ConfigError(f"--policy {policy} needs --env: in which environment it acts")
+    make: Any = RandomPolicy
+    if policy != "random":
+        try:
+            function = pkgutil.resolve_name(policy)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"--policy {policy}: {error}. Expected 'random' or 'module:function'") from error
+        if not callable(function):
+            raise ConfigError(f"--policy {policy} is {function!r}, expected a function of observations [N, ...]")
+        make = partial(ScriptedPolicy, function)
+    config = build_config(Configuration, {"env": env, "env_args": dict(env_args)})
+    with WorkerSet(config.env, make, env_args=config.env_args) as workers:
+        return TrainedPolicy(workers, config)
 
 
 def _whole(worker: RolloutWorker, episodes: int | None) -> Iterator[Batch]:
@@ -111,7 +141,7 @@ def _fragments(worker: RolloutWorker, steps: int) -> Iterator[Batch]:
 
 
 def _worker(trained: TrainedPolicy, seed: int, collect: bool, most: int) -> RolloutWorker:
-    manager = make_manager(trained.env, min(most, trained.config.envs_per_worker), trained.config.env_args)
+    manager = trained.environments.manager(min(most, trained.config.envs_per_worker))
     policy: Any = trained.policy if collect else _Exploiting(trained.policy)
     worker = RolloutWorker(manager, policy, seed=seed)
     worker.env_steps = trained.env_steps  # where exploration schedules stand

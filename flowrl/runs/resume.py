@@ -19,9 +19,9 @@ from flowrl.runs.progress import Budget
 log = logging.getLogger("flowrl")
 
 #: Settings that change no parameter of the policy: a resumed run may have other ones.
-FREE = {"checkpoint_every", "eval_every", "eval_episodes"}
+FREE = {"checkpoint_every", "eval_every", "eval_episodes", "eval_max_steps"}
 #: Settings that change the last bits only: allowed, with a warning.
-ROUNDING = {"device", "torch_threads"}
+ROUNDING = {"act_backend", "device", "torch_threads"}
 
 
 def step_of(checkpoint: Path) -> int:
@@ -132,7 +132,7 @@ class EarlierRun:
                 f"--stop options; begin a new run with --config {self.path / 'config.json'}"
             )
         if rounding := [key for key in changed if key in ROUNDING]:
-            log.warning("%s has changed: the run goes on, but not bit for bit", " and ".join(rounding))
+            log.warning("%s changed: the run goes on, but not bit for bit", " and ".join(rounding))
         then, now = self.about.get("versions", {}), versions()
         for name in sorted(key for key in now if key in then and then[key] != now[key]):
             log.warning("%s was %s and is %s now: the last bits may differ", name, then[name], now[name])

@@ -223,7 +223,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     shown = [("steps to the goal", "steps_to_goal", 0), ("eval return", "eval_return", 1)]
     if summary["eval_return"] is None:
         shown.append(("training return", "episode_return", 1))
-    told += [f"{words}: {_middle_text(summary[key], digits)}" for words, key, digits in shown if summary[key]]
+    told += [f"{words}: {middle_text(summary[key], digits)}" for words, key, digits in shown if summary[key]]
     return [*table, *told, f"time: {duration(summary['seconds'])}"]
 
 
@@ -236,7 +236,12 @@ _WORDS = {
 }
 
 
-def _middle_text(found: Mapping[str, Any], digits: int) -> str:
+def middle_text(found: Mapping[str, Any], digits: int) -> str:
+    """What `middle` found, for people.
+
+    >>> middle_text(middle([1.0, 2.0]), 1), middle_text(middle([7.0]), 1)
+    ('mean 1.5, 95 % interval [1.0, 2.0] (2 runs)', 'mean 7.0 (1 run)')
+    """
     name = "iqm" if "iqm" in found else "mean"
     runs = f"{found['runs']} run" + ("s" if found["runs"] > 1 else "")
     text = f"{name.upper() if name == 'iqm' else name} {_figure(found[name], digits)}"

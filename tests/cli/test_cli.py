@@ -253,6 +253,18 @@ BAD = {
     "command": (("rnu", "dqn"), "No such command 'rnu'. Did you mean 'run'?"),
     "environment": (("run", "tiny.py", "--env", "CartPol-v1"), "did you mean 'CartPole-v1'"),
     "environment's argument": (("run", "tiny.py", "--env-arg", "sutton=1"), "env_args 'sutton'"),
+    "wrapper": (("run", "tiny.py", "--wrapper", "TimLimit(3)"), "no wrapper 'TimLimit' in gymnasium.wrappers: did you"),
+    "wrapper's argument": (("run", "tiny.py", "--wrapper", "TimeLimit(x=3)"), "'TimeLimit(x=3)' cannot wrap"),
+    "manager": (("run", "tiny.py", "--env-manager", "proces"), "unknown env_manager 'proces': did you mean 'subproces"),
+    "manager's argument": (
+        ("run", "tiny.py", "--env-manager", "thread", "--set", 'env_manager_args={"step_time": 1}'),
+        "env_manager='thread' has no argument 'step_time': did you mean 'step_timeout'",
+    ),
+    "manager's value": (
+        ("run", "dqn", "--env-manager", "subprocess", "--set", 'env_manager_args={"step_timeout": -1}'),
+        "step_timeout=-1",
+    ),
+    "library": (("run", "tiny.py", "--env", "pettingzoo:classic/rps-v9"), "did you mean 'classic/rps-v2'"),
     "option": (("run", "tiny.py", "--stop-step", "1"), "--stop-steps"),
     "key": (("run", "tiny.py", "--set", "rat=1"), "unknown configuration key 'rat'; did you mean 'rate'"),
     "key of a file": (

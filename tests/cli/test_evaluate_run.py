@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from flowrl.plan_file import load_plan_file
 from flowrl.rollout import evaluate, scores
 from flowrl.runs.evaluation import evaluate_run
 from flowrl.seeds import SeedTree
+from flowrl.statistics import interquartile_mean, interval
 from tests.cli.parts import TINY, flowrl
 
 #: An environment that knows who has won: with probability 1/2, whatever is done.
@@ -118,6 +120,67 @@ def test_the_plan_is_the_one_that_was_run(tiny: Path) -> None:
     """If its file has changed or is gone, the copy in the run directory is it."""
     (tiny.parent / "tiny.py").write_text("raise ImportError('another file by now')")
     assert found(tiny, "--episodes", 2)["episodes"] == 2
+
+
+def test_episodes_that_never_end_are_cut_where_one_says(run: Path) -> None:
+    """Otherwise where the run's configuration says: `eval_max_steps`."""
+    assert found(run, "--episodes", 4, "--max-steps", 5)["length_mean"] == 5
+    assert found(run, "--episodes", 4, "--max-steps", 5)["cut"] == 4
+
+
+def test_videos_are_made_on_request(run: Path, tiny: Path, tmp_path: Path) -> None:
+    """By gymnasium's recorder, and no score changes."""
+    films = tmp_path / "films"
+    assert found(run, "--episodes", 2, "--video", films) == found(run, "--episodes", 2)
+    assert [file.name for file in films.iterdir()] == ["eval-episode-0.mp4"]
+    done = flowrl("evaluate", tiny, "--video", films)
+    assert done.exit_code == 2
+    assert 'must take render_mode="rgb_array"' in done.stderr
+
+
+def test_several_runs_have_a_middle(tiny: Path, tmp_path: Path) -> None:
+    """S4: runs that differ only in their seed are one group; each score has its interval."""
+    for seed in range(1, 4):
+        arguments = ("tiny.py", "--env", "coin:Coin", "--seed", seed, "--out", tmp_path / "runs" / f"seed-{seed}")
+        assert flowrl("run", *arguments, "--quiet").exit_code == 0
+    assert flowrl("run", "tiny.py", "--env", "CartPole-v1", "--out", tmp_path / "other", "--quiet").exit_code == 0
+    compared = found(tiny, tmp_path / "runs", tmp_path / "other", "--episodes", 6)
+    assert list(compared) == ["tiny coin:Coin", "tiny CartPole-v1"]
+    alike, alone = compared.values()
+    assert [Path(run["run"]).name for run in alike["runs"]] == ["run", "seed-1", "seed-2", "seed-3"]
+    each = [found(run["run"], "--episodes", 6) for run in alike["runs"]]
+    assert each == alike["runs"]
+    for name in ("return_mean", "reward_per_step", "win_rate"):
+        scores = [run[name] for run in each]
+        low, high = interval([scores])
+        assert (alike[name]["iqm"], alike[name]["low"]) == (interquartile_mean(scores), low)
+        assert (alike[name]["high"], alike[name]["runs"]) == (high, 4)
+    assert (alone["win_rate"], alone["return_mean"]["low"]) == (None, None)
+    text = flowrl("evaluate", tmp_path / "runs", "--episodes", 6).stdout.splitlines()
+    assert text[0] == "tiny coin:Coin: 6 episodes each, seed 0"
+    assert [line.partition(":")[0].strip() for line in text[1:4]] == [
+        f"{tmp_path}/runs/seed-{seed}/policy.pt" for seed in (1, 2, 3)
+    ]
+    assert [line.split("mean")[0].strip() for line in text[4:]] == ["return", "reward per step", "win rate"]
+
+
+def test_a_run_that_cannot_be_evaluated_is_left_out_if_it_was_not_named(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    tiny.rename(tmp_path / "runs" / "whole")
+    early = tmp_path / "runs" / "early"
+    shutil.copytree(tmp_path / "runs" / "whole", early)
+    (early / "policy.pt").unlink()
+    done = flowrl("evaluate", tmp_path / "runs", "--episodes", 2)
+    assert done.exit_code == 0
+    assert f"left out: {early} has no policy.pt" in done.stderr
+    assert "1 run)" in done.stdout
+    for arguments, message in [
+        ((tmp_path / "runs", early), f"{early} has no policy.pt"),
+        ((tmp_path / "runs", "--video", "films"), "--video films the policy of one run"),
+    ]:
+        done = flowrl("evaluate", *arguments)
+        assert done.exit_code == 2
+        assert message in done.stderr
 
 
 def test_what_cannot_be_evaluated_is_bad_input(run: Path, tiny: Path, tmp_path: Path) -> None:

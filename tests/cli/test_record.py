@@ -13,6 +13,8 @@ from flowrl.data import Batch, Dataset
 from flowrl.operators import FromDataset
 from tests.cli.parts import flowrl as command
 
+SCRIPT = ("--env", "CartPole-v1", "--policy")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -76,6 +78,26 @@ def test_it_follows_from_the_seed(run: Path, tmp_path: Path) -> None:
     assert not any((batch.obs[0] == first[0].obs[0]).any() for batch in other)
 
 
+def upright(obs: Any) -> Any:
+    """Pushes the cart under the pole."""
+    return (obs[:, 2] + 0.5 * obs[:, 3] > 0).astype(int)
+
+
+def test_a_policy_without_a_run_demonstrates(tmp_path: Path) -> None:
+    """A function of one's own, and random actions to compare it with."""
+    options = ("--env", "CartPole-v1", "--env-arg", "max_episode_steps=60", "--episodes", 4)
+    lengths = {}
+    for name in (f"{__name__}:upright", "random"):
+        out = tmp_path / name.rpartition(":")[2]
+        done = command("record", "--policy", name, "--out", out, *options)
+        assert done.exit_code == 0, done.output
+        episodes, about = list(Dataset(out).verify()), Dataset(out).about
+        assert (about["policy"], about["env"], about["env_args"]) == (name, "CartPole-v1", {"max_episode_steps": 60})
+        assert "run" not in about
+        lengths[out.name] = [len(batch) for batch in episodes]
+    assert np.mean(lengths["upright"]) > 1.5 * np.mean(lengths["random"])
+
+
 def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
     for words, message in [
@@ -85,6 +107,11 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
         ((tmp_path / "nowhere", "--out", tmp_path / "new", "--steps", 1), "is no directory"),
         ((run, "--out", tmp_path / "taken" / "new", "--steps", 1), "cannot be written: Not a directory"),
         ((run, "--steps", 1), "Missing option '--out'"),
+        (("--out", tmp_path / "new", "--steps", 1), "give the directory of a run, or --policy"),
+        ((run, "--policy", "random", "--out", tmp_path / "new", "--steps", 1), "give the directory of a run, or"),
+        (("--policy", "random", "--out", tmp_path / "new", "--steps", 1), "--policy random needs --env"),
+        ((*SCRIPT, "math:cosine", "--out", tmp_path / "new", "--steps", 1), "no attribute 'cosine'. Expected 'random'"),
+        ((*SCRIPT, "math:pi", "--out", tmp_path / "new", "--steps", 1), "expected a function of observations"),
         ((run, "--out", tmp_path / "new", "--steps", 0), "'0' is not a whole number of at least 1"),
     ]:
         done = command("record", *words)

@@ -128,7 +128,7 @@ def test_what_is_no_run_is_refused(own, folder):
 def test_settings_that_change_no_result_may_change(own, caplog):
     done = flowrl("run", "--resume", "run", "--stop-steps", 80, "--set", "checkpoint_every=7", "--set", "device=cpu")
     assert done.exit_code == 0, done.output
-    assert "device has changed: the run goes on, but not bit for bit" in caplog.text
+    assert "device changed: the run goes on, but not bit for bit" in caplog.text
     assert json.loads((own / "config.json").read_text())["checkpoint_every"] == 7
 
 

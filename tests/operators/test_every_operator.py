@@ -32,6 +32,14 @@ def ppo_workers() -> WorkerSet:
     return WorkerSet("CartPole-v1", policy, envs_per_worker=2)
 
 
+def normalizing() -> WorkerSet:
+    """With statistics in use, and others that wait."""
+    policy = lambda *spaces: PPOPolicy(*spaces, normalize_obs=True, normalize_rewards=True, device="cpu")  # noqa: E731
+    made = WorkerSet("CartPole-v1", policy, envs_per_worker=2)
+    made.policy.gather_statistics(fragments()[0].flat().obs, np.arange(6.0))
+    return made
+
+
 def fragments(count: int = 4, steps: int = 3, envs: int = 2) -> list[Batch]:
     draw = np.random.default_rng(3)
     return [
@@ -121,9 +129,11 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
     "Episodes": (lambda _: ops.Episodes(), fragments, "for_each"),
+    "GatherStatistics": (lambda _: ops.GatherStatistics(normalizing(), 0.9), fragments, "for_each"),
     "HindsightRelabel": (lambda _: hindsight(), with_goals, "for_each"),
     "MixInReplay": (lambda _: ops.MixInReplay(2, 1.5), fragments, "combine"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
+    "NormalizeRewards": (lambda _: ops.NormalizeRewards(normalizing()), fragments, "for_each"),
     "Record": (lambda path: ops.Record(path / "data", overwrite=True), fragments, "for_each"),
     "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
@@ -135,6 +145,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Unroll": (lambda _: ops.Unroll(2, "pad", burn_in=1), fragments, "for_each"),
     "UpdateKL": (lambda _: ops.UpdateKL(ppo_workers()), lambda: [{"kl": 0.1}, {"kl": 0.001}], "for_each"),
     "UpdatePriorities": (lambda _: ops.UpdatePriorities(prioritized()), with_priorities, "for_each"),
+    "UpdateStatistics": (lambda _: ops.UpdateStatistics(normalizing()), lambda: [1, 2], "for_each"),
     "UpdateTargetNetwork": (lambda _: ops.UpdateTargetNetwork(workers()), lambda: [1, 2], "for_each"),
     "VTrace": (lambda _: ops.VTrace(ppo_workers(), 0.9), recorded, "for_each"),
     "debug_print": (lambda _: ops.debug_print, fragments, "for_each"),

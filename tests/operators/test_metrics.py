@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl import from_items
+from flowrl import Plan, from_items
 from flowrl.context import Context
 from flowrl.errors import PlanError
 from flowrl.operators import (
@@ -156,6 +158,37 @@ def test_an_evaluation_has_all_kinds_of_score(workers: WorkerSet) -> None:
         assert Evaluate(clocks, every=1, episodes=4)({"env_steps": 1})["eval_win_rate"] == 0.5
 
 
+def test_a_plan_ends_when_an_evaluation_reaches_a_value(workers: WorkerSet) -> None:
+    """DI-engine's stop_value. A later run with a higher one goes on, one with the same ends at once (D3)."""
+
+    def plan(stop_value: float | None) -> Plan:
+        steps = from_items([{"env_steps": n} for n in range(10, 60, 10)])
+        return steps.for_each(Evaluate(workers, every=20, episodes=2, stop_value=stop_value))
+
+    assert len(list(plan(None))) == len(list(plan(501))) == 5
+    with plan(5).run() as run:
+        results = [next(run), next(run)]
+        ended = run.state_dict()
+        assert list(run) == [], "the first result that reaches it is the last"
+    assert results[-1]["eval_return"] >= 5
+    for value, left in (5, 0), (501, 3):
+        with plan(value).run() as run:
+            run.load_state_dict(ended)
+            assert len(list(run)) == left
+
+
+def test_evaluations_are_as_long_as_the_operator_says(workers: WorkerSet, tmp_path: Path) -> None:
+    """And are filmed into a folder of their own, if it says so; that changes no score."""
+    evaluate = Evaluate(workers, every=5, episodes=3, max_steps=4)
+    result = evaluate({"env_steps": 5})
+    assert (result["eval_return"], result["eval_cut_episodes"]) == (4, 3)
+    evaluate.video = tmp_path / "films"
+    assert evaluate({"env_steps": 10}) == {**result, "env_steps": 10}
+    assert [file.name for file in (tmp_path / "films" / "step-000000010").iterdir()] == ["eval-episode-0.mp4"]
+    confirm = Confirm(workers, goal=0.0, path=tmp_path / "policy.pt", episodes=2, max_steps=3)
+    assert confirm({"env_steps": 5, "eval_return": 1.0})["confirmed_return"] == 3
+
+
 def test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds(workers: WorkerSet, tmp_path: Path) -> None:
     """S6: each policy that reaches the goal within the budget is saved, loaded and tried once, on fresh seeds."""
     path = tmp_path / "policy.pt"
@@ -188,19 +221,22 @@ def test_a_candidate_that_is_not_confirmed_replaces_nothing(workers: WorkerSet, 
 
 def test_a_return_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     """S6: no better than a number, and every number is better."""
-    rewards = iter([np.nan, 2.0, np.nan, 1.0, 3.0])
+    endless = (math.inf, -math.inf)  # each is a number, their sum is none
+    rewards = itertools.chain(endless, (2.0, 0.0), endless, (1.0, 0.0), (3.0, 0.0))
 
-    class Once(gymnasium.Env[Any, Any]):
+    class Twice(gymnasium.Env[Any, Any]):
         observation_space = gymnasium.spaces.Box(0, 1, (1,))
         action_space = gymnasium.spaces.Discrete(2)
 
         def reset(self, **_: Any) -> Any:
+            self.t = 0
             return np.zeros(1, np.float32), {}
 
         def step(self, action: Any) -> Any:
-            return np.zeros(1, np.float32), next(rewards), True, False, {}
+            self.t += 1
+            return np.zeros(1, np.float32), next(rewards), self.t == 2, False, {}
 
-    with WorkerSet(Once, lambda *spaces: DQNPolicy(*spaces, device="cpu"), envs_per_worker=1) as alone:
+    with WorkerSet(Twice, lambda *spaces: DQNPolicy(*spaces, device="cpu"), envs_per_worker=1) as alone:
         evaluate = Evaluate(alone, every=1, episodes=1, save=tmp_path / "policy.pt")
         found = [evaluate({"env_steps": n})["best_eval_return"] for n in range(1, 6)]
     np.testing.assert_equal(found, [np.nan, 2.0, 2.0, 2.0, 3.0])

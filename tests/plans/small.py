@@ -50,6 +50,10 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
+SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
+SMALL |= {
+    f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True} for name in ("dqn", "ppo")
+}
 
 Edit = Callable[[Plan], Plan]
 

@@ -150,6 +150,8 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             "epsilon_steps": 20,
             "envs_per_worker": 3,
             "prioritized": True,
+            "normalize_obs": True,
+            "normalize_rewards": True,
         }.items()
     ],
     "dqn prioritized": [
@@ -158,6 +160,9 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"priority_beta_end": 0.5}, {}),
         ({"priority_beta_steps": 50}, {}),
     ],
+    "ppo in numpy": [],
+    "dqn normalized": [({"gamma": 0.5}, {"normalize_obs": False}), ({"gamma": 0.5}, {"normalize_rewards": False})],
+    "ppo normalized": [({"reward_scale": 0.5}, {})],
     "ppo": [
         *(
             ({key: value}, {})
@@ -168,6 +173,8 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
                 "gamma": 0.5,
                 "lam": 0.5,
                 "reward_scale": 0.5,
+                "normalize_obs": True,
+                "normalize_rewards": True,
                 "num_sgd_iter": 3,
                 "minibatch_size": 5,
                 "learning_rate": 0.1,
@@ -200,6 +207,8 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
                 "gamma": 0.5,
                 "lam": 0.5,
                 "reward_scale": 0.5,
+                "normalize_obs": True,
+                "normalize_rewards": True,
                 "learning_rate": 0.1,
                 "learning_rate_end": None,
                 "entropy_coef": 0.1,
@@ -217,7 +226,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 
 # What every configuration has, and what changes no weights.
 OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
-OTHERS |= {"checkpoint_every", "report_every", "microbatches"}
+OTHERS |= {"act_backend", "eval_max_steps", "checkpoint_every", "report_every", "microbatches"}
 OTHERS |= {"wrappers", "env_manager", "env_manager_args", "episode_seeds"}  # of the environment, see tests/rollout
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
+import gymnasium
 import numpy as np
 import pytest
 
+from flowrl.envs import Environments, Episode
 from flowrl.errors import ConfigError
+from flowrl.operators import Evaluate
 from flowrl.rollout import WorkerSet, evaluate, scores
+from tests.broken_envs import Stumbles
 from tests.clock_envs import TERMINATED, TRUNCATED, Table, clock_envs
 from tests.scripted import ScriptedPolicy
 
@@ -32,7 +38,7 @@ def test_the_same_seed_meets_the_same_starts() -> None:
 def test_an_episode_that_never_ends_is_cut_and_said(caplog: pytest.LogCaptureFixture) -> None:
     """No hangs: it counts as it is, once for its environment, and the others play all of their share."""
     table: Table = [[(10**6, TERMINATED)], [(10, TERMINATED)], [(50, TERMINATED)]]
-    played = evaluate(ScriptedPolicy(), clock_envs(table), episodes=6, seed=0, num_envs=3, limit=50)
+    played = evaluate(ScriptedPolicy(), clock_envs(table), episodes=6, seed=0, num_envs=3, max_steps=50)
     assert sorted((e.env_id, e.length, e.cut) for e in played) == [
         (0, 50, True), (1, 10, False), (1, 10, False), (2, 50, False), (2, 50, False)
     ]  # fmt: skip
@@ -40,6 +46,15 @@ def test_an_episode_that_never_ends_is_cut_and_said(caplog: pytest.LogCaptureFix
     cut, whole = (next(e for e in played if e.env_id == i) for i in (0, 2))
     assert cut.return_ == whole.return_, "the raw rewards so far (S1)"
     assert "1 of 5 episodes had not ended after 50 steps and were cut; give it a time limit" in caplog.text
+
+
+def test_a_cut_episode_has_its_own_return_alone() -> None:
+    """S1: not what earlier episodes of the environment had."""
+    table: Table = [[(5, TERMINATED), (10**6, TERMINATED)]]
+    whole, cut = evaluate(ScriptedPolicy(), clock_envs(table), episodes=2, seed=0, num_envs=1, max_steps=7)
+    start = 2 * 1000 + 5  # of the second episode's clock, which counts steps and 1000 for each reset
+    assert (whole.length, cut.length, cut.cut) == (5, 7, True)
+    assert cut.return_ == sum(range(start + 1, start + 8))
 
 
 def test_a_policy_acts_in_its_eval_mode() -> None:
@@ -57,6 +72,94 @@ def test_environments_get_the_env_action() -> None:
     plain = ScriptedPolicy(lambda *args: act(*args)["env_action"])
     played, expected = (evaluate(policy, "CartPole-v1", episodes=3, seed=0) for policy in (ScriptedPolicy(act), plain))
     assert played == expected
+
+
+@pytest.mark.parametrize("kind", ["subprocess", "async", "thread"])
+def test_every_manager_plays_the_same_episodes(kind: str) -> None:
+    """S2, S6, T3: the same starts and the same noise for the k-th episode of each environment, in whatever order."""
+
+    def left(obs: np.ndarray, noise: np.ndarray, env_steps: int) -> np.ndarray:
+        return (noise[:, 0] < 0.6).astype(np.int64)
+
+    expected = evaluate(ScriptedPolicy(left, draws=1), "CartPole-v1", episodes=12, seed=3, num_envs=5)
+    played = evaluate(
+        ScriptedPolicy(left, draws=1), Environments("CartPole-v1", kind=kind), episodes=12, seed=3, num_envs=5
+    )
+    assert sorted(played, key=place) == sorted(expected, key=place)
+    assert [sum(episode.env_id == i for episode in played) for i in range(5)] == [3, 3, 2, 2, 2]
+
+
+def place(episode: Episode) -> tuple[int, int]:
+    return episode.env_id, episode.episode_id
+
+
+def test_an_implementation_that_is_vectorised_plays_its_shares() -> None:
+    """S2, T1: rows that only reset are no steps of an episode."""
+    played = evaluate(ScriptedPolicy(), Environments("CartPole-v1", kind="vector"), episodes=7, seed=0, num_envs=3)
+    assert [sum(episode.env_id == i for episode in played) for i in range(3)] == [3, 2, 2]
+    assert all(episode.return_ == episode.length for episode in played)
+
+
+@pytest.mark.parametrize("kind", ["subprocess", "async", "thread"])
+def test_an_episode_that_a_fault_cut_is_played_again(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """S2, F10: the others are as they would be without it; it is said once, with the environment's error."""
+    played = evaluate(ScriptedPolicy(), Environments(Stumbles, kind=kind), episodes=10, seed=0, num_envs=2)
+    assert [sum(episode.env_id == i for episode in played) for i in range(2)] == [5, 5]
+    faults = [record.message for record in caplog.records if "it stumbled" in record.message]
+    assert len(faults) == len(set(faults)) > 0
+    assert all(episode.return_ == episode.length for episode in played), "nothing of what was cut is counted"
+    assert max(episode.episode_id for episode in played) >= 5
+
+
+class Counting:
+    """A recurrent mode: pushes right from the third step of an episode on."""
+
+    draws = 0
+
+    def initial_state(self) -> np.ndarray:
+        return np.zeros((1, 1), np.int64)
+
+    def act(self, obs: np.ndarray, noise: np.ndarray, env_steps: int, state: np.ndarray) -> dict[str, np.ndarray]:
+        return {"action": (state[:, 0] >= 3).astype(np.int64), "next_state": state + 1}
+
+
+@pytest.mark.parametrize("kind", ["local", "async"])
+def test_recurrent_state_begins_with_each_episode(kind: str) -> None:
+    """T8: a policy that counts its steps plays as one that is told the time."""
+    policy = ScriptedPolicy()
+    policy.eval_mode = Counting()
+    played = evaluate(policy, Environments(Told, kind=kind), episodes=6, seed=0, num_envs=2)
+    assert [episode.return_ for episode in played] == [7.0] * 6
+
+
+class Told(gymnasium.Env[Any, Any]):
+    """Ten steps long; going right is rewarded from the fourth one on, going left before that costs nothing."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> Any:
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        reward = float(action == 1 and self.t >= 3)
+        self.t += 1
+        return np.zeros(1, np.float32), reward, self.t == 10, False, {}
+
+
+def test_evaluation_has_settings_of_its_own() -> None:
+    """S3: another environment, other arguments and wrappers than those that collect."""
+    workers = WorkerSet(
+        "CartPole-v1",
+        lambda *spaces: ScriptedPolicy(),
+        env_args={"max_episode_steps": 400},
+        eval_env_args={"max_episode_steps": 6},
+        eval_wrappers=["TimeLimit(5)"],
+    )
+    with workers:
+        assert Evaluate(workers, every=1, episodes=4)({"env_steps": 1})["eval_return"] == 5
+        assert workers.env_args == {"max_episode_steps": 400}
 
 
 @pytest.mark.parametrize(

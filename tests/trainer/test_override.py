@@ -144,6 +144,22 @@ def test_what_is_no_policy_is_refused(policy: Any, message: str) -> None:
         DQN("CartPole-v1", SMALL, policy=policy)
 
 
+def test_a_policy_must_act_as_the_configuration_says() -> None:
+    """Whoever makes one passes `act_backend` on; a class of one's own need not know of the default."""
+
+    def forgets(config: Any, *spaces: Any) -> DQNPolicy:
+        return DQNPolicy(*spaces, hidden=(8,), device="cpu")
+
+    with DQN(config=SMALL, policy=DQNPolicy, act_backend="numpy") as trainer:
+        assert trainer.workers.policy.act_backend == "numpy"
+    with DQN(config=SMALL, policy=forgets) as trainer:
+        assert trainer.workers.policy.act_backend == "torch"
+    with pytest.raises(ConfigError, match=r"act_backend=config\.act_backend in .*forgets"):
+        DQN(config=SMALL, policy=forgets, act_backend="numpy")
+    with pytest.raises(ConfigError, match="act_backend='numpi' is none; take one of torch, numpy"):
+        DQN(config=SMALL, act_backend="numpi")
+
+
 def test_super_needs_a_class_method_and_says_so_where_the_class_is_made() -> None:
     with pytest.raises(PlanError, match=r"Bare.execution_plan calls super\(\): make it a class method, with @classm"):
 

@@ -114,12 +114,12 @@ def test_the_checkpoint_of_another_configuration_is_refused(
 
 
 def test_settings_that_change_no_parameter_may_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Evaluation may be asked for anew; torch's threads change the last bits, which is said."""
+    """Evaluation may be asked for anew; torch's threads and acting in numpy change the last bits, which is said."""
     with small() as trainer:
         trainer.train(until={"env_steps": 40})
         place = trainer.save(tmp_path / "point")
         expected = trainer.train()["env_steps"]
-    with small(eval_every=20, eval_episodes=2, checkpoint_every=5, torch_threads=2) as restored:
+    with small(eval_every=20, eval_episodes=2, checkpoint_every=5, torch_threads=2, act_backend="numpy") as restored:
         restored.restore(place)
         again = restored.save(tmp_path / "evaluated")
         result = restored.train()
@@ -130,7 +130,7 @@ def test_settings_that_change_no_parameter_may_differ(tmp_path: Path, caplog: py
         result = restored.train()
         assert result["env_steps"] == expected
         assert "eval_return" not in result
-    assert "torch_threads has changed: training goes on, but not bit for bit" in caplog.text
+    assert "act_backend and torch_threads changed: training goes on, but not bit for bit" in caplog.text
 
 
 def test_a_function_of_a_script_is_the_same_environment_when_the_script_is_imported(tmp_path: Path) -> None:

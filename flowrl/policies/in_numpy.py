@@ -1,0 +1,171 @@
+"""Acting in plain numpy: what a small dense network computes, without torch's cost per call.
+
+`in_numpy(module)` is a function of arrays. It reads the weights where torch keeps them, so it follows every update.
+A module of one's own is served where its class has a method `in_numpy()` beside its `forward`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from flowrl.errors import ConfigError
+from flowrl.policies.wrappers import Array
+
+if TYPE_CHECKING:
+    from flowrl.policies.policy import Policy
+
+Function: TypeAlias = Callable[..., Any]
+
+#: What computes in the place of torch's layers; `out` may be the array that came in.
+ACTIVATIONS: dict[type[nn.Module], Function] = {
+    nn.ReLU: lambda x, out=None: np.maximum(x, 0, out=out),
+    nn.Tanh: lambda x, out=None: np.tanh(x, out=out),
+    nn.Sigmoid: lambda x, out=None: np.reciprocal(1 + np.exp(-x), out=out),
+}
+
+
+class InNumpy:
+    """What acts for a policy with `act_backend="numpy"`: its model as a function of arrays.
+
+    Weights on this host are not copied; those on a GPU are, when one acts for the first time since they changed.
+
+    Raises:
+        ConfigError: the model has a part that there is no numpy for.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._read()
+
+    def __call__(self) -> Any:
+        """The function, of the weights as they are now."""
+        if self._model is not self._policy.model or self._places != self._where():
+            self._read()  # other tensors than before hold the weights
+        if self._on_host is not self._model and self._copied != self._changes():
+            self._copy()
+        return self._function
+
+    def _read(self) -> None:
+        self._model = self._policy.model
+        self._weights = [*self._model.parameters(), *self._model.buffers()]
+        self._places = self._where()
+        self._on_host = self._model
+        if not self._is_here():
+            self._on_host = copy.deepcopy(self._model).cpu()
+            self._copy()
+        self._function = in_numpy(self._on_host)
+
+    def _copy(self) -> None:
+        self._on_host.load_state_dict(self._model.state_dict())
+        self._copied = self._changes()
+
+    def _is_here(self) -> bool:
+        return all(weight.device.type == "cpu" for weight in self._weights)
+
+    def _where(self) -> list[int]:
+        return list(map(torch.Tensor.data_ptr, self._weights))
+
+    def _changes(self) -> list[int]:
+        """Another list after any write: fused optimisers count the policy's version, all else the tensors' own."""
+        return [self._policy.version, *(weight._version for weight in self._weights)]
+
+
+def in_numpy(module: nn.Module) -> Function:
+    """A function of arrays that computes what `module` does with tensors, to rounding.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> function = in_numpy(layer)
+    >>> _ = nn.init.constant_(layer.weight, 2.0), nn.init.zeros_(layer.bias)
+    >>> function(np.array([[1, 3]], np.float32))
+    array([[8.]], dtype=float32)
+
+    Raises:
+        ConfigError: there is no numpy for a part of it.
+    """
+    kind = next(base for base in type(module).__mro__ if "forward" in vars(base))
+    hooked = module._forward_hooks or module._forward_pre_hooks or parametrize.is_parametrized(module)
+    if not hooked:
+        if "in_numpy" in vars(kind):
+            made: Function = module.in_numpy()  # type: ignore[operator]
+            return made
+        if kind in ACTIVATIONS:
+            return ACTIVATIONS[kind]
+        if isinstance(module, nn.Linear) and kind is nn.Linear:
+            return _linear(module)
+        if isinstance(module, nn.Sequential) and kind is nn.Sequential:
+            return _sequential(module)
+        if kind is nn.Flatten:
+            return lambda x: x.reshape(len(x), -1)
+        if kind is nn.Identity:
+            return lambda x: x
+    why = "which has hooks or parametrizations" if hooked else "for which there is no numpy here"
+    raise ConfigError(
+        f"act_backend='numpy' serves small dense networks, but the model has a {module}, {why}: "
+        "take act_backend='torch', or give its class a method in_numpy() beside forward()"
+    )
+
+
+def host(given: Any) -> Array:
+    """An array of what may be a tensor."""
+    array: Array = given if isinstance(given, np.ndarray) else given.cpu().numpy()
+    return array
+
+
+def log_softmax(scores: Any) -> Array:
+    """Normalised log-probabilities `[..., A]` of scores that are a tensor or an array."""
+    if isinstance(scores, torch.Tensor):
+        return host(torch.log_softmax(scores, -1))
+    shifted = scores - np.maximum.reduce(scores, -1, keepdims=True)
+    total = np.add.reduce(np.exp(shifted), -1, keepdims=True)
+    found: Array = np.subtract(shifted, np.log(total, out=total), out=shifted)
+    return found
+
+
+def _linear(module: nn.Linear) -> Function:
+    weight = module.weight.detach().numpy().T
+    bias = None if module.bias is None else module.bias.detach().numpy()
+
+    def forward(x: Array) -> Array:
+        y: Array = np.dot(x, weight)
+        if bias is not None:
+            y += bias
+        return y
+
+    return forward
+
+
+def _sequential(module: nn.Sequential) -> Function:
+    steps, owned = [], False
+    for layer in _layers(module):
+        function = in_numpy(layer)
+        if owned and type(layer) in ACTIVATIONS:
+            function = _in_place(function)
+        owned = type(layer) is nn.Linear
+        steps.append(function)
+
+    def forward(x: Any) -> Any:
+        for step in steps:
+            x = step(x)
+        return x
+
+    return forward
+
+
+def _layers(module: nn.Sequential) -> Iterator[nn.Module]:
+    """The layers of a Sequential and of those in it."""
+    for layer in module:
+        if type(layer) is nn.Sequential and not (layer._forward_hooks or layer._forward_pre_hooks):
+            yield from _layers(layer)
+        else:
+            yield layer
+
+
+def _in_place(function: Function) -> Function:
+    return lambda x: function(x, out=x)

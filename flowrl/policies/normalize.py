@@ -1,0 +1,132 @@
+"""Running statistics that are part of a policy's weights, and observations normalised by them (rules O1, O2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from torch import nn
+
+from flowrl.errors import SchemaError
+from flowrl.policies.in_numpy import Function
+from flowrl.policies.wrappers import Array
+
+#: Normalised observations lie within ± this.
+LIMIT = 10.0
+#: Added to a variance.
+EPS = 1e-8
+
+
+@attrs.frozen(eq=False)
+class Moments:
+    """Count, mean and population variance of rows `[B, ...]`, the two `[...]`, float64.
+
+    >>> halves = Moments.of(np.array([1.0, 2.0])), Moments.of(np.array([3.0]))
+    >>> Moments.of(np.array([1.0, 2.0, 3.0])), halves[0].merged(halves[1])
+    (Moments(count=3, mean=2.0, var=0.667), Moments(count=3, mean=2.0, var=0.667))
+    """
+
+    count: int
+    mean: Array
+    var: Array
+
+    @classmethod
+    def none(cls, shape: tuple[int, ...]) -> Moments:
+        """Of no rows."""
+        return cls(0, np.zeros(shape), np.zeros(shape))
+
+    @classmethod
+    def of(cls, rows: Array) -> Moments:
+        """Of these rows. From the first of them on, so that a large mean costs no digits and equal rows vary by 0."""
+        if not len(rows):
+            return cls.none(rows.shape[1:])
+        first = rows[0].astype(np.float64)
+        beyond = rows.astype(np.float64) - first
+        return cls(len(rows), first + beyond.mean(0), beyond.var(0))
+
+    def merged(self, other: Moments) -> Moments:
+        """Of the rows of both, in whatever order they came (O2).
+
+        n = a + b, δ = μ_b − μ_a, μ = μ_a + δ b/n, σ² = (a σ²_a + b σ²_b + δ² a b/n) / n.
+
+        Source: Chan, Golub & LeVeque 1983, "Algorithms for Computing the Sample Variance", eq. 2.1.
+        """
+        if not self.count or not other.count:
+            return self if self.count else other
+        count, delta = self.count + other.count, other.mean - self.mean
+        share = other.count / count
+        within = (1 - share) * self.var + share * other.var
+        return Moments(count, self.mean + delta * share, within + delta**2 * share * (1 - share))
+
+    def __repr__(self) -> str:
+        return f"Moments(count={self.count}, mean={np.round(self.mean, 3)}, var={np.round(self.var, 3)})"
+
+
+class Normalizer(nn.Module):
+    """Numbers `[B, *shape]` by the statistics in use: clip((x − μ) / σ, ±10) as float32, σ² = variance + 10⁻⁸.
+
+    Before the first update μ = 0 and σ = 1; σ = 1 too where all rows were equal, of whose spread nothing is known.
+
+    The statistics in use are buffers, so they are saved, copied and sent with the weights. `gather` only lets rows
+    wait; `update` puts what waits into use. In between, whoever acted and whoever learns see the same numbers (O1).
+    The operators `GatherStatistics` and `UpdateStatistics` call them for every normalizer in a policy's model.
+
+    Args:
+        shape: Of a row.
+        path: The keys that lead to the numbers in an observation that is a dictionary.
+    """
+
+    count: torch.Tensor
+    mean: torch.Tensor
+    var: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, shape: tuple[int, ...] = (), path: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.shape, self.path = shape, path
+        for name, fill in {"count": torch.zeros(()), "mean": torch.zeros(shape), "var": torch.ones(shape)}.items():
+            self.register_buffer(name, fill.double())
+        self.register_buffer("std", torch.ones(shape, dtype=torch.float64))
+        self.waiting = Moments.none(shape)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x - self.mean) / self.std).clamp(-LIMIT, LIMIT).float()
+
+    def in_numpy(self) -> Function:
+        mean, std = self.mean.numpy(), self.std.numpy()
+        return lambda x: ((x - mean) / std).clip(-LIMIT, LIMIT).astype(np.float32)
+
+    def gather(self, rows: Array, name: str) -> None:
+        """Count rows `[B, ...]` of this name among those that wait.
+
+        Raises:
+            SchemaError: a number in them is not finite, or too large to be squared.
+        """
+        with np.errstate(invalid="ignore", over="ignore"):  # what comes of that is refused
+            gathered = self.waiting.merged(Moments.of(rows.reshape(len(rows), *self.shape)))
+        if not np.isfinite(gathered.var).all():
+            raise SchemaError(
+                f"{name} has no mean and variance, since not all of its numbers are finite (number "
+                f"{np.flatnonzero(~np.isfinite(gathered.var))[0]} of a row is not): clip them in a wrapper of the "
+                "environment, or do not normalise"
+            )
+        self.waiting = gathered
+
+    def update(self) -> None:
+        """Put what waits into use."""
+        in_use = Moments(int(self.count), self.mean.cpu().numpy(), self.var.cpu().numpy())
+        merged, self.waiting = in_use.merged(self.waiting), Moments.none(self.shape)
+        if merged.count:
+            self.count.fill_(merged.count)
+            self.mean.copy_(torch.as_tensor(merged.mean))
+            self.var.copy_(torch.as_tensor(merged.var))
+            self.std.copy_(torch.where(self.var > 0, self.var + EPS, 1.0).sqrt())
+
+    def waiting_state(self) -> dict[str, Any]:
+        """What waits; the rest is in the weights."""
+        return attrs.asdict(self.waiting)
+
+    def load_waiting_state(self, state: dict[str, Any]) -> None:
+        self.waiting = Moments(**state)

@@ -1,0 +1,112 @@
+"""Policies that do not learn: random actions, and a function of one's own; for baselines, warm-up, demonstrations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from scipy.special import ndtri
+
+from flowrl.errors import ConfigError
+from flowrl.policies.wrappers import Array
+
+
+class FixedPolicy:
+    """Base of policies without weights: they act alike when they collect and when they are evaluated.
+
+    `draws` and `act` are those of an `ActMode`. There is nothing to learn, hence no `learn_mode`, and no state.
+    """
+
+    version = 0
+    draws = 0
+
+    def __init__(self, observation_space: Any = None, action_space: Any = None) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.collect_mode = self.eval_mode = self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        """See `ActMode`."""
+        raise NotImplementedError
+
+    def value(self, obs: Any) -> Array:
+        """Asked only of modes that give values."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class ScriptedPolicy(FixedPolicy):
+    """Acts by a function: observations `[N, ...]` to actions `[N, ...]`, in the numbers of the action space.
+
+    >>> upright = ScriptedPolicy(lambda obs: (obs[:, 2] + obs[:, 3] > 0).astype(int))
+    >>> upright.act(np.array([[0, 0, 0.1, 0.2], [0, 0, 0.1, -0.2]]), np.empty((2, 0)), 0)
+    {'action': array([1, 0])}
+    """
+
+    def __init__(self, function: Callable[[Any], Any], observation_space: Any = None, action_space: Any = None) -> None:
+        super().__init__(observation_space, action_space)
+        self.function = function
+
+    def __repr__(self) -> str:
+        return f"ScriptedPolicy({getattr(self.function, '__name__', self.function)})"
+
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        return {"action": np.asarray(self.function(obs))}
+
+
+class RandomPolicy(FixedPolicy):
+    """Draws actions as `action_space.sample()` does, but from each environment's own stream (D2).
+
+    Choices are uniform. So are numbers between two bounds; with one bound they are exponentially, without any
+    normally distributed. As with other policies choices are stored counted from 0, and the environment gets them from
+    the space's start on.
+
+    Raises:
+        ConfigError: the actions are of another kind.
+    """
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        super().__init__(observation_space, action_space)
+        known = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+        if not isinstance(action_space, known):
+            raise ConfigError(f"RandomPolicy draws no actions of {action_space}; flatten it with a wrapper")
+        self.draws = math.prod(action_space.shape or ())
+
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        space: Any = self.action_space
+        uniform = noise.reshape(-1, *space.shape)
+        if isinstance(space, spaces.Box):
+            return {"action": _in_box(space, uniform)}
+        binary = isinstance(space, spaces.MultiBinary)
+        sizes = 2 if binary else space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n
+        action = (uniform * sizes).astype(np.int64)
+        start: Any = 0 if binary else space.start
+        return {"action": action, "env_action": (action + start).astype(space.dtype)}
+
+
+def _in_box(space: spaces.Box, uniform: Array) -> Array:
+    """Numbers of a box by inversion of uniform ones in [0, 1)."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    uniform = np.maximum(uniform, 2.0**-54)  # 0 has no quantile of what has no bound
+    whole = np.issubdtype(space.dtype, np.integer)
+    with np.errstate(invalid="ignore"):  # of bounds that are not there
+        between = low + uniform * (high - low + whole)
+    action = np.select(
+        [space.bounded_below & space.bounded_above, space.bounded_below, space.bounded_above],
+        [between, low - np.log1p(-uniform), high + np.log(uniform)],
+        ndtri(uniform),
+    )
+    rounded: Array = np.floor(action) if whole else action
+    # Rounding to few digits may lead out of the bounds.
+    return rounded.clip(low, high).astype(space.dtype)

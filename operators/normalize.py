@@ -1,0 +1,215 @@
+"""Normalising observations and rewards by running statistics: what they are made of, and when they come into use.
+
+What the weights collected is learned from by the same statistics; so they come into use after it, where a policy learns
+from what it has just collected, and at once, where it learns from replay:
+
+    ParallelRollouts -> GatherStatistics -> NormalizeRewards -> GAE -> TrainOneStep -> UpdateStatistics
+
+    ParallelRollouts -> GatherStatistics -> UpdateStatistics -> StoreToReplay
+    Replay -> NormalizeRewards -> TrainOneStep
+
+Observations need no operator: the policy's network normalises what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+import numpy as np
+
+from flowrl.data import Batch
+from flowrl.data.advantages import trace_ends
+from flowrl.data.arrays import Array
+from flowrl.data.columns import ENDS
+from flowrl.data.steps import real_rows
+from flowrl.data.trajectories import env_names
+from flowrl.errors import PlanError, SchemaError
+from flowrl.operator import operator, state
+from flowrl.operators.adders import check_fragment, check_rates
+from flowrl.schema import Schema
+
+if TYPE_CHECKING:
+    from flowrl.rollout import WorkerSet
+
+_NOTHING = (0.0, -1, -1)
+
+
+def _normalizes(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    policy = getattr(workers, "policy", None)
+    if not getattr(policy, "normalizers", None):
+        raise PlanError(
+            f"{type(op).__name__} needs the workers of a policy that keeps statistics, made with normalize_obs=True or "
+            f"normalize_rewards=True, got {policy or workers!r}"
+        )
+
+
+def _scales(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    _normalizes(op, attribute, workers)
+    if workers.policy.returns is None:
+        raise PlanError(
+            f"NormalizeRewards: {type(workers.policy).__name__} keeps statistics of observations alone; make it with "
+            "normalize_rewards=True"
+        )
+
+
+@operator
+class GatherStatistics:
+    """Counts each row `[T, N, ...]` once in the statistics of the workers' policy; batches pass.
+
+    Of each number in the observations, and of the discounted return G, each where the policy keeps them:
+
+        Gₜ = rₜ + γ Gₜ₋₁, each environment by itself, from 0 where an episode begins (O3).
+
+    An episode is over where it ended and where provenance shows that it was cut. What is gathered waits for
+    `UpdateStatistics`; the first returns of all come into use at once, so that the first rewards are scaled too.
+    Padded steps (`mask` 0) do not count; fragments with a `mask` are complete in themselves.
+
+    Args:
+        workers: Whose policy.
+        gamma: Discount per step of the returns; needed where the policy keeps their statistics.
+
+    State: the return so far of every running episode; what waits is in the policy.
+    Raises: PlanError for a policy that keeps no statistics; SchemaError for numbers that are not finite, and for
+        returns of what are no fragments.
+    Source: Engstrom et al. 2020, "Implementation Matters in Deep Policy Gradients", appendix A.2.
+    """
+
+    provides = ("statistics",)
+    owes = ("statistics",)
+    workers: WorkerSet = attrs.field(validator=_normalizes)
+    gamma: float | None = None
+    running: dict[str, tuple[float, int, int]] = state(factory=dict)  # by environment: G, the episode, its next step
+
+    def __attrs_post_init__(self) -> None:
+        if self.gamma is not None:
+            check_rates(gamma=self.gamma)
+        elif self.workers.policy.returns is not None:
+            raise PlanError("GatherStatistics needs gamma, the discount of the returns by which rewards are scaled")
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        return ("obs", "fragments", "reward", *ENDS) if self.workers.policy.returns is not None else ("obs",)
+
+    def schema(self, given: Schema) -> Schema:
+        if "replayed" in given.words:
+            raise SchemaError(
+                "rows are drawn from replay several times, and each counts once: put it after ParallelRollouts"
+            )
+        scaled = {"normalized_rewards": "NormalizeRewards", "scaled_rewards": "ScaleRewards"}
+        for word in scaled.keys() & given.words if self.workers.policy.returns is not None else ():
+            raise SchemaError(f"statistics are those of raw rewards: put {scaled[word]} after GatherStatistics")
+        return given
+
+    def __call__(self, batch: Batch) -> Batch:
+        if batch.is_empty:
+            return batch
+        returns = None
+        if self.workers.policy.returns is not None:
+            check_fragment("GatherStatistics", batch, needs=("reward", *ENDS))
+            returns = self._discounted(batch)
+        known = [name for name in ("obs", "reward", "mask") if name in batch]
+        gathered = batch.select(known).to_numpy()
+        rows = real_rows(gathered if returns is None else gathered.replace(returns=returns))
+        self.workers.policy.gather_statistics(rows["obs"], rows.get("returns"))
+        return batch
+
+    def _discounted(self, batch: Batch) -> Array:
+        """The discounted return `[T, N]` of each row's episode up to it."""
+        columns = [name for name in ("reward", *ENDS, "mask", "worker", "env_id", "episode_id", "t") if name in batch]
+        used = batch.select(columns).to_numpy()
+        over = trace_ends(used) | (used["terminated"] != 0)
+        names, first, last = env_names(used), _places(used, 0), _places(used, -1)
+        carries_on = "mask" not in used
+        carried = np.array([self._so_far(*each) if carries_on else 0.0 for each in zip(names, first)])
+        returns = np.empty(over.shape)
+        for step, reward in enumerate(used["reward"]):
+            returns[step] = reward + self.gamma * carried
+            carried = np.where(over[step], 0.0, returns[step])
+        if carries_on:
+            found = zip(names, carried.tolist(), last, over[-1].tolist())
+            steps = int("t" in used)
+            self.running |= {name: (g, episode, t + steps) for name, g, (episode, t), done in found if not done}
+        return returns
+
+    def _so_far(self, name: str, place: tuple[int, int]) -> float:
+        """The return of an environment's running episode, if this is where it goes on."""
+        so_far, *expected = self.running.pop(name, _NOTHING)
+        return so_far if tuple(expected) == place else 0.0
+
+
+def _places(fragment: Batch, row: int) -> list[tuple[int, int]]:
+    """Episode and step of each environment in a row, 0 where they are not known."""
+    nowhere = np.zeros(fragment["reward"].shape[1], np.int64)
+    columns = [fragment[name][row] if name in fragment else nowhere for name in ("episode_id", "t")]
+    return list(zip(*(column.tolist() for column in columns)))
+
+
+@operator
+class NormalizeRewards:
+    """Rewards divided by the standard deviation of the discounted return: clip(r / σ, ± clip) (O3).
+
+    σ is that of the statistics in use, and nothing is subtracted, so that what is good stays good. Returns that are
+    reported stay those of the environment (S1). It belongs before what makes advantages; and after `Replay`, not
+    before `StoreToReplay`, so that rows from replay are scaled by the newest statistics (O1).
+
+    Args:
+        workers: Whose policy, made with `normalize_rewards`.
+        clip: Largest size of what comes out, also of the reward of an n-step window; None for no limit.
+
+    Raises: SchemaError where there is no reward; PlanError before any returns have been gathered.
+    """
+
+    requires: ClassVar[Mapping[str, str]] = {
+        "reward": "",
+        "statistics": "put GatherStatistics after ParallelRollouts",
+    }
+    provides = ("normalized_rewards",)
+    workers: WorkerSet = attrs.field(validator=_scales)
+    clip: float | None = 10.0
+    pure = True
+
+    def __attrs_post_init__(self) -> None:
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip is {self.clip}: the largest size of a reward is above 0, or None")
+
+    def schema(self, given: Schema) -> Schema:
+        if "normalized_rewards" in given.words:
+            raise SchemaError("rewards are normalised already: leave one NormalizeRewards out")
+        if "advantage" in given.columns:
+            raise SchemaError("advantages are made of rewards already: put it before GAE or VTrace")
+        return given
+
+    def __call__(self, batch: Batch) -> Batch:
+        if "reward" not in batch:
+            raise SchemaError(f"NormalizeRewards needs the column 'reward', got {batch!r}")
+        returns: Any = self.workers.policy.returns
+        if not returns.count:
+            raise PlanError("NormalizeRewards: no returns have been gathered: put GatherStatistics before it")
+        scaled = batch["reward"] / float(returns.std)
+        return batch.replace(reward=scaled if self.clip is None else scaled.clip(-self.clip, self.clip))
+
+
+@operator
+class UpdateStatistics:
+    """Puts what `GatherStatistics` gathered into use, for acting and for learning; items pass.
+
+    The rows that are there were collected by other statistics, so the log-probabilities and values in them are not
+    those of the policy any more. So it belongs after `TrainOneStep` where a policy learns from what it has just
+    collected; before `StoreToReplay` where it learns from replay.
+
+    Args:
+        workers: Whose policy.
+    """
+
+    consumes = ("statistics",)
+    provides = ()
+    workers: WorkerSet = attrs.field(validator=_normalizes)
+
+    def schema(self, given: Schema) -> Schema:
+        return given.without("on_policy")
+
+    def __call__(self, item: Any) -> Any:
+        self.workers.policy.update_statistics()
+        return item
