@@ -1653,8 +1653,8 @@ FAULTS += [
     Fault(
         "F15",
         PROCESS,
-        "    for process in ours:\n        process.kill()\n",
-        "",
+        "        for process in ours:\n            process.kill()\n",
+        "        pass\n",
         PROCESSES + "test_environments_are_closed_with_a_deadline",
     ),
     Fault(
@@ -1667,8 +1667,8 @@ FAULTS += [
     Fault(
         "F15",
         PROCESS,
-        "os.register_at_fork(after_in_child=_forget)",
-        "pass",
+        "after_in_child=_forget)",
+        "after_in_child=list)",
         PROCESSES + "test_a_fork_does_not_keep_the_processes_alive",
     ),
 ]

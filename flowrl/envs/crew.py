@@ -24,6 +24,8 @@ from flowrl.envs.process import GRACE, EnvProcess, end_all
 from flowrl.envs.spaces import check_alike
 from flowrl.errors import CheckpointError, ConfigError, EnvFault, did_you_mean
 
+_DAY = 24 * 60 * 60.0
+
 
 @attrs.frozen
 class Limits:
@@ -35,8 +37,8 @@ class Limits:
 
     def __attrs_post_init__(self) -> None:
         for name, seconds in attrs.asdict(self).items():
-            if not seconds > 0:
-                raise ConfigError(f"{name}={seconds}: expected seconds, more than 0")
+            if not 0 < seconds <= _DAY:
+                raise ConfigError(f"{name}={seconds}: expected seconds, more than 0 and at most a day")
 
 
 Report = Callable[[Failure, Sequence[int]], None]
@@ -146,12 +148,12 @@ class Crew:
         """Puts saved environments in the place of others. Raises: CheckpointError where one cannot be rebuilt."""
         self.quiesce()
         for process in self.processes:
-            process.halted = False
-            if not process.alive:
-                self._start(process)
-            else:
+            process.halted, process.resetting = False, set()
+            if process.alive:
                 self._go_on(process)
-            process.resetting = set()
+            else:
+                self._start(process)
+                process.resetting = set()
         self.settle()
         self.raise_errors()
         for process in self.processes:
@@ -179,7 +181,7 @@ class Crew:
             process.ask(name, *arguments)
             if process.orders.poll(self.limits.reset_timeout):
                 return process.hear()
-            self._lost(process, "timeout")
+            self._lost(process, "timeout", f"no answer to {name!r} in {self.limits.reset_timeout:g} s")
         except (OSError, EOFError):
             self._lost(process, "exit")
         return None
@@ -207,16 +209,16 @@ class Crew:
             if process.making:
                 process.ask("make", process.making[0])
             elif process.resetting and self._shape:
-                if not process.shares:
-                    process.share(self._shape, self._files[0])
                 self.exchange.command[list(process.resetting)] = RESET
                 process.resetting = set()
-                process.wake()
+                self._wake(process)
         except OSError:
             self._lost(process, "exit")
 
     def _wake(self, process: EnvProcess) -> None:
         try:
+            if not process.shares and self._shape:
+                process.share(self._shape, self._files[0])
             process.wake()
         except OSError:
             self._lost(process, "exit")
@@ -224,12 +226,14 @@ class Crew:
     def _hear(self, process: EnvProcess) -> None:
         try:
             heard = process.hear()
-        except (OSError, EOFError):
+        except Exception:  # it is gone, or was interrupted within a message
             self._lost(process, "exit")
             return
         failures: list[Failure] = heard or []
         if process.making:
-            failures = [heard] if isinstance(heard, Failure) else self._made(process.making.pop(0), heard)
+            failures = [heard] if isinstance(heard, Failure) else self._made(process.making[0], heard)
+            if not failures:
+                process.making.pop(0)
         for failure in failures:
             process.resetting.add(failure.env_id)
             if failure.during == "reset":
@@ -250,13 +254,14 @@ class Crew:
         self.facts[env_id] = facts
         return []
 
-    def _lost(self, process: EnvProcess, kind: Kind) -> None:
+    def _lost(self, process: EnvProcess, kind: Kind, message: str = "") -> None:
         """Its environments are gone: those that had nothing to do with it too."""
         env_id, during, _, limit = self._at(process)
         del self._by_file[process.orders.fileno()]
         self._poll.unregister(process.orders.fileno())
         ended = process.kill()
-        message = f"over its time limit of {limit:g} s" if kind == "timeout" else f"its process {ended}"
+        if not message:
+            message = f"over its time limit of {limit:g} s" if kind == "timeout" else f"its process {ended}"
         process.making, process.resetting = list(process.env_ids), set(process.env_ids)
         if self._shape:
             self.exchange.command[process.env_ids] = NOTHING

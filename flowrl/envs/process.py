@@ -7,6 +7,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.util  # its own exit handler joins children, so it must be registered before ours
 import os
+import pickle
 import select
 import signal
 import socket
@@ -22,6 +23,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from flowrl.envs import child
 from flowrl.envs.child import MESSAGE, WORK
 from flowrl.envs.hosted import Failure
+from flowrl.errors import ConfigError
 
 GRACE = 5.0  # seconds for what takes no time unless the machine is in trouble
 _started: weakref.WeakSet[EnvProcess] = weakref.WeakSet()
@@ -52,7 +54,14 @@ class EnvProcess:
         lifeline, self._lifeline = self._context.Pipe(duplex=False)
         arguments = (theirs, lifeline, self._factories, self.host)
         self._process = self._context.Process(target=child.run, args=arguments, name=f"flowrl-envs-{self.host}")
-        self._process.start()
+        try:
+            self._process.start()
+        except BaseException as error:
+            self.alive = False
+            self.let_go()
+            if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
+                raise ConfigError(f"the factories of environments {self.env_ids} cannot be pickled: {error}") from error
+            raise
         theirs.close()
         lifeline.close()
 
@@ -140,19 +149,21 @@ def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Fai
             process.ask("close")
         poll.register(process.orders.fileno(), select.POLLIN)
     by_file = {process.orders.fileno(): process for process in ours}
-    while due and (left := deadline - time.monotonic()) > 0:
-        for file, _ in poll.poll(left * 1000):
-            due[file] -= 1
-            try:
-                heard = by_file[file].hear()
-            except (OSError, EOFError):
-                heard, due[file] = None, 0
-            if not due[file]:
-                failures += heard or []
-                poll.unregister(file)
-                del due[file]
-    for process in ours:
-        process.kill()
+    try:
+        while due and (left := deadline - time.monotonic()) > 0:
+            for file, _ in poll.poll(left * 1000):
+                due[file] -= 1
+                try:
+                    heard = by_file[file].hear()
+                except Exception:
+                    heard, due[file] = None, 0
+                if not due[file]:
+                    failures += heard or []
+                    poll.unregister(file)
+                    del due[file]
+    finally:
+        for process in ours:
+            process.kill()
     return failures
 
 
@@ -163,5 +174,6 @@ def _forget() -> None:
             process.let_go()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 atexit.register(lambda: end_all(list(_started)))

@@ -237,6 +237,8 @@ class SubprocessEnvManager(Manager):
         self._crew.raise_errors()
         self._phase = "running"
         fresh = self._lost & ~self._sent
+        if not fresh.any():
+            return
         before, self._at = self._buffers[self._at], (self._at + 1) % 3
         self._buffers[self._at][:] = before
         self._take_began(fresh)

@@ -199,7 +199,7 @@ def test_an_environment_that_hangs_as_it_is_saved_is_renewed(tmp_path: Path) -> 
     with SubprocessEnvManager([factory], reset_timeout=0.3, max_retry=1) as manager:
         manager.launch(0)
         manager.step([0])
-        with pytest.raises(EnvFault, match="over its time limit"):
+        with pytest.raises(EnvFault, match=r"timeout during step: no answer to 'save' in 0\.3 s"):
             manager.state_dict()
         with pytest.raises(FlowError, match="call reset"):
             manager.step([0])
@@ -611,12 +611,49 @@ def test_a_program_may_end_without_closing() -> None:
 # -- bad input
 
 
+def test_factories_that_cannot_travel_are_refused() -> None:
+    lock = threading.Lock()
+    before = footprint()
+    with pytest.raises(ConfigError, match=r"factories of environments \[0\] cannot be pickled: .*lock"):
+        SubprocessEnvManager([lambda: ClockEnv(0, [(1, TERMINATED)], bool(lock))], start_method="spawn")
+    assert footprint() == before
+
+
+class Changeling(ClockEnv):
+    """Another one each time that it is made; its second reset takes the process down."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(0, [(2, TERMINATED)])
+        count = len(list(folder.iterdir()))
+        (folder / str(count)).touch()
+        if count == 1:
+            self.observation_space = spaces.Discrete(2)
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.episode == 0:
+            os._exit(1)
+        return super().reset(**kwargs)
+
+
+def test_an_environment_that_comes_back_as_another_is_made_again(tmp_path: Path) -> None:
+    with SubprocessEnvManager([functools.partial(Changeling, tmp_path)]) as manager:
+        manager.launch(0)
+        manager.step([0])
+        manager.step([0])
+        gone, changed = manager.drain_faults()
+        assert (gone.during, gone.message) == ("reset", "its process exited with code 1")
+        assert changed.during == "construction"
+        assert "environment 0 has the observation space Discrete(2)" in changed.message
+        assert manager.step([0]).next_obs.tolist() == [[0, 0, 1001]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"envs_per_process": 0}, "envs_per_process=0: expected at least 1"),
         ({"start_method": "frok"}, "start_method='frok': did you mean 'fork'"),
         ({"step_timeout": 0}, "step_timeout=0: expected seconds, more than 0"),
+        ({"launch_timeout": float("inf")}, "launch_timeout=inf: expected seconds, .* at most a day"),
         ({"reset_timeout": float("nan")}, "reset_timeout=nan"),
         ({"max_retry": -1}, "max_retry=-1"),
         ({"episode_seeds": []}, r"episode_seeds=\[\]: expected a list of at least one whole number"),
