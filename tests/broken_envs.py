@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -221,6 +223,15 @@ class Exits(Healthy):
 class Crashes(Healthy):
     def step(self, action: Any) -> Any:
         os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class StartsAnother(Healthy):
+    """Leaves a process of its own, whose number it prints, and hangs."""
+
+    def __init__(self) -> None:
+        other = subprocess.Popen(["sleep", "600"])
+        print(f"pid {other.pid}", file=sys.stderr, flush=True)
+        threading.Event().wait()
 
 
 class Stumbles(Healthy):

@@ -1539,6 +1539,62 @@ FAULTS += [
         "slope = 0 * action",
         IN_NUMPY + "test_it_is_equal_to_torch_for_every_distribution",
     ),
+    Fault(
+        "S1",
+        "flowrl/envs/wrapping.py",
+        "        env = RawRecorder(env)\n",
+        "        pass\n",
+        ENVS + "test_wrapping.py::test_returns_are_raw_whatever_the_wrappers_do_to_rewards",
+    ),
+    Fault(  # the end that a wrapper above the recorder decides
+        "S1",
+        "flowrl/envs/hosted.py",
+        "isinstance(inner, RawRecorder) and inner.cut is not None",
+        "False",
+        ENVS + "test_wrapping.py::test_returns_are_raw_where_a_wrapper_cuts_the_episode",
+    ),
+    Fault(
+        "T4",
+        "flowrl/envs/classic.py",
+        'bool(info.get("TimeLimit.truncated", False))',
+        "False",
+        ENVS + "test_classic.py::test_the_older_interface_says_how_an_episode_ended",
+    ),
+    Fault(
+        "D6",
+        "flowrl/envs/classic.py",
+        "                self.env.seed(seed)\n",
+        "                pass\n",
+        ENVS + "test_classic.py::test_the_older_interface_is_seeded_before_every_episode",
+    ),
+    Fault(
+        "T2",
+        "flowrl/envs/pettingzoo.py",
+        '"final_obs": here[i]',
+        '"final_obs": here[0]',
+        ENVS + "test_pettingzoo.py::test_each_agent_is_an_environment",
+    ),
+    Fault(
+        "M1",
+        "flowrl/envs/pettingzoo.py",
+        "                self._refuse_survivors(over, env)\n",
+        "",
+        ENVS + "test_pettingzoo.py::test_agents_that_come_and_go_are_refused",
+    ),
+    Fault(
+        "S3",
+        "flowrl/envs/make.py",
+        '{"episode_seeds": None}',
+        "{}",
+        "tests/rollout/test_environments.py::test_seeds_of_episodes_from_the_configuration",
+    ),
+    Fault(
+        "F1",
+        "flowrl/envs/make.py",
+        "            if not self.is_one_object:\n                first.close()\n",
+        "            pass\n",
+        "tests/rollout/test_environments.py::test_spaces_come_from_one_environment_that_is_closed_again",
+    ),
 ]
 
 HOSTED, PROCESS, CREW = "flowrl/envs/hosted.py", "flowrl/envs/process.py", "flowrl/envs/crew.py"

@@ -1,30 +1,41 @@
-"""The benchmark of environment managers runs; what it measures is no matter of tests."""
+"""Benchmarks run and print what they promise; what they measure is no matter of tests."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+
+
+def printed(name: str, *options: str) -> str:
+    """What a benchmark prints."""
+    command = [sys.executable, f"benchmarks/{name}", *options]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_environment_managers_are_compared() -> None:
     """Each row steps with what is installed, and compares with gymnasium's at least."""
-    done = subprocess.run(
-        [sys.executable, "benchmarks/env_managers.py", "--rounds", "1", "--scale", "0.01"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = done.stdout.split("\n\n")[1:]
+    rows = printed("env_managers.py", "--rounds", "1", "--scale", "0.01").split("\n\n")[1:]
     assert [row.partition(":")[0] for row in rows] == [
         *("CartPole-v1", "sleeps 1 ms", "heavy-tailed, sleeps", "heavy-tailed, works")
     ]
     for row in rows:
         assert "gymnasium Async" in row
     assert "flowrl local / gymnasium Sync" in rows[0]
+
+
+@pytest.mark.slow
+def test_acting_in_torch_and_in_numpy_is_compared_with_bare_loops() -> None:
+    text = printed("sampling.py", "--steps", "1", "--rounds", "2")
+    for case in ("sync 8", "native 8", "native 64", "native 1024"):
+        compared = re.findall(rf"{case} +flowrl, (\w+) / (\w+) loop: \d+\.\d\d  \(95 % interval", text)
+        assert compared == [("torch", "torch"), ("numpy", "torch"), ("numpy", "numpy")], text

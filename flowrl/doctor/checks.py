@@ -15,6 +15,7 @@ from gymnasium.wrappers import TimeLimit
 from flowrl.doctor.findings import Finding
 from flowrl.doctor.observing import flaws
 from flowrl.doctor.patient import Patient, Step, copied
+from flowrl.envs.classic import ClassicEnv
 from flowrl.envs.spaces import array_form, dict_form, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
 from flowrl.errors import ConfigError
@@ -68,7 +69,7 @@ def episodes(patient: Patient) -> Findings:
 
 def _endings(patient: Patient, ended: list[Step], steps: int) -> Findings:
     limit = _time_limit(patient.env)
-    known = f"its time limit is {limit} steps" if limit else "there is no TimeLimit"
+    known = f"its time limit is {limit} steps" if limit else "it has no TimeLimit of gymnasium's"
     way_out = "" if limit else ": evaluation would wait long for it; TimeLimit(1000) as a wrapper ends it"
     if not ended:
         yield Finding("ok" if limit else "note", "endings", f"no episode ended in {steps} steps, {known}{way_out}")
@@ -165,6 +166,8 @@ def rendering(patient: Patient) -> Findings:
 def gymnasium_checker(patient: Patient) -> Findings:
     """What gymnasium's own checker adds."""
     env = patient.another()
+    if isinstance(env.unwrapped, ClassicEnv):  # it looks for what only gymnasium's own have
+        return
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:

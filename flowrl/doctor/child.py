@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import multiprocessing
 import os
@@ -10,11 +11,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from flowrl.doctor.places import own_line
+from flowrl.envs.child import stand_apart
 
 Tell = Callable[[Any], None]
 
@@ -25,37 +27,45 @@ GRACE = 2.0
 def run_in_child(work: Callable[[Tell], None], timeout: float) -> tuple[list[Any], str]:
     """What `work(tell)` told, and in words how its process ended if that was not well, else "".
 
-    It must tell something every `timeout` seconds; otherwise it is killed.
+    It must tell something every `timeout` seconds; otherwise it is killed, with all that it started.
     """
-    methods = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("fork" if "fork" in methods else None)
+    forks = "fork" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("fork" if forks else None)
     ours, theirs = context.Pipe(duplex=False)
+    lifeline, held = context.Pipe(duplex=False)
     told: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder, "trace")
-        child = context.Process(target=_child, args=(work, theirs, str(trace)))
+        child = context.Process(target=_child, args=(work, theirs, lifeline, held if forks else None, str(trace)))
         child.start()
         theirs.close()
+        lifeline.close()
         try:
             while ours.poll(timeout):
                 told.append(ours.recv())
             _ask_where(child, trace)
-            trouble = f"no answer within {timeout:g} s{_where(trace)}"
+            return told, f"no answer within {timeout:g} s{_where(trace)}"
         except EOFError:
-            child.join(GRACE)
-            code = child.exitcode
-            how = f"by signal {signal.Signals(-code).name}" if code and code < 0 else f"with code {code}"
-            trouble = f"its process ended {how}{_where(trace)}" if code else ""
+            wait([child.sentinel], GRACE)
         finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)  # what its environments started goes too
             child.kill()
             child.join()
+            code = child.exitcode
             child.close()
             ours.close()
-    return told, trouble
+            held.close()
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        return told, f"its process ended {how}{_where(trace)}" if code else ""
 
 
-def _child(work: Callable[[Tell], None], pipe: Connection, trace: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+def _child(
+    work: Callable[[Tell], None], pipe: Connection, lifeline: Connection, held: Connection | None, trace: str
+) -> None:
+    if held is not None:
+        held.close()  # this end is the parent's alone
+    stand_apart(lifeline)
     os.dup2(2, 1)  # what an environment prints is no part of the report
     sys.stdout = sys.stderr
     with Path(trace).open("w") as file:
@@ -64,7 +74,8 @@ def _child(work: Callable[[Tell], None], pipe: Connection, trace: str) -> None:
             faulthandler.register(signal.SIGUSR1, file, all_threads=False)
         work(pipe.send)
         faulthandler.disable()
-    pipe.close()
+    sys.stderr.flush()
+    os._exit(0)  # threads of an environment may not keep the process
 
 
 def _ask_where(child: Any, trace: Path) -> None:

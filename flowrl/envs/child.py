@@ -31,7 +31,7 @@ def run(orders: Connection, lifeline: Connection, factories: Mapping[int, Callab
     """The whole life of the process, which holds the environments of these ids. It does not return."""
     code = 1
     try:
-        _stand_apart(lifeline)
+        stand_apart(lifeline)
         Host(orders, factories, host).serve()
         code = 0
     except BaseException:
@@ -47,7 +47,7 @@ def _flush() -> None:
             stream.flush()
 
 
-def _stand_apart(lifeline: Connection) -> None:
+def stand_apart(lifeline: Connection) -> None:
     """Its own process group, no signal handlers of the parent, and an end that comes with the parent's."""
     os.setpgid(0, 0)
     for number in signal.valid_signals():

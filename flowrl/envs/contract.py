@@ -109,7 +109,7 @@ class Manager(abc.ABC):
         self.done = np.zeros(num_envs, np.bool_)
         self.finished: list[Episode] = []
         self.cut_episodes = 0
-        self._return = [0.0] * num_envs  # Python adds a few floats quicker than numpy does
+        self._return: Any = [0.0] * num_envs  # or an array; Python adds one float quicker than numpy does
         self._streams: list[np.random.PCG64] = []
         # Three buffers in turn: the one acted from, the one arrived in and, where an episode ended, the one
         # that goes on. So a step without an end writes each observation once, and the caller's `obs` survives.
@@ -220,7 +220,7 @@ class Manager(abc.ABC):
             "obs": plain_copy(self.obs),
             "episode_id": self.episode_id.tolist(),
             "t": self.t.tolist(),
-            "return": list(self._return),
+            "return": np.asarray(self._return).tolist(),
             "done": self.done.tolist(),
             "finished": [attrs.astuple(episode) for episode in self.finished],
             "cut_episodes": self.cut_episodes,

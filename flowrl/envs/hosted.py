@@ -11,15 +11,12 @@ import attrs
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.wrappers import RecordEpisodeStatistics
 
 from flowrl.envs.faults import During, Kind
 from flowrl.envs.memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, Exchange
 from flowrl.envs.spaces import check_dtypes, checked_row, find_nan, row_shape
-from flowrl.envs.wrappers import RawRecorder, recorder
+from flowrl.envs.wrappers import RawRecorder, Recorder, recorder
 from flowrl.errors import SchemaError
-
-Recorder = RecordEpisodeStatistics[Any, Any]
 
 
 @attrs.frozen
@@ -48,6 +45,12 @@ def _formatted(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except Exception:  # an error's own __str__ may fail
         return "".join(traceback.format_tb(error.__traceback__))
+
+
+def before_reset(inner: Recorder | None) -> None:
+    """What `figures` is to be told of a recorder is what happens to it from here on."""
+    if isinstance(inner, RawRecorder):
+        inner.cut = None
 
 
 def figures(info: Mapping[str, Any], inner: Recorder | None) -> tuple[int, float, int, int]:
@@ -102,6 +105,7 @@ class HostedEnv:
                 if info is None:
                     return None
                 during = "reset"
+                before_reset(self._recorder)
                 self._note_end(info)
                 self._reset(self._next_seed[self._id])
                 if self._recorder is not None:

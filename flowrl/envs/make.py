@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,11 @@ from flowrl.envs.contract import Manager
 from flowrl.envs.factory import AnyVectorEnv, Env, EnvFactory, is_object
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.names import name_of, parameters
+from flowrl.envs.pettingzoo import AgentsVectorEnv
 from flowrl.envs.subprocess import SubprocessEnvManager
 from flowrl.envs.thread import ThreadEnvManager
 from flowrl.envs.vector import VectorEnvManager
+from flowrl.envs.wrappers import layers
 from flowrl.envs.wrapping import Wrap
 from flowrl.errors import ConfigError, did_you_mean
 
@@ -92,18 +94,12 @@ class Environments:
         factory = EnvFactory(self.spec, self.env_args, self.wrappers)
         first = factory.first_of(num_envs, vectorised=self.kind == "vector")
         try:
+            for remark in _remarks(first, self.kind):
+                log.warning("%s: %s", self, remark)
             if isinstance(first, VectorEnv):
                 manager: Manager = _of_vector(first, self.spec, self.kind, self.options, self.episode_seeds)
-                if remark := getattr(first.unwrapped, "remark", None):
-                    log.warning("%s: %s", self, remark)
             else:
                 manager = EnvManager([first], episode_seeds=self.episode_seeds)
-                if self.kind == "vector":
-                    log.warning(
-                        "%s has no vectorised implementation of its own: gymnasium steps copies of it one after "
-                        "another, slower than env_manager=local",
-                        self,
-                    )
             return manager.observation_space, manager.action_space
         finally:
             if not self.is_one_object:
@@ -173,6 +169,23 @@ def _of_vector(
             f"mode, {AutoresetMode(found).name}: leave it out"
         )
     return VectorEnvManager(env, asked, episode_seeds=episode_seeds)
+
+
+def _remarks(first: Env | AnyVectorEnv, kind: str) -> Iterator[str]:
+    """What somebody should know of environments, once, though they are served."""
+    if kind == "vector" and not isinstance(first, VectorEnv):
+        yield (
+            "it has no vectorised implementation of its own, so gymnasium steps copies of it one after another, slower "
+            "than env_manager=local"
+        )
+    if isinstance(first.unwrapped, AgentsVectorEnv):
+        yield "each of its agents counts as an environment, and each of their steps as an env step"
+    ours = {"NormalizeObservation": "normalize_obs", "NormalizeReward": "normalize_rewards"}
+    for name in {type(layer).__name__ for layer in layers(first)} & ours.keys():
+        yield (
+            f"{name} keeps its statistics to itself, so that environments that evaluate have others (O1); the setting "
+            f"{ours[name]} keeps them with the policy"
+        )
 
 
 def _made_already(kind: str, spec: Any) -> ConfigError:

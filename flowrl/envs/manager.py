@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.envs.contract import Manager, StepResult
-from flowrl.envs.hosted import figures
+from flowrl.envs.hosted import before_reset, figures
 from flowrl.envs.spaces import Observations, check_alike, check_dtypes, checked_row, find_nan
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
 from flowrl.errors import ConfigError, SchemaError
@@ -107,6 +107,7 @@ class EnvManager(Manager):
         episode_id = self.episode_id.item(env_id)
         self.done[env_id] = True
         self._next_episode(env_id)
+        before_reset(self._recorders[env_id])
         self._begin(env_id, into)
         self._finish(env_id, episode_id, return_, length, *figures(info, self._recorders[env_id]))
 

@@ -38,7 +38,9 @@ def factory_of(spec: object) -> Callable[..., Any]:
     if name in gymnasium.registry:  # the module registers it
         return partial(_from_gymnasium, spec)
     there = [found for found, value in vars(module).items() if callable(value) and found[0] != "_"]
-    raise ConfigError(f"module {module_name!r} has no environment {name!r}: {closest(name, there)}")
+    raise ConfigError(
+        f"module {module_name!r} has no environment {name!r}: {closest(name, [*there, *gymnasium.registry])}"
+    )
 
 
 def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> Any:

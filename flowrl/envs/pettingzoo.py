@@ -110,8 +110,6 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
     others go on (M1, M2): that needs more than this.
     """
 
-    remark = "each of its agents counts as an environment, and each of their steps as an env step"
-
     def __init__(self, envs: Sequence[Any]) -> None:
         self.envs, self.agents = list(envs), list(envs[0].possible_agents)
         self.num_envs = len(envs) * len(self.agents)

@@ -97,7 +97,7 @@ class VectorEnvManager(Manager):
                 reward, self.done = np.where(acted, reward, 0.0), self.done & acted
                 terminated, truncated = terminated & acted, truncated & acted
         self.t += 1 if acted is None else acted
-        self._return = [total + gain for total, gain in zip(self._return, reward.tolist())]
+        self._return = np.add(self._return, reward)
         ended = self.done.nonzero()[0].tolist()
         for env_id in ended:
             self._end(env_id, infos)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterator
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
@@ -41,39 +41,50 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 from flowrl.codec import Pickled
 from flowrl.errors import CheckpointError
 
-KEEP_REWARDS = (
-    *(TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, VectorRecordEpisodeStatistics),
-    *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
-    # These repeat or delay actions and observations, and give the sum of the rewards.
-    *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
-    *(TimeAwareObservation, AddRenderObservation, RecordVideo, RenderCollection, HumanRendering),
-)
 
+class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Return and length of each episode, as `info["episode"]`, below all wrappers that may change rewards (S1).
 
-class RawRecorder(RecordEpisodeStatistics[Any, Any]):
-    """A recorder below all wrappers that may change rewards (S1), which a wrapper above may cut short.
-
-    `cut` is return and length of an episode that it ended so: set by the reset, until the next step.
+    Where a wrapper above ends an episode short, the reset that follows sets `cut` to return and length until then;
+    whoever resets sets it to None before. Unlike gymnasium's recorder it has no clock, so equal states have equal
+    pickles (D5).
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
+        self.episode_returns, self.episode_lengths = 0.0, 0
         self.cut: tuple[float, int] | None = None
         self._over = False
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps, and counts."""
-        result = super().step(action)
-        self.cut, self._over = None, result[2] or result[3]
-        return result
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.episode_returns += float(reward)
+        self.episode_lengths += 1
+        self._over = bool(terminated or truncated)
+        if self._over:
+            info = {**info, "episode": {"r": self.episode_returns, "l": self.episode_lengths}}
+        return obs, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets, and begins to count anew."""
-        counted = float(self.episode_returns), self.episode_lengths
-        result = super().reset(seed=seed, options=options)
-        self.cut = None if self._over or not counted[1] else counted
-        self._over = False
-        return result
+        if self.episode_lengths and not self._over:
+            self.cut = self.episode_returns, self.episode_lengths
+        self.episode_returns, self.episode_lengths, self._over = 0.0, 0, False
+        return self.env.reset(seed=seed, options=options)
+
+
+Recorder: TypeAlias = RawRecorder | RecordEpisodeStatistics[Any, Any]
+
+_RECORDERS = (RawRecorder, RecordEpisodeStatistics)
+
+KEEP_REWARDS = (
+    *(TimeLimit, OrderEnforcing, PassiveEnvChecker, *_RECORDERS, VectorRecordEpisodeStatistics),
+    *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
+    # These repeat or delay actions and observations, and give the sum of the rewards.
+    *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
+    *(TimeAwareObservation, AddRenderObservation, RecordVideo, RenderCollection, HumanRendering),
+)
 
 
 def layers(env: Any) -> Iterator[Any]:
@@ -84,9 +95,9 @@ def layers(env: Any) -> Iterator[Any]:
         yield env
 
 
-def recorder(env: gymnasium.Env[Any, Any]) -> RecordEpisodeStatistics[Any, Any] | None:
-    """The innermost RecordEpisodeStatistics, if there is one."""
-    found = [layer for layer in layers(env) if isinstance(layer, RecordEpisodeStatistics)]
+def recorder(env: gymnasium.Env[Any, Any]) -> Recorder | None:
+    """The innermost recorder, if there is one."""
+    found = [layer for layer in layers(env) if isinstance(layer, _RECORDERS)]
     return found[-1] if found else None
 
 
@@ -109,7 +120,7 @@ def _is_recorder(layer: Any) -> bool:
         # That of gymnasium 1.4 clears the counts of all environments when a reset mask names some of them: the
         # reset inside takes the mask out of the options that both are given.
         return layer.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED
-    return isinstance(layer, RecordEpisodeStatistics)
+    return isinstance(layer, _RECORDERS)
 
 
 def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.envs.names import import_module, name_of
-from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns
+from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns, recorder
 from flowrl.errors import ConfigError, did_you_mean
 
 Wrap = Callable[[Any], Any]
@@ -55,7 +55,7 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
     Where one may change rewards, a recorder goes below all of them, so that returns are the environment's own (S1).
     """
     made = [wrapper_of(each) for each in wrappers]
-    if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env):
+    if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env) and recorder(env) is None:
         env = RawRecorder(env)
     for text, each in zip(wrappers, made):
         env = _applied(each, env, text, gymnasium.Env)

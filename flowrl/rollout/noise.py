@@ -52,13 +52,13 @@ class NoiseStreams:
             self._at += 1
             noise: Array = self._block[self._at - 1]
             return noise
-        ids = self._ids if env_ids is None else env_ids
-        if (self._places[ids] == BLOCK).any():
-            spent = ids[self._places[ids] == BLOCK]
+        ids, places = (self._ids, self._places) if env_ids is None else (env_ids, self._places[env_ids])
+        if (places == BLOCK).any():
+            spent = ids[places == BLOCK]
             self._refill(spent)
-            self._places[spent] = 0
-        noise = self._block[self._places[ids], ids]
-        self._places[ids] += 1
+            places[places == BLOCK] = 0
+        noise = self._block[places, ids]
+        self._places[ids] = places + 1
         return noise
 
     def take_back(self, env_ids: Array) -> None:

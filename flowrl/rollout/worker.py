@@ -171,7 +171,7 @@ class RolloutWorker(PlanHost):
         return batch
 
     def _whole_episodes(self, episodes: int) -> Batch:
-        if self.manager.t.any() or self._fragment.rows:
+        if self.manager.t.any() or self._fragment.lengths().any():
             self.reset_env()
         missing = shares_of(episodes, len(self._ids))
         finished, self.manager.finished = self.manager.finished, []

@@ -88,7 +88,8 @@ class WorkerSet:
 
     def __repr__(self) -> str:
         where = f"{self.num_workers} workers" if self.num_workers else "this process"
-        return f"{where}: {self.envs_per_worker} x {self.env}"
+        how = ", acts in numpy" if getattr(self.policy, "act_backend", "torch") == "numpy" else ""
+        return f"{where}: {self.envs_per_worker} x {self.env}{how}"
 
     @property
     def env(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def test_a_problem_is_found(env: Any, what: str, words: str) -> None:
     [
         (broken.Float64, "dtypes", "the observation is float64, but its space says float32: it is converted"),
         (broken.AlwaysAlike, "determinism", "seeds (0, 1, 2) begin alike"),
-        (broken.Endless, "endings", "no episode ended in 100 steps, there is no TimeLimit"),
+        (broken.Endless, "endings", "no episode ended in 100 steps, it has no TimeLimit"),
         (broken.TerminatesOnTime, "endings", "every episode terminated after exactly 20 steps"),
         (broken.Reuses, "memory", "the observation is one array that is written again"),
         (broken.Rebuilt, "saving", "EzPickle"),
@@ -116,6 +117,14 @@ def test_what_hangs_or_crashes_is_told_and_not_waited_for(env: Any, doing: str, 
     assert doing == "it is made" or about(found, "ok")[0] == "spaces"
 
 
+def test_what_it_starts_ends_with_it(capfd: pytest.CaptureFixture[str]) -> None:
+    """F15"""
+    examined(broken.StartsAnother, seconds=0.25, timeout=0.25)
+    pid = int(capfd.readouterr().err.split("pid ")[1].split()[0])
+    status = Path(f"/proc/{pid}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
 def test_success_is_optional() -> None:
     texts = [finding.text for finding in examined(broken.NoSuccess).findings if finding.about == "success"]
     assert texts == ["info has no is_success at an episode's end: no win rates"]
@@ -135,6 +144,12 @@ def test_a_vector_environment_says_when_it_resets() -> None:
     assert "SAME_STEP" in found.findings[0].text
     assert found.suggestion is not None
     assert found.suggestion.env_manager == "vector"
+
+
+def test_classic_gym_is_examined_as_what_it_becomes() -> None:
+    """gymnasium's own checker has nothing to say of it."""
+    found = diagnose("gym:CartPole-v1", steps=50)
+    assert (found.problems, about(found, "note")) == (0, []), found.lines()
 
 
 def test_wrappers_and_arguments_are_examined_too() -> None:

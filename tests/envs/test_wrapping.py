@@ -9,13 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import ClipReward, FrameStackObservation, TimeLimit
+from gymnasium.wrappers import ClipReward, FrameStackObservation, RecordEpisodeStatistics, TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecorder
 
 from flowrl.envs import EnvFactory, make_env, make_manager
 from flowrl.envs.wrappers import layers, recorder
 from flowrl.envs.wrapping import wrapper_of
 from flowrl.errors import ConfigError
+from flowrl.testing import same
 from tests.clock_envs import TERMINATED, ClockEnv, clock_vector
 
 ENDS = [(4, TERMINATED), (6, TERMINATED)]
@@ -44,6 +45,16 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.obs, reward, terminated, truncated, info = self.env.step(action)
         self.over = terminated or truncated
         return self.obs, reward, terminated or self.count == self.each, truncated, info
+
+
+class Noops(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Begins every episode with two steps of its own, as AtariPreprocessing does."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.env.reset(**kwargs)
+        self.env.step(0)
+        obs, _, _, _, info = self.env.step(0)
+        return obs, info
 
 
 def returns(manager: Any, steps: int) -> list[tuple[float, int]]:
@@ -132,6 +143,16 @@ def test_returns_are_raw_where_a_wrapper_cuts_the_episode(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["local", "subprocess"])
+def test_steps_of_a_wrappers_own_are_counted_in_the_episode_that_it_cuts(kind: str) -> None:
+    """S1, T9: that the recorder has counted after the reset does not mean that the episode goes on."""
+    noops = "tests.envs.test_wrapping:Noops"
+    manager = make_manager(lambda: ClockEnv(0, [(9, TERMINATED)]), 1, wrappers=[noops, "TimeLimit(3)"], kind=kind)
+    assert returns(manager, 9) == raw_returns([5, 5, 5])
+    cut = make_manager(lambda: ClockEnv(0, [(4, TERMINATED)]), 1, wrappers=[noops, "TimeLimit(3)"], kind=kind)
+    assert returns(cut, 6) == raw_returns([4, 4, 4])
+
+
+@pytest.mark.parametrize("kind", ["local", "subprocess"])
 @pytest.mark.parametrize("others", [[], ["ClipReward(-1, 1)"]])
 def test_lost_lives_are_no_episodes(others: list[str], kind: str) -> None:
     """T9, S1: the statistics are those of the games, and a life that is lost as the game ends is its end."""
@@ -156,6 +177,30 @@ def test_a_recorder_is_of_no_use_above_what_has_changed_rewards() -> None:
     manager = make_manager(clipped, 1, wrappers=["ClipReward(-1, 1)"])
     assert not manager.raw_returns
     assert recorder(make_env(clipped, wrappers=["ClipReward(-1, 1)"])) is None
+
+
+def test_the_recorder_that_an_environment_came_with_is_the_one() -> None:
+    """S1: below a wrapper that it came with too; its own counts are the raw ones."""
+
+    def recorded() -> gymnasium.Env[Any, Any]:
+        return ClipReward(RecordEpisodeStatistics(clock()), -1, 1)
+
+    manager = make_manager(recorded, 1, wrappers=["ClipReward(0, 1)"])
+    assert manager.raw_returns
+    assert returns(manager, 10) == raw_returns([4, 6])
+
+
+def test_equal_states_have_equal_pickles() -> None:
+    """D5: the recorder that flowrl adds has no clock."""
+
+    def state() -> Any:
+        with make_manager(clock, 1, wrappers=["ClipReward(0, 1)"]) as manager:
+            manager.launch(0)
+            for _ in range(6):
+                manager.step([0])
+            return manager.state_dict()
+
+    assert same(state(), state())
 
 
 def test_vector_environments_take_wrappers_of_such() -> None:

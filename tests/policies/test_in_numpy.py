@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,10 +17,12 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.operators import ParallelRollouts
 from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, policy_from
 from flowrl.policies.in_numpy import ACTIVATIONS, InNumpy, in_numpy
 from flowrl.policies.networks import ImageEncoder, encoder
 from flowrl.policies.policy import Policy
+from flowrl.rollout import WorkerSet
 from flowrl.testing import same
 from tests.scripted import transitions
 
@@ -302,3 +305,10 @@ def test_a_choice_that_there_is_not_is_refused() -> None:
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ConfigError, match="act_backend='jax' is none; take one of torch, numpy"):
         make(act_backend="jax")
+
+
+def test_explain_says_so() -> None:
+    for backend, said in (("torch", False), ("numpy", True)):
+        make = partial(PPOPolicy, hidden=(8,), device="cpu", act_backend=backend)
+        with WorkerSet("CartPole-v1", make) as workers:
+            assert ("acts in numpy" in ParallelRollouts(workers).explain()) == said

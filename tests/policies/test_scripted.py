@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -137,9 +136,10 @@ def test_they_fill_a_buffer_before_a_policy_learns_from_it() -> None:
 
 
 def test_a_trained_policy_may_be_scripted() -> None:
-    with WorkerSet("CartPole-v1", partial(ScriptedPolicy, upright)) as workers:
+    with WorkerSet("CartPole-v1", lambda *spaces: ScriptedPolicy(upright, *spaces)) as workers:
         trained = TrainedPolicy(workers, Configuration())
-    assert trained.act(np.array([0, 0, 0.1, 0.1], np.float32)) == 1
+        assert trained.act(np.array([0, 0, 0.1, 0.1], np.float32)) == 1
+        assert trained.evaluate(episodes=2)["return_mean"] > 400
 
 
 def spaces_of(env: str) -> tuple[Any, Any]:

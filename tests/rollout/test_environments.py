@@ -89,12 +89,20 @@ def test_the_fast_path_is_an_ids_own_vectorised_implementation() -> None:
 def test_without_one_gymnasium_steps_copies_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """T3: they give what environments in this process give."""
     with make("Acrobot-v1", env_manager="vector", env_manager_args={"autoreset_mode": "same_step"}) as workers:
-        assert "has no vectorised implementation of its own: gymnasium steps copies" in caplog.text
+        assert "it has no vectorised implementation of its own, so gymnasium steps copies" in caplog.text
         with ParallelRollouts(workers, steps=5).run(seed=2) as run:
             vectorised = next(run)
         assert "SAME_STEP" in workers.local.manager.autoreset
     with make("Acrobot-v1") as local, ParallelRollouts(local, steps=5).run(seed=2) as run:
         assert same(next(run), vectorised)
+
+
+@pytest.mark.parametrize("kind", ["local", "vector"])
+def test_wrappers_that_normalise_for_themselves_are_told_of(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """O1: the environments that evaluate do not share their statistics."""
+    make(wrappers=["NormalizeObservation"], env_manager=kind)
+    assert "NormalizeObservation keeps its statistics to itself" in caplog.text
+    assert "the setting normalize_obs keeps them with the policy" in caplog.text
 
 
 def test_spaces_come_from_one_environment_that_is_closed_again() -> None:
