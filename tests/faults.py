@@ -772,8 +772,8 @@ FAULTS += [
     Fault(
         "S2",
         "flowrl/rollout/worker.py",
-        "missing -= self._step(wanted=missing > 0)",
-        "missing -= self._step()",
+        "missing = shares_of(episodes, len(self._ids))",
+        "missing = shares_of(episodes, len(self._ids))[::-1].copy()",
         ASYNC + "test_whole_episodes_in_fixed_shares_whoever_is_quick_or_fails",
     ),
     Fault(
