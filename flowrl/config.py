@@ -51,7 +51,7 @@ class Configuration:
     (1.0, 3, 'CartPole-v1')
     """
 
-    #: What `gymnasium.make` knows, or "module:factory".
+    #: What `gymnasium.make` knows, "module:factory", or of another library "gym:ID", "pettingzoo:ID", "envpool:ID".
     env: str = "CartPole-v1"
     #: Keyword arguments of the environment.
     env_args: dict[str, Any] = attrs.field(factory=dict)

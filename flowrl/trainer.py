@@ -62,7 +62,7 @@ class Trainer:
     With `eval_every` set, results get the entries of `flowrl.operators.Evaluate` every so many env steps.
 
     Args:
-        env: A gymnasium id, "module:factory", a callable, or a gymnasium VectorEnv.
+        env: A name as in `Config.env`, a callable, or an environment that was made already, a gymnasium VectorEnv say.
         config: Values for `Config`, or one.
         seed: Root of all random streams; the same as the key `seed`.
         policy: Instead of the class's `policy`: a function like it, or a `Policy` class.

@@ -80,7 +80,7 @@ def is_native(spec: object) -> bool:
 
 def native(env_id: str, num_envs: int) -> Callable[..., VectorEnv[Any, Any, Any]]:
     """What makes an id's own vectorised implementation."""
-    return partial(gymnasium.make_vec, env_id, num_envs=num_envs, vectorization_mode="vector_entry_point")
+    return partial(_natively_from_gymnasium, env_id, num_envs)
 
 
 def import_module(name: str, wanted: str, expected: str) -> Any:
@@ -109,6 +109,10 @@ def name_of(spec: object) -> str:
 def _from_gymnasium(env_id: str, /, **args: Any) -> Any:
     # The passive checker costs time at every step; here it is off unless asked for.
     return without_order_enforcing(gymnasium.make(env_id, **{"disable_env_checker": True, **args}))
+
+
+def _natively_from_gymnasium(env_id: str, num_envs: int, /, **args: Any) -> VectorEnv[Any, Any, Any]:
+    return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **args)
 
 
 def _closest(env_id: str) -> str:

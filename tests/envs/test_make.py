@@ -93,6 +93,11 @@ def test_bad_arguments(spec: Any, args: Any, message: str) -> None:
         make_env(spec, args)
 
 
+def test_bad_arguments_of_an_ids_own_vectorised_implementation() -> None:
+    with pytest.raises(ConfigError, match="env_args 'sutton_barto': did you mean 'sutton_barto_reward'"):
+        make_manager("CartPole-v1", 2, {"sutton_barto": True}, kind="vector")
+
+
 def test_a_factorys_own_error_keeps_its_type() -> None:
     with pytest.raises(TypeError, match="a mistake of its own"):
         make_env(broken)
