@@ -74,8 +74,8 @@ class Manager(abc.ABC):
     Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`. With `episode_seeds`
     environment i begins its k-th episode with `episode_seeds[(k * N + i) % len(episode_seeds)]` instead.
 
-    Raises: ConfigError for spaces that are not arrays, nor Dicts of them (observations); FlowError for a call out
-    of order; SchemaError for actions or observations of a wrong shape, and for NaN. An error of an environment
+    Raises: ConfigError for spaces that are not arrays, nor Dicts or Tuples of them (observations); FlowError for a call
+    out of order; SchemaError for actions or observations of a wrong shape, and for NaN. An error of an environment
     keeps its type and gains a note that says which one it was; some have stepped then and some not: `reset()` or
     `load_state_dict()` must follow. Where environments have processes or threads of their own, such an error is a
     fault: its episode is cut, the environment begins a new one, and `drain_faults()` tells; EnvFault is raised

@@ -116,9 +116,10 @@ class SubprocessEnvManager(Manager):
 
     def _answer(self, answered: npt.NDArray[np.bool_] | None) -> StepResult:
         """Hands out what the processes gave, of the environments in a mask `[N]` or of all."""
+        lost = self._lost if answered is None else self._lost & answered
         acted = answered
-        if np.count_nonzero(self._lost):  # quicker than any()
-            acted = ~self._lost if answered is None else answered & ~self._lost
+        if np.count_nonzero(lost):  # quicker than any()
+            acted = ~lost if answered is None else answered & ~lost
         reward, terminated, truncated = (
             column.copy() if acted is None else np.where(acted, column, False)
             for column in (self._x.reward, self._x.terminated, self._x.truncated)
@@ -130,7 +131,7 @@ class SubprocessEnvManager(Manager):
         for env_id in self.done.nonzero()[0].tolist():
             if env_id not in self._noted:
                 self._note_end(env_id)
-        fresh = self.done if acted is None else self.done | self._lost & (True if answered is None else answered)
+        fresh = self.done | lost
         if np.count_nonzero(fresh):
             self._at = (self._at + 1) % 3
             self._buffers[self._at][:] = arrived
