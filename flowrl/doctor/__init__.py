@@ -15,10 +15,10 @@ from flowrl.doctor.patient import Patient, described
 from flowrl.doctor.suggest import suggest
 from flowrl.doctor.timing import measure, measure_vector
 from flowrl.doctor.vector_checks import check_vector
-from flowrl.envs import EnvFactory
+from flowrl.envs import EnvFactory, Environments
 from flowrl.envs.crew import cores
 from flowrl.envs.factory import is_object
-from flowrl.envs.names import is_native, name_of
+from flowrl.envs.names import is_native
 from flowrl.errors import ConfigError
 
 __all__ = ["Diagnosis", "Finding", "Suggestion", "Times", "diagnose", "suggest"]
@@ -65,9 +65,7 @@ def diagnose(
             found[type(each)] = each
     if trouble:
         findings.append(Finding("problem", "process", f"while {doing}: {trouble}"))
-    return Diagnosis(
-        spec if isinstance(spec, str) else name_of(spec), tuple(findings), found.get(Times), found.get(Suggestion)
-    )
+    return Diagnosis(str(Environments(spec)), tuple(findings), found.get(Times), found.get(Suggestion))
 
 
 def _examine(factory: EnvFactory, num_envs: int, steps: int, seconds: float, tell: Tell) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.doctor.findings import Level
 from flowrl.doctor.patient import Step
-from flowrl.envs.spaces import RowShape, checked_row
+from flowrl.envs.spaces import RowShape, checked_row, fits
 from flowrl.errors import SchemaError
 
 Flaw = tuple[str, Level, str]
@@ -41,11 +41,11 @@ def _observation(row: Any, space: Any, what: str) -> Iterator[Flaw]:
         return
     given = np.asarray(row)
     if given.dtype != space.dtype:
-        fits = np.can_cast(given.dtype, space.dtype, "same_kind")
-        level: Level = "note" if fits else "problem"
-        then = ": it is converted at every step" if fits else ""
+        converts = fits(given.dtype, space.dtype)
+        level: Level = "note" if converts else "problem"
+        then = ": it is converted at every step" if converts else ""
         yield f"dtypes: {what}", level, f"the {what} is {given.dtype}, but its space says {space.dtype}{then}"
-        if not fits:
+        if not converts:
             return
     if given.dtype.kind == "f" and np.isnan(given).any():
         yield f"NaN: {what}", "problem", f"the {what} is NaN"

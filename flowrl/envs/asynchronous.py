@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.batch import Batch
-from flowrl.envs.contract import StepResult
+from flowrl.envs.contract import StepResult, check_number
 from flowrl.envs.memory import STEP
 from flowrl.envs.spaces import Observations, make_store, plain_copy
 from flowrl.envs.subprocess import SubprocessEnvManager
@@ -61,8 +61,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         max_retry: int = 3,
         episode_seeds: Sequence[int] | None = None,
     ) -> None:
-        if not factories:
-            raise ConfigError("0 environments: a manager needs at least one")
+        check_number(len(factories))
         self._wait_num = max(1, len(factories) // 4) if wait_num is None else wait_num
         if not 1 <= self._wait_num <= len(factories):
             raise ConfigError(f"wait_num={wait_num}: expected 1 to {len(factories)}, the number of environments")
@@ -90,8 +89,6 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
 
     def step(self, actions: npt.ArrayLike, wait: npt.NDArray[np.bool_] | None = None) -> StepResult:
         """As `Manager.step`. `wait [N]`: the environments that get no action yet, though they are ready."""
-        if self._phase != "running":
-            self._refuse("step")
         chosen = self._checked_actions(actions)
         ready = self._idle() if wait is None else self._idle() & ~wait
         if not (ready | self._sent).any():

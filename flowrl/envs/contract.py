@@ -15,7 +15,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
 from flowrl.envs.faults import During, Fault, FaultLog, Kind
 from flowrl.envs.memory import INNER_END, OWN_END, RECORDED_END
-from flowrl.envs.spaces import Observations, array_form, dict_form, make_store, plain_copy, row_shape, same_form
+from flowrl.envs.spaces import Observations, array_form, dict_form, fits, make_store, plain_copy, row_shape, same_form
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
 
 
@@ -64,7 +64,8 @@ class Manager(abc.ABC):
     - `episode_id [N]`, `t [N]` int64: which episode of its environment, counted from 0, and which step in it.
     - `done [N]` bool: whether the last step ended an episode.
     - `ready`: None when every environment takes an action in the next step, else a bool mask `[N]` of those that
-      do. The others are still stepping: they keep `obs`, `episode_id` and `t` until their answer is handed out.
+      do. The others are still stepping: they keep `obs`, `episode_id` and `t` until their answer is handed out, unless
+      a fault cuts their episode meanwhile.
       The `step` of such an asynchronous manager also takes `wait`, a mask of those that get no action yet.
 
     `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
@@ -82,7 +83,7 @@ class Manager(abc.ABC):
     where one has more than `max_retry` faults without finishing an episode.
     """
 
-    autoreset: str
+    autoreset = "flowrl resets at the episode's end, with a fresh seed"
     raw_returns: bool
 
     def __init__(
@@ -94,8 +95,7 @@ class Manager(abc.ABC):
         episode_seeds: Sequence[int] | None = None,
         faults: FaultLog | None = None,
     ) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"{num_envs} environments: a manager needs at least one")
+        check_number(num_envs)
         self.num_envs = num_envs
         self._episode_seeds = _checked_seeds(episode_seeds)
         self._seeds: list[int | None] = [None] * num_envs  # those that the present episodes began with
@@ -123,10 +123,6 @@ class Manager(abc.ABC):
     @abc.abstractmethod
     def step(self, actions: npt.ArrayLike) -> StepResult:
         """Acts once in every environment: `actions [N, ...]`, in the action space's own numbers."""
-
-    @abc.abstractmethod
-    def seed(self, seed: int) -> None:
-        """Gives the coming episodes new streams of seeds; those that run go on."""
 
     @abc.abstractmethod
     def _begin_all(self) -> None:
@@ -170,6 +166,12 @@ class Manager(abc.ABC):
         self._at = (self._at + 1) % 3
         self._begin_all()
         self._phase = "running"
+
+    def seed(self, seed: int) -> None:
+        """Gives the coming episodes new streams of seeds; those that run go on."""
+        if self._phase not in ("running", "failed"):
+            self._refuse("seed")
+        self._sow(seed)
 
     @property
     def obs(self) -> Observations:
@@ -328,11 +330,15 @@ class Manager(abc.ABC):
         self._return[env_id] = 0.0
 
     def _checked_actions(self, actions: npt.ArrayLike) -> npt.NDArray[Any]:
-        """In the space's dtype; rows as copies: an environment may keep its own, and callers write theirs again."""
+        """In the space's dtype; rows as copies: an environment may keep its own, and callers write theirs again.
+
+        Raises: FlowError where no step may be taken now; SchemaError for what are no actions.
+        """
+        if self._phase != "running":
+            self._refuse("step")
         given = np.asarray(actions)
         dtype = self._action_dtype
-        fits = given.dtype == dtype or np.can_cast(given.dtype, dtype, "same_kind")
-        if given.shape != self._actions_shape or not fits:
+        if given.shape != self._actions_shape or not fits(given.dtype, dtype):
             raise SchemaError(
                 f"actions are {given.dtype}{list(given.shape)}, expected {dtype}{list(self._actions_shape)}: "
                 f"one row for each of {self.num_envs} environments, in the numbers of {self.action_space}"
@@ -347,6 +353,12 @@ class Manager(abc.ABC):
             "closed": "the manager is closed: make a new one",
         }
         raise FlowError(f"cannot {what}: {reason[self._phase]}")
+
+
+def check_number(num_envs: int) -> None:
+    """Raises: ConfigError for less than one environment."""
+    if num_envs < 1:
+        raise ConfigError(f"{num_envs} environments: a manager needs at least one")
 
 
 def _checked_seeds(seeds: Sequence[int] | None) -> list[int]:

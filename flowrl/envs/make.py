@@ -78,6 +78,11 @@ class Environments:
             changed |= {"kind": kind, "options": {}}
         return attrs.evolve(self, **changed)
 
+    @property
+    def factory(self) -> EnvFactory:
+        """What makes one of them."""
+        return EnvFactory(self.spec, self.env_args, self.wrappers)
+
     def manager(self, num_envs: int) -> Manager:
         """A manager of so many of them, not launched yet. Raises: see `make_manager`."""
         how: dict[str, Any] = {"kind": self.kind, "wrappers": self.wrappers, "episode_seeds": self.episode_seeds}
@@ -91,8 +96,7 @@ class Environments:
         _check(num_envs, self.kind, self.options)
         if self.is_one_object and self.kind in _OF_FACTORIES:
             raise _made_already(self.kind, self.spec)
-        factory = EnvFactory(self.spec, self.env_args, self.wrappers)
-        first = factory.first_of(num_envs, vectorised=self.kind == "vector")
+        first = self.factory.first_of(num_envs, vectorised=self.kind == "vector")
         try:
             for remark in _remarks(first, self.kind):
                 log.warning("%s: %s", self, remark)

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from flowrl.envs.contract import Manager, StepResult
+from flowrl.envs.contract import Manager, StepResult, check_number
 from flowrl.envs.hosted import before_reset, figures
 from flowrl.envs.spaces import Observations, check_alike, check_dtypes, checked_row, find_nan
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
@@ -32,14 +32,12 @@ class EnvManager(Manager):
     """
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], *, episode_seeds: Sequence[int] | None = None) -> None:
-        if not envs:
-            raise ConfigError("0 environments: a manager needs at least one")
+        check_number(len(envs))
         super().__init__(len(envs), envs[0].observation_space, envs[0].action_space, episode_seeds=episode_seeds)
         if len({id(env) for env in envs}) < len(envs):
             raise ConfigError("one environment object was given twice: make each of them anew")
         for env_id, env in enumerate(envs):
             check_alike(_spaces(envs[0]), _spaces(env), env_id)
-        self.autoreset = "flowrl resets at the episode's end, with a fresh seed"
         self.raw_returns = all(has_raw_returns(env) for env in envs)
         self._reward = np.zeros(self.num_envs, np.float64)
         self._terminated = np.zeros(self.num_envs, np.bool_)
@@ -56,8 +54,6 @@ class EnvManager(Manager):
         self._recorders = [recorder(env) for env in envs]
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
-        if self._phase != "running":
-            self._refuse("step")
         chosen = self._checked_actions(actions)
         at = (self._at + 1) % 3
         arrived, shape, ndarray = self._buffers[at], self._row_shape, np.ndarray
@@ -96,11 +92,6 @@ class EnvManager(Manager):
             raise
         self._at, self._marked, self._phase = at, bool(ended), "running"
         return StepResult(arrived, reward, terminated, truncated, None)
-
-    def seed(self, seed: int) -> None:
-        if self._phase not in ("running", "failed"):
-            self._refuse("seed")
-        self._sow(seed)
 
     def _end(self, env_id: int, info: dict[str, Any], into: Observations) -> None:
         return_, length = float(self._return[env_id]), self.t.item(env_id)

@@ -118,12 +118,17 @@ def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:
     return rows
 
 
+def fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether numbers of one dtype may be stored as the other: the same kind of number, or a narrower kind."""
+    return given == wanted or np.can_cast(given, wanted, "same_kind")
+
+
 def check_dtypes(row: Any, store: Observations, what: str = "observation") -> None:
     """Raises: SchemaError where a checked row is of another kind of number than its store."""
     if isinstance(store, Batch):
         for key, column in store.items():
             check_dtypes(row[key], column, f"{what}[{key!r}]")
-    elif row.dtype != store.dtype and not np.can_cast(row.dtype, store.dtype, "same_kind"):
+    elif not fits(row.dtype, store.dtype):
         raise SchemaError(f"the {what} is {row.dtype}, but its space says {store.dtype}")
 
 
@@ -151,7 +156,7 @@ def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.
     given = np.asarray(values)
     if given.shape != into.shape:
         raise SchemaError(f"{what} have shape {given.shape}, expected {into.shape}: environments first")
-    if given.dtype != into.dtype and not np.can_cast(given.dtype, into.dtype, "same_kind"):
+    if not fits(given.dtype, into.dtype):
         raise SchemaError(f"{what} are {given.dtype}, expected {into.dtype}")
     if only is None:
         into[:] = given

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.codec import Pickled
-from flowrl.envs.contract import Manager, StepResult
+from flowrl.envs.contract import Manager, StepResult, check_number
 from flowrl.envs.crew import Crew, Limits, Report
 from flowrl.envs.faults import Fault, FaultLog
 from flowrl.envs.hosted import Failure
@@ -64,8 +64,7 @@ class SubprocessEnvManager(Manager):
         max_retry: int = 3,
         episode_seeds: Sequence[int] | None = None,
     ) -> None:
-        if not factories:
-            raise ConfigError("0 environments: a manager needs at least one")
+        check_number(len(factories))
         if max_retry < 0:
             raise ConfigError(f"max_retry={max_retry}: expected 0 or more")
         limits, faults = Limits(step_timeout, reset_timeout, launch_timeout), FaultLog(len(factories), max_retry)
@@ -82,7 +81,6 @@ class SubprocessEnvManager(Manager):
             self._crew.close()
             raise
         self._crew.report = _weak(self._report)
-        self.autoreset = "flowrl resets at the episode's end, with a fresh seed"
         self.raw_returns = all(raw for _, _, raw in self._crew.facts)
         self._x = self._crew.exchange
         self._sent = np.zeros(self.num_envs, np.bool_)  # those whose action is not answered for yet
@@ -94,8 +92,6 @@ class SubprocessEnvManager(Manager):
         self._buffers = list(self._x.stores)  # where the processes write, so nothing is copied
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
-        if self._phase != "running":
-            self._refuse("step")
         chosen = self._checked_actions(actions)
         x, self._phase = self._x, "failed"  # until all has gone well
         x.action[:] = chosen
@@ -107,9 +103,7 @@ class SubprocessEnvManager(Manager):
         return self._answer(None)
 
     def seed(self, seed: int) -> None:
-        if self._phase not in ("running", "failed"):
-            self._refuse("seed")
-        self._sow(seed)
+        super().seed(seed)
         self._tell_coming_seeds(range(self.num_envs))
 
     # Answers.

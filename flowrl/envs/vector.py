@@ -66,8 +66,6 @@ class VectorEnvManager(Manager):
         self._reseed = np.zeros(self.num_envs, np.bool_)  # DISABLED: those that seed() has yet to reach
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
-        if self._phase != "running":
-            self._refuse("step")
         chosen = self._checked_actions(actions)
         self._phase = "failed"
         try:
@@ -124,7 +122,7 @@ class VectorEnvManager(Manager):
                 f"seed({seed}) cannot reach the coming episodes: {self.autoreset}. "
                 f"reset({seed}) cuts the running episodes and seeds the new ones"
             )
-        self._sow(seed)
+        super().seed(seed)
         self._reseed.fill(True)
 
     def _end(self, env_id: int, infos: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ def filmed(environments: Environments, num_envs: int, folder: Path, episodes: in
     """
     if environments.is_one_object:
         raise ConfigError("no video: films are of environments of their own, but there is one environment object")
-    plain = EnvFactory(environments.spec, environments.env_args, environments.wrappers)
+    plain = environments.factory
     camera = attrs.evolve(plain, env_args={**environments.env_args, "render_mode": "rgb_array"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # gymnasium's, of what is refused here or of videos that are replaced

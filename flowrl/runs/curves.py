@@ -13,13 +13,13 @@ import numpy as np
 from flowrl.config import load_config_file
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.runs.directory import read_about
+from flowrl.runs.resume import FREE, ROUNDING
 from flowrl.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 
 #: Points of the grid on which the runs of a group are compared.
 POINTS = 200
 #: Configuration keys in which runs of one group may differ: they do not change what is learnt from a seed on average.
-SAME_GROUP = {"seed", "eval_every", "eval_episodes", "eval_max_steps", "report_every", "checkpoint_every"}
-SAME_GROUP |= {"act_backend", "device", "torch_threads"}
+SAME_GROUP = {"seed", "report_every"} | FREE | ROUNDING
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
