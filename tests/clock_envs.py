@@ -22,6 +22,15 @@ TERMINATED, TRUNCATED, BOTH = "terminated", "truncated", "both"
 End = tuple[int, str]
 Table = Sequence[Sequence[End]]  # one row per environment
 
+#: Three environments that end in every way, long before or after each other, in their first step too.
+TABLE: Table = [
+    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED), (7, TERMINATED)],
+    [(9, TRUNCATED), (2, TERMINATED)],
+    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
+]
+#: The same with no episode longer than four steps, for tests that take few.
+SHORT_TABLE: Table = [TABLE[0][:3], [(2, TRUNCATED), (2, TERMINATED)], TABLE[2]]
+
 
 class ClockEnv(gymnasium.Env[Any, Any]):
     """Observes `[env index, episode, clock]`; the clock counts the steps of all its life, and goes on at a reset.
@@ -125,6 +134,27 @@ class ReusedDictClockEnv(DictClockEnv):
             for key in part.keys() - {"count", "goal"}:
                 part[key][:] = new[key]
         return self.mine
+
+
+class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ends an episode every `steps` steps, and goes on inside the same one at the reset."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], steps: int = 2) -> None:
+        super().__init__(env)
+        self.each, self.count, self.over = steps, 0, True
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.count = 0
+        if self.over:
+            self.obs, info = self.env.reset(**kwargs)
+            return self.obs, info
+        return self.obs, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.count += 1
+        self.obs, reward, terminated, truncated, info = self.env.step(action)
+        self.over = terminated or truncated
+        return self.obs, reward, terminated or self.count == self.each, truncated, info
 
 
 def clocks_of(obs: Batch) -> dict[str, npt.NDArray[np.int64]]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tests.clock_envs import TERMINATED, EchoEnv
+from tests.managers import Collector
 
 CONSTRUCTION, RESET, AUTOMATIC_RESET, STEP = "construction", "reset", "automatic reset", "step"
 WHEN = (CONSTRUCTION, RESET, AUTOMATIC_RESET, STEP)
@@ -35,16 +36,36 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-class FaultyEnv(EchoEnv):
-    """An EchoEnv that fails at one of its stages: the first `times` times, counted by files in a folder."""
+class StagedEnv(EchoEnv):
+    """An EchoEnv that calls `fail` at the stages of its life; what that gives, if anything, is observed instead."""
 
-    def __init__(self, index: int, when: str, what: str, folder: Path, times: int = 1, length: int = 3) -> None:
+    def __init__(self, index: int, length: int = 3) -> None:
         super().__init__(index, [(length, TERMINATED)])
-        self.when, self.what, self.folder, self.times = when, what, folder, times
-        self.garbage = self.fail() if when == CONSTRUCTION else None
+        self.garbage = self.fail(CONSTRUCTION)
 
-    def fail(self) -> Any:
-        for count in range(self.times):
+    def fail(self, stage: str) -> Any:
+        raise NotImplementedError
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        garbage = self.fail(RESET if self.episode == 0 else AUTOMATIC_RESET)
+        return (obs if garbage is None else garbage), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        garbage = self.fail(STEP) if self.step_in_episode == 2 else None
+        return obs if garbage is None else garbage, *rest
+
+
+class FaultyEnv(StagedEnv):
+    """Fails at one of its stages: the first `times` times, counted by files in a folder."""
+
+    def __init__(self, index: int, when: str, what: str, folder: Path, times: int) -> None:
+        self.when, self.what, self.folder, self.times = when, what, folder, times
+        super().__init__(index)
+
+    def fail(self, stage: str) -> Any:
+        for count in range(self.times if stage == self.when else 0):
             try:
                 (self.folder / f"{self.index}-{count}").touch(exist_ok=False)
             except FileExistsError:
@@ -52,74 +73,48 @@ class FaultyEnv(EchoEnv):
             return KINDS[self.what]()
         return None
 
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = super().reset(**kwargs)
-        if self.when == (RESET if self.episode == 0 else AUTOMATIC_RESET):
-            garbage = self.fail()
-            obs = obs if garbage is None else garbage
-        return obs, info
 
-    def step(self, action: Any) -> Any:
-        obs, *rest = super().step(action)
-        if self.when == STEP and self.step_in_episode == 2:
-            garbage = self.fail()
-            obs = obs if garbage is None else garbage
-        return obs, *rest
-
-
-def make_faulty(index: int, when: str, what: str, folder: Path, times: int = 1) -> Any:
+def _made(kind: Callable[..., StagedEnv], *args: Any) -> Any:
     """A factory's garbage is no environment at all."""
-    env = FaultyEnv(index, when, what, folder, times)
+    env = kind(1, *args)
     return env if env.garbage is None else "no environment"
 
 
-def one_faulty(when: str, what: str, folder: Path, *, times: int = 1, num_envs: int = 4) -> list[Callable[[], Any]]:
-    """Factories of which that of environment 1 fails."""
+def one_of(kind: Callable[..., StagedEnv], *args: Any, num_envs: int = 4) -> list[Callable[[], Any]]:
+    """Factories of which that of environment 1 makes this kind; the others never fail."""
     fine = [functools.partial(EchoEnv, i, [(3 + i, TERMINATED)]) for i in range(num_envs)]
-    return [fine[0], functools.partial(make_faulty, 1, when, what, folder, times), *fine[2:]]
+    return [fine[0], functools.partial(_made, kind, *args), *fine[2:]]
 
 
-class Player:
-    """Steps a manager of EchoEnvs with an action of its own for each; every row must be a true transition (T11)."""
+def one_faulty(when: str, what: str, folder: Path, *, times: int = 1) -> list[Callable[[], Any]]:
+    return one_of(FaultyEnv, when, what, folder, times)
 
-    def __init__(self, manager: Any) -> None:
-        self.manager, self.steps = manager, 0
-        self.counts = [0] * manager.num_envs
-        self._sent: dict[int, tuple[Any, int, int, int]] = {}
+
+class Player(Collector):
+    """Of a manager of EchoEnvs, some of which fail; every row must be a true transition (T11)."""
+
+    @property
+    def counts(self) -> list[int]:
+        """Transitions of each environment."""
+        return list(map(len, self.rows))
 
     def play(self, steps: int) -> None:
         for _ in range(steps):
-            self._play_one()
+            self.step()
 
-    def until(self, counts: int) -> None:
-        """Until each environment has so many transitions."""
-        while min(self.counts) < counts:
-            self._play_one()
-
-    def _play_one(self) -> None:
-        manager = self.manager
-        actions = (np.arange(manager.num_envs) * 100 + self.steps) % 1000
-        self.steps += 1
-        obs, ready = manager.obs, manager.ready
-        for i in range(manager.num_envs):
-            if ready is None or ready[i]:
-                self._sent[i] = (obs[i].copy(), int(actions[i]), int(manager.episode_id[i]), int(manager.t[i]))
-        result = manager.step(actions)
-        for i in range(manager.num_envs):
-            if result.acted is None or result.acted[i]:
-                before, action, episode_id, t = self._sent.pop(i)
-                assert result.next_obs[i].tolist() == [before[0], action, before[2] + 1]
-                assert result.reward[i] == result.next_obs[i][2]
-                over = result.terminated[i] or result.truncated[i]
-                assert over == manager.done[i]
-                if over:  # by two where the next episode did not begin
-                    assert manager.episode_id[i] > episode_id
-                    assert manager.t[i] == 0
+    def step(self) -> None:
+        before = self.counts
+        super().step()
+        for i, rows in enumerate(self.rows):
+            for episode_id, t, obs, action, reward, terminated, truncated, next_obs in rows[before[i] :]:
+                assert next_obs == [obs[0], action, obs[2] + 1]
+                assert reward == next_obs[2]
+                at = self.manager.episode_id[i], self.manager.t[i]
+                if terminated or truncated:  # by two where the next episode did not begin
+                    assert at[0] > episode_id
+                    assert at[1] == 0
                 else:
-                    assert (manager.episode_id[i], manager.t[i]) == (episode_id, t + 1)
-                self.counts[i] += 1
-            else:
-                assert (result.reward[i], result.terminated[i], result.truncated[i]) == (0, False, False)
+                    assert at == (episode_id, t + 1)
 
 
 def descendants() -> set[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium.vector import AutoresetMode
 
 from flowrl.envs import (
@@ -45,6 +46,10 @@ OF_FLOWRL = {name: over_clocks(manager) for name, manager in FROM_FACTORIES.item
 EVERY = OF_FLOWRL | {mode.name: vector(mode) for mode in AutoresetMode}
 local = OF_FLOWRL["local"]
 
+every_manager = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+every_one_of_flowrl = pytest.mark.parametrize("make", OF_FLOWRL.values(), ids=OF_FLOWRL)
+from_factories = pytest.mark.parametrize("make", FROM_FACTORIES.values(), ids=FROM_FACTORIES)
+
 
 def action_for(obs: Any) -> int:
     """Another action for every observation of a clock environment."""
@@ -62,6 +67,7 @@ class Collector:
         self.manager, self.act = manager, act
         self.rows: list[list[tuple[Any, ...]]] = [[] for _ in range(manager.num_envs)]
         self.sent: dict[int, tuple[Any, ...]] = {}
+        self.cut_before = manager.cut_episodes
 
     def until(self, rows: int) -> list[list[tuple[Any, ...]]]:
         """The first so many transitions of each environment."""
@@ -84,5 +90,6 @@ class Collector:
                 self.rows[i].append((*self.sent.pop(i), *outcome, plain(result.next_obs[i])))
                 continue
             assert outcome == (0.0, False, False)
-            if manager.ready is not None and not manager.ready[i]:  # still stepping: it stays where it was
+            still_stepping = manager.ready is not None and not manager.ready[i]
+            if still_stepping and manager.cut_episodes == self.cut_before:  # it stays where it was
                 assert self.sent[i][:3] == (manager.episode_id[i], manager.t[i], plain(manager.obs[i]))

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.envs import AsyncSubprocessEnvManager, EnvManager, Manager
+from flowrl.envs import AsyncSubprocessEnvManager, EnvManager
 from flowrl.errors import ConfigError, EnvFault, FlowError
-from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, DictClockEnv, EchoEnv, clock_envs, plain
+from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, DictClockEnv, EchoEnv, clock_envs
 from tests.faulty_envs import Player, footprint, one_faulty
+from tests.managers import Collector
 
 TABLE = [
     [(3, TERMINATED), (1, BOTH), (2, TRUNCATED)],
@@ -128,33 +129,16 @@ def test_several_in_one_process_answer_together() -> None:
             assert acted[2] == acted[3]
 
 
-def transitions(manager: Manager, rows: list[list[Any]], least: int) -> None:
-    """Adds to the transitions of each environment until it has so many."""
-    while min(map(len, rows)) < least:
-        result = manager.step(np.zeros(manager.num_envs, int))
-        for i in range(manager.num_envs):
-            if result.acted is None or result.acted[i]:
-                flags = bool(result.terminated[i]), bool(result.truncated[i])
-                rows[i].append((plain(result.next_obs[i]), float(result.reward[i]), *flags))
-
-
-def assert_same_as_far(rows: list[list[Any]], others: list[list[Any]]) -> None:
-    for mine, theirs in zip(rows, others):
-        length = min(len(mine), len(theirs))
-        assert mine[:length] == theirs[:length]
-
-
 @pytest.mark.parametrize("kind", [ClockEnv, DictClockEnv])
 def test_each_environments_transitions_are_those_of_the_manager_in_this_process(kind: Any) -> None:
     """T3, T11, S1: in whatever order they come; episodes and their seeds too."""
     make = clock_envs(TABLE, noisy=True, kind=kind)
     with asynchronous(kind) as manager, EnvManager([make() for _ in TABLE]) as reference:
-        rows: list[list[Any]] = [[] for _ in TABLE]
-        expected: list[list[Any]] = [[] for _ in TABLE]
-        for each, seen in ((manager, rows), (reference, expected)):
+        rows = []
+        for each in (manager, reference):
             each.launch(3)
-            transitions(each, seen, 12)
-        assert_same_as_far(rows, expected)
+            rows.append(Collector(each, act=lambda obs: 0).until(12))
+        assert rows[0] == rows[1]
         ours = {(episode.env_id, episode.episode_id): episode for episode in manager.finished}
         for episode in reference.finished:
             assert ours.get((episode.env_id, episode.episode_id), episode) == episode
@@ -233,18 +217,15 @@ def test_seed_reaches_the_coming_episodes_and_not_those_begun() -> None:
     """T3: also where the answer that ended an episode is still due, and the next one has begun with the old stream."""
     make = clock_envs(TABLE, noisy=True)
     with asynchronous(SlowThird, wait_num=1) as manager, EnvManager([make() for _ in TABLE]) as reference:
-        rows: list[list[Any]] = [[] for _ in TABLE]
-        expected: list[list[Any]] = [[] for _ in TABLE]
-        for each in (manager, reference):
-            each.launch(3)
-        manager.step([0, 0, 0, 0])
+        collectors = [Collector(manager), Collector(reference)]
+        for each in collectors:
+            each.manager.launch(3)
+            each.step()
         assert not manager.ready[2]  # whose first episode is one step long
-        reference.step([0, 0, 0, 0])
-        for each, seen in ((manager, rows), (reference, expected)):
-            each.seed(9)
-            transitions(each, seen, 9)
-        assert rows[2][0][1:] == (1001, True, False)
-        assert_same_as_far(rows[2:3], [[rows[2][0], *expected[2]]])
+        for each in collectors:
+            each.manager.seed(9)
+        ours, theirs = (each.until(9)[2] for each in collectors)
+        assert ours == theirs
 
 
 @pytest.mark.parametrize("what", ["reset", "close"])

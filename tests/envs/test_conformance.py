@@ -13,29 +13,28 @@ from flowrl.data import Batch
 from flowrl.envs import AsyncSubprocessEnvManager, EnvManager, Episode, SubprocessEnvManager, ThreadEnvManager
 from flowrl.errors import ConfigError, SchemaError
 from tests.clock_envs import (
-    BOTH,
+    TABLE,
     TERMINATED,
     TRUNCATED,
     ClockEnv,
     DictClockEnv,
     EchoEnv,
+    Lives,
     ReusedClockEnv,
     ReusedDictClockEnv,
-    Table,
     assert_one_tick,
     clock_factories,
 )
-from tests.envs.test_manager import Lives
-from tests.managers import EVERY, FROM_FACTORIES, OF_FLOWRL, Collector, Make, local, over_clocks
-
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED), (7, TERMINATED)],
-    [(9, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
-every_manager = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
-from_factories = pytest.mark.parametrize("make", FROM_FACTORIES.values(), ids=FROM_FACTORIES)
-every_one_of_flowrl = pytest.mark.parametrize("make", OF_FLOWRL.values(), ids=OF_FLOWRL)
+from tests.managers import (
+    EVERY,
+    Collector,
+    Make,
+    every_manager,
+    every_one_of_flowrl,
+    from_factories,
+    local,
+    over_clocks,
+)
 
 
 def ends_of(env_id: int, episode: int) -> tuple[int, str]:

@@ -27,6 +27,7 @@ from tests.clock_envs import (
     clock_vector,
     collect,
 )
+from tests.clock_envs import SHORT_TABLE as TABLE
 
 
 def own(table: Table, **kwargs: Any) -> Manager:
@@ -53,11 +54,6 @@ tables = st.lists(
     min_size=1,
     max_size=3,
 )
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED)],
-    [(2, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
 
 
 @every_manager

@@ -12,7 +12,7 @@ from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics, TransformObs
 
 from flowrl.envs import EnvManager, Episode
 from flowrl.errors import ConfigError, SchemaError
-from tests.clock_envs import TERMINATED, ClockEnv, ReusedClockEnv, clock_envs
+from tests.clock_envs import TERMINATED, ClockEnv, Lives, ReusedClockEnv, clock_envs
 
 
 def clocks(*lengths: int, noisy: bool = False) -> EnvManager:
@@ -62,22 +62,6 @@ def test_the_last_observation_survives_an_environment_that_reuses_its_array() ->
         result = manager.step([0])
         assert result.next_obs[0].tolist() == [0, 0, 1002]
         assert manager.obs[0].tolist() == [0, 1, 2002]
-
-
-class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Ends its own episode at every second step, and resets what it wraps at its end only."""
-
-    over, steps = True, 0
-
-    def reset(self, **kwargs: Any) -> Any:
-        if self.over:
-            self.last = super().reset(**kwargs)
-        return self.last
-
-    def step(self, action: Any) -> Any:
-        obs, reward, self.over, truncated, info = super().step(action)
-        self.last, self.steps = (obs, {}), self.steps + 1
-        return obs, reward, self.over or self.steps % 2 == 0, truncated, info
 
 
 def test_a_lost_life_is_no_episode_end_for_the_statistics() -> None:

@@ -34,12 +34,8 @@ from tests.clock_envs import (
     collect,
     plain,
 )
+from tests.clock_envs import SHORT_TABLE as TABLE
 
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED)],
-    [(2, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
 SAME_STEP = AutoresetMode.SAME_STEP
 
 

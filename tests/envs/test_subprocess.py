@@ -24,25 +24,9 @@ from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
 
 from flowrl.envs import EnvManager, Episode, SubprocessEnvManager
 from flowrl.errors import CheckpointError, ConfigError, EnvFault, FlowError, SchemaError
-from tests.clock_envs import (
-    BOTH,
-    TERMINATED,
-    TRUNCATED,
-    ClockEnv,
-    DictClockEnv,
-    EchoEnv,
-    ReusedDictClockEnv,
-    Table,
-    clock_envs,
-    collect,
-)
+from tests.clock_envs import SHORT_TABLE as TABLE
+from tests.clock_envs import TERMINATED, ClockEnv, DictClockEnv, EchoEnv, ReusedDictClockEnv, Table, clock_envs, collect
 from tests.faulty_envs import RESET, Player, footprint, one_faulty
-
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED)],
-    [(2, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
 
 
 def clocks(table: Table = TABLE, *, kind: Any = ClockEnv, noisy: bool = True, **options: Any) -> SubprocessEnvManager:

@@ -17,8 +17,7 @@ import pytest
 
 from flowrl.envs import ThreadEnvManager
 from flowrl.errors import EnvFault
-from tests.clock_envs import TERMINATED, EchoEnv
-from tests.faulty_envs import AUTOMATIC_RESET, CONSTRUCTION, RESET, STEP, WHEN, Player, footprint
+from tests.faulty_envs import AUTOMATIC_RESET, CONSTRUCTION, STEP, WHEN, Player, StagedEnv, footprint, one_of
 
 LIMITS = {"step_timeout": 0.4, "reset_timeout": 0.4, "launch_timeout": 0.8}
 KINDS = ("exception", "exit", "garbage", "hang", "deaf")
@@ -33,16 +32,14 @@ class Outside:
         self.calls: list[tuple[str, int, int]] = []  # what was called, of which environment, by which thread
 
 
-class ClientEnv(EchoEnv):
-    """An EchoEnv that waits for an answer from outside at one of its stages, once; `close()` ends that, if not deaf."""
+class ClientEnv(StagedEnv):
+    """Waits for an answer from outside at one of its stages, once; `close()` ends that, if it is not deaf."""
 
     def __init__(self, index: int, when: str, what: str, outside: Outside) -> None:
-        super().__init__(index, [(3, TERMINATED)])
         self.when, self.what, self.outside, self.hung_up = when, what, outside, threading.Event()
-        outside.connections.append(self.hung_up)
-        self.garbage = self._fail(CONSTRUCTION)
+        super().__init__(index)
 
-    def _fail(self, stage: str) -> Any:
+    def fail(self, stage: str) -> Any:
         self.outside.calls.append((stage, self.index, threading.get_ident()))
         if stage != self.when or not self.outside.failures:
             return None
@@ -57,31 +54,15 @@ class ClientEnv(EchoEnv):
             (self.outside.freed if deaf else self.hung_up).wait(20)
         return np.full(3, np.nan, np.float32) if self.what == "garbage" else None
 
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = super().reset(**kwargs)
-        garbage = self._fail(RESET if self.episode == 0 else AUTOMATIC_RESET)
-        return (obs if garbage is None else garbage), info
-
-    def step(self, action: Any) -> Any:
-        obs, *rest = super().step(action)
-        garbage = self._fail(STEP) if self.step_in_episode == 2 else None
-        return obs if garbage is None else garbage, *rest
-
     def close(self) -> None:
         self.outside.calls.append(("close", self.index, threading.get_ident()))
         self.hung_up.set()
         super().close()
 
 
-def make_client(index: int, when: str, what: str, outside: Outside) -> Any:
-    env = ClientEnv(index, when, what, outside)
-    return env if env.garbage is None else "no environment"
-
-
 def clients(when: str, what: str, outside: Outside) -> list[Any]:
     """Factories of which that of environment 1 fails."""
-    fine = [functools.partial(EchoEnv, i, [(3, TERMINATED)]) for i in range(3)]
-    return [fine[0], functools.partial(make_client, 1, when, what, outside), fine[2]]
+    return one_of(ClientEnv, when, what, outside, num_envs=3)
 
 
 @pytest.fixture
@@ -122,7 +103,7 @@ def test_one_fault_costs_its_episode_and_nothing_else(when: str, what: str, outs
     else:
         assert fault.kind == "exception"
         assert fault.message == {"exception": "ArithmeticError: out of cheese", "exit": "SystemExit: 3"}[what]
-        assert "_fail" in fault.traceback
+        assert "in fail" in fault.traceback
     assert manager.cut_episodes == (0 if when == CONSTRUCTION else 1)
     manager.close()
     assert footprint() == before
@@ -189,7 +170,9 @@ def test_one_fault_too_many_ends_it(outside: Outside) -> None:
     outside.failures = 3
     with ThreadEnvManager(clients(STEP, "exception", outside), max_retry=2, **LIMITS) as manager:
         manager.launch(0)
-        with pytest.raises(EnvFault, match=r"environment 1, episode 2 (.|\n)*max_retry=2(.|\n)*Traceback(.|\n)*_fail"):
+        with pytest.raises(
+            EnvFault, match=r"environment 1, episode 2 (.|\n)*max_retry=2(.|\n)*Traceback(.|\n)*in fail"
+        ):
             Player(manager).until(9)
         assert {episode.env_id for episode in manager.drain()} == {0, 2}
         manager.reset()

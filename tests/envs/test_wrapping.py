@@ -26,27 +26,6 @@ def clock() -> ClockEnv:
     return ClockEnv(0, ENDS)
 
 
-class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Ends an episode every `steps` steps, and goes on inside the same one at the reset."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], steps: int) -> None:
-        super().__init__(env)
-        self.each, self.count, self.over = steps, 0, True
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        self.count = 0
-        if self.over:
-            self.obs, info = self.env.reset(**kwargs)
-            return self.obs, info
-        return self.obs, {}
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self.count += 1
-        self.obs, reward, terminated, truncated, info = self.env.step(action)
-        self.over = terminated or truncated
-        return self.obs, reward, terminated or self.count == self.each, truncated, info
-
-
 class Noops(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Begins every episode with two steps of its own, as AtariPreprocessing does."""
 
@@ -81,7 +60,7 @@ def test_names_are_read_with_their_arguments() -> None:
     assert isinstance(outer, TimeLimit)
     assert isinstance(inner, FrameStackObservation)
     assert env.observation_space.shape == (3, 4)
-    assert make_env(clock, wrappers=["tests.envs.test_wrapping:Lives(steps=2)"]).each == 2  # type: ignore[attr-defined]
+    assert make_env(clock, wrappers=["tests.clock_envs:Lives(steps=2)"]).each == 2  # type: ignore[attr-defined]
     assert isinstance(make_env(clock, wrappers=[lambda env: TimeLimit(env, 3)]), TimeLimit)
 
 
@@ -90,7 +69,7 @@ def test_names_are_read_with_their_arguments() -> None:
     [
         ("FrameStak(4)", "no wrapper 'FrameStak' in gymnasium.wrappers: did you mean 'FrameStackObservation'"),
         ("vector", "no wrapper 'vector'"),
-        ("tests.envs.test_wrapping:Live", "no wrapper 'Live' in tests.envs.test_wrapping: did you mean 'Lives'"),
+        ("tests.clock_envs:Live", "no wrapper 'Live' in tests.clock_envs: did you mean 'Lives'"),
         ("no_such_module:Lives", "No module named 'no_such_module'. Expected 'module:Wrapper' or the name"),
         (
             "TimeLimit(x)",
@@ -156,7 +135,7 @@ def test_steps_of_a_wrappers_own_are_counted_in_the_episode_that_it_cuts(kind: s
 @pytest.mark.parametrize("others", [[], ["ClipReward(-1, 1)"]])
 def test_lost_lives_are_no_episodes(others: list[str], kind: str) -> None:
     """T9, S1: the statistics are those of the games, and a life that is lost as the game ends is its end."""
-    manager = make_manager(clock, 1, wrappers=[*others, "tests.envs.test_wrapping:Lives(steps=2)"], kind=kind)
+    manager = make_manager(clock, 1, wrappers=[*others, "tests.clock_envs:Lives(steps=2)"], kind=kind)
     assert returns(manager, 10) == raw_returns([4, 6])
 
 

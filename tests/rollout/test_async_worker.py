@@ -15,15 +15,10 @@ from flowrl.data import Batch
 from flowrl.errors import EnvFault, SchemaError
 from flowrl.rollout import RolloutWorker
 from flowrl.testing import same
-from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, EchoEnv, Table, clock_envs
+from tests.clock_envs import TABLE, ClockEnv, EchoEnv, clock_envs
 from tests.scheduled_manager import ScheduledManager
 from tests.scripted import ScriptedPolicy
 
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED), (7, TERMINATED)],
-    [(9, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
 ORDERS = [[[0, 1, 2]], [[0], [1], [2]], [[2, 0], [1], [2]], [[0]] * 9 + [[1, 2]], [[2], [2], [1], [0, 2]]]
 any_order = st.lists(st.lists(st.integers(0, 2), max_size=3, unique=True), min_size=1, max_size=8)
 some_faults = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=4)

@@ -23,6 +23,7 @@ from flowrl.rollout import RolloutWorker, WorkerSet, evaluate
 from flowrl.testing import check_plan, same
 from tests.clock_envs import (
     BOTH,
+    TABLE,
     TERMINATED,
     TRUNCATED,
     DictClockEnv,
@@ -34,11 +35,6 @@ from tests.clock_envs import (
 )
 from tests.scripted import ScriptedPolicy
 
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED), (7, TERMINATED)],
-    [(9, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
 MODES = ["own", *AutoresetMode]
 ends = st.tuples(st.integers(1, 5), st.sampled_from([TERMINATED, TRUNCATED, BOTH]))
 tables = st.lists(st.lists(ends, min_size=1, max_size=4), min_size=1, max_size=3)

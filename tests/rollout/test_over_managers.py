@@ -11,17 +11,9 @@ import pytest
 from flowrl.data import Batch
 from flowrl.rollout import RolloutWorker
 from flowrl.testing import same
-from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, DictClockEnv, EchoEnv, Table, assert_one_tick
-from tests.managers import EVERY, OF_FLOWRL, Make, local
+from tests.clock_envs import TABLE, DictClockEnv, EchoEnv, assert_one_tick
+from tests.managers import Make, every_manager, every_one_of_flowrl, local
 from tests.scripted import ScriptedPolicy
-
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED), (7, TERMINATED)],
-    [(9, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
-every_manager = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
-every_one_of_flowrl = pytest.mark.parametrize("make", OF_FLOWRL.values(), ids=OF_FLOWRL)
 
 
 def by_observation(obs: np.ndarray, noise: np.ndarray, env_steps: int) -> np.ndarray:

@@ -17,14 +17,8 @@ from flowrl.envs import EnvManager, Manager, VectorEnvManager
 from flowrl.rollout import RolloutWorker, evaluate
 from flowrl.rollout.worker import collected
 from flowrl.testing import same
-from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, Table, clock_envs, clock_vector
+from tests.clock_envs import BOTH, TABLE, TERMINATED, ClockEnv, Table, clock_envs, clock_vector
 from tests.scheduled_manager import ScheduledManager
-
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED), (7, TERMINATED)],
-    [(9, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
 
 
 class GRUPolicy:

@@ -20,14 +20,9 @@ from flowrl.errors import SchemaError
 from flowrl.rollout import RolloutWorker
 from flowrl.rollout.worker import shares_of
 from flowrl.testing import same
-from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, EchoEnv, Table, clock_envs, clock_vector
+from tests.clock_envs import BOTH, TABLE, TERMINATED, TRUNCATED, ClockEnv, EchoEnv, Table, clock_envs, clock_vector
 from tests.scripted import ScriptedPolicy
 
-TABLE: Table = [
-    [(3, TERMINATED), (1, BOTH), (2, TRUNCATED), (7, TERMINATED)],
-    [(9, TRUNCATED), (2, TERMINATED)],
-    [(1, TERMINATED), (1, TRUNCATED), (4, BOTH)],
-]
 MODES = ["own", *AutoresetMode]
 
 
