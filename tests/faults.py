@@ -1598,7 +1598,8 @@ FAULTS += [
 ]
 
 HOSTED, PROCESS, CREW = "flowrl/envs/hosted.py", "flowrl/envs/process.py", "flowrl/envs/crew.py"
-PROCESSES, ANSWERS = ENVS + "test_subprocess.py::", ENVS + "test_async.py::"
+SUBPROCESS, ANSWERS = ENVS + "test_subprocess.py::", ENVS + "test_async.py::"
+FAULTY, PROCESSES = ENVS + "test_subprocess_faults.py::", ENVS + "test_processes.py::"
 
 FAULTS += [
     Fault(
@@ -1606,7 +1607,7 @@ FAULTS += [
         "flowrl/envs/subprocess.py",
         "        self._next_episode(env_id)\n        self._draw_seed(env_id)\n",
         "        self._next_episode(env_id)\n",
-        PROCESSES + "test_rows_are_those_of_the_manager_in_this_process",
+        SUBPROCESS + "test_rows_are_those_of_the_manager_in_this_process",
     ),
     Fault(
         "T11",
@@ -1627,21 +1628,21 @@ FAULTS += [
         HOSTED,
         "self._since[host] = time.monotonic()  #",
         "pass  #",
-        PROCESSES + "test_the_time_limit_is_that_of_one_environment",
+        FAULTY + "test_the_time_limit_is_that_of_one_environment",
     ),
     Fault(
         "F10",  # who shared the process is cut too
         "flowrl/envs/contract.py",
         "self._cut([env_id, *collateral])",
         "self._cut([env_id])",
-        PROCESSES + "test_a_fault_says_what_happened_to_whom",
+        FAULTY + "test_a_fault_says_what_happened_to_whom",
     ),
     Fault(
         "F10",
         "flowrl/envs/faults.py",
         "if len(since) <= self.max_retry:",
         "if len(since) <= self.max_retry + 1:",
-        PROCESSES + "test_max_retry_bounds_the_faults_of_one_episode",
+        FAULTY + "test_max_retry_bounds_the_faults_of_one_episode",
     ),
     Fault(
         "F10",

@@ -18,7 +18,7 @@ from flowrl.envs import (
     ThreadEnvManager,
     VectorEnvManager,
 )
-from tests.clock_envs import clock_factories, clock_vector, plain
+from tests.clock_envs import SHORT_TABLE, ClockEnv, Table, clock_factories, clock_vector, plain
 
 Make = Callable[..., Manager]
 
@@ -36,6 +36,13 @@ FROM_FACTORIES: dict[str, Make] = {
 def over_clocks(manager: Make, **options: Any) -> Make:
     """Made from a table of clock environments."""
     return lambda table, **kwargs: manager(clock_factories(table, **kwargs), **options)
+
+
+def in_processes(
+    table: Table = SHORT_TABLE, *, kind: type[ClockEnv] = ClockEnv, noisy: bool = True, **options: Any
+) -> SubprocessEnvManager:
+    """Clock environments in other processes."""
+    return SubprocessEnvManager(clock_factories(table, noisy=noisy, kind=kind), **options)
 
 
 def vector(mode: AutoresetMode) -> Make:

@@ -1,0 +1,196 @@
+"""The processes of a SubprocessEnvManager: none outlives its manager, nor its program."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrl.errors import FlowError
+from tests.clock_envs import ClockEnv, collect
+from tests.faulty_envs import footprint
+from tests.managers import in_processes
+
+
+class Busybody(ClockEnv):
+    """Prints, and starts a thread and processes that never end."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        print("a line from an environment")
+        os.write(1, b"and one past all buffers\n")
+        self.thread = threading.Thread(target=time.sleep, args=(3600,))
+        self.thread.start()
+        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        self.other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+        self.other.start()
+
+
+def test_nothing_is_left_of_what_environments_start() -> None:
+    """F15: their threads and processes go with them."""
+    before = footprint()
+    with in_processes(kind=Busybody) as manager:
+        manager.launch(0)
+        collect(manager, 4)
+    del manager
+    assert footprint() == before
+
+
+def test_a_manager_that_nobody_holds_is_closed_at_once() -> None:
+    """F15: it is in no cycle, so it need not wait for the garbage collector."""
+    before = footprint()
+    gc.disable()
+    try:
+        manager = in_processes()
+        manager.launch(0)
+        manager.step([0, 0, 0])
+        processes = manager._crew.processes
+        del manager
+        assert not any(process.alive for process in processes)
+        del processes
+    finally:
+        gc.enable()
+    assert footprint() == before
+
+
+def test_two_managers_leave_each_other_alone() -> None:
+    """F15: a process that holds an end of its sibling's pipe would keep it alive."""
+    before = footprint()
+    first = in_processes()
+    second = in_processes()
+    first.launch(0)
+    first.close()
+    second.launch(0)
+    collect(second, 3)
+    second.close()
+    del first, second
+    assert footprint() == before
+
+
+class BadlyClosed(ClockEnv):
+    def close(self) -> None:
+        if self.index == 1:
+            raise OSError("stuck")
+        if self.index == 2:
+            time.sleep(3600)
+
+
+def test_environments_are_closed_with_a_deadline() -> None:
+    """F15: one that fails or hangs as it closes keeps no process."""
+    before = footprint()
+    manager = in_processes(kind=BadlyClosed, envs_per_process=1, step_timeout=0.3, reset_timeout=0.3)
+    manager.launch(0)
+    start = time.monotonic()
+    with pytest.raises(FlowError, match="environment 1 failed as it closed: OSError: stuck"):
+        manager.close()
+    manager.close()
+    assert time.monotonic() - start < 1.3
+    del manager
+    assert footprint() == before
+
+
+SCRIPT = """
+import functools, sys, time, ctypes, os
+from flowrl.envs import SubprocessEnvManager
+from tests.clock_envs import ClockEnv, TERMINATED
+
+class Env(ClockEnv):
+    def step(self, action):
+        os.write(1, b"stepping\\n")
+        {step}
+        return super().step(action)
+    def close(self):
+        os.write(1, b"closed\\n")
+
+if __name__ == "__main__":
+    manager = SubprocessEnvManager([functools.partial(Env, i, [(9, TERMINATED)]) for i in range(2)], envs_per_process=1)
+    os.write(1, " ".join(str(process.pid) for process in manager._crew.processes).encode() + b"\\n")
+    manager.launch(0)
+    {end}
+"""
+
+
+def script(step: str, end: str) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """A program with two environments that is about to step them, and the file descriptors of their processes."""
+    code = SCRIPT.format(step=step, end=end)
+    root = Path(__file__).parents[2]
+    program = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    return program, [os.pidfd_open(int(pid)) for pid in program.stdout.readline().split()]
+
+
+def have_ended(files: list[int]) -> bool:
+    """Whether these processes end within a few seconds."""
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    left, deadline = set(files), time.monotonic() + 5
+    while left and (seconds := deadline - time.monotonic()) > 0:
+        for file, _ in poll.poll(seconds * 1000):
+            poll.unregister(file)
+            left.discard(file)
+    for file in files:
+        os.close(file)
+    return not left
+
+
+def read_two_steps(program: subprocess.Popen[bytes]) -> None:
+    assert program.stdout is not None
+    assert [program.stdout.readline() for _ in range(2)] == [b"stepping\n"] * 2
+
+
+def test_processes_die_with_their_parent_even_inside_c_code() -> None:
+    """F15: killed, it cannot say goodbye, and nobody listens while C code holds the interpreter."""
+    program, files = script("ctypes.PyDLL(None).sleep(3600)", "manager.step([0, 0])")
+    read_two_steps(program)
+    program.kill()
+    assert have_ended(files)
+    program.communicate(timeout=5)
+
+
+def test_a_fork_does_not_keep_the_processes_alive() -> None:
+    """F15: another child of the parent inherits its ends of the pipes, but not its say."""
+    code = "if os.fork() == 0: time.sleep(3600)\n    else: manager.step([0, 0])"
+    program, files = script("ctypes.PyDLL(None).sleep(3600)", code)
+    read_two_steps(program)
+    os.kill(program.pid, signal.SIGKILL)
+    assert have_ended(files)
+    os.killpg(program.pid, signal.SIGKILL)
+    program.communicate(timeout=5)
+
+
+def test_ctrl_c_reaches_the_parent_alone_and_closes_all() -> None:
+    """F15: environments finish their step and are closed."""
+    program, files = script("time.sleep(0.5)", "with manager: manager.step([0, 0])")
+    read_two_steps(program)
+    os.killpg(program.pid, signal.SIGINT)
+    out, err = program.communicate(timeout=10)
+    assert out.splitlines() == [b"closed"] * 2
+    assert b"KeyboardInterrupt" in err
+    assert have_ended(files)
+
+
+def test_a_program_may_end_without_closing() -> None:
+    """F15: no hang at exit, and environments are closed."""
+    program, files = script("pass", "manager.step([0, 0]); kept = manager")
+    out, err = program.communicate(timeout=10)
+    assert sorted(out.splitlines()) == [*[b"closed"] * 2, *[b"stepping"] * 2]
+    assert (program.returncode, err) == (0, b"")
+    assert have_ended(files)
