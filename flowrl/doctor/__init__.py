@@ -82,6 +82,20 @@ def _examine(factory: EnvFactory, num_envs: int, steps: int, seconds: float, tel
         _examine_vector(env, factory, steps, seconds, tell)
         return
     patient = Patient(factory, steps, seconds, env)
+    if not _checked(patient, tell):
+        return
+    tell("its steps are timed")
+    times = measure(patient)
+    native = None
+    if is_native(factory.spec) and not factory.wrappers:
+        native = measure_vector(factory.first_of(num_envs, vectorised=True), steps, seconds)  # type: ignore[arg-type]
+    _tell_times(times, suggest(times, num_envs, cores(), native), tell)
+    tell("it is closed")
+    env.close()
+
+
+def _checked(patient: Patient, tell: Tell) -> bool:
+    """Whether all checks were made."""
     for doing, check in CHECKS.items():
         tell(doing)
         problems = 0
@@ -91,19 +105,15 @@ def _examine(factory: EnvFactory, num_envs: int, steps: int, seconds: float, tel
                 problems += finding.level == "problem"
         except Exception as error:  # whatever an environment raises is what is looked for
             tell(Finding("problem", "errors", f"while {doing}: {described(error)}"))
-            return
+            return False
         if check is spaces and problems:
-            return  # nothing else can be understood then
-    tell("its steps are timed")
-    times = measure(patient)
-    native = None
-    if is_native(factory.spec) and not factory.wrappers:
-        native = measure_vector(factory.first_of(num_envs, vectorised=True), steps, seconds)  # type: ignore[arg-type]
-    tell(times.finding())
-    tell(times)
-    tell(suggest(times, num_envs, cores(), native))
-    tell("it is closed")
-    env.close()
+            return False  # nothing else can be understood then
+    return True
+
+
+def _tell_times(times: Times, suggestion: Suggestion, tell: Tell) -> None:
+    for each in (times.finding(), times, suggestion):
+        tell(each)
 
 
 def _examine_vector(env: VectorEnv[Any, Any, Any], factory: EnvFactory, steps: int, seconds: float, tell: Tell) -> None:
@@ -116,9 +126,8 @@ def _examine_vector(env: VectorEnv[Any, Any, Any], factory: EnvFactory, steps: i
         return
     tell("its steps are timed")
     times = measure_vector(env, steps, seconds)
-    tell(times.finding())
-    tell(times)
     rate = {"vector": times.num_envs / float(times.steps.mean())}
-    tell(Suggestion("vector", {}, "it is a VectorEnv, and steps all of its environments itself", rate))
+    reason = "it is a VectorEnv, and steps all of its environments itself"
+    _tell_times(times, Suggestion("vector", {}, reason, rate), tell)
     tell("it is closed")
     env.close()

@@ -18,7 +18,7 @@ from torch import nn
 
 from flowrl.errors import ConfigError
 from flowrl.policies.in_numpy import host, log_softmax
-from flowrl.policies.wrappers import Array, argmax_sample, multinomial_sample
+from flowrl.policies.wrappers import Array, above_zero, argmax_sample, multinomial_sample
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 #: Of the network: a tensor, or an array where it is its copy in numpy that acts.
@@ -161,7 +161,7 @@ class Gaussian(nn.Module):
 
     def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
         # 0 has no normal quantile; half the smallest step of a uniform number has.
-        uniform = torch.from_numpy(np.maximum(noise, 2.0**-54)).to(given.device)
+        uniform = torch.from_numpy(above_zero(noise)).to(given.device)
         action = given + self.log_std.exp() * torch.special.ndtri(uniform).to(given.dtype)
         logp = self._logp(given, action)
         return action.cpu().numpy().reshape(-1, *self.shape), logp.cpu().numpy()
@@ -218,7 +218,7 @@ class GaussianInNumpy:
 
     def sample(self, given: Array, noise: Array) -> tuple[Array, Array]:
         std = np.exp(self.log_std)
-        action = given + std * ndtri(np.maximum(noise, 2.0**-54)).astype(given.dtype)
+        action = given + std * ndtri(above_zero(noise)).astype(given.dtype)
         scaled = (action - given) / std
         logp = (-0.5 * scaled * scaled - self.log_std - 0.5 * math.log(2 * math.pi)).sum(1)
         return self.mode(action), logp + self._log_slope(action)

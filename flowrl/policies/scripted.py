@@ -12,7 +12,7 @@ from gymnasium import spaces
 from scipy.special import ndtri
 
 from flowrl.errors import ConfigError
-from flowrl.policies.wrappers import Array
+from flowrl.policies.wrappers import Array, above_zero
 
 
 class FixedPolicy:
@@ -98,7 +98,7 @@ class RandomPolicy(FixedPolicy):
 def _in_box(space: spaces.Box, uniform: Array) -> Array:
     """Numbers of a box by inversion of uniform ones in [0, 1)."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    uniform = np.maximum(uniform, 2.0**-54)  # 0 has no quantile of what has no bound
+    uniform = above_zero(uniform)
     whole = np.issubdtype(space.dtype, np.integer)
     with np.errstate(invalid="ignore"):  # of bounds that are not there
         between = low + uniform * (high - low + whole)

@@ -17,6 +17,11 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def above_zero(noise: Array) -> Array:
+    """Uniform numbers in (0, 1) of those in [0, 1): where there is no lower bound, 0 has no quantile."""
+    return np.maximum(noise, 2.0**-54)
+
+
 @attrs.frozen
 class argmax_sample:
     """The action of the highest value `[N, A]` among the valid ones. Draws nothing."""

@@ -108,6 +108,17 @@ def test_one_file_imports_ray() -> None:
 @pytest.mark.parametrize("module", ["flowrl", "flowrl.operators.concurrency", "flowrl.testing"])
 def test_importing_the_engine_is_quick(module: str) -> None:
     """It loads neither torch nor Ray nor environments."""
-    code = f"import {module}, sys; print([m for m in ('torch', 'ray', 'gymnasium') if m in sys.modules])"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert printed == "[]\n"
+    assert _loaded(module, "torch", "ray", "gymnasium") == []
+
+
+@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.doctor", "flowrl.data"])
+def test_environments_need_no_torch(module: str) -> None:
+    """Every process of environments would wait for it, and keep it in memory."""
+    assert _loaded(module, "torch", "ray") == []
+
+
+def _loaded(module: str, *packages: str) -> list[str]:
+    """Which of them are there after an import."""
+    code = f"import {module}, sys; print(*(name for name in {packages} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.split()
