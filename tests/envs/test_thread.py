@@ -37,6 +37,7 @@ class ClientEnv(StagedEnv):
 
     def __init__(self, index: int, when: str, what: str, outside: Outside) -> None:
         self.when, self.what, self.outside, self.hung_up = when, what, outside, threading.Event()
+        outside.connections.append(self.hung_up)
         super().__init__(index)
 
     def fail(self, stage: str) -> Any:
