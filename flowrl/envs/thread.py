@@ -67,15 +67,11 @@ class _ThreadHost(Host):
 class EnvThread(EnvProcess):
     """A thread where there would be a process. One that is given up may live on, but has no say any more."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._threads: list[threading.Thread] = []  # this one and those that were given up, while they live
-
     def start(self) -> None:
         self._host = _ThreadHost(self._begin(), self._factories, self.host)
         # A daemon, for if it stays stuck the interpreter must be able to exit; else it is joined.
         self._thread = threading.Thread(target=self._host.live, name=f"flowrl-env-{self.env_ids[0]}", daemon=True)
-        self._threads = [*(each for each in self._threads if each.is_alive()), self._thread]
+        self._given_up: list[threading.Thread] = [*getattr(self, "_given_up", []), self._thread]
         self._thread.start()
 
     @property
@@ -107,7 +103,7 @@ class EnvThread(EnvProcess):
     def stuck(self) -> list[tuple[threading.Thread, FrameType]]:
         """The threads that are still alive, and where they are."""
         frames = sys._current_frames()
-        alive = [thread for thread in self._threads if thread.is_alive()]
+        alive = [thread for thread in getattr(self, "_given_up", []) if thread.is_alive()]
         return [(thread, frames[thread.ident]) for thread in alive if thread.ident in frames]
 
 
