@@ -77,6 +77,46 @@ def test_two_managers_leave_each_other_alone() -> None:
     assert footprint() == before
 
 
+def test_a_fork_may_not_step() -> None:
+    """It shares the memory with its parent, which goes on; it is told so, and closing there costs nothing."""
+    with in_processes() as manager:
+        manager.launch(0)
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            try:
+                for call in (lambda: manager.step([0, 0, 0]), manager.reset, lambda: manager.obs):
+                    with pytest.raises(FlowError, match="a fork of the process that owns the environments"):
+                        call()
+                manager.close()
+                os.write(writer, b"refused")
+            finally:
+                os._exit(0)
+        os.close(writer)
+        assert os.read(reader, 100) == b"refused"
+        os.close(reader)
+        collect(manager, 5)
+        assert manager.drain_faults() == []
+
+
+def test_a_second_ctrl_c_does_not_stop_the_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F15: interrupted as it waits for the first process, it ends all of them nevertheless."""
+    before = footprint()
+    manager = in_processes(envs_per_process=1)
+    join, calls = multiprocessing.Process.join, iter([KeyboardInterrupt])
+
+    def interrupted(process: Any, timeout: float | None = None) -> None:
+        for error in calls:
+            raise error
+        join(process, timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(multiprocessing.process.BaseProcess, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            manager.close()
+    del manager
+    assert footprint() == before
+
+
 class BadlyClosed(ClockEnv):
     def close(self) -> None:
         if self.index == 1:
