@@ -207,6 +207,36 @@ def test_an_environment_that_hangs_as_it_is_saved_is_renewed(tmp_path: Path) -> 
         assert manager.step([0]).acted is None
 
 
+def make_counted(folder: Path, failures: int) -> Any:
+    """The first is made, and so are those after so many failures."""
+    made = len(list(folder.iterdir()))
+    (folder / str(made)).touch()
+    if 0 < made <= failures:
+        raise OSError("no licence")
+    return ClockEnv(0, TABLE[0], noisy=True)
+
+
+@pytest.mark.parametrize("launched", [True, False])
+@pytest.mark.parametrize("failures", [0, 2])
+def test_what_fails_while_a_state_is_loaded_is_no_part_of_it(failures: int, launched: bool, tmp_path: Path) -> None:
+    """D3: a process that is gone is renewed, in several attempts, and the episode of the state goes on in it."""
+    with (
+        EnvManager([ClockEnv(0, TABLE[0], noisy=True)]) as reference,
+        SubprocessEnvManager([functools.partial(make_counted, tmp_path, failures)]) as manager,
+    ):
+        reference.launch(3)
+        collect(reference, 2)
+        if launched:
+            manager.launch(7)
+            collect(manager, 1)
+        pid = manager._crew.processes[0].pid
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        manager.load_state_dict(reference.state_dict())
+        assert collect(manager, 30, 2) == collect(reference, 30, 2)
+        np.testing.assert_equal(manager.state_dict(), reference.state_dict())
+
+
 def test_a_state_that_cannot_be_rebuilt_is_an_error() -> None:
     with clocks() as manager, here() as reference:
         reference.launch(0)
@@ -434,7 +464,7 @@ class Forking(EchoEnv):
 def test_a_crash_is_seen_at_once_though_a_fork_lives_on() -> None:
     """F10, F15: it is no timeout, and the fork ends too."""
     before = footprint()
-    with SubprocessEnvManager([functools.partial(Forking, 0, [(9, TERMINATED)])]) as manager:
+    with SubprocessEnvManager([functools.partial(Forking, 0, [(9, TERMINATED)])], step_timeout=3) as manager:
         manager.launch(0)
         manager.step([900])
         [fault] = manager.drain_faults()
