@@ -132,6 +132,9 @@ class Manager(abc.ABC):
     def _save_envs(self) -> dict[str, Any]:
         """`envs`: pickled environments, None for those that cannot be; and what else belongs to them."""
 
+    def _prepare_to_load(self) -> None:  # noqa: B027 - most have nothing to see to
+        """Sees to what a state is loaded into; what fails meanwhile is no part of the state."""
+
     @abc.abstractmethod
     def _load_envs(self, state: dict[str, Any]) -> None:
         """Puts the environments back; cuts the episodes of those that were not saved, and begins new ones."""
@@ -249,6 +252,7 @@ class Manager(abc.ABC):
                 f"{describe(obs)}: make it as it was when it was saved"
             )
         self._phase = "failed"
+        self._prepare_to_load()
         obs[:] = held
         self.episode_id[:] = state["episode_id"]
         self.t[:] = state["t"]

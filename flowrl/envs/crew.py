@@ -144,9 +144,15 @@ class Crew:
         saved: dict[int, Pickled | None] | None = self._ask(process, "save")
         return saved
 
-    def load(self, packed: Mapping[int, Pickled]) -> None:
-        """Puts saved environments in the place of others. Raises: CheckpointError where one cannot be rebuilt."""
-        self.quiesce()
+    def restore(self) -> None:
+        """Makes the environments that there are not, also of processes that ended unasked; none is reset."""
+        self._quiet = True
+        try:
+            self.settle()
+            for file, _ in self._poll.poll(0):
+                self._lost(self._by_file[file], "exit")
+        finally:
+            self._quiet = False
         for process in self.processes:
             process.halted, process.resetting = False, set()
             if process.alive:
@@ -156,6 +162,9 @@ class Crew:
                 process.resetting = set()
         self.settle()
         self.raise_errors()
+
+    def load(self, packed: Mapping[int, Pickled]) -> None:
+        """Puts saved environments in the place of others. Raises: CheckpointError where one cannot be rebuilt."""
         for process in self.processes:
             mine = {env_id: packed[env_id] for env_id in process.env_ids if env_id in packed}
             self._quiet = True

@@ -241,6 +241,11 @@ class SubprocessEnvManager(Manager):
         self._take_began(fresh)
         self._lost &= ~fresh
 
+    def _prepare_to_load(self) -> None:
+        if not self._streams:  # never launched
+            self._sow(0)
+        self._crew.restore()
+
     def _load_envs(self, state: dict[str, Any]) -> None:
         self._crew.load({env_id: packed for env_id, packed in enumerate(state["envs"]) if packed is not None})
         self._forget()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -181,6 +183,36 @@ def test_an_environment_that_hangs_as_it_is_saved_is_renewed(tmp_path: Path) -> 
             manager.step([0])
         manager.reset()
         assert manager.step([0]).acted is None
+
+
+def make_counted(folder: Path, failures: int) -> Any:
+    """The first is made, and so are those after so many failures."""
+    made = len(list(folder.iterdir()))
+    (folder / str(made)).touch()
+    if 0 < made <= failures:
+        raise OSError("no licence")
+    return ClockEnv(0, TABLE[0], noisy=True)
+
+
+@pytest.mark.parametrize("launched", [True, False])
+@pytest.mark.parametrize("failures", [0, 2])
+def test_what_fails_while_a_state_is_loaded_is_no_part_of_it(failures: int, launched: bool, tmp_path: Path) -> None:
+    """D3: a process that is gone is renewed, in several attempts, and the episode of the state goes on in it."""
+    with (
+        EnvManager([ClockEnv(0, TABLE[0], noisy=True)]) as reference,
+        SubprocessEnvManager([functools.partial(make_counted, tmp_path, failures)]) as manager,
+    ):
+        reference.launch(3)
+        collect(reference, 2)
+        if launched:
+            manager.launch(7)
+            collect(manager, 1)
+        pid = manager._crew.processes[0].pid
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        manager.load_state_dict(reference.state_dict())
+        assert collect(manager, 30, 2) == collect(reference, 30, 2)
+        np.testing.assert_equal(manager.state_dict(), reference.state_dict())
 
 
 def test_a_state_that_cannot_be_rebuilt_is_an_error() -> None:

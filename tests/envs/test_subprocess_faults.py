@@ -238,7 +238,7 @@ class Forking(EchoEnv):
 def test_a_crash_is_seen_at_once_though_a_fork_lives_on() -> None:
     """F10, F15: it is no timeout, and the fork ends too."""
     before = footprint()
-    with SubprocessEnvManager([functools.partial(Forking, 0, [(9, TERMINATED)])]) as manager:
+    with SubprocessEnvManager([functools.partial(Forking, 0, [(9, TERMINATED)])], step_timeout=3) as manager:
         manager.launch(0)
         manager.step([900])
         [fault] = manager.drain_faults()
