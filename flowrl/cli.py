@@ -65,7 +65,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FlowError as error:
-            raise BadInput(str(error)) from error
+            raise BadInput("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)

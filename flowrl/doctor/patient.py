@@ -53,13 +53,14 @@ class Patient:
         """One more environment of the same kind."""
         return self.factory()
 
-    def episodes(self, env: Env, seed: int = 0, steps: int | None = None) -> Iterator[Step]:
+    def episodes(self, env: Env, seed: int = 0, steps: int | None = None, draw: int | None = None) -> Iterator[Step]:
         """Steps with random actions, and resets as steps 0; a new seed for each episode.
 
-        Equal seeds have equal actions. It ends after `steps` steps, or when the seconds are over.
+        Equal seeds have equal actions, and so has an equal `draw`. It ends after `steps` steps, or when the seconds are
+        over.
         """
         actions = copy.deepcopy(env.action_space)
-        actions.seed(seed)
+        actions.seed(seed if draw is None else draw)
         until, t, left = perf_counter() + self.seconds, -1, steps or self.steps
         while left and perf_counter() < until:
             if t < 0:

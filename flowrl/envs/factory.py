@@ -56,7 +56,8 @@ class EnvFactory:
             if isinstance(made, VectorEnv):  # asked first, since EnvPool's own are both
                 if made.num_envs != num_envs:
                     raise ConfigError(
-                        f"{name_of(self.spec)} holds {made.num_envs} environments, but num_envs={num_envs}"
+                        f"{name_of(self.spec)} holds {made.num_envs} environments, but num_envs={num_envs}: "
+                        f"ask for {made.num_envs} (--envs, envs_per_worker)"
                     )
                 return wrap_vector(made, self.wrappers)
             if isinstance(made, gymnasium.Env):

@@ -36,6 +36,8 @@ def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...],
     """
     if isinstance(space, ARRAY_SPACES) and space.shape is not None and space.dtype is not None:
         return space.shape, np.dtype(space.dtype)
+    if not isinstance(space, gymnasium.Space):
+        raise ConfigError(f"the {role} space is {space!r}, expected a space: set {role}_space in the environment")
     raise ConfigError(f"the {role} space {space} is not one array: {_way_out(space, role)}")
 
 

@@ -92,7 +92,8 @@ class Normalizer(nn.Module):
         self.waiting = Moments.none(shape)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return ((x - self.mean) / self.std).clamp(-LIMIT, LIMIT).float()
+        numbers = x.to(self.mean.dtype)  # torch subtracts nothing from a bool
+        return ((numbers - self.mean) / self.std).clamp(-LIMIT, LIMIT).float()
 
     def in_numpy(self) -> Function:
         mean, std = self.mean.numpy(), self.std.numpy()

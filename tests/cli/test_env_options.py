@@ -70,3 +70,16 @@ def test_evaluation_in_another_environment(folder):
     assert done.exit_code == 0, done.output
     results = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [result["eval_return"] for result in results if "eval_return" in result] == [3.0]
+
+
+def test_bad_observations_name_their_environment(folder, monkeypatch):
+    """Also at the first reset, before there is a run."""
+    monkeypatch.syspath_prepend(folder)
+    (folder / "wide.py").write_text(
+        "import gymnasium, numpy as np\n\n\nclass Wide(gymnasium.ObservationWrapper):\n"
+        "    def __init__(self):\n        super().__init__(gymnasium.make('CartPole-v1'))\n\n"
+        "    def observation(self, obs):\n        return np.zeros(5, np.float32)\n"
+    )
+    done = flowrl("run", "dqn", "--env", "wide:Wide", "--envs", 2, "--stop-steps", 30)
+    assert done.exit_code == 2
+    assert "the observation has shape (5,), but its space says (4,)\nin environment 0, episode 0" in done.output

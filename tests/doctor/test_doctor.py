@@ -35,6 +35,11 @@ def test_a_healthy_environment_has_no_problem() -> None:
     assert (found.suggestion.env_manager, found.options()) == ("local", "--env-manager local")
 
 
+def test_episodes_that_begin_alike_but_go_on_differently_are_no_note() -> None:
+    found = diagnose("FrozenLake-v1", steps=50)
+    assert about(found, "note") == [], found.lines()
+
+
 def test_observations_in_pairs_and_dictionaries_are_healthy() -> None:
     found = examined(broken.Pairs)
     assert (found.problems, about(found, "note")) == (0, []), found.lines()
@@ -76,7 +81,7 @@ def test_a_problem_is_found(env: Any, what: str, words: str) -> None:
     ("env", "what", "words"),
     [
         (broken.Float64, "dtypes", "the observation is float64, but its space says float32: it is converted"),
-        (broken.AlwaysAlike, "determinism", "seeds (0, 1, 2) begin alike"),
+        (broken.AlwaysAlike, "determinism", "seeds (0, 1, 2) are alike"),
         (broken.Endless, "endings", "no episode ended in 100 steps, it has no TimeLimit"),
         (broken.TerminatesOnTime, "endings", "every episode terminated after exactly 20 steps"),
         (broken.Reuses, "memory", "the observation is one array that is written again"),

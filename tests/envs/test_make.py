@@ -120,7 +120,7 @@ def test_factories_of_vector_environments(spec: Any) -> None:
 def test_a_vector_environment_of_another_size_is_refused() -> None:
     env = make_vector(3)
     assert make_manager(env, 3).num_envs == 3
-    with pytest.raises(ConfigError, match="holds 3 environments, but num_envs=2"):
+    with pytest.raises(ConfigError, match="holds 3 environments, but num_envs=2: ask for 3"):
         make_manager(env, 2)
     with pytest.raises(ConfigError, match="come too late"):
         make_manager(env, 3, {"max_episode_steps": 3})

@@ -367,6 +367,7 @@ def test_a_wrong_final_observation_names_its_key() -> None:
             spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.Tuple([spaces.Text(2)]))),
             r"the observation\['b'\]\['c'\]\['0'\] space Text.* is not one array",
         ),
+        (None, "the observation space is None, expected a space: set observation_space in the environment"),
         (spaces.Dict(), "is empty: a Dict of observations needs at least one entry"),
         (spaces.Dict({1: spaces.Discrete(2)}), "has the key 1: a column is named by a string"),
     ],

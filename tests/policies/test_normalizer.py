@@ -193,6 +193,18 @@ def test_the_loss_of_rows_from_replay_normalizes_them_once() -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float16, np.float64])
+def test_numbers_of_any_type_are_normalized(dtype: Any) -> None:
+    """As torch has them and as numpy: of switches too, from which torch subtracts nothing."""
+    given = rows(mean=0.0) > 0 if dtype is bool else rows().clip(0).astype(dtype)
+    normalizer = Normalizer((4,))
+    normalizer.gather(given, "obs")
+    normalizer.update()
+    expected = (given - given.mean(0, np.float64)) / given.std(0, dtype=np.float64)
+    np.testing.assert_allclose(normalizer(torch.as_tensor(given)), expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(normalizer.in_numpy()(given), expected, rtol=1e-3, atol=1e-5)
+
+
 def test_numbers_of_a_dictionary_are_normalized_by_key() -> None:
     """Nested ones too; images, choices and switches are left alone."""
     deep = spaces.Dict({"a.b": BOX, "bits": spaces.MultiBinary(3)})
