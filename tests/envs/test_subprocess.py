@@ -616,8 +616,8 @@ class BadlyClosed(ClockEnv):
             time.sleep(3600)
 
 
-def test_environments_are_closed_with_a_deadline() -> None:
-    """F15: one that fails or hangs as it closes keeps no process."""
+def test_environments_are_closed_with_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """F15: one that fails or hangs as it closes keeps no process, and is named."""
     before = footprint()
     manager = clocks(kind=BadlyClosed, envs_per_process=1, step_timeout=0.3, reset_timeout=0.3)
     manager.launch(0)
@@ -626,6 +626,7 @@ def test_environments_are_closed_with_a_deadline() -> None:
         manager.close()
     manager.close()
     assert time.monotonic() - start < 1.3
+    assert caplog.messages == ["environments [2] were not closed in 0.3 s, and are ended"]
     del manager
     assert footprint() == before
 
