@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import multiprocessing
 import multiprocessing.util  # its own exit handler joins children, so it must be registered before ours
 import os
@@ -24,6 +25,8 @@ from flowrl.envs import child
 from flowrl.envs.child import MESSAGE, WORK
 from flowrl.envs.hosted import Failure
 from flowrl.errors import ConfigError
+
+log = logging.getLogger("flowrl")
 
 GRACE = 5.0  # seconds for what takes no time unless the machine is in trouble
 _started: weakref.WeakSet[EnvProcess] = weakref.WeakSet()
@@ -163,6 +166,8 @@ def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Fai
                     failures += heard or []
                     poll.unregister(file)
                     del due[file]
+        for file in due:
+            log.warning("environments %s were not closed in %.2g s, and are ended", by_file[file].env_ids, seconds)
     finally:
         _kill_all(ours)
     return failures

@@ -78,7 +78,7 @@ def test_two_managers_leave_each_other_alone() -> None:
 
 
 def test_a_fork_may_not_step() -> None:
-    """It shares the memory with its parent, which goes on; it is told so, and closing there costs nothing."""
+    """F15: it shares the memory with its parent, which goes on; it is told so, and closing there costs nothing."""
     with in_processes() as manager:
         manager.launch(0)
         reader, writer = os.pipe()
@@ -125,8 +125,8 @@ class BadlyClosed(ClockEnv):
             time.sleep(3600)
 
 
-def test_environments_are_closed_with_a_deadline() -> None:
-    """F15: one that fails or hangs as it closes keeps no process."""
+def test_environments_are_closed_with_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """F15: one that fails or hangs as it closes keeps no process, and is named."""
     before = footprint()
     manager = in_processes(kind=BadlyClosed, envs_per_process=1, step_timeout=0.3, reset_timeout=0.3)
     manager.launch(0)
@@ -135,6 +135,7 @@ def test_environments_are_closed_with_a_deadline() -> None:
         manager.close()
     manager.close()
     assert time.monotonic() - start < 1.3
+    assert caplog.messages == ["environments [2] were not closed in 0.3 s, and are ended"]
     del manager
     assert footprint() == before
 
