@@ -10,6 +10,7 @@ import select
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import attrs
@@ -37,8 +38,8 @@ class Limits:
 
     def __attrs_post_init__(self) -> None:
         for name, seconds in attrs.asdict(self).items():
-            if not 0 < seconds <= _DAY:
-                raise ConfigError(f"{name}={seconds}: expected seconds, more than 0 and at most a day")
+            if not isinstance(seconds, Real) or not 0 < seconds <= _DAY:
+                raise ConfigError(f"{name}={seconds!r}: expected seconds, more than 0 and at most a day")
 
 
 Report = Callable[[Failure, Sequence[int]], None]
