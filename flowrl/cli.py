@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flowrl import __version__
+from flowrl.cli_types import Count, Number
 from flowrl.errors import ConfigError, FlowError, PlanError
 
 if TYPE_CHECKING:
@@ -41,40 +42,6 @@ PLAN_OPTIONS = (
     click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
     click.option("--config", "config_file", metavar="FILE", help="Values from a .json or .toml file."),
 )
-
-
-class _Count(click.ParamType[int]):
-    """A positive whole number; 5e4 and 50_000 are ways to write one."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = float(value)
-            if number == int(number) and number >= 1:
-                return int(number)
-        except (ValueError, OverflowError):
-            pass
-        self.fail(f"{value!r} is not a whole number of at least 1.", param, ctx)
-
-
-class _Number(click.ParamType[float]):
-    """A finite number above a bound."""
-
-    name = "number"
-
-    def __init__(self, above: float = -math.inf) -> None:
-        self.above = above
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            if self.above < float(value) < math.inf:
-                return float(value)
-        except ValueError:
-            pass
-        self.fail(
-            f"{value!r} is not a finite number" + (f" above {self.above:g}." if self.above == 0 else "."), param, ctx
-        )
 
 
 class BadInput(click.ClickException):
@@ -120,13 +87,13 @@ def cli() -> None:
 @click.argument("plan", required=False)
 @_plan_options
 @click.option(
-    "--stop-return", "goal", type=_Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
+    "--stop-return", "goal", type=Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
 )
 @click.option(
-    "--stop-steps", "steps", type=_Count(), metavar="N", help="Budget in env steps; tested at results, after a batch."
+    "--stop-steps", "steps", type=Count(), metavar="N", help="Budget in env steps; tested at results, after a batch."
 )
 @click.option(
-    "--stop-seconds", "seconds", type=_Number(above=0), metavar="S", help="Budget in seconds; tested at results."
+    "--stop-seconds", "seconds", type=Number(above=0), metavar="S", help="Budget in seconds; tested at results."
 )
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
 @click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at what leaves an operator: a prompt.")
@@ -135,8 +102,8 @@ def cli() -> None:
 @click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
 @click.option("--resume", metavar="RUN", help="Go on with a run, or from RUN/checkpoints/STEP; PLAN is then its own.")
 @click.option("--quiet", is_flag=True, help="Print only how it ended.")
-@click.option("--seeds", type=_Count(), metavar="N", help="Run N times, with seeds from --seed on.")
-@click.option("--jobs", type=_Count(), metavar="N", help="How many of --seeds run at a time.")
+@click.option("--seeds", type=Count(), metavar="N", help="Run N times, with seeds from --seed on.")
+@click.option("--jobs", type=Count(), metavar="N", help="How many of --seeds run at a time.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -244,12 +211,12 @@ def explain(plan: str, **options: Any) -> None:
 
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--episodes", type=_Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
+@click.option("--episodes", type=Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
-@click.option("--max-steps", type=_Count(), metavar="N", help="Then an episode is cut; otherwise as the run has it.")
+@click.option("--max-steps", type=Count(), metavar="N", help="Then an episode is cut; otherwise as the run has it.")
 @click.option("--video", metavar="DIR", help="Film the first three episodes of one environment, as .mp4 files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
@@ -274,8 +241,8 @@ def evaluate(
 @click.argument("run", required=False)
 @click.option("--out", required=True, metavar="PATH", help="The folder of the dataset, a new one.")
 @click.option("--policy", metavar="NAME", help="Instead of RUN: random, or module:function of observations [N, ...].")
-@click.option("--episodes", type=_Count(), metavar="N", help="Whole episodes, each a batch.")
-@click.option("--steps", type=_Count(), metavar="N", help="Env steps instead, as fragments.")
+@click.option("--episodes", type=Count(), metavar="N", help="Whole episodes, each a batch.")
+@click.option("--steps", type=Count(), metavar="N", help="Env steps instead, as fragments.")
 @click.option("--collect", is_flag=True, help="The policy explores, as in training; otherwise as it is evaluated.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
@@ -343,9 +310,9 @@ def draw(plan: str, file: str, **options: Any) -> None:
 @click.argument("env")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
 @click.option("--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first.")
-@click.option("--envs", "num_envs", type=_Count(), default=8, show_default=True, metavar="N", help="Stepped together.")
-@click.option("--steps", type=_Count(), default=1_000, show_default=True, metavar="N", help="Of each check, at most.")
-@click.option("--timeout", type=_Number(above=0), default=30, show_default=True, metavar="S", help="Then it hangs.")
+@click.option("--envs", "num_envs", type=Count(), default=8, show_default=True, metavar="N", help="Stepped together.")
+@click.option("--steps", type=Count(), default=1_000, show_default=True, metavar="N", help="Of each check, at most.")
+@click.option("--timeout", type=Number(above=0), default=30, show_default=True, metavar="S", help="Then it hangs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: bool, **options: Any) -> None:

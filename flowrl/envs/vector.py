@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from flowrl.envs.contract import Manager, StepResult
+from flowrl.envs.contract import Episode, Manager, StepResult
 from flowrl.envs.spaces import Observations, checked_row, find_nan, row_of, shared_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
@@ -99,8 +99,11 @@ class VectorEnvManager(Manager):
         self.t += 1 if acted is None else acted
         self._return = np.add(self._return, reward)
         ended = self.done.nonzero()[0].tolist()
-        for env_id in ended:
-            self._end(env_id, infos)
+        if infos:
+            for env_id in ended:
+                self._end(env_id, infos)
+        elif ended:
+            self._end_all(ended)
         if ended and self._mode is not AutoresetMode.NEXT_STEP:
             at = (at + 1) % 3
             self._buffers[at][:] = arrived
@@ -142,6 +145,13 @@ class VectorEnvManager(Manager):
             success=-1 if success is None else int(bool(success)),
         )
         self._next_episode(env_id)
+
+    def _end_all(self, env_ids: list[int]) -> None:
+        """The same for environments of which nobody says more: of a thousand some end on every step."""
+        told = (column[env_ids].tolist() for column in (self.episode_id, self._return, self.t))
+        self.finished.extend(map(Episode, env_ids, *told))
+        self.episode_id[env_ids] += 1
+        self.t[env_ids], self._return[env_ids] = 0, 0.0
 
     def _recorded(self, env_id: int, infos: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float, int] | None:
         """Return and length from `info["episode"]`, where a recorder counted before other wrappers (S1)."""
