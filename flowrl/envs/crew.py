@@ -10,7 +10,6 @@ import select
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import attrs
@@ -38,7 +37,7 @@ class Limits:
 
     def __attrs_post_init__(self) -> None:
         for name, seconds in attrs.asdict(self).items():
-            if not isinstance(seconds, Real) or not 0 < seconds <= _DAY:
+            if not isinstance(seconds, int | float) or not 0 < seconds <= _DAY:
                 raise ConfigError(f"{name}={seconds!r}: expected seconds, more than 0 and at most a day")
 
 
