@@ -37,8 +37,8 @@ class Limits:
 
     def __attrs_post_init__(self) -> None:
         for name, seconds in attrs.asdict(self).items():
-            if not 0 < seconds <= _DAY:
-                raise ConfigError(f"{name}={seconds}: expected seconds, more than 0 and at most a day")
+            if not isinstance(seconds, int | float) or not 0 < seconds <= _DAY:
+                raise ConfigError(f"{name}={seconds!r}: expected seconds, more than 0 and at most a day")
 
 
 Report = Callable[[Failure, Sequence[int]], None]

@@ -241,6 +241,7 @@ def test_factories_that_cannot_travel_are_refused() -> None:
         ({"start_method": "frok"}, "start_method='frok': did you mean 'fork'"),
         ({"step_timeout": 0}, "step_timeout=0: expected seconds, more than 0"),
         ({"launch_timeout": float("inf")}, "launch_timeout=inf: expected seconds, .* at most a day"),
+        ({"step_timeout": "5"}, "step_timeout='5': expected seconds"),
         ({"reset_timeout": float("nan")}, "reset_timeout=nan"),
         ({"max_retry": -1}, "max_retry=-1"),
         ({"episode_seeds": []}, r"episode_seeds=\[\]: expected a list of at least one whole number"),
