@@ -146,11 +146,14 @@ class Remembers(Healthy):
 
 class AlwaysAlike(Healthy):
     def step(self, action: Any) -> Any:
-        obs, reward, *_ = super().step(action)
-        return obs, reward, False, self.t == 20, {}
+        self.action = action
+        return super().step(action)
 
     def obs(self) -> Any:
         return np.zeros(2, np.float32)
+
+    def over(self) -> Any:
+        return bool(self.action == 1)
 
 
 class Endless(Healthy):
