@@ -32,6 +32,8 @@ def run(orders: Connection, lifeline: Connection, factories: Mapping[int, Callab
     code = 1
     try:
         stand_apart(lifeline)
+        if hasattr(os, "register_at_fork"):  # a fork that outlives this process must not hide its end
+            os.register_at_fork(after_in_child=orders.close)
         Host(orders, factories, host).serve()
         code = 0
     except BaseException:

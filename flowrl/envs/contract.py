@@ -235,7 +235,7 @@ class Manager(abc.ABC):
 
         It unpickles: load only what you trust. Raises: CheckpointError for a state of other environments.
         """
-        if self._phase == "closed":
+        if self._phase in ("closed", "forked"):
             self._refuse("load")
         obs = self._buffers[self._at]
         if state["kind"] != self._kind():
@@ -345,6 +345,7 @@ class Manager(abc.ABC):
             "running": "the manager runs: reset() begins new episodes, reset(seed) with new seeds",
             "failed": "an environment failed, and the others are out of step with it: call reset() first",
             "closed": "the manager is closed: make a new one",
+            "forked": "this is a fork of the process that owns the environments: make a manager here",
         }
         raise FlowError(f"cannot {what}: {reason[self._phase]}")
 

@@ -229,7 +229,7 @@ class Crew:
         except Exception:  # it is gone, or was interrupted within a message
             self._lost(process, "exit")
             return
-        failures: list[Failure] = heard or []
+        failures: list[Failure] = heard if isinstance(heard, list) else []  # or it answers what was interrupted: save
         if process.making:
             failures = [heard] if isinstance(heard, Failure) else self._made(process.making[0], heard)
             if not failures:
@@ -303,10 +303,11 @@ class Crew:
 
 
 def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[Failure]:
-    failures = end_all(processes, min(GRACE, max(limits.step_timeout, limits.reset_timeout)))
-    while files:
-        os.close(files.pop())
-    return failures
+    try:
+        return end_all(processes, min(GRACE, max(limits.step_timeout, limits.reset_timeout)))
+    finally:
+        while files:
+            os.close(files.pop())
 
 
 def _checked_method(start_method: str | None) -> str:

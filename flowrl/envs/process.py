@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import reduction
 from typing import Any
 
@@ -50,15 +50,17 @@ class EnvProcess:
         self._factories = {env_id: CloudpickleWrapper(factory) for env_id, factory in factories.items()}
 
     def start(self) -> None:
-        theirs = self._begin()
         lifeline, self._lifeline = self._context.Pipe(duplex=False)
+        theirs = self._begin()
         arguments = (theirs, lifeline, self._factories, self.host)
-        self._process = self._context.Process(target=child.run, args=arguments, name=f"flowrl-envs-{self.host}")
         try:
+            self._process = self._context.Process(target=child.run, args=arguments, name=f"flowrl-envs-{self.host}")
             self._process.start()
         except BaseException as error:
             self.alive = False
             self.let_go()
+            theirs.close()
+            lifeline.close()
             if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
                 raise ConfigError(f"the factories of environments {self.env_ids} cannot be pickled: {error}") from error
             raise
@@ -115,13 +117,13 @@ class EnvProcess:
         """Ends it at once, with all that its environments started; says how it ended if that was before."""
         if not self.alive:
             return ""
-        self.alive = self.busy = False
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
         self._process.kill()
         self._process.join(GRACE)
         code = self._process.exitcode
         self.let_go()
+        self.alive = self.busy = False  # last: whoever is interrupted before may ask again
         if code is None:
             return "does not end"
         self._process.close()
@@ -143,13 +145,13 @@ def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Fai
     failures: list[Failure] = []
     due: dict[int, int] = {}
     poll = select.poll()
-    for process in ours:
-        due[process.orders.fileno()] = 1 + process.busy
-        with contextlib.suppress(OSError):
-            process.ask("close")
-        poll.register(process.orders.fileno(), select.POLLIN)
     by_file = {process.orders.fileno(): process for process in ours}
     try:
+        for file, process in by_file.items():
+            due[file] = 1 + process.busy
+            with contextlib.suppress(OSError):
+                process.ask("close")
+            poll.register(file, select.POLLIN)
         while due and (left := deadline - time.monotonic()) > 0:
             for file, _ in poll.poll(left * 1000):
                 due[file] -= 1
@@ -162,9 +164,19 @@ def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Fai
                     poll.unregister(file)
                     del due[file]
     finally:
-        for process in ours:
-            process.kill()
+        _kill_all(ours)
     return failures
+
+
+def _kill_all(processes: Sequence[EnvProcess]) -> None:
+    """All of them, also when a second Ctrl-C comes meanwhile."""
+    try:
+        for process in processes:
+            process.kill()
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
 
 
 def _forget() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -89,6 +90,7 @@ class SubprocessEnvManager(Manager):
         self._lost = np.zeros(self.num_envs, np.bool_)  # and will be answered by the beginning of another episode
         self._noted: set[int] = set()  # those whose ended episode is in the books already
         self._place_buffers()
+        _living.add(self)
 
     def _place_buffers(self) -> None:
         self._buffers = list(self._x.stores)  # where the processes write, so nothing is copied
@@ -269,6 +271,19 @@ class SubprocessEnvManager(Manager):
             raise FlowError(
                 "; ".join(f"environment {each.env_id} failed as it closed: {each.message}" for each in failures)
             )
+
+
+_living: weakref.WeakSet[SubprocessEnvManager] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """In a fork: the memory is shared with whoever goes on to use it."""
+    for manager in list(_living):
+        manager._phase = "closed" if manager._phase == "closed" else "forked"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 def _note_into(faults: FaultLog) -> Report:

@@ -68,11 +68,19 @@ class EnvThread(EnvProcess):
     """A thread where there would be a process. One that is given up may live on, but has no say any more."""
 
     def start(self) -> None:
-        self._host = _ThreadHost(self._begin(), self._factories, self.host)
+        theirs = self._begin()
+        self._host = _ThreadHost(theirs, self._factories, self.host)
         # A daemon, for if it stays stuck the interpreter must be able to exit; else it is joined.
         self._thread = threading.Thread(target=self._host.live, name=f"flowrl-env-{self.env_ids[0]}", daemon=True)
-        self._given_up: list[threading.Thread] = [*getattr(self, "_given_up", []), self._thread]
-        self._thread.start()
+        before = [thread for thread in getattr(self, "_given_up", []) if thread.is_alive()]
+        self._given_up: list[threading.Thread] = [*before, self._thread]
+        try:
+            self._thread.start()
+        except BaseException:  # there are as many as there may be
+            self.alive = False
+            self.let_go()
+            theirs.close()
+            raise
 
     @property
     def pid(self) -> int:

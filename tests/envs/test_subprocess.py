@@ -420,6 +420,55 @@ def test_a_process_killed_between_two_steps_is_renewed() -> None:
         Player(manager).play(12)
 
 
+class Forking(EchoEnv):
+    """Leaves a fork behind that holds all that it held, and crashes."""
+
+    def step(self, action: Any) -> Any:
+        if action == 900:
+            if os.fork() == 0:
+                time.sleep(3600)
+            os._exit(3)
+        return super().step(action)
+
+
+def test_a_crash_is_seen_at_once_though_a_fork_lives_on() -> None:
+    """F10, F15: it is no timeout, and the fork ends too."""
+    before = footprint()
+    with SubprocessEnvManager([functools.partial(Forking, 0, [(9, TERMINATED)])]) as manager:
+        manager.launch(0)
+        manager.step([900])
+        [fault] = manager.drain_faults()
+        assert (fault.kind, fault.message) == ("exit", "its process exited with code 3")
+    del manager
+    assert footprint() == before
+
+
+class SlowToSave(EchoEnv):
+    def __getstate__(self) -> Any:
+        time.sleep(0.5)
+        return self.__dict__
+
+
+def test_an_interrupted_save_leaves_no_answer_to_be_taken_for_another() -> None:
+    """After Ctrl-C in `state_dict()` the manager steps on, or begins anew."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with SubprocessEnvManager([functools.partial(SlowToSave, i, [(3, TERMINATED)]) for i in range(2)]) as manager:
+        manager.launch(0)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                manager.state_dict()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        manager.reset()
+        Player(manager).play(5)
+        assert manager.drain_faults() == []
+
+
 def test_faults_are_in_the_state() -> None:
     """D3: the retries left, and what nobody has asked for yet."""
     with unruly(1, max_retry=1) as manager, unruly(1, max_retry=1) as resumed:
@@ -486,6 +535,46 @@ def test_two_managers_leave_each_other_alone() -> None:
     collect(second, 3)
     second.close()
     del first, second
+    assert footprint() == before
+
+
+def test_a_fork_may_not_step() -> None:
+    """It shares the memory with its parent, which goes on; it is told so, and closing there costs nothing."""
+    with clocks() as manager:
+        manager.launch(0)
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            try:
+                for call in (lambda: manager.step([0, 0, 0]), manager.reset, lambda: manager.obs):
+                    with pytest.raises(FlowError, match="a fork of the process that owns the environments"):
+                        call()
+                manager.close()
+                os.write(writer, b"refused")
+            finally:
+                os._exit(0)
+        os.close(writer)
+        assert os.read(reader, 100) == b"refused"
+        os.close(reader)
+        collect(manager, 5)
+        assert manager.drain_faults() == []
+
+
+def test_a_second_ctrl_c_does_not_stop_the_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F15: interrupted as it waits for the first process, it ends all of them nevertheless."""
+    before = footprint()
+    manager = clocks(envs_per_process=1)
+    join, calls = multiprocessing.Process.join, iter([KeyboardInterrupt])
+
+    def interrupted(process: Any, timeout: float | None = None) -> None:
+        for error in calls:
+            raise error
+        join(process, timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(multiprocessing.process.BaseProcess, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            manager.close()
+    del manager
     assert footprint() == before
 
 
