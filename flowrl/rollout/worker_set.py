@@ -151,7 +151,11 @@ class WorkerSet:
             seed = context.seed("workers") if self.seed is None else self.seed
             manager = self.environments.manager(self.envs_per_worker)
             if not manager.raw_returns:
-                log.warning("%s: wrappers may change rewards before flowrl adds them up to returns (S1)", self.env)
+                log.warning(
+                    "%s: wrappers may change rewards before flowrl adds them up to returns; those that it is given as "
+                    "`wrappers` (--wrapper) do not",
+                    self.env,
+                )
             self.members = [InlineWorker(RolloutWorker(manager, self.policy, seed=seed))]
             WorkerSet._started.add(self)
 
