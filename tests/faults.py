@@ -1397,8 +1397,8 @@ FAULTS += [
     Fault(
         "O1",
         "flowrl/policies/normalize.py",
-        "        return ((x - self.mean) / self.std)",
-        '        self.gather(x.cpu().numpy(), "obs")\n        return ((x - self.mean) / self.std)',
+        "        return ((numbers - self.mean) / self.std)",
+        '        self.gather(x.cpu().numpy(), "obs")\n        return ((numbers - self.mean) / self.std)',
         NORMALIZED_PLANS + "test_evaluation_moves_no_statistics",
     ),
     Fault(

@@ -74,7 +74,8 @@ def test_unknown_raw_returns_are_said(caplog: pytest.LogCaptureFixture) -> None:
 
     workers = WorkerSet(scaled, lambda *spaces: ScriptedPolicy(), envs_per_worker=1)  # type: ignore[arg-type]
     with workers, caplog.at_level(logging.WARNING, "flowrl"), ParallelRollouts(workers).run():
-        assert "wrappers may change rewards" in caplog.text and "(--wrapper)" in caplog.text
+        assert "wrappers may change rewards" in caplog.text
+        assert "(--wrapper)" in caplog.text
 
 
 def test_two_worker_sets_do_not_act_in_one_environment_object() -> None:
