@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +163,8 @@ if __name__ == "__main__":
 """
 
 
-def script(step: str, end: str) -> tuple[subprocess.Popen[bytes], list[int]]:
+@contextlib.contextmanager
+def script(step: str, end: str) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """A program with two environments that is about to step them, and the file descriptors of their processes."""
     code = SCRIPT.format(step=step, end=end)
     root = Path(__file__).parents[2]
@@ -174,7 +177,17 @@ def script(step: str, end: str) -> tuple[subprocess.Popen[bytes], list[int]]:
         start_new_session=True,
     )
     assert program.stdout is not None
-    return program, [os.pidfd_open(int(pid)) for pid in program.stdout.readline().split()]
+    files = [os.pidfd_open(int(pid)) for pid in program.stdout.readline().split()]
+    try:
+        yield program, files
+    finally:  # a test that fails leaves nothing behind either
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        for file in files:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(file, signal.SIGKILL)
+            os.close(file)
+        program.communicate(timeout=5)
 
 
 def have_ended(files: list[int]) -> bool:
@@ -187,8 +200,6 @@ def have_ended(files: list[int]) -> bool:
         for file, _ in poll.poll(seconds * 1000):
             poll.unregister(file)
             left.discard(file)
-    for file in files:
-        os.close(file)
     return not left
 
 
@@ -199,39 +210,36 @@ def read_two_steps(program: subprocess.Popen[bytes]) -> None:
 
 def test_processes_die_with_their_parent_even_inside_c_code() -> None:
     """F15: killed, it cannot say goodbye, and nobody listens while C code holds the interpreter."""
-    program, files = script("ctypes.PyDLL(None).sleep(3600)", "manager.step([0, 0])")
-    read_two_steps(program)
-    program.kill()
-    assert have_ended(files)
-    program.communicate(timeout=5)
+    with script("ctypes.PyDLL(None).sleep(3600)", "manager.step([0, 0])") as (program, files):
+        read_two_steps(program)
+        program.kill()
+        assert have_ended(files)
 
 
 def test_a_fork_does_not_keep_the_processes_alive() -> None:
     """F15: another child of the parent inherits its ends of the pipes, but not its say."""
     code = "if os.fork() == 0: time.sleep(3600)\n    else: manager.step([0, 0])"
-    program, files = script("ctypes.PyDLL(None).sleep(3600)", code)
-    read_two_steps(program)
-    os.kill(program.pid, signal.SIGKILL)
-    assert have_ended(files)
-    os.killpg(program.pid, signal.SIGKILL)
-    program.communicate(timeout=5)
+    with script("ctypes.PyDLL(None).sleep(3600)", code) as (program, files):
+        read_two_steps(program)
+        program.kill()
+        assert have_ended(files)
 
 
 def test_ctrl_c_reaches_the_parent_alone_and_closes_all() -> None:
     """F15: environments finish their step and are closed."""
-    program, files = script("time.sleep(0.5)", "with manager: manager.step([0, 0])")
-    read_two_steps(program)
-    os.killpg(program.pid, signal.SIGINT)
-    out, err = program.communicate(timeout=10)
-    assert out.splitlines() == [b"closed"] * 2
-    assert b"KeyboardInterrupt" in err
-    assert have_ended(files)
+    with script("time.sleep(0.5)", "with manager: manager.step([0, 0])") as (program, files):
+        read_two_steps(program)
+        os.killpg(program.pid, signal.SIGINT)
+        out, err = program.communicate(timeout=10)
+        assert out.splitlines() == [b"closed"] * 2
+        assert b"KeyboardInterrupt" in err
+        assert have_ended(files)
 
 
 def test_a_program_may_end_without_closing() -> None:
     """F15: no hang at exit, and environments are closed."""
-    program, files = script("pass", "manager.step([0, 0]); kept = manager")
-    out, err = program.communicate(timeout=10)
-    assert sorted(out.splitlines()) == [*[b"closed"] * 2, *[b"stepping"] * 2]
-    assert (program.returncode, err) == (0, b"")
-    assert have_ended(files)
+    with script("pass", "manager.step([0, 0]); kept = manager") as (program, files):
+        out, err = program.communicate(timeout=10)
+        assert sorted(out.splitlines()) == [*[b"closed"] * 2, *[b"stepping"] * 2]
+        assert (program.returncode, err) == (0, b"")
+        assert have_ended(files)
