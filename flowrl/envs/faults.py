@@ -61,7 +61,7 @@ class FaultLog:
             return
         self.forgive(fault.env_id)
         first = next((each.traceback for each in since if each.traceback), "")
-        times = f"{len(since)} faults since it last finished an episode, max_retry={self.max_retry}"
+        times = f"{len(since)} faults since it last finished an episode, max_retry={self.max_retry} (env_manager_args)"
         raise EnvFault(f"{fault}\n{times}" + (f"; the first traceback:\n{first}" if first else ""))
 
     def forgive(self, env_id: int) -> None:
