@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -200,8 +201,11 @@ def test_a_stuck_thread_does_not_keep_the_interpreter(tmp_path: Path) -> None:
         "manager.launch(0)\n"
         "manager.step([0])\n"
     )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     start = time.monotonic()
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=30, check=False
+    )
     assert time.monotonic() - start < 20
     assert done.returncode == 1
     assert "EnvFault: environment 0" in done.stderr
