@@ -1701,3 +1701,13 @@ FAULTS += [
         SUBPROCESS + "test_what_fails_while_a_state_is_loaded_is_no_part_of_it",
     ),
 ]
+
+FAULTS += [
+    Fault(
+        "S1",
+        "flowrl/envs/vector.py",
+        "        self.t[env_ids], self._return[env_ids] = 0, 0.0\n",
+        "        self.t[env_ids] = 0\n",
+        ENVS + "test_vector.py::test_episodes_of_a_native_environment_are_those_of_a_loop",
+    ),
+]

@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers import RecordEpisodeStatistics as RecordOne
 from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
 
-from flowrl.envs import VectorEnvManager
+from flowrl.envs import Episode, VectorEnvManager
 from flowrl.errors import CheckpointError, ConfigError, SchemaError
 from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, ReusedClockEnv, clock_vector, collect
 
@@ -286,3 +286,23 @@ def test_nan_names_its_environment() -> None:
     manager.step([0, 0, 0])
     with pytest.raises(SchemaError, match="the observation of environment 1 is NaN"):
         manager.step([0, 0, 0])
+
+
+def test_episodes_of_a_native_environment_are_those_of_a_loop() -> None:
+    """T1, S1: it says nothing of them in its infos, and several end on one step."""
+    env = gymnasium.make_vec("CartPole-v1", 32, "vector_entry_point", sutton_barto_reward=True)  # return is not length
+    with VectorEnvManager(env) as manager:
+        manager.launch(0)
+        total, length, count, expected = np.zeros(32), np.zeros(32, int), np.zeros(32, int), []
+        for actions in np.random.default_rng(0).integers(0, 2, (120, 32)):
+            result = manager.step(actions)
+            acted = np.ones(32, bool) if result.acted is None else result.acted
+            for i in np.flatnonzero(acted).tolist():
+                total[i], length[i] = total[i] + result.reward[i], length[i] + 1
+                if result.terminated[i] or result.truncated[i]:
+                    expected.append(Episode(i, int(count[i]), total[i], int(length[i])))
+                    total[i], length[i], count[i] = 0, 0, count[i] + 1
+            assert manager.episode_id.tolist() == count.tolist()
+            assert manager.t.tolist() == length.tolist()
+        assert len(expected) > 64
+        assert manager.drain() == expected
