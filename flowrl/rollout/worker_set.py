@@ -332,6 +332,7 @@ class WorkerSet:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
+        self._broadcast.take()  # the policy's own state is taken after this one
         about = {"earlier_env_steps": self._earlier, "lives": dict(self._lives)}
         return {"workers": self._ask_all("state_dict"), **about}
 
@@ -343,6 +344,7 @@ class WorkerSet:
                 + ("" if self.members else ": it is started by a run")
             )
         cut = sum(filter(None, self._ask_all("load", saved)))
+        self._broadcast.take()  # nothing, since the policy was loaded
         self._earlier = state.get("earlier_env_steps", 0)
         self._lives |= state.get("lives", {})
         self.lost = {"cut_episodes": cut} if cut else {}

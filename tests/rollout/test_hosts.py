@@ -203,6 +203,23 @@ def test_what_a_learner_elsewhere_publishes_is_acted_with_and_taken_when_asked_f
             assert seen == []  # they have it already
 
 
+def test_a_checkpoint_has_what_was_published() -> None:
+    """D3: and a run that is put back forgets what was published since."""
+    with make() as workers, ParallelRollouts(workers, steps=2).run() as run:
+        next(run)
+        learner = workers.new_policy()
+        with torch.no_grad():
+            learner.parameters[0] += 1
+        workers.publish(7, learner.weights())
+        state = run.state_dict()
+        assert state["resources"]["PPOPolicy"]["version"] == 7
+        workers.publish(9, workers.new_policy().weights())
+        run.load_state_dict(state)
+        assert workers.version == 7
+        assert set(next(run).policy_version.flat) == {7}
+        assert all(same(policy.weights(), learner.weights()) for policy in [workers.policy, *acting(workers)])
+
+
 def test_gradients_of_workers_know_their_weights() -> None:
     """F13, V: computed where the experience is, applied here."""
     with make(num_workers=2) as workers:
