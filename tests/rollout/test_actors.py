@@ -15,7 +15,7 @@ from flowrl.errors import ConfigError, PlanError, WorkerDied
 from flowrl.remote import Remote
 from flowrl.rollout.actors import Actors, Resources
 
-SECONDS = 30
+SECONDS = 60
 
 
 class Account:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 
@@ -21,6 +22,9 @@ SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
 class Guest:
+    def wait(self):
+        signal.pause()
+
     def node(self):
         import ray
 
@@ -33,10 +37,9 @@ class Guest:
 @pytest.fixture
 def cluster():
     """A machine of one core and one of two, which has an arena."""
-    import ray
     from ray.cluster_utils import Cluster
 
-    assert not ray.is_initialized(), "these tests need a process without a Ray of its own"
+    ray_workers.end()  # that of other tests
     machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **SMALL})
     machines.arena = machines.add_node(num_cpus=2, resources={"arena": 1}, **SMALL)
     yield machines
@@ -61,10 +64,12 @@ def test_a_machine_may_go(cluster, capfd):
         there, gone = actors.members[1 - lost], actors.members[lost]
         _, kept = there.submit_apart("fragment").result(SECONDS)
         _, item = gone.submit_apart("fragment").result(SECONDS)
+        busy = gone.submit("wait")
         cluster.remove_node(cluster.arena, allow_graceful=False)
-        died = gone.submit("node").exception(SECONDS)
+        died = busy.exception(SECONDS)
         assert type(died) is WorkerDied
         assert died.what == f"guest {lost}"
+        assert type(gone.submit("node").exception(SECONDS)) is WorkerDied
         with pytest.raises(WorkerDied, match="lost with the machine that held it"):
             item.fetch()
         assert kept.fetch().rows == 50_000
@@ -79,7 +84,7 @@ REFUSED = [
     (
         1,
         Resources(cpus=8),
-        "guest 0 .. guest 0: 1 x 8 CPU are asked for, the largest machine has 2; there are 3 CPU, 1 ",
+        "guest 0 .. guest 0: 1 x 8 CPU are asked for, the largest machine has 2; there are 3 CPU",
     ),
     (3, Resources(cpus=2), "guest 0 .. guest 2: 3 x 2 CPU are asked for, the cluster has 3$"),
     (1, Resources(custom={"tpu": 1}), "1 x 1 tpu are asked for, the largest machine has 0; there are 3 CPU, 1 arena"),
@@ -92,10 +97,11 @@ def test_what_cannot_be_had_is_named(cluster, monkeypatch):
     for count, resources, message in REFUSED:
         with pytest.raises(ConfigError, match=message):
             _guests(cluster, count, resources=resources).start()
-    monkeypatch.setattr(ray_workers, "START_SECONDS", 2)
-    with _guests(cluster, resources=Resources(custom={"arena": 1})):
-        with pytest.raises(ConfigError, match=r"guest 0: not there after 2 s; the cluster has 2 CPU, 4.*memory free"):
-            _guests(cluster, resources=Resources(custom={"arena": 1})).start()
+    arena = Resources(custom={"arena": 1})
+    with _guests(cluster, resources=arena):
+        monkeypatch.setattr(ray_workers, "START_SECONDS", 2)
+        with pytest.raises(ConfigError, match=r"guest 0: not there after 2 s; free are 2 CPU, .*memory"):
+            _guests(cluster, resources=arena).start()
 
 
 def test_a_driver_that_is_killed_leaves_the_cluster_as_it_was(cluster):
