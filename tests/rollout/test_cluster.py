@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ from flowrl.errors import ConfigError, WorkerDied
 from flowrl.rollout import ray_workers
 from flowrl.rollout.actors import Actors, Resources
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # Ray leaves its logs open
 SECONDS = 60
 SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
 
@@ -30,6 +31,12 @@ class Guest:
 
         return ray.get_runtime_context().get_node_id()
 
+    def rows(self, batch):
+        return batch.rows
+
+    def die(self):
+        os._exit(1)
+
     def fragment(self):
         return "receipt", Batch(reward=np.ones(50_000))
 
@@ -40,10 +47,13 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     ray_workers.end()  # that of other tests
-    machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **SMALL})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    head = {"num_cpus": 1, "ray_client_server_port": port, **SMALL}
+    machines = Cluster(initialize_head=True, head_node_args=head)
+    machines.client_address = f"ray://127.0.0.1:{port}"
     machines.arena = machines.add_node(num_cpus=2, resources={"arena": 1}, **SMALL)
     yield machines
-    ray_workers.end()
     machines.shutdown()
 
 
@@ -102,6 +112,23 @@ def test_what_cannot_be_had_is_named(cluster, monkeypatch):
         monkeypatch.setattr(ray_workers, "START_SECONDS", 2)
         with pytest.raises(ConfigError, match=r"guest 0: not there after 2 s; free are 2 CPU, .*memory"):
             _guests(cluster, resources=arena).start()
+
+
+def test_a_machine_outside_asks_as_one_inside(cluster):
+    """By the Ray client: values, references, errors and deaths."""
+    pytest.importorskip("grpc")
+    with Actors([Guest] * 2, kind="guest", remote=True, address=cluster.client_address) as actors:
+        first, second = actors.members
+        _, item = first.submit_apart("fragment").result(SECONDS)
+        assert item.rows == 50_000
+        for batch in (item, actors.put(item.fetch())):
+            assert second.submit("rows", batch).result(SECONDS) == 50_000
+        assert type(first.submit("rows", 3).exception(SECONDS)) is AttributeError
+        assert type(first.submit("die").exception(SECONDS)) is WorkerDied
+        with pytest.raises(ConfigError, match="other actors of this process are on a Ray at ray://"):
+            _guests(cluster).start()
+    with _guests(cluster) as actors:
+        assert _ask(actors.members[0], "node")
 
 
 def test_a_driver_that_is_killed_leaves_the_cluster_as_it_was(cluster):
