@@ -18,7 +18,22 @@ ENGINE = [
     f"flowrl/{file}.py"
     for part in (
         ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
-        ("stages", "link", "merge", "calls", "gather", "workers", "host", "scheduler", "mapped", "explain", "testing"),
+        (
+            "stages",
+            "link",
+            "merge",
+            "calls",
+            "gather",
+            "hosting",
+            "pace",
+            "workers",
+            "remote",
+            "host",
+            "scheduler",
+            "mapped",
+            "explain",
+            "testing",
+        ),
         ("schema", "check", "picture", "draw", "debug", "debugger", "signals"),
     )
     for file in part
