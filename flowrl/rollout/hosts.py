@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +41,11 @@ class Member:
     Attributes:
         index: Of the group, for ever.
         process: That has it.
-        life: Which life of that process knows what the group was told; see `Hosts.restart`.
+        life: Which life of that process: with the next one there is another member.
     """
 
-    def __init__(self, hosts: Hosts, index: int, process: int) -> None:
-        self._hosts, self.index, self.process = hosts, index, process
-        self.life = 0
+    def __init__(self, hosts: Hosts, index: int, process: int, life: int = 0) -> None:
+        self._hosts, self.index, self.process, self.life = hosts, index, process, life
 
     def __repr__(self) -> str:
         return f"group {self.index} on worker {self.process}"
@@ -136,7 +134,7 @@ class Hosts:
             self._let_go()
         process = member.process
         if member.life != self.restarts[process]:
-            return _failed(WorkerDied(repr(member), "its process is a new one, which was told nothing yet"))
+            return _failed(WorkerDied(repr(member), "there is another one in its place"))
         if method == "open_plan":
             key, plan, paths, *rest = args
             args = key, self._part(plan, paths), paths, *rest
@@ -161,24 +159,22 @@ class Hosts:
         return reference
 
     def restart(self, index: int) -> int:
-        """Make the process of a group again, unless that was done for another of its groups.
+        """Make the process of a group again, with new members for all groups of it.
 
-        The group begins fresh episodes from fresh streams, with the newest weights. Nothing is waited for.
+        They begin fresh episodes from fresh streams, with the newest weights. Nothing is waited for.
 
         Returns: How many episodes that cost.
         Raises: WorkerDied: it died more often than it may.
         """
-        member = self._member(index)
-        process, cost = member.process, 0
-        if member.life == self.restarts[process]:
-            maker = self._maker(process)
-            self._actors.makes[process] = attrs.evolve(maker, restarts=member.life + 1)
-            self._actors.restart(process)
-            self._asked.pop(process, None)
-            self._sent.pop(process, None)
-            cost = sum(group.num_envs for group in maker.groups)
-        member.life = self.restarts[process]
-        return cost
+        process = self._member(index).process
+        maker = self._maker(process)
+        self._actors.makes[process] = attrs.evolve(maker, restarts=self.restarts[process] + 1)
+        self._actors.restart(process)
+        self._asked.pop(process, None)
+        self._sent.pop(process, None)
+        for group in maker.groups:
+            self.members[group.index] = Member(self, group.index, process, self.restarts[process])
+        return sum(group.num_envs for group in maker.groups)
 
     def _member(self, index: int) -> Member:
         member = self.members[index] if index < len(self.members) else None
@@ -192,17 +188,22 @@ class Hosts:
         self._actors.add(HostMaker(tuple(groups), self._policy))
         self._begin([process])
 
-    def remove(self) -> None:
-        """Take the newest process's groups out; it ends when it has answered what it was asked."""
-        process = max(member.process for member in self._present())
-        for member in self._present():
-            if member.process == process:
-                self.members[member.index] = None
+    @property
+    def processes(self) -> set[int]:
+        """Those that are there."""
+        return {member.process for member in self.members if member is not None}
+
+    def remove(self, process: int) -> int:
+        """Take the groups of a process out; it ends when it has answered what it was asked.
+
+        Returns: How many episodes that cost.
+        """
+        groups = self._maker(process).groups
+        for group in groups:
+            self.members[group.index] = None
         self._leaving[process] = self._asked.pop(process, [])
         self._let_go()
-
-    def _present(self) -> Iterator[Member]:
-        return (member for member in self.members if member is not None)
+        return sum(group.num_envs for group in groups)
 
     def _let_go(self) -> None:
         for process, asked in list(self._leaving.items()):

@@ -13,7 +13,7 @@ import gymnasium
 from flowrl.context import Context
 from flowrl.envs import Environments
 from flowrl.envs.spaces import are_alike
-from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, did_you_mean
+from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
 from flowrl.policies import Policy
 from flowrl.rollout.actors import Resources
 from flowrl.rollout.broadcast import Broadcast
@@ -130,7 +130,9 @@ class WorkerSet:
 
     def __repr__(self) -> str:
         layout, of = self.layout, self.resources_of_each
-        where = f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
+        where = (
+            f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
+        )
         groups = f" in {layout.groups} groups" if layout.groups != layout.processes else ""
         how = ", acts in numpy" if getattr(self._policy, "act_backend", "torch") == "numpy" else ""
         took = f", each {of}" if self.num_workers and of != Resources() else ""
@@ -267,13 +269,20 @@ class WorkerSet:
     def restart(self, index: int) -> None:
         """Make the process of a member again after its death: new environments, fresh streams, the newest weights.
 
-        Other groups of that process begin afresh with it; `restart` of each says that one knows. Nothing is waited for.
+        All groups of that process begin afresh, as new members. One that may not be made again is removed where
+        `on_death` is "go_on" and others are left. Nothing is waited for.
 
         Counts: cut_episodes.
         Raises: WorkerDied: it was made again `max_restarts` times already.
         """
-        if cost := self._processes("restart").restart(index):
-            self._context.count("cut_episodes", cost)
+        hosts = self._processes("restart")
+        try:
+            cost = hosts.restart(index)
+        except WorkerDied:
+            if self.on_death == "stop" or len(hosts.processes) == 1:
+                raise
+            cost = hosts.remove(self.members[index].process)
+        self._context.count("cut_episodes", cost)
 
     def add(self, workers: int = 1) -> None:
         """More worker processes, each with as many groups as the others, as new members; a plan that runs pulls them."""
@@ -288,10 +297,10 @@ class WorkerSet:
         Raises: FlowError: none would be left.
         """
         hosts = self._processes("remove")
-        if workers >= (there := len({member.process for member in self.members if member is not None})):
+        if workers >= (there := len(hosts.processes)):
             raise FlowError(f"remove({workers}) of {there} workers: at least one must be left to sample")
         for _ in range(workers):
-            hosts.remove()
+            hosts.remove(max(hosts.processes))
 
     def _processes(self, what: str) -> Hosts:
         if self._hosts is None:
