@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
@@ -29,10 +29,9 @@ class HostMaker:
 
     groups: tuple[Group, ...]
     policy: Callable[[], Policy]
-    restarts: int = 0
 
     def __call__(self) -> GroupHost:
-        return GroupHost(self.groups, self.policy, self.restarts)
+        return GroupHost(self.groups, self.policy)
 
 
 class Member:
@@ -41,10 +40,10 @@ class Member:
     Attributes:
         index: Of the group, for ever.
         process: That has it.
-        life: Which life of that process: with the next one there is another member.
+        life: How often that process had been made again. Another life has another member.
     """
 
-    def __init__(self, hosts: Hosts, index: int, process: int, life: int = 0) -> None:
+    def __init__(self, hosts: Hosts, index: int, process: int, life: int) -> None:
         self._hosts, self.index, self.process, self.life = hosts, index, process, life
 
     def __repr__(self) -> str:
@@ -69,6 +68,7 @@ class Hosts:
         policy: Makes the policy of a process.
         broadcast: Which weights are the newest.
         env_steps: Of the run so far.
+        lives: How often groups were begun afresh, by index.
         resources, address, max_restarts: See `Actors`.
     """
 
@@ -81,12 +81,13 @@ class Hosts:
         policy: Callable[[], Policy],
         broadcast: Broadcast,
         env_steps: Callable[[], int],
+        lives: dict[int, int],
         *,
         resources: Resources,
         address: str | None,
         max_restarts: int,
     ) -> None:
-        self._policy, self._broadcast, self._env_steps = policy, broadcast, env_steps
+        self._policy, self._broadcast, self._env_steps, self._lives = policy, broadcast, env_steps, lives
         self._actors = Actors(
             [HostMaker(tuple(each), policy) for each in groups],
             kind="worker",
@@ -101,11 +102,6 @@ class Hosts:
         self._asked: dict[int, list[Future[Any]]] = {}  # of each process, what is not answered yet
         self._parts: tuple[Any, Any] = (None, None)  # the part of a plan that was sent last, and what stands for it
 
-    @property
-    def restarts(self) -> list[int]:
-        """How often each process was made again."""
-        return self._actors.restarts
-
     def start(self) -> bool:
         """Make the processes and begin the first episodes; whether rewards are seen raw (S1)."""
         self._actors.start()
@@ -118,14 +114,14 @@ class Hosts:
     def _begin(self, processes: Sequence[int]) -> bool:
         begun = [self._actors.members[process].submit("begin") for process in processes]
         wait_for(begun, "the environments of the workers to begin", BEGIN_SECONDS)
-        raw = all([future.result() for future in begun])
+        raw = [future.result() for future in begun]
         for process in processes:
             for group in self._maker(process).groups:
-                self.members.append(Member(self, group.index, process))
-        return raw
+                self.members.append(self._new_member(group.index, process))
+        return all(raw)
 
     def _maker(self, process: int) -> HostMaker:
-        maker: Any = self._actors.makes[process]
+        maker = cast(HostMaker, self._actors.makes[process])
         return maker
 
     def ask(self, member: Member, how: str, method: str, args: tuple[Any, ...]) -> Future[Any]:
@@ -133,8 +129,8 @@ class Hosts:
         if self._leaving:
             self._let_go()
         process = member.process
-        if member.life != self.restarts[process]:
-            return _failed(WorkerDied(repr(member), "there is another one in its place"))
+        if member.life != self._actors.restarts[process]:
+            return _failed(WorkerDied(repr(member), "another process has its place"))
         if method == "open_plan":
             key, plan, paths, *rest = args
             args = key, self._part(plan, paths), paths, *rest
@@ -158,23 +154,37 @@ class Hosts:
             self._parts = plan, reference
         return reference
 
-    def restart(self, index: int) -> int:
-        """Make the process of a group again, with new members for all groups of it.
+    def neighbours(self, index: int) -> list[int]:
+        """The groups of the process of a group."""
+        return [group.index for group in self._maker(self._member(index).process).groups]
+
+    def restart(self, index: int) -> None:
+        """Make the process of a group again; other members take the places of all that it has.
 
         They begin fresh episodes from fresh streams, with the newest weights. Nothing is waited for.
 
-        Returns: How many episodes that cost.
         Raises: WorkerDied: it died more often than it may.
         """
         process = self._member(index).process
-        maker = self._maker(process)
-        self._actors.makes[process] = attrs.evolve(maker, restarts=self.restarts[process] + 1)
+        groups = self._maker(process).groups
+        for group in groups:
+            self._lives[group.index] = self._lives.get(group.index, 0) + 1
+        afresh = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in groups)
+        self._actors.makes[process] = HostMaker(afresh, self._policy)
         self._actors.restart(process)
         self._asked.pop(process, None)
         self._sent.pop(process, None)
-        for group in maker.groups:
-            self.members[group.index] = Member(self, group.index, process, self.restarts[process])
-        return sum(group.num_envs for group in maker.groups)
+        for group in groups:
+            self.members[group.index] = self._new_member(group.index, process)
+
+    def give_up(self, index: int) -> bool:
+        """Go on without the process of a group; whether any other is left, otherwise nothing happens."""
+        process = self._member(index).process
+        if all(member.process == process for member in self._present()):
+            return False
+        self._take_out(process)
+        self._actors.remove(process)
+        return True
 
     def _member(self, index: int) -> Member:
         member = self.members[index] if index < len(self.members) else None
@@ -182,28 +192,29 @@ class Hosts:
             raise FlowError(f"there is no worker {index}: it was removed, or never was")
         return member
 
+    def _new_member(self, index: int, process: int) -> Member:
+        return Member(self, index, process, self._actors.restarts[process])
+
+    def _take_out(self, process: int) -> None:
+        for member in list(self._present()):
+            if member.process == process:
+                self.members[member.index] = None
+
     def add(self, groups: Sequence[Group]) -> None:
         """One more process."""
         process = len(self._actors.makes)
         self._actors.add(HostMaker(tuple(groups), self._policy))
         self._begin([process])
 
-    @property
-    def processes(self) -> set[int]:
-        """Those that are there."""
-        return {member.process for member in self.members if member is not None}
-
-    def remove(self, process: int) -> int:
-        """Take the groups of a process out; it ends when it has answered what it was asked.
-
-        Returns: How many episodes that cost.
-        """
-        groups = self._maker(process).groups
-        for group in groups:
-            self.members[group.index] = None
+    def remove(self) -> None:
+        """Take the newest process's groups out; it ends when it has answered what it was asked."""
+        process = max(member.process for member in self._present())
+        self._take_out(process)
         self._leaving[process] = self._asked.pop(process, [])
         self._let_go()
-        return sum(group.num_envs for group in groups)
+
+    def _present(self) -> Iterator[Member]:
+        return (member for member in self.members if member is not None)
 
     def _let_go(self) -> None:
         for process, asked in list(self._leaving.items()):
