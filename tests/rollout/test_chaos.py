@@ -58,7 +58,7 @@ def two(ray_cluster: None) -> Iterator[WorkerSet]:
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("name", ["ppo", "a2c", "dqn"])
 def test_a_plan_goes_on_after_its_workers_are_killed(name: str, there: Workers) -> None:
-    """F10, F12: one after the other; the learner and what it knows stay, and so do the other worker and the counters."""
+    """F10, F12: one after the other; the learner stays, and so do the other worker and all counters."""
     workers, plan = build(name)
     with workers, there.noted(plan).run() as run:
         policies: set[Policy] = set()
