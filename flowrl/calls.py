@@ -13,7 +13,7 @@ import attrs
 
 from flowrl.link import judged
 from flowrl.operator import operator, state
-from flowrl.schema import Schema
+from flowrl.schema import UNKNOWN, Schema
 from flowrl.stages import DONE, WAITING, WORKED, Signal, Stage
 from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
 
@@ -133,7 +133,9 @@ class Gather(Stage):
     _running: list[tuple[int, Future[Receipt]]] = attrs.field(factory=list, init=False, repr=False)
 
     def schema(self, given: Schema) -> Schema:
-        return Schema(of=given) if self.rounds else given
+        if self.rounds:
+            return Schema(of=given)
+        return given if self.sync or given == UNKNOWN else attrs.evolve(given, in_turn=_count(self.workers))
 
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies) -> None:
         """Open the workers' part of the plan on each of them."""
@@ -322,6 +324,11 @@ class Prefetch(Stage):
         self._pause = True
         if self._worker is not None:
             self._worker.close()
+
+
+def _count(workers: Any) -> int:
+    """How many there are, or will be once they are started."""
+    return len(workers.members) or getattr(workers, "num_workers", 0) or 1
 
 
 def _done(value: Any) -> Future[Any]:

@@ -151,7 +151,7 @@ class ManualWorkers:
     """Workers whose answers the test gives, in the order it chooses.
 
     Each works on a target of its own, a `PlanHost` unless another factory is given. Requests wait in
-    `requests`; opening, saving, loading and closing a plan's part are answered at once.
+    `requests`; opening, saving, loading and closing a plan's part, or a shard, are answered at once.
     """
 
     def __init__(self, count: int, target: Callable[[], Any] = PlanHost) -> None:
@@ -183,13 +183,17 @@ class ManualWorkers:
         raise AssertionError(f"worker {worker} has no open request; open are {self.requests}")
 
 
+#: What is no work, and waited for where it is asked.
+_AT_ONCE = ("open_plan", "save_plan", "load_plan", "close_plan", "start", "state_dict", "load_state_dict")
+
+
 class _ManualWorker:
     def __init__(self, requests: list[Request], index: int, target: Any) -> None:
         self.requests, self.index, self.target = requests, index, target
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
         request = Request(self.index, method, args, Future())
-        if method in ("open_plan", "save_plan", "load_plan", "close_plan"):
+        if method in _AT_ONCE:
             request.future.set_result(getattr(self.target, method)(*args))
         else:
             self.requests.append(request)
