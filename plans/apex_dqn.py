@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
 
 from flowrl.config import Configuration, fraction, positive, sizes
-from flowrl.data import PrioritizedReplayBuffer, RateLimiter
+from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayActors
 from flowrl.operators import (
     Concurrently,
     NStep,
@@ -43,8 +44,10 @@ class Config(Configuration):
     n_step: int = positive(3)  #: steps of a return before it bootstraps
 
     # Replay
-    buffer_size: int = positive(50_000)  #: rows kept
+    replay_shards: int = positive(2)  #: memories; processes of their own where there are workers
+    buffer_size: int = positive(50_000)  #: rows kept in all of them
     learning_starts: int = positive(1_000)  #: rows stored before the first update
+    draws_in_flight: int = positive(2)  #: batches that are asked for at a time
     replay_ratio: float = positive(8.0)  #: rows trained on per row collected
     priority_alpha: float = fraction(0.6)  #: 0 draws uniformly, 1 in proportion to TD errors
     priority_beta: float = fraction(0.4)  #: how much of that the weights of the loss make up for
@@ -79,17 +82,22 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQN
     )
 
 
-def replay_memory(config: Config) -> PrioritizedReplayBuffer:
-    """Where rows are kept; its rate limiter keeps `replay_ratio` between storing and learning."""
+def replay_memory(config: Config) -> ReplayActors:
+    """Where rows are kept; the rate limiter keeps `replay_ratio` between storing and learning."""
+    shard = partial(
+        PrioritizedReplayBuffer,
+        -(-config.buffer_size // config.replay_shards),
+        alpha=config.priority_alpha,
+        beta=config.priority_beta,
+        gamma=config.gamma,
+    )
     limiter = RateLimiter(
         config.replay_ratio,
         config.learning_starts,
         sample_batch=config.batch_size,
         insert_batch=config.fragment_steps * config.envs_per_worker * config.n_step,
     )
-    return PrioritizedReplayBuffer(
-        config.buffer_size, alpha=config.priority_alpha, beta=config.priority_beta, gamma=config.gamma, limiter=limiter
-    )
+    return ReplayActors(shard, config.replay_shards, remote=config.num_workers > 0, limiter=limiter)
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
@@ -102,7 +110,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     store = transitions.for_each(StoreToReplay(memory))
 
     # (2) The learner draws by priority, and tells the memory how much there was to learn; the target network follows.
-    replay = Replay(memory, config.batch_size)
+    replay = Replay(memory, config.batch_size, config.draws_in_flight)
     train = replay.for_each(TrainOneStep(workers)).for_each(UpdatePriorities(memory))
     train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 

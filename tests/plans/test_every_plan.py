@@ -310,7 +310,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     ],
     "apex_dqn": [
         *(
-            ({key: value}, {"learning_rate": 0.03, "target_every": 15})
+            ({key: value}, {"learning_rate": 0.1, "target_every": 15})
             for key, value in {
                 "hidden": (8,),
                 "dueling": False,
@@ -320,19 +320,21 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
                 "epsilon": 0.9,
                 "gamma": 0.5,
                 "n_step": 1,
+                "replay_shards": 3,
                 "buffer_size": 60,
                 "learning_starts": 30,
                 "replay_ratio": 1.0,
                 "priority_alpha": 0.1,
                 "priority_beta": 0.9,
                 "batch_size": 4,
-                "learning_rate": 0.1,
+                "learning_rate": 0.01,
                 "grad_clip": 0.01,
                 "target_every": 2,
                 "tau": 0.5,
                 "envs_per_worker": 3,
             }.items()
         ),
+        ({"draws_in_flight": 1}, {"replay_shards": 1, "learning_rate": 0.1}),
     ],
 }
 
