@@ -58,7 +58,7 @@ class ReplayActors(Store):
     >>> for obs in ([1, 2], [3, 4], [5, 6]):
     ...     shards.add(Batch(obs=obs))
     >>> shards
-    ReplayActors(2 x ReplayBuffer, capacity=200, rows=6)
+    2 shards of ReplayBuffer, 6 of 200 rows
     >>> [(drawn.shard.tolist(), drawn.obs.tolist()) for drawn in (shards.sample(2), shards.sample(2))]
     [([0, 0], [6, 5]), ([1, 1], [4, 4])]
     """
@@ -112,9 +112,9 @@ class ReplayActors(Store):
         self._context = Context()
 
     def __repr__(self) -> str:
-        where = ", on Ray" if self.remote else ""
+        where = " on Ray" if self.remote else ""
         kind = type(self._like).__name__
-        return f"ReplayActors({self.num_shards} x {kind}{where}, capacity={self.capacity}, rows={len(self)})"
+        return f"{self.num_shards} shards{where} of {kind}, {len(self)} of {self.capacity} rows"
 
     # -- counts, kept here
 
