@@ -67,7 +67,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQN
     return ApexDQNPolicy(
         observation_space,
         action_space,
-        workers=max(1, config.num_workers),
+        workers=config.grouping[0],
         epsilon=config.epsilon,
         epsilon_alpha=config.epsilon_alpha,
         hidden=config.hidden,
@@ -95,7 +95,7 @@ def replay_memory(config: Config) -> ReplayActors:
         config.replay_ratio,
         config.learning_starts,
         sample_batch=config.batch_size,
-        insert_batch=config.fragment_steps * config.envs_per_worker * config.n_step,
+        insert_batch=config.fragment_steps * config.grouping[1] * config.n_step,
     )
     return ReplayActors(shard, config.replay_shards, remote=config.num_workers > 0, limiter=limiter)
 

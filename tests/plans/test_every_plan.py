@@ -335,6 +335,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             }.items()
         ),
         ({"draws_in_flight": 1}, {"replay_shards": 1, "learning_rate": 0.1}),
+        ({"epsilon_alpha": 1.0}, {"env_groups": 2}),
     ],
 }
 
