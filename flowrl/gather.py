@@ -347,7 +347,7 @@ class Gather(Stage):
 
 def _count(workers: Any) -> int:
     """How many there are, or will be once they are started."""
-    return len(workers.members) or getattr(workers, "num_workers", 0) or 1
+    return len(workers.members) or getattr(workers, "num_members", 1)
 
 
 def _listed(places: Iterable[int]) -> str:

@@ -94,7 +94,8 @@ class TrainOneStep:
 
     def schema(self, given: Schema) -> Schema:
         learn = getattr(self.workers.policy, "learn_mode", None)
-        by_priority = all(map(given.has, ("weight", "index", "generation"))) and getattr(learn, "reports_priority", True)
+        drawn = all(map(given.has, ("weight", "index", "generation")))
+        by_priority = drawn and getattr(learn, "reports_priority", True)
         return Schema().having("priorities") if by_priority else Schema()
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
@@ -111,7 +112,8 @@ class TrainOneStep:
         for part in self._minibatches(rows):
             steps.append(learn.update(part))
             if "priority" in steps[-1]:
-                priorities.append(part.select([name for name in PLACE if name in part]).replace(priority=steps[-1].pop("priority")))
+                places = part.select([name for name in PLACE if name in part])
+                priorities.append(places.replace(priority=steps[-1].pop("priority")))
             self.context.count("trained", part.rows)
             if self.target_kl is not None and float(self._kl(steps[-1])) > self.target_kl:
                 break

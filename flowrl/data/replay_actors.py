@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 
 from flowrl.context import Context
-from flowrl.data.arrays import Array, Floats, Index
+from flowrl.data.arrays import Floats, Index
 from flowrl.data.batch import Batch
 from flowrl.data.limiter import RateLimiter
+from flowrl.data.routes import Routes
 from flowrl.data.shard import Books, Request, Shard, Stock
-from flowrl.data.steps import is_fragment
 from flowrl.data.store import Store
 from flowrl.errors import CheckpointError, SchemaError, WorkerDied
 from flowrl.remote import Remote, measured
@@ -91,7 +91,7 @@ class ReplayActors(Store):
         self._like, self.num_shards, self.remote = like, num_shards, remote
         self.max_items, self.max_bytes = max_items, max_bytes
         self._actors = Actors(
-            [lambda: Shard(make)] * num_shards,
+            [partial(Shard, make)] * num_shards,
             kind="replay",
             remote=remote,
             address=address,
@@ -105,10 +105,9 @@ class ReplayActors(Store):
         self._adds: list[Request] = []
         self._draws: list[Request] = []
         self._updates: list[Request] = []
-        self._add_turn = self._draw_turn = 0
+        self._routes = Routes(num_shards, in_order=like.in_order)
+        self._draw_turn = 0
         self._inserts = self._samples = self._outdated = 0
-        self._workers: dict[int, tuple[int, ...]] = {}  # whose fragments a shard has, if rows must follow one another
-        self._said = False
         self._context = Context()
 
     def __repr__(self) -> str:
@@ -135,7 +134,7 @@ class ReplayActors(Store):
 
     @property
     def promised(self) -> int:
-        """Rows, at most, of the draws that are on their way."""
+        """See `Store.promised`."""
         return sum(request.rows for request in self._draws)
 
     @property
@@ -154,7 +153,7 @@ class ReplayActors(Store):
 
     @property
     def takes_remote(self) -> bool:
-        """Whether items may stay where they were made, and go to their shard from there."""
+        """See `Store.takes_remote`."""
         return self.remote
 
     def schema(self, given: Schema) -> Schema:
@@ -222,43 +221,12 @@ class ReplayActors(Store):
             rows = self.rows_of(item)
             if self.limiter is not None:
                 self.limiter.check_insert(rows)
-            for index, part in self._parts(item):
+            for index, part in self._routes.parts(item):
                 request = self._ask(index, "add", part, rows=self.rows_of(part), nbytes=_nbytes(part))
                 self._inserts += request.rows
                 request.books.added()
                 self._adds.append(request)
             self._settle()
-
-    def _parts(self, item: Any) -> Iterator[tuple[int, Any]]:
-        """What goes to which shard."""
-        if self.num_shards == 1:
-            yield 0, item
-        elif self.in_order and isinstance(item, Remote):
-            yield self._shard_of(item.worker or 0), item
-        elif self.in_order and "mask" not in item and is_fragment(item):
-            workers: Array = item["worker"][0] if "worker" in item else np.zeros(1, np.int64)
-            shards = np.unique(workers % self.num_shards)
-            if len(shards) == 1:
-                yield self._shard_of(*np.unique(workers).tolist()), item
-                return
-            for shard in shards.tolist():
-                yield shard, item[:, np.flatnonzero(workers % self.num_shards == shard)]
-        else:
-            yield self._add_turn, item
-            self._add_turn = (self._add_turn + 1) % self.num_shards
-
-    def _shard_of(self, *workers: int) -> int:
-        """The shard of a fragment of these workers, which share it."""
-        shard = workers[0] % self.num_shards
-        if self._workers.setdefault(shard, workers) != workers and not self._said:
-            self._said = True
-            log.warning(
-                "fragments of the workers %s and %s go to replay shard %d in turn, so that none is followed by the "
-                "next one of its worker; take as many shards as workers",
-                *(", ".join(map(str, each)) for each in (self._workers[shard], workers)),
-                shard,
-            )
-        return shard
 
     # -- out
 
@@ -421,19 +389,21 @@ class ReplayActors(Store):
             self._settle()
             return {
                 "shards": self._from_all("state_dict"),
-                "books": [attrs.asdict(books, recurse=False) | {"stock": tuple(books.stock)} for books in self._books],
-                "turns": [self._add_turn, self._draw_turn],
+                "books": [books.state_dict() for books in self._books],
+                "turns": [self._routes.turn, self._draw_turn],
                 **{name: getattr(self, f"_{name}") for name in _COUNTS},
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Store.load_state_dict`. Raises CheckpointError for another number of shards, and as the stores."""
         if len(state["shards"]) != self.num_shards:
-            raise CheckpointError(f"the saved replay has {len(state['shards'])} shards, {self!r} has {self.num_shards}")
+            raise CheckpointError(
+                f"the saved replay has {len(state['shards'])} shards, this one {self.num_shards}; it must be equal"
+            )
         with self._lock:
-            self._forget([Books(**books) for books in state["books"]])
+            self._forget([Books.of(books) for books in state["books"]])
             self._from_all("load_state_dict", state["shards"])
-            self._add_turn, self._draw_turn = state["turns"]
+            self._routes.turn, self._draw_turn = state["turns"]
             for name in _COUNTS:
                 setattr(self, f"_{name}", state[name])
 

@@ -78,9 +78,17 @@ class Books:
     """
 
     number: int
-    stock: Stock = attrs.field(default=Stock(0, 1), converter=lambda stock: Stock(*stock))
+    stock: Stock = Stock(0, 1)
     adds: int = 0
     lacks: int | None = 0
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Books:
+        """The books that were saved."""
+        return cls(**{**state, "stock": Stock(*state["stock"])})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**attrs.asdict(self, recurse=False), "stock": tuple(self.stock)}
 
     def may_give(self, batch_size: int) -> bool:
         """Whether asking for so much is not known to be in vain."""

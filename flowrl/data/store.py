@@ -42,10 +42,6 @@ class Store(abc.ABC):
     """Of how many workers the fragments are kept apart."""
     by_priority = False
     """Whether it has `update_priorities`."""
-    takes_remote = False
-    """Whether items may be `Remote`."""
-    promised = 0
-    """Rows that were asked for and have not arrived."""
 
     def __init__(self, limiter: RateLimiter | None, seed: int | None) -> None:
         self.limiter = limiter
@@ -104,6 +100,16 @@ class Store(abc.ABC):
     def most_rows(self, batch_size: int) -> int:
         """The most rows that `sample(batch_size)` can give now, as the limiter counts them."""
         return self.declared_rows(batch_size)
+
+    @property
+    def promised(self) -> int:
+        """Rows, at most, that were asked for and have not arrived."""
+        return 0
+
+    @property
+    def takes_remote(self) -> bool:
+        """Whether items may be `Remote`: they are added from where they were made."""
+        return False
 
     # -- what follows
 

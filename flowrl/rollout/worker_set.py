@@ -130,11 +130,18 @@ class WorkerSet:
 
     def __repr__(self) -> str:
         layout, of = self.layout, self.resources_of_each
-        where = f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
+        where = (
+            f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
+        )
         groups = f" in {layout.groups} groups" if layout.groups != layout.processes else ""
         how = ", acts in numpy" if getattr(self._policy, "act_backend", "torch") == "numpy" else ""
         took = f", each {of}" if self.num_workers and of != Resources() else ""
         return f"{where}: {self.envs_per_worker} x {self.env}{groups}{how}{took}"
+
+    @property
+    def num_members(self) -> int:
+        """The groups, which are the members once a run has started the set."""
+        return len(self.members) or self.layout.groups
 
     @property
     def policy(self) -> Policy:

@@ -101,9 +101,7 @@ def test_priorities_find_the_way_back() -> None:
         shards.add(rows(start))
     drawn = Batch.cat([shards.sample(2), shards.sample(2)])
     assert drawn.shard.tolist() == [0, 0, 1, 1]
-    dropped = shards.update_priorities(
-        drawn.index, drawn.generation, priority=np.arange(1.0, 5.0), shard=drawn.shard
-    )
+    dropped = shards.update_priorities(drawn.index, drawn.generation, priority=np.arange(1.0, 5.0), shard=drawn.shard)
     assert dropped == 0
     for shard, store in enumerate(stores(shards)):
         mine = drawn.shard == shard
@@ -179,7 +177,7 @@ def test_the_limiter_counts_all_shards() -> None:
         drawn += 4
     assert drawn == 4
     assert shards.can_insert(3)
-    with pytest.raises(ValueError, match="has a limiter of its own.*give it to ReplayActors"):
+    with pytest.raises(ValueError, match=r"has a limiter of its own.*give it to ReplayActors"):
         ReplayActors(lambda: ReplayBuffer(12, limiter=limiter), 2)
     for wrong in ({"num_shards": 0}, {"num_shards": 1, "max_items": 0}, {"num_shards": 1, "max_bytes": 0}):
         with pytest.raises(ValueError, match="must be at least 1"):

@@ -20,7 +20,6 @@ from flowrl.data import (
     SequenceReplayBuffer,
     Store,
 )
-from flowrl.data.shard import Shard
 from flowrl.errors import Deadlock, PlanError
 from flowrl.operators import (
     Concurrently,
@@ -62,9 +61,7 @@ def both(
     limiter = RateLimiter(ratio, 8, sample_batch=3, insert_batch=2)
     buffer = ReplayActors(lambda: ReplayBuffer(8), shards, limiter=limiter)
     store = from_items(batches(count)).for_each(StoreToReplay(buffer))
-    return Concurrently(
-        {"store": store, "replay": Replay(buffer, 3, in_flight)}, round_robin_weights=weights
-    ), buffer
+    return Concurrently({"store": store, "replay": Replay(buffer, 3, in_flight)}, round_robin_weights=weights), buffer
 
 
 def off_policy(kind: str, in_flight: int = 1, of: WorkerSet | None = None) -> Plan:
@@ -171,7 +168,7 @@ def test_a_state_taken_while_shards_work_loses_nothing() -> None:
             pass
         assert manual.requests
         futures = [request.future for request in manual.requests]
-        for shard, member in enumerate(manual.members):
+        for member in manual.members:
             member.submit = _at_once(member)
         answered()
         assert all(future.done() for future in futures)
@@ -192,8 +189,10 @@ def test_who_does_not_answer_stops_who_stores() -> None:
     """F7: at the bound in items nothing more is pulled from the source; each answer lets one more in."""
     seen: list[int] = []
     buffer = ReplayActors(lambda: ReplayBuffer(8), 2, max_items=3)
-    plan = from_items(batches(20)).tap("Items", lambda batch: seen.append(int(batch.obs[0]))).for_each(
-        StoreToReplay(buffer)
+    plan = (
+        from_items(batches(20))
+        .tap("Items", lambda batch: seen.append(int(batch.obs[0])))
+        .for_each(StoreToReplay(buffer))
     )
     manual = manually(buffer)
     with plan.run() as run:
@@ -294,8 +293,8 @@ def test_explain_shows_shards() -> None:
 class Many:
     """Workers of which a plan knows the number."""
 
-    def __init__(self, of: WorkerSet, num_workers: int) -> None:
-        self.of, self.num_workers, self.members = of, num_workers, []
+    def __init__(self, of: WorkerSet, num_members: int) -> None:
+        self.of, self.num_members, self.members = of, num_members, []
 
     def schema(self) -> Any:
         return self.of.schema()
