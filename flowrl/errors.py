@@ -46,6 +46,10 @@ class Stalled(FlowError, TimeoutError):
     """A future that a run waits for did not complete before the run's deadline."""
 
 
+class Disconnected(FlowError):
+    """Of several that learn together one is gone, or did not come or answer in time."""
+
+
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """The closest option and the list of all, as the end of an error message.
 
