@@ -76,8 +76,10 @@ def test_gradients_are_those_of_one_learner_on_the_joined_batch(size: int) -> No
     one = make().policy.learn_mode
     expected = one.gradients(one.prepare(batch))
 
+    learners = [make().policy.learn_mode for _ in range(size)]  # not in the threads: torch has one generator
+
     def work(group: GroupAllReduce) -> Any:
-        learn = make().policy.learn_mode
+        learn = learners[group.rank]
         scalars = learn._backward(learn.prepare(batch), group)
         return {name: p.grad for name, p in learn.policy.model.named_parameters()}, scalars
 
@@ -102,7 +104,8 @@ def test_many_steps_are_those_of_one_learner(target_kl: float | None) -> None:
     batches = [fragment(actor, seed=seed) for seed in range(4)]
     settings: Any = {"num_sgd_iter": 3, "minibatch_size": 5, "target_kl": target_kl}
     one, alone = trained(make_ppo(kl_coef=0.1), batches, **settings)
-    first, second = together(2, lambda group: trained(make_ppo(kl_coef=0.1), batches, group, **settings))
+    alike = [make_ppo(kl_coef=0.1) for _ in range(2)]
+    first, second = together(2, lambda group: trained(alike[group.rank], batches, group, **settings))
     assert same(first, second)
     for (scalars, rows, updates), expected in zip(first[0], one, strict=True):
         assert (rows, updates) == expected[1:]
@@ -115,23 +118,24 @@ def test_many_steps_are_those_of_one_learner(target_kl: float | None) -> None:
 def test_learners_with_batches_of_their_own_take_equally_many_steps() -> None:
     """F13: 9 and 16 rows in minibatches of 4 make 4 steps for both, each the mean over the rows of both."""
     batches = [transitions(9), transitions(16, seed=1)]
+    policies = [make().policy for _ in range(2)]
 
-    def work(group: GroupAllReduce) -> Any:
-        return trained(make().policy, [batches[group.rank]], group, minibatch_size=4, num_sgd_iter=2)
+    def work(group: GroupAllReduce, **settings: Any) -> Any:
+        return trained(policies[group.rank], [batches[group.rank]], group, **settings)
 
-    first, second = together(2, work, one_batch=False)
+    first, second = together(2, lambda group: work(group, minibatch_size=4, num_sgd_iter=2), one_batch=False)
     assert [first[0][0][1:], second[0][0][1:]] == [(18, 8), (32, 8)]
     assert same(first[1], second[1])
-    whole = together(2, lambda group: trained(make().policy, [batches[group.rank]], group), one_batch=False)
+    policies = [make().policy for _ in range(2)]
+    whole = together(2, work, one_batch=False)
     _, alone = trained(make().policy, [Batch.cat(batches)])
     for name, value in alone["modules"]["model"].items():
         torch.testing.assert_close(whole[0][1]["modules"]["model"][name], value)
 
 
 def test_a_learner_without_rows_is_refused_by_all() -> None:
-    batches = [transitions(9), transitions(0)]
-    work = lambda group: trained(make().policy, [batches[group.rank]], group)  # noqa: E731
-    for error in together(2, work, one_batch=False):
+    of = [(make().policy, [transitions(rows)]) for rows in (9, 0)]
+    for error in together(2, lambda group: trained(*of[group.rank], group), one_batch=False):
         assert isinstance(error, SchemaError)
         assert "learners with 0 to 9 rows" in str(error)
 
@@ -139,14 +143,16 @@ def test_a_learner_without_rows_is_refused_by_all() -> None:
 def test_a_parameter_that_no_loss_reads_stays_without_a_gradient() -> None:
     """An optimiser step with a gradient of zeros would move it, by its momentum say."""
 
+    policies = [make().policy for _ in range(2)]
+
     def work(group: GroupAllReduce) -> Any:
-        policy = make().policy
-        unused = policy.model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
+        policy = policies[group.rank]
+        policy.model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
         policy.parameters = list(policy.model.parameters())
         policy.learn_mode.update(policy.learn_mode.prepare(transitions(4)), group)
-        return unused, policy.model.unused.grad
+        return policy.model.unused.grad
 
-    assert together(2, work) == [(None, None)] * 2
+    assert together(2, work) == [None, None]
 
 
 def test_one_that_leaves_is_an_error_of_the_others_at_once() -> None:
