@@ -50,6 +50,22 @@ class Disconnected(FlowError):
     """Of several that learn together one is gone, or did not come or answer in time."""
 
 
+class WorkerDied(FlowError):
+    """A process, an actor or a machine that went away, or the loss of what it held.
+
+    Attributes:
+        what: Which one.
+        why: As far as it is known.
+    """
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what, self.why = what, why
+
+    def __str__(self) -> str:
+        return f"{self.what} died: {self.why}"
+
+
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """The closest option and the list of all, as the end of an error message.
 

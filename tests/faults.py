@@ -244,31 +244,31 @@ FAULTS += [
     ),
     Fault(
         "S2",
-        "flowrl/rollout/evaluate.py",
+        "flowrl/rollout/evaluation.py",
         "            if missing[episode.env_id]:\n                missing[episode.env_id] -= 1",
         "            if missing.any():\n                missing[missing.argmax()] -= 1",
-        "tests/rollout/test_evaluate.py::test_every_environment_plays_its_share",
+        "tests/rollout/test_evaluation.py::test_every_environment_plays_its_share",
     ),
     Fault(
         "S3",
-        "flowrl/rollout/evaluate.py",
+        "flowrl/rollout/evaluation.py",
         "    with manager:\n",
         "    policy.version += 1\n    with manager:\n",
         EVERY_PLAN + "test_evaluating_changes_nothing_in_training",
     ),
     Fault(
         "S1",
-        "flowrl/rollout/evaluate.py",
+        "flowrl/rollout/evaluation.py",
         "        returns[manager.t == 0] = 0.0",
         "        pass",
-        "tests/rollout/test_evaluate.py::test_a_cut_episode_has_its_own_return_alone",
+        "tests/rollout/test_evaluation.py::test_a_cut_episode_has_its_own_return_alone",
     ),
     Fault(
         "S3",
         "operators/evaluate.py",
         "evaluate(policy, workers.evaluation_env,",
         "evaluate(policy, workers.environments,",
-        "tests/rollout/test_evaluate.py::test_evaluation_has_settings_of_its_own",
+        "tests/rollout/test_evaluation.py::test_evaluation_has_settings_of_its_own",
     ),
     Fault(
         "S4",
@@ -643,10 +643,10 @@ FAULTS += [
     ),
     Fault(
         "S5",
-        "flowrl/rollout/evaluate.py",
+        "flowrl/rollout/evaluation.py",
         "float(returns.sum() / lengths.sum())",
         "float((returns / lengths).mean())",
-        "tests/rollout/test_evaluate.py::test_the_three_kinds_of_score",
+        "tests/rollout/test_evaluation.py::test_the_three_kinds_of_score",
     ),
 ]
 
@@ -847,7 +847,7 @@ FAULTS += [
         ACTING,
         'actions = row.pop("env_action", row["action"])',
         'actions = (row.pop("env_action", None), row["action"])[1]',
-        "tests/rollout/test_evaluate.py::test_environments_get_the_env_action",
+        "tests/rollout/test_evaluation.py::test_environments_get_the_env_action",
     ),
     Fault(
         "B6",
