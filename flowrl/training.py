@@ -42,13 +42,25 @@ class AllReduce(Protocol):
         ...
 
 
+#: Under which name the lags of rows are recorded, and the beginning of the entries of a result.
+LAG = "policy_lag"
+
+
 @attrs.frozen
 class Trained:
-    """What came of a batch: scalars to report, rows through an optimiser step, optimiser steps."""
+    """What came of a batch: scalars to report, and what is to be counted and recorded, see `Training`."""
 
     scalars: dict[str, Any]
-    rows: int = 0
-    updates: int = 0
+    counters: dict[str, int]
+    records: dict[str, list[Any]]
+
+
+def lags(batch: Batch, version: int) -> list[Any]:
+    """How many versions older the weights were that made each row than the policy of this version; in one array.
+
+    Rows that do not know their version, of a dataset say, have none.
+    """
+    return [version - np.asarray(batch["policy_version"]).reshape(-1)] if "policy_version" in batch else []
 
 
 def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
@@ -84,12 +96,15 @@ class Training:
     ) -> Trained:
         """Train on the experience `[T, N, ...]` or the rows `[B, ...]` of a batch.
 
-        Returns: Rows of the batch, scalars of all learners' rows; `priorities` where rows were drawn by them, those of
-            this learner's share.
+        Counts: trained (rows of minibatches), updates (optimiser steps).
+        Records: policy_lag of each row, as the first step finds it.
+        Returns: Scalars of all learners' rows; `priorities` where rows were drawn by them, those of this learner's share.
         Raises: SchemaError where the loss misses a column, or where some learners have rows and others none; PlanError
             for `target_kl` if the loss reports no `kl`.
         """
-        rows = learn.tensors(learn.prepare(batch))
+        prepared = learn.prepare(batch)
+        records = {LAG: lags(prepared, learn.policy.version)}
+        rows = learn.tensors(prepared)
         parts = self._minibatches(rows, generator, all_reduce)
         steps: list[dict[str, Any]] = []
         priorities: list[Batch] = []
@@ -104,12 +119,12 @@ class Training:
             if self.target_kl is not None and self._kl(learn, step) > self.target_kl:
                 break
         if not steps:
-            return Trained({})
+            return Trained({}, {}, {})
         scalars: dict[str, Any] = {name: sum(float(step[name]) for step in steps) / len(steps) for name in steps[-1]}
         scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
         if priorities:
             scalars["priorities"] = Batch.cat(priorities).to_numpy()
-        return Trained(scalars, trained, len(steps))
+        return Trained(scalars, {"trained": trained, "updates": len(steps)}, records)
 
     def _minibatches(
         self, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce | None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
+import numpy as np
 
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
+from flowrl.operators.staleness import LAG
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.training import Required, Training, reported, required
@@ -53,6 +55,7 @@ class TrainOneStep:
         target_kl: Ends the epochs of a batch after the first step whose minibatch had a larger `kl` (G5).
 
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
+    Records: policy_lag of the rows of each batch, as its first step finds them.
     Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
     """
 
@@ -78,9 +81,7 @@ class TrainOneStep:
         learn = self.workers.policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
         trained = self.training(learn, batch, self.context.generator("minibatches"))
-        if trained.updates:
-            self.context.count("trained", trained.rows)
-            self.context.count("updates", trained.updates)
+        self.context.ledger.merge(trained.counters, trained.records)
         return trained.scalars
 
 
@@ -181,7 +182,8 @@ class AverageGradients:
         scalars = _mean([(part.scalars, part.rows) for part in parts], rows)
         by = {part.worker for part in parts}
         worker = by.pop() if len(by) == 1 else None
-        return [attrs.evolve(parts[0], values=values, rows=rows, scalars=scalars, worker=worker)]
+        oldest = min(part.version for part in parts)
+        return [attrs.evolve(parts[0], values=values, rows=rows, scalars=scalars, worker=worker, version=oldest)]
 
 
 def _mean(parts: list[tuple[dict[str, Any], int]], rows: int) -> dict[str, Any]:
@@ -200,6 +202,7 @@ class ApplyGradients:
             leaves the others at what they are doing. Workers of this process share the policy either way.
 
     Counts: trained (rows), updates (optimiser steps).
+    Records: policy_lag, of the weights that the gradients were computed with, for each row.
     Raises: SchemaError for gradients of no one worker where `update_all` is False.
     """
 
@@ -218,8 +221,10 @@ class ApplyGradients:
                 "ApplyGradients(update_all=False) sends weights to the worker whose gradients they are, but these "
                 "were computed by none, or by several; use AsyncGradients, or update_all=True"
             )
-        learn = self.workers.policy.learn_mode
+        policy = self.workers.policy
+        learn = policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
+        self.context.record(LAG, np.full(gradients.rows, policy.version - gradients.version))
         learn.apply(gradients)
         self.context.count("trained", gradients.rows)
         self.context.count("updates")

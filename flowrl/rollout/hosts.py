@@ -1,0 +1,225 @@
+"""Groups of environments in worker processes, and what rides with each request to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.errors import FlowError, WorkerDied
+from flowrl.rollout.actors import Actors, Resources
+from flowrl.rollout.groups import Group, GroupHost
+from flowrl.rollout.parts import packed
+from flowrl.workers import wait_for
+
+if TYPE_CHECKING:
+    from flowrl.plan import Plan
+    from flowrl.policies import Policy
+    from flowrl.rollout.broadcast import Broadcast
+
+#: Seconds that the first episodes of all environments may take to begin.
+BEGIN_SECONDS = 300.0
+
+
+@attrs.frozen
+class HostMaker:
+    """Makes the `GroupHost` of one process, in it."""
+
+    groups: tuple[Group, ...]
+    policy: Callable[[], Policy]
+    restarts: int = 0
+
+    def __call__(self) -> GroupHost:
+        return GroupHost(self.groups, self.policy, self.restarts)
+
+
+class Member:
+    """One group of a worker process, as a worker of the engine.
+
+    Attributes:
+        index: Of the group, for ever.
+        process: That has it.
+        life: Which life of that process knows what the group was told; see `Hosts.restart`.
+    """
+
+    def __init__(self, hosts: Hosts, index: int, process: int) -> None:
+        self._hosts, self.index, self.process = hosts, index, process
+        self.life = 0
+
+    def __repr__(self) -> str:
+        return f"group {self.index} on worker {self.process}"
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        """Ask the `RolloutWorker` of the group."""
+        return self._hosts.ask(self, "submit", method, args)
+
+    def submit_apart(self, method: str, *args: Any) -> Future[Any]:
+        """As `submit`, of a method that returns `(receipt, item)`; the item stays where it was made."""
+        return self._hosts.ask(self, "submit_apart", method, args)
+
+
+class Hosts:
+    """Worker processes, each with its groups: as many `members` as groups.
+
+    The run's env steps ride with every request, and the newest weights with the first one to a process without them.
+
+    Args:
+        groups: Of each process.
+        policy: Makes the policy of a process.
+        broadcast: Which weights are the newest.
+        env_steps: Of the run so far.
+        resources, address, max_restarts: See `Actors`.
+    """
+
+    #: Whether they are processes; otherwise they are objects of this one, each with a policy of its own.
+    remote = True
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Group]],
+        policy: Callable[[], Policy],
+        broadcast: Broadcast,
+        env_steps: Callable[[], int],
+        *,
+        resources: Resources,
+        address: str | None,
+        max_restarts: int,
+    ) -> None:
+        self._policy, self._broadcast, self._env_steps = policy, broadcast, env_steps
+        self._actors = Actors(
+            [HostMaker(tuple(each), policy) for each in groups],
+            kind="worker",
+            remote=self.remote,
+            address=address,
+            resources=resources,
+            max_restarts=max_restarts,
+        )
+        self.members: list[Member | None] = []
+        self._sent: dict[int, int] = {}  # the number of the weights that each process has
+        self._leaving: dict[int, list[Future[Any]]] = {}  # processes that are removed when these are done
+        self._asked: dict[int, list[Future[Any]]] = {}  # of each process, what is not answered yet
+        self._parts: tuple[Any, Any] = (None, None)  # the part of a plan that was sent last, and what stands for it
+
+    @property
+    def restarts(self) -> list[int]:
+        """How often each process was made again."""
+        return self._actors.restarts
+
+    def start(self) -> bool:
+        """Make the processes and begin the first episodes; whether rewards are seen raw (S1)."""
+        self._actors.start()
+        try:
+            return self._begin(range(len(self._actors.members)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, processes: Sequence[int]) -> bool:
+        begun = [self._actors.members[process].submit("begin") for process in processes]
+        wait_for(begun, "the environments of the workers to begin", BEGIN_SECONDS)
+        raw = all([future.result() for future in begun])
+        for process in processes:
+            for group in self._maker(process).groups:
+                self.members.append(Member(self, group.index, process))
+        return raw
+
+    def _maker(self, process: int) -> HostMaker:
+        maker: Any = self._actors.makes[process]
+        return maker
+
+    def ask(self, member: Member, how: str, method: str, args: tuple[Any, ...]) -> Future[Any]:
+        """Ask the worker of a group by `submit` or `submit_apart`, with what rides along."""
+        if self._leaving:
+            self._let_go()
+        process = member.process
+        if member.life != self.restarts[process]:
+            return _failed(WorkerDied(repr(member), "its process is a new one, which was told nothing yet"))
+        if method == "open_plan":
+            key, plan, paths, *rest = args
+            args = key, self._part(plan, paths), paths, *rest
+        weights = self._broadcast.newest(self._actors.put)
+        rides = None if self._sent.get(process) == self._broadcast.number else weights
+        worker = self._actors.members[process]
+        future: Future[Any] = getattr(worker, how)(
+            "ask", member.index, method, self._env_steps(), self._broadcast.version, rides, *args
+        )
+        self._sent[process] = self._broadcast.number
+        asked = self._asked.setdefault(process, [])
+        asked[:] = [each for each in asked if not each.done()]
+        asked.append(future)
+        return future
+
+    def _part(self, plan: Plan, paths: Sequence[str]) -> Any:
+        """What stands for a part of a plan, packed and put once for all members."""
+        of, reference = self._parts
+        if of is not plan:
+            reference = self._actors.put(packed(plan, paths))
+            self._parts = plan, reference
+        return reference
+
+    def restart(self, index: int) -> int:
+        """Make the process of a group again, unless that was done for another of its groups.
+
+        The group begins fresh episodes from fresh streams, with the newest weights. Nothing is waited for.
+
+        Returns: How many episodes that cost.
+        Raises: WorkerDied: it died more often than it may.
+        """
+        member = self._member(index)
+        process, cost = member.process, 0
+        if member.life == self.restarts[process]:
+            maker = self._maker(process)
+            self._actors.makes[process] = attrs.evolve(maker, restarts=member.life + 1)
+            self._actors.restart(process)
+            self._asked.pop(process, None)
+            self._sent.pop(process, None)
+            cost = sum(group.num_envs for group in maker.groups)
+        member.life = self.restarts[process]
+        return cost
+
+    def _member(self, index: int) -> Member:
+        member = self.members[index] if index < len(self.members) else None
+        if member is None:
+            raise FlowError(f"there is no worker {index}: it was removed, or never was")
+        return member
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """One more process."""
+        process = len(self._actors.makes)
+        self._actors.add(HostMaker(tuple(groups), self._policy))
+        self._begin([process])
+
+    def remove(self) -> None:
+        """Take the newest process's groups out; it ends when it has answered what it was asked."""
+        process = max(member.process for member in self._present())
+        for member in self._present():
+            if member.process == process:
+                self.members[member.index] = None
+        self._leaving[process] = self._asked.pop(process, [])
+        self._let_go()
+
+    def _present(self) -> Iterator[Member]:
+        return (member for member in self.members if member is not None)
+
+    def _let_go(self) -> None:
+        for process, asked in list(self._leaving.items()):
+            if all(future.done() for future in asked):
+                del self._leaving[process]
+                self._actors.remove(process)
+
+    def close(self) -> None:
+        """End the processes."""
+        self.members = []
+        for told in (self._sent, self._leaving, self._asked):
+            told.clear()
+        self._broadcast.forget()
+        self._actors.close()
+
+
+def _failed(error: Exception) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
