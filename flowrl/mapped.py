@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from flowrl.calls import Gather
+from flowrl.gather import Gather
 from flowrl.operator import state_fields
 
 

@@ -192,7 +192,7 @@ class Plan:
         return self._gather("gather_async", in_flight=in_flight)
 
     def _gather(self, name: str, *, sync: bool = False, in_flight: int = 1, rounds: bool = False) -> Plan:
-        from flowrl.calls import Gather
+        from flowrl.gather import Gather
 
         if self.on is None:
             raise PlanError(f"{name}: this plan does not run on workers, there is nothing to gather")

@@ -9,9 +9,9 @@ from contextlib import suppress
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from flowrl.calls import Gather
 from flowrl.context import Context
 from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, did_you_mean
+from flowrl.gather import Gather
 from flowrl.link import Link
 from flowrl.mapped import LeftOut, compare
 from flowrl.operator import fresh, resources

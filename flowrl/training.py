@@ -98,7 +98,7 @@ class Training:
 
         Counts: trained (rows of minibatches), updates (optimiser steps).
         Records: policy_lag of each row, as the first step finds it.
-        Returns: Scalars of all learners' rows; `priorities` where rows were drawn by them, those of this learner's share.
+        Returns: Scalars of all learners' rows; `priorities` of this learner's, where they were drawn by them.
         Raises: SchemaError where the loss misses a column, or where some learners have rows and others none; PlanError
             for `target_kl` if the loss reports no `kl`.
         """

@@ -20,6 +20,7 @@ class Fault(NamedTuple):
 
 PLAN, MERGE = "tests/engine/test_plan.py::", "tests/engine/test_merge.py::"
 CALLS, RUNS = "tests/engine/test_calls.py::", "tests/engine/test_scheduler.py::"
+GATHER = "tests/engine/test_gather.py::"
 ERRORS = "tests/engine/test_errors.py::"
 DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
 PRIORITIZED, SUM_TREE = "tests/data/test_prioritized.py::", "tests/data/test_sum_tree.py::"
@@ -35,17 +36,17 @@ FAULTS = [
     ),
     Fault(
         "F2",
-        "flowrl/calls.py",
+        "flowrl/gather.py",
         'own["pending"].append((index, copy.deepcopy(future.result())))',
         "pass",
-        CALLS + "test_answers_in_flight_are_drained_into_the_state",
+        GATHER + "test_answers_in_flight_are_drained_into_the_state",
     ),
     Fault(
         "F3",
-        "flowrl/calls.py",
+        "flowrl/gather.py",
         "            self.todo.append(index)\n        return [receipt.item]",
         "            self._ask(index)\n        return [receipt.item]",
-        CALLS + "test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again",
+        GATHER + "test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again",
     ),
     Fault(
         "F4",
@@ -92,10 +93,10 @@ FAULTS = [
     ),
     Fault(
         "F10",
-        "flowrl/calls.py",
+        "flowrl/gather.py",
         "                self.todo.append(index)  # asked again",
         "                # asked again",
-        CALLS + "test_the_death_of_workers_costs_their_requests_and_nothing_else",
+        GATHER + "test_the_death_of_workers_costs_their_requests_and_nothing_else",
     ),
     Fault(
         "F11",
@@ -109,7 +110,7 @@ FAULTS = [
         "flowrl/context.py",
         "            self.counters, self.records = {}, {}\n",
         "            self.records = {}\n",
-        CALLS + "test_counters_of_workers_arrive_once",
+        GATHER + "test_counters_of_workers_arrive_once",
     ),
     Fault(
         "F14",

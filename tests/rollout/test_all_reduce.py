@@ -93,7 +93,7 @@ def trained(policy: Any, batches: list[Batch], group: Any = None, **settings: An
     """Scalars and the policy after training on batches."""
     generator, train = np.random.default_rng(3), Training(**settings)
     made = [train(policy.learn_mode, batch, generator, group) for batch in batches]
-    return [(each.scalars, each.rows, each.updates) for each in made], policy.state_dict()
+    return [(each.scalars, each.counters["trained"], each.counters["updates"]) for each in made], policy.state_dict()
 
 
 @pytest.mark.parametrize("target_kl", [None, 1e-5])
