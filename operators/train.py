@@ -12,10 +12,9 @@ from flowrl.data import Batch
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.operators.staleness import LAG
 from flowrl.plan import Plan
 from flowrl.schema import Schema
-from flowrl.training import Required, Training, reported, required
+from flowrl.training import LAG, Required, Training, reported, required
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Gradients
