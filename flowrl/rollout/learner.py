@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -116,6 +117,10 @@ class Learner:
     def close(self) -> None:
         """Leave the others."""
         self._leave()
+
+    def process(self) -> int:
+        """In which it learns."""
+        return os.getpid()
 
     # -- state
 

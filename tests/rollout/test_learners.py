@@ -15,7 +15,7 @@ import torch
 from flowrl import Plan, from_items
 from flowrl.calls import Receipt
 from flowrl.data import Batch
-from flowrl.errors import ConfigError, PlanError, SchemaError
+from flowrl.errors import ConfigError, PlanError, SchemaError, WorkerDied
 from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import LearnerGroup, WorkerSet
@@ -201,3 +201,102 @@ def test_a_receipt_of_any_worker_is_counted() -> None:
         assert list(run) == [2, 4, 6]
         assert run.counters == {"trained": 6}
         assert run.context.ledger.drain("x") == [1, 2, 3]
+
+
+# -- on Ray
+
+
+@pytest.fixture
+def two(ray_cluster: None) -> Iterator[tuple[WorkerSet, LearnerGroup]]:
+    workers = make(ppo)
+    yield workers, LearnerGroup(workers, 2, "actor", num_sgd_iter=2, minibatch_size=7, seconds=20)
+    workers.close()
+
+
+def collected(count: int) -> list[Batch]:
+    with make(ppo) as workers:
+        return list(islice(rollouts(workers), count))
+
+
+def processes(learners: LearnerGroup) -> list[int]:
+    return [worker.submit("process").result(20) for worker in learners.members]
+
+
+def states(learners: LearnerGroup) -> list[Any]:
+    return [worker.submit("state_dict").result(20) for worker in learners.members]
+
+
+def test_two_processes_learn_what_one_would(two: Any) -> None:
+    """F13, F12, V: alike to the last bit, and near one learner; what is published and counted is that of one."""
+    workers, learners = two
+    batches, reference = collected(3), make(ppo)
+    alone = LearnerGroup(reference, where="inline", num_sgd_iter=2, minibatch_size=7)
+    with from_items(batches).call(learners, "train", 2).run(seed=3) as run:
+        with from_items(batches).call(alone, "train", 2).run(seed=3) as one:
+            for scalars, expected in zip(run, one, strict=True):
+                assert scalars == pytest.approx(expected, rel=1e-3, abs=1e-5)
+            assert run.counters == one.counters == {"trained": 96, "updates": 18}
+        first, second = states(learners)
+        assert same(first, second)
+        assert same(workers.policy.weights(), first["policy"]["modules"]["model"])
+        assert workers.version == 18
+        saved = run.state_dict()
+    for name, value in reference.policy.weights().items():
+        torch.testing.assert_close(workers.policy.weights()[name], value, rtol=1e-3, atol=1e-5)
+    assert same(workers.policy.state_dict(), saved["resources"]["LearnerGroup"]["policy"])
+    resumed = make(ppo)
+    again = LearnerGroup(resumed, where="inline", num_sgd_iter=2, minibatch_size=7)
+    with from_items([*batches, *batches[:1]]).call(again, "train", 2).run(seed=9) as run:
+        run.load_state_dict(saved)
+        assert len(list(run)) == 1
+        assert run.counters == {"trained": 128, "updates": 24}
+
+
+@pytest.mark.slow
+def test_a_learner_that_is_killed_costs_nothing_but_time(two: Any) -> None:
+    """F10, F2, no hang: the other one does not wait for it; both go on from the newest answered state, and what was in
+    flight is asked again, so that the result is that of a run in which nobody died."""
+    workers, learners = two
+    batches, reference = collected(5), make(ppo)
+    other = LearnerGroup(reference, 2, "actor", num_sgd_iter=2, minibatch_size=7)
+    with from_items(batches).call(other, "train", 2).run(seed=3) as run:
+        expected = list(run)
+    with from_items(batches).call(learners, "train", 2).run(seed=3) as run:
+        first, second = processes(learners)
+        scalars = list(islice(run, 1))
+        os.kill(second, signal.SIGKILL)
+        scalars += islice(run, 3)
+        os.kill(first, signal.SIGKILL)
+        scalars += run
+        assert same(scalars, expected)
+        lost, restarts = run.counters.pop("lost_requests"), run.counters.pop("learner_restarts")
+        assert (restarts, run.counters) == (2, {"trained": 5 * 32, "updates": 5 * 6})
+        assert 2 <= lost <= 4
+        assert same(*states(learners))
+    assert same(workers.policy.state_dict(), reference.policy.state_dict())
+
+
+@pytest.mark.slow
+def test_one_that_dies_too_often_ends_the_run(ray_cluster: None) -> None:
+    workers = make(ppo)
+    learners = LearnerGroup(workers, where="actor", max_restarts=0)
+    with from_items(collected(3)).call(learners, "train").run() as run:
+        next(run)
+        os.kill(processes(learners)[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="learner 0 died: .* restarted 0 times already, max_restarts=0"):
+            next(run)
+    assert workers.policy.version == 1, "what was answered before is not lost"
+
+
+@pytest.mark.slow
+def test_an_error_of_the_loss_is_the_batchs_and_not_the_groups(two: Any) -> None:
+    """F9: the learner that could learn is told by the other, and both go on alike."""
+    workers, learners = two
+    good, bad = collected(2), collected(1)[0]
+    bad = bad.replace(reward=bad.reward * np.nan)
+    bad["advantage"], bad["target"] = bad.advantage * np.nan, bad.target * np.nan
+    with from_items([good[0], bad, good[1]]).call(learners, "train", 2).run(on_error="skip") as run:
+        assert len(list(run)) == 2
+        assert run.counters["skipped_items"] == 1
+        assert run.counters["trained"] == 64
+        assert same(*states(learners))
