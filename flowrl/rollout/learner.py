@@ -65,14 +65,17 @@ class Learner:
 
         Raises: Disconnected: others that learn with this one are gone; `connect` again, and load one state everywhere.
         """
-        if self._members > 1 and self._all_reduce is None:
-            raise Disconnected(f"this learner has lost the other {self._members - 1}")
+        self._check()
         try:
             report = self._train(batch, env_steps)
         except BaseException:
             self._leave()  # the others must not wait for a step that never comes
             raise
         return report, self.policy.weights()
+
+    def _check(self) -> None:
+        if self._members > 1 and self._all_reduce is None:
+            raise Disconnected(f"this learner has lost the other {self._members - 1}")
 
     def train_along(self, batch: Batch, env_steps: int) -> Report:
         """As `train`; the weights are those of another learner."""
@@ -132,7 +135,11 @@ class Learner:
         }
 
     def state_apart(self) -> tuple[int, dict[str, Any]]:
-        """The state with the version that it belongs to, as a receipt."""
+        """The state with the version that it belongs to, as a receipt; not one in the middle of a batch.
+
+        Raises: Disconnected: see `train`.
+        """
+        self._check()
         return self.policy.version, self.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
