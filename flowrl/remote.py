@@ -49,6 +49,19 @@ class Remote:
         return f"Remote({self.rows} rows, {self.nbytes // 1000} kB)"
 
 
+def fetched(value: Any) -> Any:
+    """The value with all that is remote in it, in tuples and lists, fetched.
+
+    >>> fetched(("result", [Remote("a fragment", 256, 12_345)]))
+    ('result', ['a fragment'])
+    """
+    if isinstance(value, Remote):
+        return value.fetch()
+    if type(value) in (tuple, list):
+        return type(value)(map(fetched, value))
+    return value
+
+
 def measured(value: Any) -> tuple[int, int]:
     """Rows and bytes of a value: of its columns, or of the values in a list.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -10,13 +9,12 @@ import numpy as np
 
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.columns import PLACE
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.operators.staleness import LAG, record_lags
 from flowrl.plan import Plan
 from flowrl.schema import Schema
+from flowrl.training import LAG, Required, Training, reported, required
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Gradients
@@ -26,22 +24,6 @@ if TYPE_CHECKING:
 def _has_policy(op: Any, attribute: Any, workers: WorkerSet) -> None:
     if not hasattr(workers, "policy"):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
-
-
-Required = tuple[str, ...] | Mapping[str, str]
-
-
-def _learned_from(workers: WorkerSet | None) -> Required:
-    """The words that the policy's loss needs, if it says so, and those of what it normalises by."""
-    policy = getattr(workers, "policy", None)
-    required: Required = getattr(getattr(policy, "learn_mode", None), "requires", ())
-    if not getattr(policy, "normalizers", None):
-        return required
-    words = dict.fromkeys(required, "") if isinstance(required, tuple) else dict(required)
-    words["statistics"] = "its policy normalises: put GatherStatistics after ParallelRollouts"
-    if getattr(policy, "returns", None) is not None:
-        words["normalized_rewards"] = "its policy has normalize_rewards=True: put NormalizeRewards before it"
-    return words
 
 
 def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
@@ -54,11 +36,6 @@ def _has_kl(op: Any, attribute: Any, workers: WorkerSet) -> None:
     _has_policy(op, attribute, workers)
     if not hasattr(workers.policy, "update_kl"):
         raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")
-
-
-def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
-    if value is not None and value < 1:
-        raise PlanError(f"TrainOneStep needs {attribute.name} >= 1, got {value}")
 
 
 @operator
@@ -83,54 +60,28 @@ class TrainOneStep:
 
     provides = ("scalars",)
     workers: WorkerSet = attrs.field(validator=_has_policy)
-    num_sgd_iter: int = attrs.field(default=1, validator=_at_least_one)
-    minibatch_size: int | None = attrs.field(default=None, validator=_at_least_one)
+    num_sgd_iter: int = 1
+    minibatch_size: int | None = None
     target_kl: float | None = None
     context: Context = context()
 
+    def __attrs_post_init__(self) -> None:
+        #: How it trains, apart from whom.
+        self.training = Training(self.num_sgd_iter, self.minibatch_size, self.target_kl)
+
     @property
     def requires(self) -> Required:
-        return _learned_from(self.workers)
+        return required(self.workers.policy)
 
     def schema(self, given: Schema) -> Schema:
-        learn = getattr(self.workers.policy, "learn_mode", None)
-        drawn = all(map(given.has, ("weight", "index", "generation")))
-        by_priority = drawn and getattr(learn, "reports_priority", True)
-        return Schema().having("priorities") if by_priority else Schema()
+        return reported(self.workers.policy, given)
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        policy = self.workers.policy
-        learn = policy.learn_mode
+        learn = self.workers.policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
-        prepared = learn.prepare(batch)
-        record_lags(self.context, prepared, policy.version)
-        rows = learn.tensors(prepared)
-        if rows.is_empty:  # of an adder that completed nothing
-            return {}
-        steps: list[dict[str, Any]] = []
-        priorities: list[Batch] = []
-        for part in self._minibatches(rows):
-            steps.append(learn.update(part))
-            if "priority" in steps[-1]:
-                places = part.select([name for name in PLACE if name in part])
-                priorities.append(places.replace(priority=steps[-1].pop("priority")))
-            self.context.count("trained", part.rows)
-            if self.target_kl is not None and float(self._kl(steps[-1])) > self.target_kl:
-                break
-        self.context.count("updates", len(steps))
-        scalars: dict[str, Any] = {name: sum(float(step[name]) for step in steps) / len(steps) for name in steps[-1]}
-        scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
-        return scalars | {"priorities": Batch.cat(priorities).to_numpy()} if priorities else scalars
-
-    def _minibatches(self, rows: Batch) -> Iterator[Batch]:
-        size = self.minibatch_size or rows.rows
-        for _ in range(self.num_sgd_iter):
-            yield from [rows] if size >= rows.rows else rows.split(size, True, self.context.generator("minibatches"))
-
-    def _kl(self, scalars: dict[str, Any]) -> Any:
-        if "kl" not in scalars:
-            raise PlanError(f"target_kl={self.target_kl}: {type(self.workers.policy).__name__} reports no kl")
-        return scalars["kl"]
+        trained = self.training(learn, batch, self.context.generator("minibatches"))
+        self.context.ledger.merge(trained.counters, trained.records)
+        return trained.scalars
 
 
 @operator
@@ -172,7 +123,7 @@ class ComputeGradients:
 
     @property
     def requires(self) -> Required:
-        return _learned_from(self.workers)
+        return required(getattr(self.workers, "policy", None))
 
     def schema(self, given: Schema) -> Schema:
         return Schema()

@@ -110,6 +110,10 @@ class PPOLearning(ActorCriticLearning):
         super().schedule(env_steps)
         self.clip = value_at(self.policy.clip, env_steps)
 
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """With standardised advantages, if the policy says so (G3)."""
+        return rows.replace(advantage=standardized(rows.advantage)) if self.policy.standardize else rows
+
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
         policy = self.policy
@@ -117,8 +121,7 @@ class PPOLearning(ActorCriticLearning):
         logp, entropy = policy.model.distribution.evaluate(given, rows.action)
         log_ratio = logp - rows.logp
         ratio = log_ratio.exp()
-        advantage = standardized(rows.advantage) if policy.standardize else rows.advantage
-        policy_loss = clipped_surrogate(ratio, advantage, self.clip).mean()
+        policy_loss = clipped_surrogate(ratio, rows.advantage, self.clip).mean()
         value_loss = value_error(value, rows.value, rows.target, policy.value_clip).mean()
         entropy = entropy.mean()
         kl = self.divergence(rows, given, log_ratio)

@@ -45,7 +45,9 @@ class Broadcast:
         (version, weights), self._published = self._published, None
         self._policy.load_weights(weights.fetch() if isinstance(weights, Remote) else weights)
         self._policy.version = version
-        self._stamp = self._now()
+        if self._reference is None and isinstance(weights, Remote):
+            self._reference = weights
+        self._stamp = None if self._reference is None else self._now()  # nobody elsewhere has them yet
 
     def newest(self, put: Callable[[Any], Any]) -> Any:
         """What stands for the newest weights as an argument; None where there are none."""

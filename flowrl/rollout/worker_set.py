@@ -189,6 +189,10 @@ class WorkerSet:
         """A policy like the one the workers share, as it is before any learning."""
         return self._policy_factory(*self._spaces)
 
+    def policy_maker(self, *, gpus: bool) -> Callable[[], Policy]:
+        """What makes such a policy in another process: on the device of this one's, or without its `gpus`."""
+        return partial(self._policy_factory if gpus else self._worker_policy, *self._spaces)
+
     @property
     def resources(self) -> list[Any]:
         """What a checkpoint holds besides: the policy."""
@@ -328,6 +332,7 @@ class WorkerSet:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
+        self._broadcast.take()  # the policy's own state is taken after this one
         return {"workers": self._ask_all("state_dict"), "earlier_env_steps": self._earlier}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
