@@ -73,6 +73,7 @@ def ParallelRollouts(
     *,
     steps: int | None = None,
     rows: int | None = None,
+    max_weight_lag: int | None = None,
 ) -> Plan:
     """Experience of all workers as a stream of batches `[steps, N, ...]`, or `[rows, ...]`.
 
@@ -86,6 +87,8 @@ def ParallelRollouts(
         rows: Instead of fragments so many rows of each worker, or a few more, of whichever environments: where their
             step times differ and the manager is asynchronous, nobody waits for the slowest. For learning from single
             transitions, which is what a replay buffer of rows gives.
+        max_weight_lag: In async mode, how many versions of the weights may lie between a request and its use; see
+            `Plan.gather_async`. None: any number.
 
     Counts: env_steps, episodes, env_faults, cut_episodes.
     """
@@ -95,11 +98,13 @@ def ParallelRollouts(
     for name, value in (("steps", steps), ("rows", rows)):
         if value is not None and value < 1:
             raise PlanError(f"ParallelRollouts needs {name} >= 1, got {value}")
+    if max_weight_lag is not None and mode != "async":
+        raise PlanError(f"ParallelRollouts: {max_weight_lag=} is for mode='async', got mode={mode!r}")
     raw = from_workers(workers, Rollouts(steps, rows))
     if mode == "raw":
         return raw
     if mode == "async":
-        return attrs.evolve(raw.gather_async(in_flight), name="ParallelRollouts")
+        return attrs.evolve(raw.gather_async(in_flight, max_weight_lag), name="ParallelRollouts")
     if mode == "bulk_sync":
         return attrs.evolve(raw.gather_sync(side_by_side), name="ParallelRollouts")
     raise PlanError(f"ParallelRollouts: mode is 'bulk_sync', 'async' or 'raw', got {mode!r}")
