@@ -25,6 +25,7 @@ ERRORS = "tests/engine/test_errors.py::"
 DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
 PRIORITIZED, SUM_TREE = "tests/data/test_prioritized.py::", "tests/data/test_sum_tree.py::"
 TRAINER = "tests/trainer/test_trainer.py::"
+OFF_POLICY, APEX = "tests/policies/test_off_policy.py::", "tests/policies/test_apex_policy.py::"
 
 FAULTS = [
     Fault(
@@ -1192,7 +1193,7 @@ FAULTS += [
     ),
     Fault(
         "V2",
-        "operators/adders.py",
+        "flowrl/policies/actor_critic.py",
         "own = batch.replace(value=value, next_value=next_value)",
         "own = batch",
         VTRACE + "test_old_experience_is_that_of_the_loop_with_the_present_weights",
@@ -1759,5 +1760,61 @@ FAULTS += [
         "        self.t[env_ids], self._return[env_ids] = 0, 0.0\n",
         "        self.t[env_ids] = 0\n",
         ENVS + "test_vector.py::test_episodes_of_a_native_environment_are_those_of_a_loop",
+    ),
+    Fault(
+        "V1",
+        "flowrl/policies/appo.py",
+        "self.judged(batch.to_numpy(), policy.target)",
+        "self.judged(batch.to_numpy(), policy.model)",
+        OFF_POLICY + "test_advantages_and_targets_against_a_loop",
+    ),
+    Fault(
+        "V2",
+        "flowrl/policies/actor_critic.py",
+        "values_arrived_in(batch, value, self.policy.collect_mode.value)",
+        'batch["next_value"]',
+        OFF_POLICY + "test_advantages_and_targets_against_a_loop",
+    ),
+    Fault(
+        "G7",
+        "flowrl/policies/appo.py",
+        'np.maximum(old, batch["logp"] - math.log(policy.old_weight))',
+        'batch["logp"]',
+        OFF_POLICY + "test_the_loss_of_appo_against_a_loop",
+    ),
+    Fault(
+        "V3",
+        "operators/rollout.py",
+        "raw.gather_async(in_flight, max_weight_lag)",
+        "raw.gather_async(in_flight)",
+        "tests/plans/test_async_plans.py::test_the_lag_of_impala_is_bounded_where_asked_for",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/policies/apex_dqn.py",
+        "self.base ** (1 + place * self.alpha)",
+        "self.base ** (place * self.alpha)",
+        APEX + "test_the_epsilons_are_those_of_the_paper",
+    ),
+    Fault(
+        "Q8",
+        "flowrl/rollout/worker.py",
+        "Actor(manager, policy.collect_mode_of(index), noise_seed)",
+        "Actor(manager, policy.collect_mode, noise_seed)",
+        APEX + "test_a_worker_explores_as_often_as_its_epsilon_says",
+    ),
+    Fault(
+        "Q2",
+        "flowrl/policies/appo.py",
+        'return {"model": self.model, "target": self.target}',
+        'return {"model": self.model}',
+        OFF_POLICY + "test_the_target_policy_follows_when_told_and_is_saved",
+    ),
+    Fault(
+        "G5",
+        "flowrl/policies/distributions.py",
+        "wider + 0.5 * ((-2 * wider).exp() + apart.square() - 1)",
+        "0.5 * ((-2 * wider).exp() + apart.square() - 1)",
+        "tests/policies/test_distributions.py::test_divergences_are_torchs",
     ),
 ]
