@@ -30,10 +30,9 @@ class HostMaker:
 
     groups: tuple[Group, ...]
     policy: Callable[[], Policy]
-    restarts: int = 0
 
     def __call__(self) -> GroupHost:
-        return GroupHost(self.groups, self.policy, self.restarts)
+        return GroupHost(self.groups, self.policy)
 
 
 class Member:
@@ -71,6 +70,7 @@ class Hosts:
         policy: Makes the policy of a process.
         broadcast: Which weights are the newest.
         env_steps: Of the run so far.
+        lives: How often groups were begun afresh, by index.
         resources, address, max_restarts: See `Actors`.
     """
 
@@ -83,12 +83,13 @@ class Hosts:
         policy: Callable[[], Policy],
         broadcast: Broadcast,
         env_steps: Callable[[], int],
+        lives: dict[int, int],
         *,
         resources: Resources,
         address: str | None,
         max_restarts: int,
     ) -> None:
-        self._policy, self._broadcast, self._env_steps = policy, broadcast, env_steps
+        self._policy, self._broadcast, self._env_steps, self._lives = policy, broadcast, env_steps, lives
         self._actors = Actors(
             [HostMaker(tuple(each), policy) for each in groups],
             kind="worker",
@@ -172,7 +173,10 @@ class Hosts:
         process, cost = member.process, 0
         if member.life == self.restarts[process]:
             maker = self._maker(process)
-            self._actors.makes[process] = attrs.evolve(maker, restarts=member.life + 1)
+            for group in maker.groups:
+                self._lives[group.index] = self._lives.get(group.index, 0) + 1
+            afresh = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in maker.groups)
+            self._actors.makes[process] = attrs.evolve(maker, groups=afresh)
             self._actors.restart(process)
             self._asked.pop(process, None)
             self._sent.pop(process, None)

@@ -125,12 +125,15 @@ class WorkerSet:
         self._hosts: Hosts | None = None
         self._context = Context()
         self._earlier = 0  # env steps of earlier runs
+        self._lives: dict[int, int] = {}  # how often groups were begun afresh, by index
         self.members: list[Any] = []
         self.lost: dict[str, int] = {}
 
     def __repr__(self) -> str:
         layout, of = self.layout, self.resources_of_each
-        where = f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
+        where = (
+            f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
+        )
         groups = f" in {layout.groups} groups" if layout.groups != layout.processes else ""
         how = ", acts in numpy" if getattr(self._policy, "act_backend", "torch") == "numpy" else ""
         took = f", each {of}" if self.num_workers and of != Resources() else ""
@@ -147,12 +150,13 @@ class WorkerSet:
         """Of the weights that a request asked now would act with."""
         return self._broadcast.version
 
-    def publish(self, version: int, weights: Any) -> None:
+    def publish(self, version: int, weights: Any, *, everywhere: bool = False) -> None:
         """Say that these weights, a state as of `policy.weights()` or a `Remote` one, are the newest.
 
-        They ride with the next requests. `policy` takes them when it is asked for.
+        They ride with the next requests, unless the workers have them `everywhere`. `policy` takes them when it is
+        asked for.
         """
-        self._broadcast.publish(version, weights)
+        self._broadcast.publish(version, weights, everywhere)
 
     @property
     def env_steps(self) -> int:
@@ -250,6 +254,7 @@ class WorkerSet:
             partial(self._worker_policy, *self._spaces),
             self._broadcast,
             lambda: self.env_steps,
+            self._lives,
             resources=self.resources_of_each,
             address=self.address,
             max_restarts=self.max_restarts,
@@ -326,7 +331,8 @@ class WorkerSet:
 
     def state_dict(self) -> dict[str, Any]:
         self._broadcast.take()  # the policy's own state is taken after this one
-        return {"workers": self._ask_all("state_dict"), "earlier_env_steps": self._earlier}
+        about = {"earlier_env_steps": self._earlier, "lives": dict(self._lives)}
+        return {"workers": self._ask_all("state_dict"), **about}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state["workers"]
@@ -335,8 +341,9 @@ class WorkerSet:
                 f"the state is that of {_count(saved)} workers, {self!r} has {_count(self.members)}"
                 + ("" if self.members else ": it is started by a run")
             )
-        cut = sum(self._ask_all("load", saved))
+        cut = sum(filter(None, self._ask_all("load", saved)))
         self._earlier = state.get("earlier_env_steps", 0)
+        self._lives |= state.get("lives", {})
         self.lost = {"cut_episodes": cut} if cut else {}
         if cut:
             log.warning("%d running episodes of %s could not be saved: they are cut, new ones begin", cut, self.env)
