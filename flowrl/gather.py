@@ -21,6 +21,7 @@ from flowrl.hosting import Hosted, Hosting
 from flowrl.link import judged
 from flowrl.operator import operator, state
 from flowrl.pace import LISTED, Pace
+from flowrl.paths import graph
 from flowrl.remote import Remote
 from flowrl.schema import Schema
 from flowrl.stages import DONE, WAITING, WORKED, Stage
@@ -109,6 +110,9 @@ class Gather(Stage):
         """Open the workers' part of the plan on each; `takes_remote`: what follows can do with `Remote` items."""
         self._hosting, self._takes_remote = Hosting(self.workers, self.link, plan, paths, on_error), takes_remote
         self._hosting.each(lambda place: self._hosting.at(place).opening, "to take their part of the plan")
+        for node in graph(plan):
+            if hasattr(node.op, "hosted"):
+                node.op.hosted(self.workers)
         self._welcome()
 
     def _welcome(self) -> None:

@@ -165,7 +165,9 @@ def meet(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0) -> N
         WorkerDied: one of them is gone.
         Disconnected: they do not find each other in time.
     """
-    host, port = results([ask(members[0], "listen", seconds)], "a learner to listen", 2 * seconds)[0]
+    host, port = "", 0
+    if len(members) > 1:
+        host, port = results([ask(members[0], "listen", seconds)], "a learner to listen", 2 * seconds)[0]
     meeting = Meeting(host, port, len(members), one_batch, seconds)
     results([ask(member, "connect", meeting, rank) for rank, member in enumerate(members)], "learners to meet")
 

@@ -45,7 +45,8 @@ class RolloutWorker(PlanHost, Member):
         index: Of this worker among others.
 
     State: environments, mid-episode; rows of the next fragment and those that were sent and are not answered yet;
-        noise streams; recurrent state; the policy, if it learns together with those of others; the env steps of the run, as far as it knows: its own, and those it was told of.
+        noise streams; recurrent state; the env steps of the run, as far as it knows: its own, and those it was told of;
+        the policy, where it learns together with others.
     """
 
     def __init__(self, manager: Manager, policy: Policy, *, seed: int, index: int = 0) -> None:
