@@ -23,7 +23,7 @@ from flowrl.operator import operator, state
 from flowrl.pace import LISTED, Pace
 from flowrl.paths import graph
 from flowrl.remote import Remote
-from flowrl.schema import Schema
+from flowrl.schema import UNKNOWN, Schema
 from flowrl.stages import DONE, WAITING, WORKED, Stage
 from flowrl.workers import ask, wait_for
 
@@ -104,7 +104,9 @@ class Gather(Stage):
     _takes_remote: bool = _runtime(False)
 
     def schema(self, given: Schema) -> Schema:
-        return Schema(of=given) if self.rounds else given
+        if self.rounds:
+            return Schema(of=given)
+        return given if self.sync or given == UNKNOWN else attrs.evolve(given, in_turn=_count(self.workers))
 
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies, takes_remote: bool) -> None:
         """Open the workers' part of the plan on each; `takes_remote`: what follows can do with `Remote` items."""
@@ -345,6 +347,11 @@ class Gather(Stage):
             [told[place] for place in present if place not in late],
             f"{self.link.path}: the workers to close their part of the plan",
         )
+
+
+def _count(workers: Any) -> int:
+    """How many there are, or will be once they are started."""
+    return len(workers.members) or getattr(workers, "num_members", 1)
 
 
 def _listed(places: Iterable[int]) -> str:

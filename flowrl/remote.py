@@ -27,6 +27,7 @@ class Remote:
         ref: What the store knows it by; while this is held the value is kept.
         rows: Of the value, 0 if it has no rows.
         nbytes: Its size, in bytes.
+        worker: The index of who made it, where that is known.
         get: Gives the value of a `ref`; a value that is here anyway is its own.
     """
 
@@ -34,6 +35,7 @@ class Remote:
     rows: int
     nbytes: int
     _get: Callable[[Any], Any] = _here
+    worker: int | None = None
 
     def fetch(self) -> Any:
         """The value.

@@ -114,7 +114,8 @@ class Training:
             trained += part.rows
             if "priority" in step:
                 drawn = part if all_reduce is None else all_reduce.share(part)
-                priorities.append(drawn.select(PLACE).replace(priority=step.pop("priority")))
+                places = drawn.select([name for name in PLACE if name in drawn])
+                priorities.append(places.replace(priority=step.pop("priority")))
             steps.append(step)
             if self.target_kl is not None and self._kl(learn, step) > self.target_kl:
                 break
@@ -170,5 +171,5 @@ def required(policy: Any) -> Required:
 def reported(policy: Any, given: Schema) -> Schema:
     """What training on such batches gives: scalars, and priorities where rows were drawn by them."""
     learn = getattr(policy, "learn_mode", None)
-    by_priority = all(map(given.has, ("weight", *PLACE))) and getattr(learn, "reports_priority", True)
+    by_priority = all(map(given.has, ("weight", "index", "generation"))) and getattr(learn, "reports_priority", True)
     return Schema().having("priorities") if by_priority else Schema()

@@ -299,6 +299,10 @@ class Policy(abc.ABC):
         named = self.model.named_modules()
         self.normalizers = {name: part for name, part in named if isinstance(part, Normalizer)}
 
+    def collect_mode_of(self, worker: int) -> ActMode:
+        """How the worker of this index collects, where workers explore differently; here as all of them do."""
+        return self.collect_mode
+
     def gather_statistics(self, obs: Any, returns: Array | None) -> None:
         """Let observations `[B, ...]` and discounted returns `[B]` wait for the next update.
 

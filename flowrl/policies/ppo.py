@@ -124,7 +124,7 @@ class PPOLearning(ActorCriticLearning):
         policy_loss = clipped_surrogate(ratio, rows.advantage, self.clip).mean()
         value_loss = value_error(value, rows.value, rows.target, policy.value_clip).mean()
         entropy = entropy.mean()
-        kl = ((ratio - 1) - log_ratio).mean()
+        kl = self.divergence(rows, given, log_ratio)
         loss = policy_loss + policy.value_coef * value_loss
         if self.entropy_coef:
             loss = loss - self.entropy_coef * entropy
@@ -134,3 +134,7 @@ class PPOLearning(ActorCriticLearning):
             clipped = ((ratio - 1).abs() > self.clip).float().mean()
         scalars = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
         return loss, {**scalars, "entropy": entropy, "kl": kl, "clip_fraction": clipped}
+
+    def divergence(self, rows: Batch, given: torch.Tensor, log_ratio: torch.Tensor) -> torch.Tensor:
+        """KL(μ | π), one number: estimated from the actions that were drawn (G5)."""
+        return ((log_ratio.exp() - 1) - log_ratio).mean()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import socket
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -150,6 +151,10 @@ class Member:
         """Raise Disconnected where the others are lost, or were never met."""
         if self.together != 1 and self.all_reduce is None:
             raise Disconnected("the others that learn with this one are gone, or were never met")
+
+    def process(self) -> int:
+        """In which it is."""
+        return os.getpid()
 
     def leave(self) -> None:
         """Have the others fail rather than wait for this one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,10 +84,6 @@ class Learner(Member):
     def close(self) -> None:
         """Leave the others."""
         self.leave()
-
-    def process(self) -> int:
-        """In which it learns."""
-        return os.getpid()
 
     # -- state
 

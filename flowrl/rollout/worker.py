@@ -57,7 +57,7 @@ class RolloutWorker(PlanHost, Member):
         manager.launch(env_seed)
         self._ids = np.arange(manager.num_envs)
         self._fragment = Fragment(manager.num_envs)
-        self._actor = Actor(manager, policy.collect_mode, noise_seed)
+        self._actor = Actor(manager, policy.collect_mode_of(index), noise_seed)
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self.manager.num_envs} environments)"
@@ -111,7 +111,7 @@ class RolloutWorker(PlanHost, Member):
         Its recurrent states begin anew, and the noise if it draws another number of them.
         """
         self.policy = policy
-        self._actor.use(policy.collect_mode)
+        self._actor.use(policy.collect_mode_of(self.index))
 
     def reset_env(self, seed: int | None = None) -> None:
         """Cut the running episodes and begin new ones, from new streams of seeds if `seed` is given."""

@@ -140,6 +140,11 @@ class WorkerSet:
         return f"{where}: {self.envs_per_worker} x {self.env}{groups}{how}{took}"
 
     @property
+    def num_members(self) -> int:
+        """The groups, which are the members once a run has started the set."""
+        return len(self.members) or self.layout.groups
+
+    @property
     def policy(self) -> Policy:
         """What learns, with the newest weights: also those that somebody published who learns elsewhere."""
         self._broadcast.take()
