@@ -42,12 +42,12 @@ def test_two_workers_keep_the_same_weights(ray_cluster: None) -> None:
         state = run.state_dict()
         assert same(state, run.state_dict())
         rest = list(islice(run, 2))
+        run.close()
         end = _weights(workers)
-    workers, plan = make("ddppo", **settings)
-    with workers, plan.run(seed=9) as resumed:
-        resumed.load_state_dict(state)
-        assert same(list(islice(resumed, 2)), rest)
-        assert same(_weights(workers), end)
+        with plan.run(seed=9) as resumed:  # in the same processes, whose policies have gone on meanwhile
+            resumed.load_state_dict(state)
+            assert same(list(islice(resumed, 2)), rest)
+            assert same(_weights(workers), end)
 
 
 def _weights(workers: Any) -> list[Any]:
@@ -77,9 +77,9 @@ def test_who_trains_where_is_said_when_the_plan_is_built() -> None:
     workers, _ = make("ddppo")
     with pytest.raises(PlanError, match=r"needs the workers whose policy learns, or all_reduce=True"):
         TrainOneStep(workers, all_reduce=True)
-    with workers, ParallelRollouts(workers, steps=3).for_each(TrainOneStep(all_reduce=True)).run() as run:
-        with pytest.raises(PlanError, match="put it before the gather"):
-            next(run)
+    here = ParallelRollouts(workers, steps=3).for_each(TrainOneStep(all_reduce=True))
+    with workers, here.run() as run, pytest.raises(PlanError, match="put it before the gather"):
+        next(run)
 
 
 def test_a_worker_that_has_not_met_the_others_does_not_learn_alone() -> None:
