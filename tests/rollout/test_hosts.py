@@ -25,7 +25,7 @@ from flowrl.operators import (
     TrainOneStep,
     UpdateStatistics,
 )
-from flowrl.policies import DQNPolicy, PPOPolicy
+from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.hosts import Hosts
 from flowrl.rollout.parts import packed, unpacked
@@ -177,9 +177,9 @@ def test_workers_act_in_numpy_with_loaded_weights() -> None:
 
 
 def test_a_policy_without_weights_acts_as_each_process_makes_it() -> None:
-    with WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(), num_workers=2, envs_per_worker=1) as workers:  # type: ignore
-        with ParallelRollouts(workers, steps=3).run() as run:
-            assert next(run).shape == (3, 2)
+    workers = WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(), num_workers=2, envs_per_worker=1)  # type: ignore
+    with workers, ParallelRollouts(workers, steps=3).run() as run:
+        assert next(run).shape == (3, 2)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -203,6 +203,23 @@ def test_what_a_learner_elsewhere_publishes_is_acted_with_and_taken_when_asked_f
             assert seen == []  # they have it already
 
 
+def test_a_checkpoint_has_what_was_published() -> None:
+    """D3: and a run that is put back forgets what was published since."""
+    with make() as workers, ParallelRollouts(workers, steps=2).run() as run:
+        next(run)
+        learner = workers.new_policy()
+        with torch.no_grad():
+            learner.parameters[0] += 1
+        workers.publish(7, learner.weights())
+        state = run.state_dict()
+        assert state["resources"]["PPOPolicy"]["version"] == 7
+        workers.publish(9, workers.new_policy().weights())
+        run.load_state_dict(state)
+        assert workers.version == 7
+        assert set(next(run).policy_version.flat) == {7}
+        assert all(same(policy.weights(), learner.weights()) for policy in [workers.policy, *acting(workers)])
+
+
 def test_gradients_of_workers_know_their_weights() -> None:
     """F13, V: computed where the experience is, applied here."""
     with make(num_workers=2) as workers:
@@ -221,16 +238,15 @@ def test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights() ->
     """F10: other environments, other streams, episodes of other numbers; for all of its groups, at once."""
     with make(num_workers=2, env_groups=4) as workers, learn(workers, "bulk_sync").run() as run:
         before, _ = next(run)
-        gone = workers.members[2].submit("episodes")
+        others, gone = workers.members[:2], workers.members[2:]
         workers.restart(2)
-        assert gone.exception() is None
-        with pytest.raises(WorkerDied, match=r"group 3 on worker 1 died: its process is a new one"):
-            workers.members[3].submit("episodes").result()
-        workers.restart(3)  # of the same process: it was made again already
-        assert workers._hosts.restarts == [0, 1]  # type: ignore[union-attr]
+        for member in gone:
+            with pytest.raises(WorkerDied, match=rf"group {member.index} on worker 1 died: another process has its"):
+                member.submit("episodes").result()
+        assert workers.members[:2] == others
         assert run.counters["cut_episodes"] == 2
-        batches = [member.submit("sample", 4).result() for member in workers.members[2:]]
-        for index, batch in zip((2, 3), batches):
+        for index, member in list(enumerate(workers.members))[2:]:
+            batch = member.submit("sample", 4).result()
             assert set(batch.worker.flat) == {index}
             assert batch.t[0].tolist() == [0]
             assert batch.episode_id.min() >= 1 << 32
@@ -256,22 +272,40 @@ def test_no_life_is_lived_twice() -> None:
 
 def test_exploration_goes_on_where_the_run_is_after_a_death() -> None:
     """Q7: not at the beginning of the schedule."""
-    told = lambda obs, noise, env_steps: {"action": np.zeros(len(obs), np.int64), "told": np.full(len(obs), env_steps)}  # noqa: E731
-    with WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(told), num_workers=2, envs_per_worker=2) as workers:  # type: ignore
-        with ParallelRollouts(workers, steps=5).run() as run:
-            next(run)
-            next(run)
-            workers.restart(1)
-            part = ParallelRollouts(workers, "raw", steps=2)
-            workers.members[1].submit("open_plan", "part", part, ["Rollouts"], 0, 1, "stop").result()
-            assert workers.members[1].submit("pull_plan", "part").result().item.told[:, 0].tolist() == [40, 42]
+
+    def told(obs: Any, noise: Any, env_steps: int) -> dict[str, Any]:
+        return {"action": np.zeros(len(obs), np.int64), "told": np.full(len(obs), env_steps)}
+
+    workers = WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(told), num_workers=2, envs_per_worker=2)  # type: ignore
+    with workers, ParallelRollouts(workers, steps=5).run() as run:
+        next(run)
+        next(run)
+        workers.restart(1)
+        part = ParallelRollouts(workers, "raw", steps=2)
+        workers.members[1].submit("open_plan", "part", part, ["Rollouts"], 0, 1, "stop").result()
+        assert workers.members[1].submit("pull_plan", "part").result().item.told[:, 0].tolist() == [40, 42]
 
 
 def test_it_is_made_again_only_so_often() -> None:
-    with make(max_restarts=1) as workers, ParallelRollouts(workers, steps=2).run():
+    with make(max_restarts=1) as workers:
+        workers.start(Context())
         workers.restart(0)
         with pytest.raises(WorkerDied, match="restarted 1 times already"):
             workers.restart(0)
+        assert None not in workers.members
+
+
+def test_or_the_run_goes_on_without_it() -> None:
+    """F10: while there is another; all of its groups are gone then."""
+    context = Context()
+    with make(max_restarts=0, env_groups=4, on_death="go_on") as workers:
+        workers.start(context)
+        workers.restart(1)
+        assert workers.members[:2] == [None, None]
+        assert context.counters == {"cut_episodes": 2}
+        assert workers.members[3].submit("sample", 2).result().worker[0, 0] == 3
+        with pytest.raises(WorkerDied, match="restarted 0 times already"):
+            workers.restart(3)
 
 
 def test_workers_are_added_and_removed() -> None:
@@ -295,10 +329,9 @@ def test_workers_are_added_and_removed() -> None:
 
 
 def test_workers_of_this_process_do_not_come_and_go() -> None:
-    with make(num_workers=0) as workers:
-        with pytest.raises(FlowError, match="cannot add workers: this process: .* samples in this process"):
-            workers.add()
-    with pytest.raises(FlowError, match="cannot restart workers: 2 workers .* is not started"):
+    with pytest.raises(FlowError, match=r"cannot add workers: this process: .* samples in this process"):
+        make(num_workers=0).add()
+    with pytest.raises(FlowError, match=r"cannot restart workers: 2 workers .* is not started"):
         make().restart(0)
     with pytest.raises(FlowError, match="no worker is in this process"):
         make().local  # noqa: B018
@@ -313,7 +346,7 @@ def test_the_state_says_who_was_removed() -> None:
         state = workers.state_dict()
         assert state["workers"][1] is None
         workers.load_state_dict(state)
-        with pytest.raises(CheckpointError, match="that of 2 workers, .* has 2 .of which 1 was removed"):
+        with pytest.raises(CheckpointError, match=r"that of 2 workers, .* has 2 .of which 1 was removed"):
             workers.load_state_dict(whole)
 
 
