@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ def _here(value: _Value) -> _Value:
 class Remote:
     """A value in the process or object store where it was made.
 
-    As an argument of a worker's `submit` it arrives there as the value, by the shortest way.
+    As an argument of a worker's `submit` it arrives there as the value, by the shortest way. A deep copy is the value.
 
     >>> Remote("a fragment", rows=256, nbytes=12_345)
     Remote(256 rows, 12 kB)
@@ -44,6 +45,10 @@ class Remote:
             WorkerDied: it went with whoever had it.
         """
         return self._get(self.ref)
+
+    def __deepcopy__(self, memo: object) -> Any:
+        """The value: so a state holds no reference, which would not outlive its process."""
+        return copy.deepcopy(self.fetch())
 
     def __repr__(self) -> str:
         return f"Remote({self.rows} rows, {self.nbytes // 1000} kB)"

@@ -14,7 +14,9 @@ def ray_cluster():
     """A small Ray for all tests of this process, which never joins one of somebody else's: actors use it as it is."""
     import ray
 
+    from flowrl.rollout.ray_workers import end
+
     settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "warning"}
     ray.init(address="local", num_cpus=4, object_store_memory=80 * 2**20, **settings)
     yield
-    ray.shutdown()
+    end()

@@ -6,7 +6,9 @@ import logging
 import os
 import pickle
 import platform
+import signal
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Sequence
@@ -24,6 +26,7 @@ from flowrl.errors import ConfigError, WorkerDied
 from flowrl.pickling import pack, refusal
 from flowrl.remote import Remote, measured
 from flowrl.rollout.actors import Make, Resources
+from flowrl.rollout.address import check_answers
 
 log = logging.getLogger("flowrl")
 
@@ -202,7 +205,7 @@ class Cluster:
         Cluster._users.discard(self)
         if Cluster._own and not Cluster._users:
             Cluster._own = False
-            ray.shutdown()
+            end()
 
 
 def fetch(ref: Any) -> Any:
@@ -228,17 +231,44 @@ def versions() -> dict[str, str]:
 def _begin() -> None:
     """Start a Ray of this machine, which says nothing and asks nobody."""
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-    before = dict(os.environ)
+    before = {name: os.environ.get(name) for name in quiet}
     os.environ.update(quiet)
     try:
-        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
+        _init("local", include_dashboard=False)
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+    # Ray prints every death of an actor, which flowrl tells in its own words where it matters.
+    vars(ray._private.worker)["print_to_stdstream"] = lambda data, **_: log.debug("Ray: %s", " ".join(data["lines"]))
 
 
 def _join(address: str) -> None:
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    check_answers(address)
+    try:
+        _init(address)
+    except ImportError as error:
+        raise ConfigError(f"address={address!r} takes the Ray client: pip install 'ray[client]' ({error})") from error
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"cannot join the Ray cluster at {address}: {error}") from error
+
+
+def _init(address: str, **settings: Any) -> None:
+    """Have Ray, without the handler that it has for SIGTERM where there is one already."""
+    before = signal.getsignal(signal.SIGTERM)
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **settings)
+    if before != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
+def end() -> None:
+    """Leave Ray, and where this process started it, wait until its processes are gone."""
+    node: Any = ray._private.worker._global_node
+    started = [each.process for kind in node.all_processes.values() for each in kind] if node is not None else []
+    ray.shutdown()
+    for process in started:
+        process.wait(CLOSE_SECONDS)
 
 
 def _compare(theirs: dict[str, str], where: str) -> None:

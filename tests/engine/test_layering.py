@@ -18,8 +18,8 @@ ENGINE = [
     f"flowrl/{file}.py"
     for part in (
         ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
-        ("stages", "link", "merge", "calls", "gather", "workers", "host", "scheduler", "mapped", "explain", "testing"),
-        ("remote", "pickling"),
+        ("stages", "link", "merge", "calls", "workers", "host", "scheduler", "mapped", "explain", "testing"),
+        ("remote", "pickling", "gather", "hosting", "pace"),
         ("schema", "check", "picture", "draw", "debug", "debugger", "signals"),
     )
     for file in part
