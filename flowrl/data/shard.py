@@ -19,6 +19,9 @@ class Stock(NamedTuple):
     most: int
 
 
+_NOTHING = Stock(0, 1)
+
+
 class Shard:
     """A store, where it is: what a `ReplayActors` asks of its workers.
 
@@ -82,7 +85,7 @@ class Books:
     """
 
     number: int
-    stock: Stock = Stock(0, 1)
+    stock: Stock = _NOTHING
     adds: int = 0
     lacks: int | None = 0
 
