@@ -67,6 +67,6 @@ def measured(value: Any) -> tuple[int, int]:
 
 
 def _nbytes(value: Any) -> int:
-    if hasattr(value, "nbytes"):
+    if hasattr(type(value), "nbytes"):  # a batch would look for a column, and for names like it
         return int(value.nbytes)
-    return sum(map(_nbytes, value.values())) if hasattr(value, "values") else 0
+    return sum(map(_nbytes, value.values())) if hasattr(type(value), "values") else 0
