@@ -222,7 +222,7 @@ class Gather(Stage):
 
     def _keep(self, request: Request, given: Any) -> None:
         """An answer waits for its turn."""
-        receipt = given if isinstance(given, Receipt) else given[0]._replace(item=given[1])
+        receipt = given if isinstance(given, Receipt) else _apart(request.place, *given)
         order = request.place if self.sync else self.arrivals
         self.arrivals += not self.sync
         heapq.heappush(self.pending, Answer(request.version, order, request.place, receipt))
@@ -347,6 +347,11 @@ class Gather(Stage):
             [told[place] for place in present if place not in late],
             f"{self.link.path}: the workers to close their part of the plan",
         )
+
+
+def _apart(worker: int, receipt: Receipt, item: Remote) -> Receipt:
+    """The receipt of an item that stayed where it was made."""
+    return receipt._replace(item=attrs.evolve(item, worker=worker))
 
 
 def _count(workers: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -12,7 +13,7 @@ from flowrl.calls import Receipt
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, WorkerDied, did_you_mean
-from flowrl.remote import Remote, fetched
+from flowrl.remote import Remote
 from flowrl.rollout.actors import Actors, Resources
 from flowrl.rollout.all_reduce import meet, results
 from flowrl.rollout.learner import Learner, Report, TargetNetwork
@@ -271,7 +272,7 @@ class LearnerGroup:
     def state_dict(self) -> dict[str, Any]:
         if self._local:
             return dict(results([ask(self._local[0], "state_dict")], f"{self!r} to say its state")[0])
-        return self._here() if self._actors is None else dict(fetched(self._latest()))
+        return self._here() if self._actors is None else dict(copy.deepcopy(self._latest()))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self.members:
