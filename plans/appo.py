@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.config import Configuration, fraction, not_negative, positive, sizes
 from flowrl.operators import (
     ConcatBatches,
     ParallelRollouts,
@@ -34,6 +34,7 @@ class Config(Configuration):
     # Experience
     fragment_steps: int = positive(32)  #: steps of each environment of a worker in a fragment
     in_flight: int = positive(2)  #: fragments that each worker is asked for at a time
+    max_weight_lag: int | None = not_negative(None)  #: updates that their weights may be behind; None: any number
     train_batch_size: int = positive(256)  #: env steps that are learned from at a time
     gamma: float = fraction(0.99)  #: discount per step
     reward_scale: float = positive(1.0)  #: factor of the rewards that are learned from
@@ -93,7 +94,13 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> APPOPol
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: fragments as they arrive, the learner, and the target policy behind it."""
     # (1) Fragments of every worker as they are ready.
-    rollouts = ParallelRollouts(workers, mode="async", in_flight=config.in_flight, steps=config.fragment_steps)
+    rollouts = ParallelRollouts(
+        workers,
+        mode="async",
+        in_flight=config.in_flight,
+        steps=config.fragment_steps,
+        max_weight_lag=config.max_weight_lag,
+    )
     if config.reward_scale != 1:
         rollouts = rollouts.for_each(ScaleRewards(config.reward_scale))
     batches = rollouts.combine(ConcatBatches(config.train_batch_size))

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.config import Configuration, fraction, not_negative, positive, sizes
 from flowrl.operators import (
     ConcatBatches,
     MixInReplay,
@@ -17,7 +17,7 @@ from flowrl.operators import (
 )
 from flowrl.plan import Plan
 from flowrl.policies import IMPALAPolicy, VTraceLimits, linear_schedule
-from flowrl.rollout import WorkerSet
+from flowrl.rollout import LearnerGroup, WorkerSet
 from flowrl.trainer import Trainer
 
 
@@ -33,8 +33,9 @@ class Config(Configuration):
     # Experience
     fragment_steps: int = positive(16)  #: steps of each environment of a worker in a fragment
     in_flight: int = positive(2)  #: fragments that each worker is asked for at a time
+    max_weight_lag: int | None = not_negative(None)  #: updates that their weights may be behind; None: any number
     train_batch_size: int = positive(128)  #: env steps that are learned from at a time
-    replay_ratio: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))  #: old fragments for each new one
+    replay_ratio: float = not_negative(0.0)  #: old fragments for each new one
     replay_slots: int = positive(100)  #: fragments kept for that
     gamma: float = fraction(0.99)  #: discount per step
     reward_scale: float = positive(1.0)  #: factor of the rewards that are learned from
@@ -46,6 +47,8 @@ class Config(Configuration):
     rho_pg_bar: float = positive(1.0)  #: largest weight of an advantage
 
     # Learning
+    num_learners: int = not_negative(0)  #: 0: this process learns; 1: a thread of it does; more: processes on Ray
+    learn_in_flight: int = positive(2)  #: batches that these are given at a time
     learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
     learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
     entropy_coef: float = 0.0  #: weight of the entropy, at the beginning
@@ -78,18 +81,31 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> IMPALAP
     )
 
 
+def learned(batches: Plan, workers: WorkerSet, config: Config) -> Plan:
+    """Batches learned from: here, or by learners that work while the next ones are collected."""
+    if not config.num_learners:
+        return batches.for_each(TrainOneStep(workers))
+    learners = LearnerGroup(workers, config.num_learners, "thread" if config.num_learners == 1 else "actor")
+    return batches.call(learners, "train", in_flight=config.learn_in_flight)
+
+
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: fragments as they arrive, old ones among them if wanted, and the learner."""
     # (1) Fragments of every worker as they are ready.
-    rollouts = ParallelRollouts(workers, mode="async", in_flight=config.in_flight, steps=config.fragment_steps)
+    rollouts = ParallelRollouts(
+        workers,
+        mode="async",
+        in_flight=config.in_flight,
+        steps=config.fragment_steps,
+        max_weight_lag=config.max_weight_lag,
+    )
     if config.reward_scale != 1:
         rollouts = rollouts.for_each(ScaleRewards(config.reward_scale))
     if config.replay_ratio:
         rollouts = rollouts.combine(MixInReplay(config.replay_slots, config.replay_ratio))
 
     # (2) One step on each batch of them; the learner's loss corrects for their age.
-    batches = rollouts.combine(ConcatBatches(config.train_batch_size))
-    train_op = batches.for_each(TrainOneStep(workers))
+    train_op = learned(rollouts.combine(ConcatBatches(config.train_batch_size)), workers, config)
 
     # (3) A result every so many env steps.
     return StandardMetricsReporting(train_op, workers, config)
