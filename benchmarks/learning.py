@@ -59,7 +59,7 @@ TASKS = {
     "ppo-units": Task("ppo", -20_000, 100_000, (*OTHER_UNITS, *PENDULUM), of_ten=0),
     **{
         f"{plan}-2-workers": Task(plan, 475, 1_000_000, WORKERS, of_ten=10)
-        for plan in ("a3c", "impala", "appo", "apex_dqn")
+        for plan in ("a3c", "impala", "appo", "apex_dqn", "ddppo")
     },
 }
 

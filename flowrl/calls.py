@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import attrs
 
 from flowrl.operator import operator, state
-from flowrl.remote import fetched
 from flowrl.schema import UNKNOWN, Schema
 from flowrl.stages import WAITING, WORKED, Signal, Stage
 from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
@@ -136,7 +135,7 @@ class Call(Stage):
         saved = super().save()
         for item, future in self._running:
             answer = ("request", item) if future.exception() else ("result", future.result())
-            saved[self.link.path]["pending"].append(copy.deepcopy(fetched(answer)))
+            saved[self.link.path]["pending"].append(copy.deepcopy(answer))
         return saved
 
     def stuck(self) -> list[str]:

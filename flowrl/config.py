@@ -83,8 +83,8 @@ class Configuration:
     num_workers: int = attrs.field(default=0, validator=validators.ge(0))
     #: Environments of each of them.
     envs_per_worker: int = attrs.field(default=8, validator=validators.ge(1))
-    #: Groups that the environments of all workers form, each acted in with one batch; None: one a worker. The same groups
-    #: over another number of workers give the same stream.
+    #: Groups that the environments of all workers form, each acted in with one batch; None: one a worker. The same
+    #: groups over another number of workers give the same stream.
     env_groups: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
     #: Logical cores that each worker process takes of its machine, or a part of one.
     worker_cpus: float = attrs.field(default=1.0, validator=validators.ge(0))

@@ -21,6 +21,7 @@ from flowrl.hosting import Hosted, Hosting
 from flowrl.link import judged
 from flowrl.operator import operator, state
 from flowrl.pace import LISTED, Pace
+from flowrl.paths import graph
 from flowrl.remote import Remote
 from flowrl.schema import UNKNOWN, Schema
 from flowrl.stages import DONE, WAITING, WORKED, Stage
@@ -111,6 +112,9 @@ class Gather(Stage):
         """Open the workers' part of the plan on each; `takes_remote`: what follows can do with `Remote` items."""
         self._hosting, self._takes_remote = Hosting(self.workers, self.link, plan, paths, on_error), takes_remote
         self._hosting.each(lambda place: self._hosting.at(place).opening, "to take their part of the plan")
+        for node in graph(plan):
+            if hasattr(node.op, "hosted"):
+                node.op.hosted(self.workers)
         self._welcome()
 
     def _welcome(self) -> None:
@@ -218,7 +222,7 @@ class Gather(Stage):
 
     def _keep(self, request: Request, given: Any) -> None:
         """An answer waits for its turn."""
-        receipt = given if isinstance(given, Receipt) else given[0]._replace(item=given[1])
+        receipt = given if isinstance(given, Receipt) else _apart(request.place, *given)
         order = request.place if self.sync else self.arrivals
         self.arrivals += not self.sync
         heapq.heappush(self.pending, Answer(request.version, order, request.place, receipt))
@@ -343,6 +347,11 @@ class Gather(Stage):
             [told[place] for place in present if place not in late],
             f"{self.link.path}: the workers to close their part of the plan",
         )
+
+
+def _apart(worker: int, receipt: Receipt, item: Remote) -> Receipt:
+    """The receipt of an item that stayed where it was made."""
+    return receipt._replace(item=attrs.evolve(item, worker=worker))
 
 
 def _count(workers: Any) -> int:

@@ -12,6 +12,7 @@ receives the run's context. A class may also have, each only if it needs it:
     release()               nobody will pull it any more, finished or not; maybe said twice
     verb = "combine"        the one verb that it is for, where another would give something else
     pull() -> item | Signal a source instead of a transform
+    hosted(workers)         these have taken the part of the plan that it is in, and may be prepared
     drain()                 wait for what a source has asked for, so that its state is complete
     pure = True             applying it twice to an item does no harm, so it may be retried (F2)
     requires, provides ...  what a plan is checked by before it runs: see `flowrl.schema`

@@ -156,7 +156,7 @@ class ManualWorkers:
 
     Each works on a target of its own, a `PlanHost` unless another factory is given; its `index`, if it has one, is
     set. Requests wait in
-    `requests`; opening, saving, loading and closing a plan's part are answered at once.
+    `requests`; opening, saving, loading and closing a plan's part, or a shard, are answered at once.
 
     Args:
         count: Workers at first.

@@ -49,9 +49,10 @@ class Report:
     `episode_length`, means of the last 100, None before the first; `ratio`, the rows sampled per row inserted
     since the last result; the means of the learner's scalars since then, and of the numbers that operators have
     recorded under any other name (`context.record("entropy", 0.7)`); of the rows that were learned from, by how many
-    versions the weights that made them are older than those that learned: `policy_lag`, `policy_lag_p50`, `_p90`, `_max`;
-    `seconds` that the run has been open and `steps_per_second` since the last result. Of two with one name, what comes
-    later here is left out, but for the learner's scalars.
+    versions the weights that made them are older than those that learned: the mean `policy_lag`, and its quantiles
+    `policy_lag_p50`, `policy_lag_p90` and `policy_lag_max`; `seconds` that the run has been open and
+    `steps_per_second` since the last result. Of two with one name, what comes later here is left out, but for the
+    learner's scalars.
 
     Emits: nothing or one dict for an item. State: recent episodes, when the next is due, sums since the last.
     """

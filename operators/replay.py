@@ -29,10 +29,10 @@ def _is_store(op: Any, attribute: Any, buffer: Any) -> None:
 def _mixed(buffer: Store, workers: int) -> str:
     kind = "ReplayActors" if buffer.streams > 1 else type(buffer).__name__
     return (
-        f"its items are fragments of {workers} workers in turn. What {kind} draws are steps that follow one another in a "
-        f"worker's fragments, and it keeps those of {buffer.streams} apart: take ReplayActors(..., num_shards={workers})"
-        ", which is a store for each worker, in this process unless remote=True; or mode='bulk_sync', which puts "
-        "fragments side by side; or store what is whole, after Episodes or Unroll"
+        f"its items are fragments of {workers} workers in turn. What {kind} draws are steps that follow one another in "
+        f"a worker's fragments, and it keeps those of {buffer.streams} apart: take ReplayActors(..., num_shards="
+        f"{workers}), which is a store for each worker, in this process unless remote=True; or mode='bulk_sync', which "
+        "puts fragments side by side; or store what is whole, after Episodes or Unroll"
     )
 
 

@@ -71,9 +71,9 @@ def ParallelRollouts(
     mode: Literal["bulk_sync", "async", "raw"] = "bulk_sync",
     in_flight: int = 1,
     *,
+    max_weight_lag: int | None = None,
     steps: int | None = None,
     rows: int | None = None,
-    max_weight_lag: int | None = None,
 ) -> Plan:
     """Experience of all workers as a stream of batches `[steps, N, ...]`, or `[rows, ...]`.
 
@@ -83,12 +83,12 @@ def ParallelRollouts(
             environments take turns in lockstep. "async": fragments as they are ready. "raw": the stream stays on the
             workers, for operators that should run there; end it with `gather_sync()` or `gather_async()`.
         in_flight: Requests to each worker at a time, in async mode.
+        max_weight_lag: In async mode, versions of the weights by which a fragment may be behind when it leaves; see
+            `Plan.gather_async`.
         steps: Steps of each environment in a fragment, 32 unless `rows` is given.
         rows: Instead of fragments so many rows of each worker, or a few more, of whichever environments: where their
             step times differ and the manager is asynchronous, nobody waits for the slowest. For learning from single
             transitions, which is what a replay buffer of rows gives.
-        max_weight_lag: In async mode, how many versions of the weights may lie between a request and its use; see
-            `Plan.gather_async`. None: any number.
 
     Counts: env_steps, episodes, env_faults, cut_episodes.
     """
@@ -99,7 +99,7 @@ def ParallelRollouts(
         if value is not None and value < 1:
             raise PlanError(f"ParallelRollouts needs {name} >= 1, got {value}")
     if max_weight_lag is not None and mode != "async":
-        raise PlanError(f"ParallelRollouts: {max_weight_lag=} is for mode='async', got mode={mode!r}")
+        raise PlanError(f"ParallelRollouts: max_weight_lag={max_weight_lag} is for mode='async', not {mode!r}")
     raw = from_workers(workers, Rollouts(steps, rows))
     if mode == "raw":
         return raw

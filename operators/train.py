@@ -15,6 +15,7 @@ from flowrl.operators.rollout import ParallelRollouts
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.training import LAG, Required, Training, reported, required
+from flowrl.workers import wait_for
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Gradients
@@ -48,40 +49,106 @@ class TrainOneStep:
     One optimiser step on the whole batch, or `num_sgd_iter` epochs, each over shuffled minibatches; none on a
     batch without rows.
 
+    In a part of a plan that runs on the workers, `all_reduce=True` trains their own policies, all at once: each takes
+    the mean of everybody's gradients, by rows, so that they stay alike (F13). See `flowrl.training.Training` for what
+    is computed over whose rows, and `FollowWorkers` for what comes here.
+
     Args:
+        workers: Whose policy; left out with `all_reduce`.
         num_sgd_iter: Epochs over a batch.
         minibatch_size: Rows of an optimiser step, the last of an epoch maybe fewer; None: the whole batch.
         target_kl: Ends the epochs of a batch after the first step whose minibatch had a larger `kl` (G5).
 
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
     Records: policy_lag of the rows of each batch, as its first step finds them.
-    Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
+    Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`, and
+        where workers that learn together share a process; Disconnected where one of them is gone.
     """
 
     provides = ("scalars",)
-    workers: WorkerSet = attrs.field(validator=_has_policy)
+    workers: WorkerSet | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
     num_sgd_iter: int = 1
     minibatch_size: int | None = None
     target_kl: float | None = None
+    all_reduce: bool = False
     context: Context = context()
 
     def __attrs_post_init__(self) -> None:
         #: How it trains, apart from whom.
         self.training = Training(self.num_sgd_iter, self.minibatch_size, self.target_kl)
+        if (self.workers is None) != self.all_reduce:
+            raise PlanError("TrainOneStep needs the workers whose policy learns, or all_reduce=True on the workers")
 
     @property
     def requires(self) -> Required:
-        return required(self.workers.policy)
+        return required(getattr(self.workers, "policy", None))
 
     def schema(self, given: Schema) -> Schema:
-        return reported(self.workers.policy, given)
+        return reported(getattr(self.workers, "policy", None), given)
+
+    def hosted(self, workers: WorkerSet) -> None:
+        """Have the workers that will train together meet; called when they have taken their part of a plan."""
+        if self.all_reduce and workers.layout.groups_per_worker > 1:
+            raise PlanError(
+                f"TrainOneStep(all_reduce=True): {workers!r} has several groups in a process, which share a policy; "
+                "workers that learn together need env_groups=None"
+            )
+        if self.all_reduce:
+            from flowrl.rollout.all_reduce import meet
+
+            meet(workers.members, one_batch=False)
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
+        if self.workers is None:
+            return self._together(batch)
         learn = self.workers.policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
         trained = self.training(learn, batch, self.context.generator("minibatches"))
         self.context.ledger.merge(trained.counters, trained.records)
         return trained.scalars
+
+    def _together(self, batch: Batch) -> dict[str, Any]:
+        """Train this worker's policy, with the other workers."""
+        worker = self.context.worker
+        if worker is None:
+            raise PlanError("TrainOneStep(all_reduce=True) is for workers: put it before the gather")
+        worker.check_together()
+        group, learn = worker.all_reduce, worker.policy.learn_mode
+        # Schedules must be the same everywhere, or the policies would not be.
+        learn.schedule(worker.env_steps if group is None else group.least_and_most(worker.env_steps)[1])
+        try:
+            trained = self.training(learn, batch, self.context.generator("minibatches"), group)
+        except BaseException:
+            worker.leave()  # the others must not wait for a step that never comes
+            raise
+        if group is not None and group.rank:
+            trained.counters.pop("updates", None)  # they are one step, which one of them counts
+        self.context.ledger.merge(trained.counters, trained.records)
+        return trained.scalars
+
+
+@operator
+class FollowWorkers:
+    """A round of the scalars of workers that train together -> their means; the policy here becomes what theirs is.
+
+    For `gather_sync(FollowWorkers(workers))` behind `TrainOneStep(all_reduce=True)`. The weights of one worker are
+    kept where it is, and fetched when somebody asks for `workers.policy`: to evaluate or to save it, say.
+    """
+
+    provides = ("scalars",)
+    workers: WorkerSet = attrs.field(validator=_has_policy)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema()
+
+    def __call__(self, of_each: list[dict[str, float]]) -> dict[str, float]:
+        if self.workers.num_workers:
+            kept = self.workers.members[0].submit_apart("weights_apart")
+            wait_for([kept], "worker 0 to keep its weights")
+            self.workers.publish(*kept.result(), everywhere=True)
+        names = dict.fromkeys(name for scalars in of_each for name in scalars)
+        found = {name: [scalars[name] for scalars in of_each if name in scalars] for name in names}
+        return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 @operator
@@ -134,6 +201,7 @@ class ComputeGradients:
         if owner is None:
             raise PlanError("ComputeGradients() does not run on a worker: say whose policy, ComputeGradients(workers)")
         learn = owner.policy.learn_mode
+        learn.schedule(self.context.counters.get("env_steps", 0) if worker is None else worker.env_steps)
         gradients: Gradients = learn.gradients(learn.prepare(batch))
         return gradients if worker is None else attrs.evolve(gradients, worker=worker.index)
 
@@ -197,8 +265,9 @@ class ApplyGradients:
 
     Args:
         workers: Whose policy learns.
-        update_all: Who gets the new weights: all workers, or only the one whose gradients they are, which
-            leaves the others at what they are doing. Workers of this process share the policy either way.
+        update_all: False: gradients must be those of one worker, which is asked next, and acts with what came of them
+            (F3). True: any gradients, of microbatches or averaged ones. In both ways nobody is interrupted: the new
+            weights ride with the next request to each worker, whatever it is doing now.
 
     Counts: trained (rows), updates (optimiser steps).
     Records: policy_lag, of the weights that the gradients were computed with, for each row.
@@ -217,8 +286,8 @@ class ApplyGradients:
     def __call__(self, gradients: Gradients) -> dict[str, float]:
         if not self.update_all and gradients.worker is None:
             raise SchemaError(
-                "ApplyGradients(update_all=False) sends weights to the worker whose gradients they are, but these "
-                "were computed by none, or by several; use AsyncGradients, or update_all=True"
+                "ApplyGradients(update_all=False) is for the gradients of one worker, which goes on with what comes of "
+                "them, but these were computed by none, or by several; use AsyncGradients, or update_all=True"
             )
         policy = self.workers.policy
         learn = policy.learn_mode

@@ -1818,3 +1818,203 @@ FAULTS += [
         "tests/policies/test_distributions.py::test_divergences_are_torchs",
     ),
 ]
+
+SHARDS, SHARD_PLANS = "tests/data/test_replay_actors.py::", "tests/operators/test_replay_shards.py::"
+REPLAY_ACTORS = "flowrl/data/replay_actors.py"
+
+FAULTS += [
+    Fault(
+        "F7",
+        REPLAY_ACTORS,
+        "        return len(self._adds) >= self.max_items or under_way",
+        "        return under_way",
+        SHARD_PLANS + "test_who_does_not_answer_stops_who_stores",
+    ),
+    Fault(
+        "F7",
+        REPLAY_ACTORS,
+        " or under_way + _nbytes(item) > self.max_bytes",
+        "",
+        SHARDS + "test_only_so_many_items_and_bytes_are_on_their_way",
+    ),
+    Fault(
+        "F6",
+        "flowrl/data/shard.py",
+        "    lacks: int | None = 0\n",
+        "    lacks: int | None = None\n",
+        SHARD_PLANS + "test_an_idle_replay_asks_nothing",
+    ),
+    Fault(
+        "F8",
+        "flowrl/data/shard.py",
+        "        if adds == self.adds:\n",
+        "        if True:\n",
+        SHARDS + "test_a_refusal_from_before_an_add_says_nothing",
+    ),
+    Fault(
+        "B8",
+        "flowrl/data/store.py",
+        "            if not self.limiter.can_sample(self.inserts, self.samples + self.promised, rows):",
+        "            if not self.limiter.can_sample(self.inserts, self.samples, rows):",
+        SHARDS + "test_what_is_promised_counts_for_drawing_and_not_for_adding",
+    ),
+    Fault(
+        "B8",
+        REPLAY_ACTORS,
+        "            self._draws.clear()\n",
+        "            pass\n",
+        SHARD_PLANS + "test_a_run_that_is_closed_owes_nothing",
+    ),
+    Fault(
+        "F10",
+        REPLAY_ACTORS,
+        '                    self._context.count("lost_rows", request.rows)\n',
+        "                    pass\n",
+        SHARDS + "test_a_dead_shard_costs_its_rows_and_what_it_was_asked",
+    ),
+    Fault(
+        "F10",
+        REPLAY_ACTORS,
+        "                books.stock = Stock(*request.future.result())\n",
+        "                pass\n",
+        SHARDS + "test_rows_that_were_answered_for_are_counted_whoever_notices",
+    ),
+    Fault(
+        "F10",
+        REPLAY_ACTORS,
+        "            elif request.remote:\n",
+        "            elif False:\n",
+        SHARDS + "test_an_item_may_be_lost_where_its_shard_is_not",
+    ),
+    Fault(
+        "P4",
+        REPLAY_ACTORS,
+        "        self._books[index] = Books(self._numbers)\n",
+        "        self._books[index] = Books(index)\n",
+        SHARDS + "test_priorities_for_a_dead_shard_are_dropped",
+    ),
+    Fault(
+        "N7",
+        "flowrl/data/routes.py",
+        "        if self.count > 1 and self.in_order and (",
+        "        if self.count > 9 and self.in_order and (",
+        SHARDS + "test_fragments_follow_one_another_in_a_shard",
+    ),
+    Fault(
+        "N7",
+        "operators/replay.py",
+        "        if self.buffer.in_order and given.in_turn > self.buffer.streams",
+        "        if self.buffer.in_order and given.in_turn > 99",
+        SHARD_PLANS + "test_fragments_of_several_workers_in_turn_are_refused_where_order_matters",
+    ),
+    Fault(
+        "F2",
+        "flowrl/stages.py",
+        "            self.link.op.drain()\n",
+        "            pass\n",
+        SHARD_PLANS + "test_a_state_taken_while_shards_work_loses_nothing",
+    ),
+    Fault(
+        "F15",
+        "flowrl/trainer.py",
+        "                        closing.callback(resource.close)\n",
+        "                        pass\n",
+        TRAINER + "test_stopping_ends_what_the_plan_has_started",
+    ),
+]
+
+HOSTS, GROUPS = "tests/rollout/test_hosts.py::", "tests/rollout/test_groups.py::"
+
+FAULTS += [
+    Fault(
+        "D2",
+        "flowrl/rollout/groups.py",
+        'f"worker{self.index}/{self.life}"',
+        'f"worker{id(self)}/{self.life}"',
+        HOSTS + "test_the_same_groups_over_0_1_and_2_workers_give_one_stream",
+    ),
+    Fault(
+        "D2",
+        "flowrl/rollout/groups.py",
+        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n            worker.told(env_steps)\n",
+        "",
+        HOSTS + "test_the_same_groups_over_0_1_and_2_workers_give_one_stream",
+    ),
+    Fault(
+        "D2",
+        "flowrl/rollout/groups.py",
+        "turn * everywhere + self.index * self.num_envs",
+        "turn * everywhere",
+        GROUPS + "test_given_seeds_of_episodes_go_over_all_groups_in_turn",
+    ),
+    Fault(
+        "D6",
+        "flowrl/rollout/worker_set.py",
+        '        self._lives |= state.get("lives", {})\n',
+        "",
+        HOSTS + "test_no_life_is_lived_twice",
+    ),
+    Fault(
+        "D3",
+        "flowrl/rollout/worker_set.py",
+        "        self._broadcast.take()  # the policy's own state is taken after this one\n",
+        "",
+        HOSTS + "test_a_checkpoint_has_what_was_published",
+    ),
+    Fault(
+        "D3",
+        "flowrl/rollout/broadcast.py",
+        "        if self._stamp == self._now():\n",
+        "        if True:\n",
+        HOSTS + "test_a_checkpoint_has_what_was_published",
+    ),
+    Fault(
+        "F3",
+        "flowrl/rollout/hosts.py",
+        "        self._sent[process] = self._broadcast.number\n",
+        "        self._sent[process] = self._broadcast.number + 1\n",
+        HOSTS + "test_weights_pushed_after_an_item_make_the_next_one_of_that_worker",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/policy.py",
+        "return (self.version, *(tensor._version for tensor in tensors))",
+        "return (self.version, *(0 for tensor in tensors))",
+        HOSTS + "test_statistics_ride_though_the_version_stays",
+    ),
+    Fault(
+        "F10",
+        "flowrl/rollout/hosts.py",
+        "        self._sent.pop(process, None)\n",
+        "",
+        HOSTS + "test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights",
+    ),
+    Fault(
+        "F10",
+        "flowrl/rollout/groups.py",
+        "        manager.episode_id += self.life * EPISODES_OF_A_LIFE\n",
+        "",
+        HOSTS + "test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/rollout/worker.py",
+        "self.env_steps = max(self.env_steps, env_steps)",
+        "pass",
+        GROUPS + "test_schedules_follow_the_env_steps_of_the_run",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/rollout/worker_set.py",
+        "        self._earlier, self._context = self.env_steps, context\n",
+        "        self._context = context\n",
+        GROUPS + "test_schedules_go_on_with_the_next_run_of_the_workers",
+    ),
+    Fault(
+        "V3",
+        "operators/train.py",
+        "        record_lags(self.context, prepared, policy.version)\n",
+        "        record_lags(self.context, prepared, policy.version + 1)\n",
+        HOSTS + "test_every_row_that_is_learned_from_has_a_lag",
+    ),
+]

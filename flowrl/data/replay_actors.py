@@ -225,6 +225,7 @@ class ReplayActors(Store):
                 request = self._ask(index, "add", part, rows=self.rows_of(part), nbytes=_nbytes(part))
                 self._inserts += request.rows
                 request.books.added()
+                request.remote = isinstance(part, Remote)
                 self._adds.append(request)
             self._settle()
 
@@ -325,7 +326,11 @@ class ReplayActors(Store):
             return request.future.result()
         except WorkerDied as died:
             self._context.count("lost_requests")
-            if self._books[request.index] is request.books:
+            if self._books[request.index] is not request.books:
+                pass  # it was replaced already
+            elif request.remote:
+                self._adds.append(self._ask(request.index, "stock"))  # is it the shard, or the item?
+            else:
                 self._replace(request.index, died)
             return None
 

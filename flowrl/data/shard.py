@@ -19,6 +19,9 @@ class Stock(NamedTuple):
     most: int
 
 
+_NOTHING = Stock(0, 1)
+
+
 class Shard:
     """A store, where it is: what a `ReplayActors` asks of its workers.
 
@@ -36,6 +39,10 @@ class Shard:
     def add(self, item: Any) -> Stock:
         """Add rows; what is there then."""
         self.store.add(item)
+        return self.stock()
+
+    def stock(self) -> Stock:
+        """What is there."""
         return Stock(len(self.store), self.store.most_rows(1))
 
     def draw(self, batch_size: int) -> tuple[Any, int] | None:
@@ -78,7 +85,7 @@ class Books:
     """
 
     number: int
-    stock: Stock = Stock(0, 1)
+    stock: Stock = _NOTHING
     adds: int = 0
     lacks: int | None = 0
 
@@ -114,6 +121,7 @@ class Request:
         books: Those of the shard that was asked; it may have died since.
         rows, nbytes: What is on its way to it, or at most promised by it.
         adds: What was added before. batch_size: Of a draw.
+        remote: Whether it needs a value from elsewhere, which may be lost while the shard is well.
     """
 
     index: int
@@ -123,3 +131,4 @@ class Request:
     nbytes: int = 0
     adds: int = 0
     batch_size: int = 0
+    remote: bool = False

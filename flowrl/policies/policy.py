@@ -182,8 +182,9 @@ class Learning(abc.ABC):
     def apply(self, gradients: Gradients) -> None:
         """One optimiser step with these gradients."""
         for name, parameter in self.policy.model.named_parameters():
-            # A copy: clipping works in place, and the gradients belong to whoever made them.
-            parameter.grad = gradients.values[name].clone() if name in gradients.values else None
+            # A copy: clipping works in place, and the gradients belong to whoever made them, on whichever device.
+            given = gradients.values.get(name)
+            parameter.grad = None if given is None else given.to(parameter.device, copy=True)
         self._step()
 
     def _backward(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import os
 import socket
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -13,9 +16,16 @@ import torch.distributed
 
 from flowrl.data import Batch
 from flowrl.data.steps import is_fragment
-from flowrl.errors import Disconnected
+from flowrl.errors import Disconnected, WorkerDied
+from flowrl.workers import ask, wait_for
+
+if TYPE_CHECKING:
+    from flowrl.policies import Policy
 
 distributed: Any = torch.distributed  #: what is used of it has no annotations
+
+#: An address outside, by which a machine finds its own one to the outside; nothing is sent there.
+_OUTSIDE = "10.255.255.255"
 
 
 @attrs.frozen
@@ -104,6 +114,76 @@ class GroupAllReduce:
         except RuntimeError as error:
             self.close()
             raise Disconnected(f"one of {self.size} that learn together is gone: {_first(error)}") from error
+
+
+class Member:
+    """Base of objects that learn with others in other processes: their side of a meeting.
+
+    Attributes:
+        together: How many learn together, itself among them; 0: nobody has called a meeting.
+    """
+
+    policy: Policy
+    together = 0
+    all_reduce: GroupAllReduce | None = None
+    _store: Any = None
+
+    def listen(self, seconds: float) -> tuple[str, int]:
+        """Open the place where all meet: a host, by which this one can be reached, and a free port."""
+        try:
+            host = own_address(_OUTSIDE)
+        except OSError:  # no network but that of this machine
+            host = "127.0.0.1"
+        self._store = listen(host, seconds)
+        return host, self._store.port
+
+    def connect(self, meeting: Meeting, rank: int) -> None:
+        """Meet the others, and learn with them from now on.
+
+        Raises: Disconnected: they do not come.
+        """
+        self.leave()
+        self.together = meeting.size
+        if meeting.size > 1:
+            self.all_reduce = GroupAllReduce(meeting, rank, self.policy.device, self._store if rank == 0 else None)
+
+    def check_together(self) -> None:
+        """Raise Disconnected where the others are lost, or were never met."""
+        if self.together != 1 and self.all_reduce is None:
+            raise Disconnected("the others that learn with this one are gone, or were never met")
+
+    def process(self) -> int:
+        """In which it is."""
+        return os.getpid()
+
+    def leave(self) -> None:
+        """Have the others fail rather than wait for this one."""
+        if self.all_reduce is not None:
+            self.all_reduce.close()
+            self.all_reduce = None
+
+
+def meet(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0) -> None:
+    """Have workers, each with a `Member`, meet anew.
+
+    Raises:
+        WorkerDied: one of them is gone.
+        Disconnected: they do not find each other in time.
+    """
+    host, port = "", 0
+    if len(members) > 1:
+        host, port = results([ask(members[0], "listen", seconds)], "a learner to listen", 2 * seconds)[0]
+    meeting = Meeting(host, port, len(members), one_batch, seconds)
+    results([ask(member, "connect", meeting, rank) for rank, member in enumerate(members)], "learners to meet")
+
+
+def results(asked: list[Future[Any]], what: str, seconds: float = 120.0) -> list[Any]:
+    """What all were asked; of several errors a death, rather than what others make of it."""
+    wait_for(asked, what, seconds)
+    errors = [error for future in asked if (error := future.exception())]
+    for error in sorted(errors, key=lambda error: not isinstance(error, WorkerDied)):
+        raise error
+    return [future.result() for future in asked]
 
 
 def own_address(other: str) -> str:

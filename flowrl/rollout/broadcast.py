@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowrl.remote import Remote
@@ -24,8 +24,8 @@ class Broadcast:
     def __init__(self, policy: Any) -> None:
         self._policy = policy
         self.number = 0
-        self._stamp: Any = None  # of the policy, when its weights were put
-        self._reference: Any = None
+        self._stamp: Any = None  # of the policy, when its weights were put or others were published
+        self._reference: Any = None  # what stands for the newest weights
         self._published: tuple[int, Any] | None = None  # which the policy has not taken yet
 
     @property
@@ -33,37 +33,46 @@ class Broadcast:
         """Of the newest weights."""
         return self._policy.version if self._published is None else self._published[0]
 
-    def publish(self, version: int, weights: Any) -> None:
-        """These, a state or a `Remote` one, are the newest."""
+    def publish(self, version: int, weights: Any, everywhere: bool = False) -> None:
+        """These, a state or a `Remote` one, are the newest; who has the ones before need not get them `everywhere`."""
         self._published, self._reference = (version, weights), None
-        self.number += 1
+        self._stamp = self._now()
+        self.number += not everywhere
 
     def take(self) -> None:
-        """Have the policy of this process take what was published."""
+        """Have the policy of this process take what was published, unless it was written to since, by a load say."""
         if self._published is None:
             return
         (version, weights), self._published = self._published, None
-        self._policy.load_weights(weights.fetch() if isinstance(weights, Remote) else weights)
-        self._policy.version = version
-        if self._reference is None and isinstance(weights, Remote):
-            self._reference = weights
-        self._stamp = None if self._reference is None else self._now()  # nobody elsewhere has them yet
+        if self._stamp == self._now():
+            self._policy.load_weights(weights.fetch() if isinstance(weights, Remote) else weights)
+            self._policy.version = version
+            self._stamp = self._now()
 
     def newest(self, put: Callable[[Any], Any]) -> Any:
         """What stands for the newest weights as an argument; None where there are none."""
-        if self._published is not None:
-            if self._reference is None:
-                weights = self._published[1]
-                self._reference = weights if isinstance(weights, Remote) else put(weights)
-        elif hasattr(self._policy, "weights") and self._stamp != (stamp := self._now()):
-            self._stamp, self._reference = stamp, put(self._policy.weights())
+        if not hasattr(self._policy, "weights"):
+            return None
+        if self._stamp != (stamp := self._now()):
+            self._stamp, self._published = stamp, None
+            self._reference = put(_on_host(self._policy.weights()))
             self.number += 1
+        elif self._reference is None:
+            weights = self._published[1] if self._published is not None else self._policy.weights()
+            self._reference = weights if isinstance(weights, Remote) else put(_on_host(weights))
         return self._reference
-
-    def _now(self) -> Any:
-        """Another value after any change of the weights."""
-        return getattr(self._policy, "stamp", self._policy.version)
 
     def forget(self) -> None:
         """What was put is gone with the store that had it."""
-        self._stamp = self._reference = None
+        self._reference = None
+
+    def _now(self) -> Any:
+        """Another value after any change of the policy's weights."""
+        return getattr(self._policy, "stamp", self._policy.version)
+
+
+def _on_host(weights: Any) -> Any:
+    """Tensors of a GPU as those of the host: a worker need not have one."""
+    if not isinstance(weights, Mapping):
+        return weights
+    return {name: value.cpu() if hasattr(value, "cpu") else value for name, value in weights.items()}

@@ -86,7 +86,9 @@ class Group:
 
     Args:
         environments: Of all groups; `num_envs` of them are this one's.
-        index: Which of `groups` it is; its streams follow from it, from `seed` and from how often it was made again.
+        index: Which of `groups` it is.
+        seed: Of all groups; the streams of one follow from it, the index and the life.
+        life: How often the group was begun afresh, since the process that had it died.
     """
 
     environments: Environments
@@ -94,17 +96,18 @@ class Group:
     index: int
     groups: int
     seed: int
+    life: int = 0
 
-    def worker(self, policy: Policy, restarts: int = 0) -> RolloutWorker:
-        """Begin the first episodes, or other ones after `restarts` deaths of those that had it."""
+    def worker(self, policy: Policy) -> RolloutWorker:
+        """Begin the first episodes of this life."""
         manager = self._environments().manager(self.num_envs)
-        manager.episode_id += restarts * EPISODES_OF_A_LIFE
-        return RolloutWorker(manager, policy, seed=self._seed(restarts), index=self.index)
+        manager.episode_id += self.life * EPISODES_OF_A_LIFE
+        return RolloutWorker(manager, policy, seed=self._seed(), index=self.index)
 
-    def _seed(self, restarts: int) -> int:
-        if not self.index and not restarts:
+    def _seed(self) -> int:
+        if not self.index and not self.life:
             return self.seed  # one group has what a worker always had
-        return SeedTree(self.seed).integer(f"worker{self.index}/{restarts}")
+        return SeedTree(self.seed).integer(f"worker{self.index}/{self.life}")
 
     def _environments(self) -> Environments:
         """Those of the group: seeds of episodes that were given go over the environments of all groups in turn."""
@@ -118,6 +121,11 @@ class Group:
         return attrs.evolve(self.environments, episode_seeds=mine)
 
 
+def is_pull(method: str) -> bool:
+    """Whether a request is for an item of a plan."""
+    return method.startswith("pull")
+
+
 class Here(InlineWorker):
     """A group of this process as a worker of the engine."""
 
@@ -126,7 +134,7 @@ class Here(InlineWorker):
         self._before = before
 
     def submit(self, method: str, *args: Any) -> Any:
-        if method == "pull_plan":
+        if is_pull(method):
             self._before(self.target)
         return super().submit(method, *args)
 
@@ -137,11 +145,10 @@ class GroupHost:
     Args:
         groups: Made when the first one is asked for.
         policy: Makes the policy.
-        restarts: How often the process was made again.
     """
 
-    def __init__(self, groups: Sequence[Group], policy: Callable[[], Policy], restarts: int = 0) -> None:
-        self._groups, self._make, self._restarts = groups, policy, restarts
+    def __init__(self, groups: Sequence[Group], policy: Callable[[], Policy]) -> None:
+        self._groups, self._make = groups, policy
         self._policy: Policy | None = None
         self._workers: dict[int, RolloutWorker] = {}
 
@@ -151,7 +158,7 @@ class GroupHost:
             self._policy = self._make()
         for group in self._groups:
             if group.index not in self._workers:
-                self._workers[group.index] = group.worker(self._policy, self._restarts)
+                self._workers[group.index] = group.worker(self._policy)
         return all(worker.manager.raw_returns for worker in self._workers.values())
 
     def ask(self, index: int, method: str, env_steps: int, version: int, weights: Any, *args: Any) -> Any:
@@ -163,7 +170,8 @@ class GroupHost:
         """
         self.begin()
         worker = self._workers[index]
-        worker.told(env_steps)
+        if is_pull(method):  # a state that is asked for meanwhile tells nothing
+            worker.told(env_steps)
         if weights is not None:
             worker.policy.load_weights(weights)
             worker.policy.version = version

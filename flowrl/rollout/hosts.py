@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
@@ -30,10 +29,9 @@ class HostMaker:
 
     groups: tuple[Group, ...]
     policy: Callable[[], Policy]
-    restarts: int = 0
 
     def __call__(self) -> GroupHost:
-        return GroupHost(self.groups, self.policy, self.restarts)
+        return GroupHost(self.groups, self.policy)
 
 
 class Member:
@@ -42,12 +40,11 @@ class Member:
     Attributes:
         index: Of the group, for ever.
         process: That has it.
-        life: Which life of that process knows what the group was told; see `Hosts.restart`.
+        life: How often that process had been made again. Another life has another member.
     """
 
-    def __init__(self, hosts: Hosts, index: int, process: int) -> None:
-        self._hosts, self.index, self.process = hosts, index, process
-        self.life = 0
+    def __init__(self, hosts: Hosts, index: int, process: int, life: int) -> None:
+        self._hosts, self.index, self.process, self.life = hosts, index, process, life
 
     def __repr__(self) -> str:
         return f"group {self.index} on worker {self.process}"
@@ -71,6 +68,7 @@ class Hosts:
         policy: Makes the policy of a process.
         broadcast: Which weights are the newest.
         env_steps: Of the run so far.
+        lives: How often groups were begun afresh, by index.
         resources, address, max_restarts: See `Actors`.
     """
 
@@ -83,12 +81,13 @@ class Hosts:
         policy: Callable[[], Policy],
         broadcast: Broadcast,
         env_steps: Callable[[], int],
+        lives: dict[int, int],
         *,
         resources: Resources,
         address: str | None,
         max_restarts: int,
     ) -> None:
-        self._policy, self._broadcast, self._env_steps = policy, broadcast, env_steps
+        self._policy, self._broadcast, self._env_steps, self._lives = policy, broadcast, env_steps, lives
         self._actors = Actors(
             [HostMaker(tuple(each), policy) for each in groups],
             kind="worker",
@@ -103,11 +102,6 @@ class Hosts:
         self._asked: dict[int, list[Future[Any]]] = {}  # of each process, what is not answered yet
         self._parts: tuple[Any, Any] = (None, None)  # the part of a plan that was sent last, and what stands for it
 
-    @property
-    def restarts(self) -> list[int]:
-        """How often each process was made again."""
-        return self._actors.restarts
-
     def start(self) -> bool:
         """Make the processes and begin the first episodes; whether rewards are seen raw (S1)."""
         self._actors.start()
@@ -120,14 +114,14 @@ class Hosts:
     def _begin(self, processes: Sequence[int]) -> bool:
         begun = [self._actors.members[process].submit("begin") for process in processes]
         wait_for(begun, "the environments of the workers to begin", BEGIN_SECONDS)
-        raw = all([future.result() for future in begun])
+        raw = [future.result() for future in begun]
         for process in processes:
             for group in self._maker(process).groups:
-                self.members.append(Member(self, group.index, process))
-        return raw
+                self.members.append(self._new_member(group.index, process))
+        return all(raw)
 
     def _maker(self, process: int) -> HostMaker:
-        maker: Any = self._actors.makes[process]
+        maker = cast(HostMaker, self._actors.makes[process])
         return maker
 
     def ask(self, member: Member, how: str, method: str, args: tuple[Any, ...]) -> Future[Any]:
@@ -135,8 +129,8 @@ class Hosts:
         if self._leaving:
             self._let_go()
         process = member.process
-        if member.life != self.restarts[process]:
-            return _failed(WorkerDied(repr(member), "its process is a new one, which was told nothing yet"))
+        if member.life != self._actors.restarts[process]:
+            return _failed(WorkerDied(repr(member), "another process has its place"))
         if method == "open_plan":
             key, plan, paths, *rest = args
             args = key, self._part(plan, paths), paths, *rest
@@ -160,31 +154,51 @@ class Hosts:
             self._parts = plan, reference
         return reference
 
-    def restart(self, index: int) -> int:
-        """Make the process of a group again, unless that was done for another of its groups.
+    def neighbours(self, index: int) -> list[int]:
+        """The groups of the process of a group."""
+        return [group.index for group in self._maker(self._member(index).process).groups]
 
-        The group begins fresh episodes from fresh streams, with the newest weights. Nothing is waited for.
+    def restart(self, index: int) -> None:
+        """Make the process of a group again; other members take the places of all that it has.
 
-        Returns: How many episodes that cost.
+        They begin fresh episodes from fresh streams, with the newest weights. Nothing is waited for.
+
         Raises: WorkerDied: it died more often than it may.
         """
-        member = self._member(index)
-        process, cost = member.process, 0
-        if member.life == self.restarts[process]:
-            maker = self._maker(process)
-            self._actors.makes[process] = attrs.evolve(maker, restarts=member.life + 1)
-            self._actors.restart(process)
-            self._asked.pop(process, None)
-            self._sent.pop(process, None)
-            cost = sum(group.num_envs for group in maker.groups)
-        member.life = self.restarts[process]
-        return cost
+        process = self._member(index).process
+        groups = self._maker(process).groups
+        for group in groups:
+            self._lives[group.index] = self._lives.get(group.index, 0) + 1
+        afresh = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in groups)
+        self._actors.makes[process] = HostMaker(afresh, self._policy)
+        self._actors.restart(process)
+        self._asked.pop(process, None)
+        self._sent.pop(process, None)
+        for group in groups:
+            self.members[group.index] = self._new_member(group.index, process)
+
+    def give_up(self, index: int) -> bool:
+        """Go on without the process of a group; whether any other is left, otherwise nothing happens."""
+        process = self._member(index).process
+        if all(member.process == process for member in self._present()):
+            return False
+        self._take_out(process)
+        self._actors.remove(process)
+        return True
 
     def _member(self, index: int) -> Member:
         member = self.members[index] if index < len(self.members) else None
         if member is None:
             raise FlowError(f"there is no worker {index}: it was removed, or never was")
         return member
+
+    def _new_member(self, index: int, process: int) -> Member:
+        return Member(self, index, process, self._actors.restarts[process])
+
+    def _take_out(self, process: int) -> None:
+        for member in list(self._present()):
+            if member.process == process:
+                self.members[member.index] = None
 
     def add(self, groups: Sequence[Group]) -> None:
         """One more process."""
@@ -195,9 +209,7 @@ class Hosts:
     def remove(self) -> None:
         """Take the newest process's groups out; it ends when it has answered what it was asked."""
         process = max(member.process for member in self._present())
-        for member in self._present():
-            if member.process == process:
-                self.members[member.index] = None
+        self._take_out(process)
         self._leaving[process] = self._asked.pop(process, [])
         self._let_go()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,15 +9,11 @@ import attrs
 import numpy as np
 
 from flowrl.data import Batch
-from flowrl.errors import Disconnected
-from flowrl.rollout.all_reduce import GroupAllReduce, Meeting, listen, own_address
+from flowrl.rollout.all_reduce import Member
 from flowrl.training import Training
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
-
-#: An address outside, by which a machine finds its own one to the outside; nothing is sent there.
-_OUTSIDE = "10.255.255.255"
 
 
 class Report(NamedTuple):
@@ -38,7 +33,7 @@ class TargetNetwork:
     tau: float = 1.0
 
 
-class Learner:
+class Learner(Member):
     """Trains a policy on the batches that it is given.
 
     State: the policy, the generator of minibatches, the version at which the target network moved last.
@@ -56,26 +51,20 @@ class Learner:
         self.policy, self.training, self.target = policy(), training, target
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._moved = 0
-        self._store: Any = None
-        self._members = 1
-        self._all_reduce: GroupAllReduce | None = None
+        self.together = 1
 
     def train(self, batch: Batch, env_steps: int) -> tuple[Report, dict[str, Any]]:
         """Train on a batch; a report, and the weights.
 
         Raises: Disconnected: others that learn with this one are gone; `connect` again, and load one state everywhere.
         """
-        self._check()
+        self.check_together()
         try:
             report = self._train(batch, env_steps)
         except BaseException:
-            self._leave()  # the others must not wait for a step that never comes
+            self.leave()  # the others must not wait for a step that never comes
             raise
         return report, self.policy.weights()
-
-    def _check(self) -> None:
-        if self._members > 1 and self._all_reduce is None:
-            raise Disconnected(f"this learner has lost the other {self._members - 1}")
 
     def train_along(self, batch: Batch, env_steps: int) -> Report:
         """As `train`; the weights are those of another learner."""
@@ -84,7 +73,7 @@ class Learner:
     def _train(self, batch: Batch, env_steps: int) -> Report:
         learn: Any = self.policy.learn_mode
         learn.schedule(env_steps)
-        trained = self.training(learn, batch, self._generator, self._all_reduce)
+        trained = self.training(learn, batch, self._generator, self.all_reduce)
         version = self.policy.version
         if self.target is not None and version - self._moved >= self.target.every:
             policy: Any = self.policy
@@ -92,38 +81,9 @@ class Learner:
             self._moved = version
         return Report(trained.scalars, trained.counters, trained.records, version)
 
-    # -- others
-
-    def listen(self, seconds: float) -> tuple[str, int]:
-        """Open the place where all learners meet: a host, by which this one can be reached, and a free port."""
-        try:
-            host = own_address(_OUTSIDE)
-        except OSError:  # no network but that of this machine
-            host = "127.0.0.1"
-        self._store = listen(host, seconds)
-        return host, self._store.port
-
-    def connect(self, meeting: Meeting, rank: int) -> None:
-        """Meet the others, and learn with them from now on.
-
-        Raises: Disconnected: they do not come.
-        """
-        self._leave()
-        self._members = meeting.size
-        self._all_reduce = GroupAllReduce(meeting, rank, self.policy.device, self._store if rank == 0 else None)
-
-    def _leave(self) -> None:
-        if self._all_reduce is not None:
-            self._all_reduce.close()
-            self._all_reduce = None
-
     def close(self) -> None:
         """Leave the others."""
-        self._leave()
-
-    def process(self) -> int:
-        """In which it learns."""
-        return os.getpid()
+        self.leave()
 
     # -- state
 
@@ -139,7 +99,7 @@ class Learner:
 
         Raises: Disconnected: see `train`.
         """
-        self._check()
+        self.check_together()
         return self.policy.version, self.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -12,13 +13,13 @@ from flowrl.calls import Receipt
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, WorkerDied, did_you_mean
-from flowrl.remote import Remote, fetched
+from flowrl.remote import Remote
 from flowrl.rollout.actors import Actors, Resources
-from flowrl.rollout.all_reduce import Meeting
+from flowrl.rollout.all_reduce import meet, results
 from flowrl.rollout.learner import Learner, Report, TargetNetwork
 from flowrl.schema import Schema
 from flowrl.training import Required, Training, reported, required
-from flowrl.workers import InlineWorker, ThreadWorker, all_of, ask, wait_for
+from flowrl.workers import InlineWorker, ThreadWorker, all_of, ask
 
 if TYPE_CHECKING:
     from flowrl.rollout.worker_set import WorkerSet
@@ -211,19 +212,10 @@ class LearnerGroup:
     def _go_on_from(self, state: Any) -> None:
         """Have all learners load a state and meet."""
         given = state if self._actors is None or isinstance(state, Remote) else self._actors.put(state)
-        self._wait([ask(worker, "load_state_dict", given) for worker in self.members], "load their state")
+        loaded = [ask(worker, "load_state_dict", given) for worker in self.members]
+        results(loaded, f"{self!r} to load their state", 2 * self._seconds)
         if self.num_learners > 1:
-            ((host, port),) = self._wait([ask(self.members[0], "listen", self._seconds)], "meet")
-            meeting = Meeting(host, port, self.num_learners, one_batch=True, seconds=self._seconds)
-            met = [ask(worker, "connect", meeting, rank) for rank, worker in enumerate(self.members)]
-            self._wait(met, "meet")
-
-    def _wait(self, asked: list[Future[Any]], what: str) -> list[Any]:
-        wait_for(asked, f"{self!r} to {what}", 2 * self._seconds)
-        errors = [error for future in asked if (error := future.exception())]
-        for error in sorted(errors, key=lambda error: not isinstance(error, WorkerDied)):
-            raise error  # a death rather than what others make of it
-        return [future.result() for future in asked]
+            meet(self.members, one_batch=True, seconds=self._seconds)
 
     # -- the run
 
@@ -279,9 +271,8 @@ class LearnerGroup:
 
     def state_dict(self) -> dict[str, Any]:
         if self._local:
-            (state,) = self._wait([ask(self._local[0], "state_dict")], "say their state")
-            return dict(state)
-        return self._here() if self._actors is None else dict(fetched(self._latest()))
+            return dict(results([ask(self._local[0], "state_dict")], f"{self!r} to say its state")[0])
+        return self._here() if self._actors is None else dict(copy.deepcopy(self._latest()))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self.members:

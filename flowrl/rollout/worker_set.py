@@ -13,7 +13,7 @@ import gymnasium
 from flowrl.context import Context
 from flowrl.envs import Environments
 from flowrl.envs.spaces import are_alike
-from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, did_you_mean
+from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
 from flowrl.policies import Policy
 from flowrl.rollout.actors import Resources
 from flowrl.rollout.broadcast import Broadcast
@@ -112,8 +112,8 @@ class WorkerSet:
         self._policy_factory, self._worker_policy = policy, worker_policy or policy
         if self.is_one_object and (num_workers or self.layout.groups > 1):
             raise ConfigError(
-                f"{self.environments} is made already, and acts in this process alone: with {self.layout.groups} groups "
-                f"and num_workers={num_workers} pass what makes one, an id or a function"
+                f"{self.environments} is made already, and acts in this process alone: with {self.layout.groups} "
+                f"groups and num_workers={num_workers} pass what makes one, an id or a function"
             )
         self._spaces = self.environments.spaces(self.layout.envs_per_group)
         others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
@@ -125,6 +125,7 @@ class WorkerSet:
         self._hosts: Hosts | None = None
         self._context = Context()
         self._earlier = 0  # env steps of earlier runs
+        self._lives: dict[int, int] = {}  # how often groups were begun afresh, by index
         self.members: list[Any] = []
         self.lost: dict[str, int] = {}
 
@@ -154,12 +155,13 @@ class WorkerSet:
         """Of the weights that a request asked now would act with."""
         return self._broadcast.version
 
-    def publish(self, version: int, weights: Any) -> None:
+    def publish(self, version: int, weights: Any, *, everywhere: bool = False) -> None:
         """Say that these weights, a state as of `policy.weights()` or a `Remote` one, are the newest.
 
-        They ride with the next requests. `policy` takes them when it is asked for.
+        They ride with the next requests, unless the workers have them `everywhere`. `policy` takes them when it is
+        asked for.
         """
-        self._broadcast.publish(version, weights)
+        self._broadcast.publish(version, weights, everywhere)
 
     @property
     def env_steps(self) -> int:
@@ -257,6 +259,7 @@ class WorkerSet:
             partial(self._worker_policy, *self._spaces),
             self._broadcast,
             lambda: self.env_steps,
+            self._lives,
             resources=self.resources_of_each,
             address=self.address,
             max_restarts=self.max_restarts,
@@ -278,16 +281,23 @@ class WorkerSet:
     def restart(self, index: int) -> None:
         """Make the process of a member again after its death: new environments, fresh streams, the newest weights.
 
-        Other groups of that process begin afresh with it; `restart` of each says that one knows. Nothing is waited for.
+        Another member takes its place, and those of other groups of that process. Nothing is waited for. Where it may
+        not be made again, and `on_death` is "go_on", they are None instead.
 
         Counts: cut_episodes.
-        Raises: WorkerDied: it was made again `max_restarts` times already.
+        Raises: WorkerDied: it was made again `max_restarts` times already, or there is no other.
         """
-        if cost := self._processes("restart").restart(index):
-            self._context.count("cut_episodes", cost)
+        hosts = self._processes("restart")
+        cost = len(hosts.neighbours(index)) * self.layout.envs_per_group
+        try:
+            hosts.restart(index)
+        except WorkerDied:
+            if self.on_death == "stop" or not hosts.give_up(index):
+                raise
+        self._context.count("cut_episodes", cost)
 
     def add(self, workers: int = 1) -> None:
-        """More worker processes, each with as many groups as the others, as new members; a plan that runs pulls them."""
+        """More worker processes, with as many groups as the others, as new members; a plan that runs pulls them."""
         hosts = self._processes("add")
         for _ in range(workers):
             first = len(self.members)
@@ -333,7 +343,8 @@ class WorkerSet:
 
     def state_dict(self) -> dict[str, Any]:
         self._broadcast.take()  # the policy's own state is taken after this one
-        return {"workers": self._ask_all("state_dict"), "earlier_env_steps": self._earlier}
+        about = {"earlier_env_steps": self._earlier, "lives": dict(self._lives)}
+        return {"workers": self._ask_all("state_dict"), **about}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state["workers"]
@@ -342,8 +353,10 @@ class WorkerSet:
                 f"the state is that of {_count(saved)} workers, {self!r} has {_count(self.members)}"
                 + ("" if self.members else ": it is started by a run")
             )
-        cut = sum(self._ask_all("load", saved))
+        cut = sum(filter(None, self._ask_all("load", saved)))
+        self._broadcast.take()  # nothing, since the policy was loaded
         self._earlier = state.get("earlier_env_steps", 0)
+        self._lives |= state.get("lives", {})
         self.lost = {"cut_episodes": cut} if cut else {}
         if cut:
             log.warning("%d running episodes of %s could not be saved: they are cut, new ones begin", cut, self.env)

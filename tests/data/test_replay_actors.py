@@ -344,6 +344,26 @@ def test_rows_that_were_answered_for_are_counted_whoever_notices() -> None:
     assert len(shards) == 0
 
 
+@pytest.mark.parametrize("alive", [True, False])
+def test_an_item_may_be_lost_where_its_shard_is_not(alive: bool) -> None:
+    """F10: a reference leads nowhere when the machine that had the rows is gone. The shard is asked how it is."""
+    shards = ReplayActors(uniform, 1)
+    shards.start(Context())
+    manual = manually(shards)
+    shards.add(rows(0))
+    manual.answer()
+    shards.add(Remote("elsewhere", 5, 100, worker=0))
+    manual.fail(WorkerDied("replay 0", "its object is lost"))
+    assert not shards.is_full(rows(0))
+    counters = shards._context.counters
+    assert counters == {"lost_requests": 1, "lost_rows": 5}
+    manual.answer() if alive else manual.fail(died(0))
+    assert not shards.is_full(rows(0))
+    assert len(shards) == (3 if alive else 0)
+    lost = {"lost_requests": 1, "lost_rows": 5}
+    assert counters == (lost if alive else {"lost_requests": 2, "lost_rows": 8, "replay_restarts": 1})
+
+
 def test_priorities_for_a_dead_shard_are_dropped() -> None:
     """P4: the rows in their slots are others, though their generation may be the same."""
     shards = ReplayActors(by_priority, 2)

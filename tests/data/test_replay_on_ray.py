@@ -14,8 +14,10 @@ from flowrl import from_items
 from flowrl.context import Context
 from flowrl.data import Batch, PrioritizedReplayBuffer, RateLimiter, ReplayActors, ReplayBuffer
 from flowrl.errors import SchemaError
-from flowrl.operators import Concurrently, Replay, StoreToReplay
+from flowrl.operators import Concurrently, NStep, ParallelRollouts, Replay, StoreToReplay
+from flowrl.policies import DQNPolicy
 from flowrl.remote import Remote
+from flowrl.rollout import WorkerSet
 from flowrl.rollout.actors import Actors
 from flowrl.testing import same
 from flowrl.workers import wait_for
@@ -107,6 +109,43 @@ def test_what_a_remote_shard_refuses_is_raised_later() -> None:
         with pytest.raises(SchemaError, match="has extra 'more'"):
             shards.can_insert(4)
         assert (shards.inserts, len(shards)) == (4, 4)
+
+
+def test_a_plan_stores_the_rows_of_workers_without_having_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adder runs on the worker; what it makes goes from there to the shards. This process sees what is drawn."""
+    seen: list[Any] = []
+    made = Batch.__init__
+
+    def noted(batch: Batch, *columns: Any, **more: Any) -> None:
+        made(batch, *columns, **more)
+        seen.append("index" in batch or "worker" not in batch)
+
+    policy = lambda *spaces: DQNPolicy(*spaces, hidden=(4,), device="cpu")  # noqa: E731
+    limiter = RateLimiter(1.0, 40, sample_batch=16, insert_batch=64)
+    with (
+        WorkerSet("CartPole-v1", policy, num_workers=1, envs_per_worker=2) as workers,
+        ReplayActors(lambda: ReplayBuffer(400), 2, remote=True, limiter=limiter) as shards,
+    ):
+        rollouts = ParallelRollouts(workers, mode="raw", steps=8).for_each(NStep(3, 0.99)).gather_async(in_flight=2)
+        plan = Concurrently(
+            {"store": rollouts.for_each(StoreToReplay(shards)), "train": Replay(shards, 16, in_flight=2)},
+            mode="async",
+            output_indexes=[1],
+        )
+        with plan.run(seed=1) as run:
+            monkeypatch.setattr(Batch, "__init__", noted)
+            drawn = [next(run) for _ in range(10)]
+            monkeypatch.undo()
+            state = run.state_dict()  # which has what was on its way
+            assert len(seen) >= 10
+            assert all(seen)
+            assert {int(number) for batch in drawn for number in batch.shard} == {0, 1}
+            assert all((batch.worker == 0).all() for batch in drawn)
+            counters = state["ledger"]["counters"]
+            assert counters["sampled"] == 160
+            assert counters["inserted"] == shards.inserts
+            assert sum(shards.rows_of_shards) == len(shards) == min(counters["inserted"], 800)
+            assert counters["env_steps"] >= counters["inserted"]
 
 
 @pytest.mark.slow

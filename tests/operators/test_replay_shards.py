@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from flowrl import Plan, from_items
 from flowrl.check import examine
+from flowrl.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.data import (
     Batch,
     EpisodeReplayBuffer,
@@ -33,7 +35,7 @@ from flowrl.operators import (
 )
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.stages import BLOCKED, WAITING, Signal
+from flowrl.stages import BLOCKED, DONE, WAITING, Signal
 from flowrl.testing import ManualWorkers, check_plan, same
 
 STORES: dict[str, Any] = {
@@ -133,6 +135,19 @@ def test_learns_and_resumes_from_whatever_is_stored(kind: str) -> None:
     check_plan(lambda: off_policy(kind, in_flight=2), items=6, steps=[0, 5, 9])
 
 
+def test_it_goes_on_from_disk(tmp_path: Path) -> None:
+    """D3, D5: from the middle, in another run, without pickle."""
+    with off_policy("by priority", in_flight=2).run() as run:
+        for _ in range(3):
+            next(run)
+        path = save_checkpoint(tmp_path / "checkpoint", {"shards": run.state_dict()["resources"]["ReplayActors"]})
+        shards = run.resources["ReplayActors"]
+        again = ReplayActors(STORES["by priority"], 2)
+        again.load_state_dict(load_checkpoint(path)["shards"])
+        assert same(again.state_dict(), shards.state_dict())
+        assert again.sample(4) == shards.sample(4)
+
+
 def test_one_shard_is_a_buffer() -> None:
     """D1: the same rows in the same order, but for the column that tells the shard."""
 
@@ -164,8 +179,7 @@ def test_a_state_taken_while_shards_work_loses_nothing() -> None:
                 manual.answer()
             elif not isinstance(item, Signal):
                 items.append(item)
-        while run.step() is not WAITING:
-            pass
+        until_it_waits(run)
         assert manual.requests
         futures = [request.future for request in manual.requests]
         for member in manual.members:
@@ -185,6 +199,11 @@ def _at_once(member: Any) -> Any:
     return InlineWorker(member.target).submit
 
 
+def until_it_waits(run: Any) -> None:
+    while (signal := run.step()) is not WAITING:
+        assert signal is not DONE
+
+
 def test_who_does_not_answer_stops_who_stores() -> None:
     """F7: at the bound in items nothing more is pulled from the source; each answer lets one more in."""
     seen: list[int] = []
@@ -196,15 +215,13 @@ def test_who_does_not_answer_stops_who_stores() -> None:
     )
     manual = manually(buffer)
     with plan.run() as run:
-        while run.step() is not WAITING:
-            pass
+        until_it_waits(run)
         assert len(seen) == 4  # three on their way, one held
         assert "StoreToReplay: waits for shard 0, 1: 3 items" in run.explain()
         assert run.step() is WAITING
         assert len(seen) == 4
         manual.answer()
-        while run.step() is not WAITING:
-            pass
+        until_it_waits(run)
         assert len(seen) == 5
 
 

@@ -197,6 +197,36 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"squash": True}, {"env": "Pendulum-v1"}),
         ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
     ],
+    "ddppo": [
+        *(
+            ({key: value}, {})
+            for key, value in {
+                "hidden": (8,),
+                "fragment_steps": 4,
+                "train_batch_size": 30,
+                "gamma": 0.5,
+                "lam": 0.5,
+                "reward_scale": 0.5,
+                "num_sgd_iter": 3,
+                "minibatch_size": 5,
+                "learning_rate": 0.1,
+                "learning_rate_end": None,
+                "clip": 0.001,
+                "entropy_coef": 0.1,
+                "schedule_steps": 50,
+                "value_coef": 0.1,
+                "value_clip": 1e-4,
+                "standardize": False,
+                "target_kl": 1e-9,
+                "grad_clip": 0.01,
+                "envs_per_worker": 3,
+            }.items()
+        ),
+        ({"clip_end": None}, {"learning_rate": 0.03}),
+        ({"entropy_coef_end": 0.0}, {"entropy_coef": 0.1}),
+        ({"squash": True}, {"env": "Pendulum-v1"}),
+        ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
+    ],
     "a2c": [
         *(
             ({key: value}, {})
@@ -345,7 +375,7 @@ OTHERS |= {"num_learners", "learn_in_flight", "max_weight_lag"}  # see test_asyn
 OTHERS |= {"act_backend", "eval_max_steps", "checkpoint_every", "report_every", "microbatches"}
 OTHERS |= {"wrappers", "env_manager", "env_manager_args", "episode_seeds"}  # of the environment, see tests/rollout
 OTHERS |= {"env_groups", "worker_cpus", "worker_gpus", "worker_memory", "worker_resources"}  # see tests/rollout
-OTHERS |= {"max_worker_restarts", "on_worker_death"}
+OTHERS |= {"max_worker_restarts", "on_worker_death", "num_learners"}
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
 
 

@@ -173,7 +173,7 @@ def test_the_check_asks_for_what_the_loss_needs() -> None:
 
 
 def test_what_cannot_be_is_refused_when_it_is_made() -> None:
-    with pytest.raises(ConfigError, match="2 learners in a thread.*: take 1, or where='actor'"):
+    with pytest.raises(ConfigError, match=r"2 learners in a thread.*: take 1, or where='actor'"):
         group(make(), 2, "thread")
     with pytest.raises(ConfigError, match="where='process'; there are: actor, inline, thread"):
         group(make(), where="process")
@@ -283,7 +283,7 @@ def test_one_that_dies_too_often_ends_the_run(ray_cluster: None) -> None:
     with from_items(collected(3)).call(learners, "train").run() as run:
         next(run)
         os.kill(processes(learners)[0], signal.SIGKILL)
-        with pytest.raises(WorkerDied, match="learner 0 died: .* restarted 0 times already, max_restarts=0"):
+        with pytest.raises(WorkerDied, match=r"learner 0 died: .* restarted 0 times already, max_restarts=0"):
             next(run)
     assert workers.policy.version == 1, "what was answered before is not lost"
 
@@ -291,7 +291,7 @@ def test_one_that_dies_too_often_ends_the_run(ray_cluster: None) -> None:
 @pytest.mark.slow
 def test_an_error_of_the_loss_is_the_batchs_and_not_the_groups(two: Any) -> None:
     """F9: the learner that could learn is told by the other, and both go on alike."""
-    workers, learners = two
+    _, learners = two
     good, bad = collected(2), collected(1)[0]
     bad = bad.replace(reward=bad.reward * np.nan)
     bad["advantage"], bad["target"] = bad.advantage * np.nan, bad.target * np.nan
