@@ -344,9 +344,9 @@ FAULTS += [
     ),
     Fault(
         "Q2",
-        "flowrl/policies/dqn.py",
-        "target.lerp_(online, tau)",
-        "target.lerp_(online, 1 - tau)",
+        "flowrl/policies/networks.py",
+        "value.lerp_(learned[name], tau)",
+        "value.lerp_(learned[name], 1 - tau)",
         DQN + "test_target_network_moves_by_tau",
     ),
     Fault(
@@ -999,8 +999,8 @@ FAULTS += [
     Fault(
         "G5",
         "flowrl/policies/ppo.py",
-        "kl = ((ratio - 1) - log_ratio).mean()",
-        "kl = (-log_ratio).mean()",
+        "return ((log_ratio.exp() - 1) - log_ratio).mean()",
+        "return (-log_ratio).mean()",
         PPO + "test_the_loss_against_a_loop",
     ),
     Fault(
@@ -1033,8 +1033,8 @@ FAULTS += [
     ),
     Fault(
         "D1",
-        "operators/train.py",
-        'rows.split(size, True, self.context.generator("minibatches"))',
+        "flowrl/training.py",
+        "rows.split(size, True, generator)",
         "rows.split(size, True, __import__('numpy').random.default_rng())",
         EVERY_PLAN + "test_the_same_seed_gives_the_same_parameters",
     ),
@@ -1208,8 +1208,8 @@ FAULTS += [
     Fault(
         "G1",
         "flowrl/policies/actor_critic.py",
-        "(column.cpu().numpy().reshape(batch.reward.shape) for column in",
-        '(column.cpu().numpy().reshape(batch.reward.shape, order="F") for column in',
+        "return logp.cpu().numpy().reshape(shape)",
+        'return logp.cpu().numpy().reshape(shape, order="F")',
         VTRACE + "test_on_policy_it_is_gae",
     ),
     Fault(
@@ -2012,9 +2012,9 @@ FAULTS += [
     ),
     Fault(
         "V3",
-        "operators/train.py",
-        "        record_lags(self.context, prepared, policy.version)\n",
-        "        record_lags(self.context, prepared, policy.version + 1)\n",
+        "flowrl/training.py",
+        "lags(prepared, learn.policy.version)",
+        "lags(prepared, learn.policy.version + 1)",
         HOSTS + "test_every_row_that_is_learned_from_has_a_lag",
     ),
 ]
