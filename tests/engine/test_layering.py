@@ -19,7 +19,7 @@ ENGINE = [
     for part in (
         ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
         ("stages", "link", "merge", "calls", "workers", "host", "scheduler", "mapped", "explain", "testing"),
-        ("remote", "pickling"),
+        ("remote", "pickling", "gather", "hosting", "pace"),
         ("schema", "check", "picture", "draw", "debug", "debugger", "signals"),
     )
     for file in part
