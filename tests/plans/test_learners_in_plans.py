@@ -20,7 +20,7 @@ def learners_of(plan: Any) -> Any:
 
 
 def test_a_learner_of_its_own_teaches_the_workers(ray_cluster: None) -> None:
-    """F12, V: what is counted is what one process would count, what is acted with is what it published."""
+    """F12, F3: what is counted is what one process would count, what is acted with is what it published."""
     workers, plan = make("impala", num_learners=1)
     with workers, plan.run(seed=0) as run:
         results = list(islice(run, 5))
