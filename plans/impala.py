@@ -47,6 +47,7 @@ class Config(Configuration):
     rho_pg_bar: float = positive(1.0)  #: largest weight of an advantage
 
     # Learning
+    num_aggregators: int = attrs.field(default=0, validator=attrs.validators.ge(0))  #: processes that join fragments
     num_learners: int = not_negative(0)  #: 0: this process learns; 1: a thread of it does; more: processes on Ray
     learn_in_flight: int = positive(2)  #: batches that these are given at a time
     learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
