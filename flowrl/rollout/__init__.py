@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["Aggregators", "LearnerGroup", "RolloutWorker", "Scores", "WorkerSet", "evaluate", "scores"]
 
 #: Loaded when asked for, since an actor without a policy needs no torch.
-_LATER = {"Aggregators": "aggregators", "LearnerGroup": "learners", "RolloutWorker": "worker", "WorkerSet": "worker_set"} | dict.fromkeys(
-    ("Scores", "evaluate", "scores"), "evaluation"
-)
+_LATER = {
+    "Aggregators": "aggregators",
+    "LearnerGroup": "learners",
+    "RolloutWorker": "worker",
+    "WorkerSet": "worker_set",
+    **dict.fromkeys(("Scores", "evaluate", "scores"), "evaluation"),
+}
 
 
 def __getattr__(name: str) -> Any:
