@@ -81,6 +81,9 @@ class Configuration:
     seed: int = attrs.field(default=0, validator=validators.ge(0))
     #: Processes that sample, on Ray; 0: this one does.
     num_workers: int = attrs.field(default=0, validator=validators.ge(0))
+    #: The Ray cluster that these and other actors run on: "host:port", "ray://host:port", or "auto" on a machine of it;
+    #: None: a Ray of this machine, for as long as it is needed.
+    address: str | None = None
     #: Environments of each of them.
     envs_per_worker: int = attrs.field(default=8, validator=validators.ge(1))
     #: Groups that the environments of all workers form, each acted in with one batch; None: one a worker. The same
