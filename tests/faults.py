@@ -1879,8 +1879,8 @@ FAULTS += [
     Fault(
         "D2",
         "flowrl/rollout/groups.py",
-        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n            worker.told(env_steps)\n",
-        "",
+        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n",
+        "        if True:\n",
         HOSTS + "test_the_same_groups_over_0_1_and_2_workers_give_one_stream",
     ),
     Fault(
@@ -2022,6 +2022,9 @@ FAULTS += [
         '        learn.schedule(self.context.counters.get("env_steps", 0) if worker is None else worker.env_steps)\n',
         "",
         "tests/rollout/test_gradients_on_workers.py::test_a_round_of_gradients_is_one_step_for_all",
+    ),
+]
+
 ACTORS = "tests/rollout/test_actors.py::"
 FAULTS += [
     Fault(
