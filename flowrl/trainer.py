@@ -295,7 +295,7 @@ class Trainer:
         self._keys = set(self.result)
 
     def stop(self) -> None:
-        """Close the run, the environments and what else has processes; not a VectorEnv object that was given, it is yours.
+        """Close the run, the environments and what else has processes, but not a VectorEnv that was given: it is yours.
 
         `act` and `evaluate` still work; a second call does nothing.
         """
@@ -304,7 +304,7 @@ class Trainer:
             closing.callback(self.workers.close)
             if self.run is not None:
                 for resource in self.run.resources.values():
-                    if hasattr(resource, "__exit__"):
+                    if hasattr(resource, "__exit__") and resource is not self.workers:
                         closing.callback(resource.close)
                 closing.callback(self.run.close)
 

@@ -944,8 +944,8 @@ FAULTS += [
     Fault(
         "F15",
         "flowrl/trainer.py",
-        "        finally:\n            self.workers.close()\n",
-        "        finally:\n            pass\n",
+        "            closing.callback(self.workers.close)\n",
+        "            pass\n",
         TRAINER + "test_stopping_closes_the_environments_and_leaves_the_policy",
     ),
     Fault(
@@ -1461,8 +1461,8 @@ FAULTS += [
     Fault(
         "O1",
         "operators/replay.py",
-        "            raise SchemaError(NOT_RAW)\n        return given\n",
-        "            pass\n        return given\n",
+        "            raise SchemaError(NOT_RAW)\n        if self.buffer.in_order",
+        "            pass\n        if self.buffer.in_order",
         NORMALIZING + "test_where_they_belong_with_replay",
     ),
     Fault(

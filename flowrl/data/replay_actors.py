@@ -377,6 +377,7 @@ class ReplayActors(Store):
         """End the shards; what they hold is gone."""
         self._actors.close()
         self._forget([Books(number) for number in range(self.num_shards)])
+        self._inserts = self._samples = self._outdated = 0
 
     def __enter__(self) -> ReplayActors:
         return self

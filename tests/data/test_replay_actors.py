@@ -461,4 +461,6 @@ def test_closing_ends_it_and_a_later_start_is_afresh() -> None:
         shards.add(rows(0))
         assert len(shards) == 3
     assert shards._actors.members == []
-    assert len(shards) == 0
+    assert (len(shards), shards.inserts, shards.samples) == (0, 0, 0)
+    shards.add(rows(5))
+    assert {*shards.sample(9).obs} == {5, 6, 7}

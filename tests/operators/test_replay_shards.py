@@ -307,18 +307,9 @@ def test_explain_shows_shards() -> None:
     assert "StoreToReplay(buffer=2 shards of ReplayBuffer, 0 of 120 rows)" in text
 
 
-class Many:
-    """Workers of which a plan knows the number."""
-
-    def __init__(self, of: WorkerSet, num_members: int) -> None:
-        self.of, self.num_members, self.members = of, num_members, []
-
-    def schema(self) -> Any:
-        return self.of.schema()
-
-
-def problems(buffer: Store, num_workers: int, mode: str = "async", adder: Any = None) -> list[str]:
-    plan = ParallelRollouts(Many(learners(), num_workers), mode=mode, steps=4)  # type: ignore[arg-type]
+def problems(buffer: Store, num_workers: int, mode: Any = "async", adder: Any = None) -> list[str]:
+    policy = lambda *spaces: DQNPolicy(*spaces, hidden=(4,), device="cpu")  # noqa: E731
+    plan = ParallelRollouts(WorkerSet("CartPole-v1", policy, num_workers=num_workers), mode=mode, steps=4)
     plan = plan if adder is None else plan.for_each(adder)
     return [p for p in examine(plan.for_each(StoreToReplay(buffer))).problems if "draws from it" not in p]
 
