@@ -25,6 +25,7 @@ ERRORS = "tests/engine/test_errors.py::"
 DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
 PRIORITIZED, SUM_TREE = "tests/data/test_prioritized.py::", "tests/data/test_sum_tree.py::"
 TRAINER = "tests/trainer/test_trainer.py::"
+OFF_POLICY, APEX = "tests/policies/test_off_policy.py::", "tests/policies/test_apex_policy.py::"
 
 FAULTS = [
     Fault(
@@ -343,9 +344,9 @@ FAULTS += [
     ),
     Fault(
         "Q2",
-        "flowrl/policies/dqn.py",
-        "target.lerp_(online, tau)",
-        "target.lerp_(online, 1 - tau)",
+        "flowrl/policies/networks.py",
+        "value.lerp_(learned[name], tau)",
+        "value.lerp_(learned[name], 1 - tau)",
         DQN + "test_target_network_moves_by_tau",
     ),
     Fault(
@@ -998,8 +999,8 @@ FAULTS += [
     Fault(
         "G5",
         "flowrl/policies/ppo.py",
-        "kl = ((ratio - 1) - log_ratio).mean()",
-        "kl = (-log_ratio).mean()",
+        "return ((log_ratio.exp() - 1) - log_ratio).mean()",
+        "return (-log_ratio).mean()",
         PPO + "test_the_loss_against_a_loop",
     ),
     Fault(
@@ -1032,8 +1033,8 @@ FAULTS += [
     ),
     Fault(
         "D1",
-        "operators/train.py",
-        'rows.split(size, True, self.context.generator("minibatches"))',
+        "flowrl/training.py",
+        "rows.split(size, True, generator)",
         "rows.split(size, True, __import__('numpy').random.default_rng())",
         EVERY_PLAN + "test_the_same_seed_gives_the_same_parameters",
     ),
@@ -1192,7 +1193,7 @@ FAULTS += [
     ),
     Fault(
         "V2",
-        "operators/adders.py",
+        "flowrl/policies/actor_critic.py",
         "own = batch.replace(value=value, next_value=next_value)",
         "own = batch",
         VTRACE + "test_old_experience_is_that_of_the_loop_with_the_present_weights",
@@ -1207,8 +1208,8 @@ FAULTS += [
     Fault(
         "G1",
         "flowrl/policies/actor_critic.py",
-        "(column.cpu().numpy().reshape(batch.reward.shape) for column in",
-        '(column.cpu().numpy().reshape(batch.reward.shape, order="F") for column in',
+        "return logp.cpu().numpy().reshape(shape)",
+        'return logp.cpu().numpy().reshape(shape, order="F")',
         VTRACE + "test_on_policy_it_is_gae",
     ),
     Fault(
@@ -1760,6 +1761,62 @@ FAULTS += [
         "        self.t[env_ids] = 0\n",
         ENVS + "test_vector.py::test_episodes_of_a_native_environment_are_those_of_a_loop",
     ),
+    Fault(
+        "V1",
+        "flowrl/policies/appo.py",
+        "self.judged(batch.to_numpy(), policy.target)",
+        "self.judged(batch.to_numpy(), policy.model)",
+        OFF_POLICY + "test_advantages_and_targets_against_a_loop",
+    ),
+    Fault(
+        "V2",
+        "flowrl/policies/actor_critic.py",
+        "values_arrived_in(batch, value, self.policy.collect_mode.value)",
+        'batch["next_value"]',
+        OFF_POLICY + "test_advantages_and_targets_against_a_loop",
+    ),
+    Fault(
+        "G7",
+        "flowrl/policies/appo.py",
+        'np.maximum(old, batch["logp"] - math.log(policy.old_weight))',
+        'batch["logp"]',
+        OFF_POLICY + "test_the_loss_of_appo_against_a_loop",
+    ),
+    Fault(
+        "V3",
+        "operators/rollout.py",
+        "raw.gather_async(in_flight, max_weight_lag)",
+        "raw.gather_async(in_flight)",
+        "tests/plans/test_async_plans.py::test_the_lag_of_impala_is_bounded_where_asked_for",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/policies/apex_dqn.py",
+        "self.base ** (1 + place * self.alpha)",
+        "self.base ** (place * self.alpha)",
+        APEX + "test_the_epsilons_are_those_of_the_paper",
+    ),
+    Fault(
+        "Q8",
+        "flowrl/rollout/worker.py",
+        "Actor(manager, policy.collect_mode_of(index), noise_seed)",
+        "Actor(manager, policy.collect_mode, noise_seed)",
+        APEX + "test_a_worker_explores_as_often_as_its_epsilon_says",
+    ),
+    Fault(
+        "Q2",
+        "flowrl/policies/appo.py",
+        'return {"model": self.model, "target": self.target}',
+        'return {"model": self.model}',
+        OFF_POLICY + "test_the_target_policy_follows_when_told_and_is_saved",
+    ),
+    Fault(
+        "G5",
+        "flowrl/policies/distributions.py",
+        "wider + 0.5 * ((-2 * wider).exp() + apart.square() - 1)",
+        "0.5 * ((-2 * wider).exp() + apart.square() - 1)",
+        "tests/policies/test_distributions.py::test_divergences_are_torchs",
+    ),
 ]
 
 SHARDS, SHARD_PLANS = "tests/data/test_replay_actors.py::", "tests/operators/test_replay_shards.py::"
@@ -1955,9 +2012,9 @@ FAULTS += [
     ),
     Fault(
         "V3",
-        "operators/train.py",
-        "        record_lags(self.context, prepared, policy.version)\n",
-        "        record_lags(self.context, prepared, policy.version + 1)\n",
+        "flowrl/training.py",
+        "lags(prepared, learn.policy.version)",
+        "lags(prepared, learn.policy.version + 1)",
         HOSTS + "test_every_row_that_is_learned_from_has_a_lag",
     ),
 ]
