@@ -8,6 +8,7 @@ import attrs
 
 from flowrl.config import Configuration, fraction, not_negative, positive, sizes
 from flowrl.operators import (
+    CollectBatches,
     ConcatBatches,
     MixInReplay,
     ParallelRollouts,
@@ -17,7 +18,7 @@ from flowrl.operators import (
 )
 from flowrl.plan import Plan
 from flowrl.policies import IMPALAPolicy, VTraceLimits, linear_schedule
-from flowrl.rollout import LearnerGroup, WorkerSet
+from flowrl.rollout import Aggregators, LearnerGroup, WorkerSet
 from flowrl.trainer import Trainer
 
 
