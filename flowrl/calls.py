@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import attrs
 
 from flowrl.operator import operator, state
+from flowrl.remote import Remote
 from flowrl.schema import UNKNOWN, Schema
 from flowrl.stages import WAITING, WORKED, Signal, Stage
 from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
@@ -110,6 +111,8 @@ class Call(Stage):
     def _received(self, answer: Any) -> Any:
         if hasattr(self.worker, "receive"):
             answer = self.worker.receive(answer)
+        if isinstance(answer, Remote) and not self.gives_remote:
+            answer = answer.fetch()
         if not isinstance(answer, Receipt):
             return answer
         self.link.context.ledger.merge(answer.counters, answer.records)

@@ -277,6 +277,7 @@ class Run:
                 stage.host(part, named, self._error_policies, self._takes_remote(node))
             else:
                 stage.bind(links[0], [self._stage(upstream, built) for upstream in node.inputs])
+                stage.gives_remote = self._takes_remote(node)
         else:
             end = node
             while end.inputs[0].kind not in ("source", *WIRING):

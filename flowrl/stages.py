@@ -37,6 +37,8 @@ class Stage:
 
     #: The configuration with which it has no thread, and no more than one request or item ahead.
     one_at_a_time: ClassVar[dict[str, Any]] = {}
+    #: What reads its items takes `Remote` ones.
+    gives_remote = False
     link: Link
     inputs: list[Stage]
 

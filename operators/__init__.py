@@ -1,7 +1,14 @@
 """The operators: one family a file."""
 
 from flowrl.operators.adders import GAE, NStep, VTrace
-from flowrl.operators.batches import ConcatBatches, ScaleRewards, SelectExperiences, SplitBatch, StandardizeFields
+from flowrl.operators.batches import (
+    CollectBatches,
+    ConcatBatches,
+    ScaleRewards,
+    SelectExperiences,
+    SplitBatch,
+    StandardizeFields,
+)
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.operators.datasets import FromDataset, Record, from_minari
 from flowrl.operators.debug import debug_print
@@ -28,6 +35,7 @@ __all__ = [
     "ApplyGradients",
     "AsyncGradients",
     "AverageGradients",
+    "CollectBatches",
     "ComputeGradients",
     "ConcatBatches",
     "Concurrently",

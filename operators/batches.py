@@ -93,6 +93,36 @@ class ConcatBatches:
 
 
 @operator
+class CollectBatches:
+    """Batches -> lists of them, of together at least `min_batch_size` rows. For `combine`.
+
+    They are not joined, nor looked at: batches may be `Remote`, and stay where they are for `Aggregators`.
+
+    Emits: nothing, or one list; what is left at the end. State: the batches that wait.
+
+    >>> collect = CollectBatches(min_batch_size=4)
+    >>> [len(collect(Batch(reward=np.ones(3)))) for _ in range(2)]
+    [0, 1]
+    """
+
+    takes_remote = True
+    verb = "combine"
+    min_batch_size: int = attrs.field(validator=attrs.validators.ge(1))
+    waiting: list[Any] = state(factory=list)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema(of=given)
+
+    def __call__(self, batch: Any) -> list[list[Any]]:
+        self.waiting.append(batch)
+        return self.finish() if sum(each.rows for each in self.waiting) >= self.min_batch_size else []
+
+    def finish(self) -> list[list[Any]]:
+        parts, self.waiting = self.waiting, []
+        return [parts] if parts else []
+
+
+@operator
 class SplitBatch:
     """A batch -> `parts` batches of its rows `[B, ...]`, equal or one row apart. For `combine`.
 

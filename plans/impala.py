@@ -8,6 +8,7 @@ import attrs
 
 from flowrl.config import Configuration, fraction, not_negative, positive, sizes
 from flowrl.operators import (
+    CollectBatches,
     ConcatBatches,
     MixInReplay,
     ParallelRollouts,
@@ -17,7 +18,7 @@ from flowrl.operators import (
 )
 from flowrl.plan import Plan
 from flowrl.policies import IMPALAPolicy, VTraceLimits, linear_schedule
-from flowrl.rollout import LearnerGroup, WorkerSet
+from flowrl.rollout import Aggregators, LearnerGroup, WorkerSet
 from flowrl.trainer import Trainer
 
 
@@ -47,6 +48,7 @@ class Config(Configuration):
     rho_pg_bar: float = positive(1.0)  #: largest weight of an advantage
 
     # Learning
+    num_aggregators: int = not_negative(0)  #: processes on Ray that join fragments to batches; 0: this process does
     num_learners: int = not_negative(0)  #: 0: this process learns; 1: a thread of it does; more: processes on Ray
     learn_in_flight: int = positive(2)  #: batches that these are given at a time
     learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
@@ -81,6 +83,14 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> IMPALAP
     )
 
 
+def joined(fragments: Plan, config: Config) -> Plan:
+    """Batches of fragments: made here, or by processes from which they go to the learners."""
+    if not config.num_aggregators:
+        return fragments.combine(ConcatBatches(config.train_batch_size))
+    collected = fragments.combine(CollectBatches(config.train_batch_size))
+    return collected.call(Aggregators(config.num_aggregators), "join", in_flight=2 * config.num_aggregators)
+
+
 def learned(batches: Plan, workers: WorkerSet, config: Config) -> Plan:
     """Batches learned from: here, or by learners that work while the next ones are collected."""
     if not config.num_learners:
@@ -105,7 +115,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         rollouts = rollouts.combine(MixInReplay(config.replay_slots, config.replay_ratio))
 
     # (2) One step on each batch of them; the learner's loss corrects for their age.
-    train_op = learned(rollouts.combine(ConcatBatches(config.train_batch_size)), workers, config)
+    train_op = learned(joined(rollouts, config), workers, config)
 
     # (3) A result every so many env steps.
     return StandardMetricsReporting(train_op, workers, config)

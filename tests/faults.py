@@ -2050,3 +2050,66 @@ FAULTS += [
         HOSTS + "test_every_row_that_is_learned_from_has_a_lag",
     ),
 ]
+
+ALIKE, LEARNERS = "tests/rollout/test_all_reduce.py::", "tests/rollout/test_learners.py::"
+
+FAULTS += [
+    Fault(
+        "F13",
+        "flowrl/rollout/all_reduce.py",
+        "torch.cat([values * rows, values.new_tensor([rows])])",
+        "torch.cat([values, values.new_tensor([1.0])])",
+        ALIKE + "test_the_mean_divides_by_the_rows",
+    ),
+    Fault(
+        "F13",
+        "flowrl/policies/policy.py",
+        "        if all_reduce is not None:\n            rows = all_reduce.share(rows)\n",
+        "        if all_reduce is not None:\n            rows = all_reduce.share(rows)[:2]\n",
+        ALIKE + "test_gradients_are_those_of_one_learner_on_the_joined_batch",
+    ),
+    Fault(
+        "G3",
+        "flowrl/policies/policy.py",
+        "        rows = self.over_minibatch(self.tensors(batch))\n        if all_reduce is not None:\n"
+        "            rows = all_reduce.share(rows)\n",
+        "        rows = self.tensors(batch)\n        if all_reduce is not None:\n"
+        "            rows = all_reduce.share(rows)\n        rows = self.over_minibatch(rows)\n",
+        ALIKE + "test_many_steps_are_those_of_one_learner",
+    ),
+    Fault(
+        "F13",
+        "flowrl/training.py",
+        "math.ceil(most / self.minibatch_size)",
+        "math.ceil(rows.rows / self.minibatch_size)",
+        ALIKE + "test_learners_with_batches_of_their_own_take_equally_many_steps",
+    ),
+    Fault(
+        "F12",
+        "flowrl/calls.py",
+        "        self.link.context.ledger.merge(answer.counters, answer.records)\n",
+        "",
+        LEARNERS + "test_a_receipt_of_any_worker_is_counted",
+    ),
+    Fault(
+        "F3",
+        "flowrl/rollout/learners.py",
+        "            self.workers.publish(report.version, weights)\n",
+        "            pass\n",
+        LEARNERS + "test_learning_there_is_training_here",
+    ),
+    Fault(
+        "D3",
+        "flowrl/rollout/learner.py",
+        '            "generator": self._generator.bit_generator.state,\n',
+        '            "generator": None,\n',
+        LEARNERS + "test_it_resumes_at_every_step",
+    ),
+    Fault(
+        "Q7",
+        "operators/train.py",
+        '        learn.schedule(self.context.counters.get("env_steps", 0) if worker is None else worker.env_steps)\n',
+        "",
+        "tests/rollout/test_gradients_on_workers.py::test_a_round_of_gradients_is_one_step_for_all",
+    ),
+]

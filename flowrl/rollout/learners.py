@@ -61,8 +61,6 @@ class LearnerGroup:
     State: of one learner; they are alike.
     """
 
-    takes_remote = True
-
     def __init__(
         self,
         workers: WorkerSet,
@@ -92,6 +90,7 @@ class LearnerGroup:
                 "LearnerGroup sees them: use TrainOneStep(workers), or do not normalise"
             )
         self.workers, self.num_learners, self.where = workers, num_learners, where
+        self.takes_remote = where == "actor"
         self.training = Training(num_sgd_iter, minibatch_size, target_kl)
         self.target = None if target_every is None else TargetNetwork(target_every, tau)
         self._of_each, self._address, self._seconds = resources or Resources(), address, seconds

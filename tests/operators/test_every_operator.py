@@ -122,6 +122,7 @@ def confirmed(path: Path) -> Any:
 TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]] = {
     "ApplyGradients": (lambda _: ops.ApplyGradients(workers()), gradients, "for_each"),
     "AverageGradients": (lambda _: ops.AverageGradients(3), gradients, "combine"),
+    "CollectBatches": (lambda _: ops.CollectBatches(14), fragments, "combine"),
     "ComputeGradients": (lambda _: ops.ComputeGradients(workers()), rows, "for_each"),
     "ConcatBatches": (lambda _: ops.ConcatBatches(14), fragments, "combine"),
     "Confirm": (confirmed, results, "for_each"),

@@ -25,7 +25,7 @@ def test_without_workers_it_is_ppo() -> None:
 
 
 def test_two_workers_keep_the_same_weights(ray_cluster: None) -> None:
-    """F13, F12, D3, D5, V: bit for bit after many steps, also after a resume; a row is learned from by one, an
+    """F13, F12, D3, D5: bit for bit after many steps, also after a resume; a row is learned from by one, an
     optimiser step is one for both; the policy here is theirs when somebody asks for it."""
     settings: Any = {"num_workers": 2, "envs_per_worker": 2, "train_batch_size": 20}
     workers, plan = make("ddppo", **settings)

@@ -106,7 +106,7 @@ def test_a_thread_learns_while_the_run_goes_on() -> None:
 
 
 def test_weights_are_published_when_the_turn_of_their_answer_has_come() -> None:
-    """V: in order, each with its version; nothing that waits behind another answer is seen before it."""
+    """F3: in order, each with its version; nothing that waits behind another answer is seen before it."""
     workers = make()
     published: list[int] = []
     workers.publish = lambda version, weights: published.append(version)  # type: ignore[method-assign]
@@ -227,7 +227,7 @@ def states(learners: LearnerGroup) -> list[Any]:
 
 
 def test_two_processes_learn_what_one_would(two: Any) -> None:
-    """F13, F12, V: alike to the last bit, and near one learner; what is published and counted is that of one."""
+    """F13, F12: alike to the last bit, and near one learner; what is published and counted is that of one."""
     workers, learners = two
     batches, reference = collected(3), make(ppo)
     alone = LearnerGroup(reference, where="inline", num_sgd_iter=2, minibatch_size=7)

@@ -1,0 +1,63 @@
+"""Aggregators: lists of batches become batches, here or on Ray, with one meaning."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from flowrl import Plan, from_items
+from flowrl.operators import CollectBatches, ConcatBatches, ParallelRollouts, TrainOneStep
+from flowrl.policies import A2CPolicy
+from flowrl.remote import Remote
+from flowrl.rollout import Aggregators, LearnerGroup, WorkerSet
+from flowrl.testing import check_plan, same
+from tests.scripted import transitions
+
+BATCHES = [transitions(n, seed=n) for n in (3, 5, 2, 7, 1, 4)]
+
+
+def collected(items: Any = BATCHES) -> Plan:
+    return from_items(items).combine(CollectBatches(7))
+
+
+def test_they_join_as_one_operator_would() -> None:
+    """F2, D1, D3, D5: every batch once, in order, resumable with lists that are on their way."""
+    expected = list(from_items(BATCHES).combine(ConcatBatches(7)))
+    check_plan(lambda: collected().call(Aggregators(0), "join", 2), expected=expected)
+
+
+def test_batches_elsewhere_are_counted_and_not_fetched() -> None:
+    def refuse(ref: Any) -> Any:
+        raise AssertionError(f"{ref} was fetched")
+
+    remote = [Remote(number, rows=3, nbytes=1, get=refuse) for number in range(5)]
+    assert [[each.ref for each in batches] for batches in collected(remote)] == [[0, 1, 2], [3, 4]]
+
+
+def test_the_check_knows_what_comes_out() -> None:
+    workers = WorkerSet("CartPole-v1", policy)
+    fragments = ParallelRollouts(workers, mode="async", steps=4).combine(CollectBatches(64))
+    schemas = fragments.call(Aggregators(0), "join").check()
+    assert schemas["join"] == schemas["ParallelRollouts"]
+
+
+def policy(*spaces: Any) -> A2CPolicy:
+    return A2CPolicy(*spaces, hidden=(8,), device="cpu")
+
+
+@pytest.mark.slow
+def test_fragments_reach_the_learner_without_the_driver(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """References in and out: no batch is fetched here. The same stream learned from here gives the same parameters."""
+    with WorkerSet("CartPole-v1", policy, envs_per_worker=2, num_workers=1) as workers:
+        fragments = ParallelRollouts(workers, mode="async", steps=4).combine(CollectBatches(16))
+        batches = fragments.call(Aggregators(1), "join")
+        monkeypatch.setattr(Remote, "fetch", lambda self: pytest.fail("a batch came here"))
+        with batches.call(LearnerGroup(workers, where="actor"), "train").run(seed=1) as run:
+            apart = list(islice(run, 3))
+            monkeypatch.undo()
+    with WorkerSet("CartPole-v1", policy, envs_per_worker=2) as workers:
+        joined = ParallelRollouts(workers, mode="async", steps=4).combine(ConcatBatches(16))
+        with joined.for_each(TrainOneStep(workers)).run(seed=1) as run:
+            assert same(apart[:1], list(islice(run, 1)))
