@@ -90,5 +90,3 @@ def test_a_worker_that_has_not_met_the_others_does_not_learn_alone() -> None:
         workers.local.together = 0
         with pytest.raises(Disconnected, match="gone, or were never met"):
             next(run)
-
-
