@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import attrs
 from attrs import validators
@@ -74,10 +74,25 @@ class Configuration:
     eval_env_manager: str | None = None
     #: Root of all random streams of a run.
     seed: int = attrs.field(default=0, validator=validators.ge(0))
-    #: Processes that sample; 0: this one does.
+    #: Processes that sample, on Ray; 0: this one does.
     num_workers: int = attrs.field(default=0, validator=validators.ge(0))
-    #: Environments that each of them steps together.
+    #: Environments of each of them.
     envs_per_worker: int = attrs.field(default=8, validator=validators.ge(1))
+    #: Groups that the environments of all workers form, each acted in with one batch; None: one a worker. The same
+    #: groups over another number of workers give the same stream.
+    env_groups: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
+    #: Logical cores that each worker process takes of its machine, or a part of one.
+    worker_cpus: float = attrs.field(default=1.0, validator=validators.ge(0))
+    #: GPUs that each takes, or a part of one; without any its policy acts on the CPU.
+    worker_gpus: float = attrs.field(default=0.0, validator=validators.ge(0))
+    #: Bytes of memory that each takes; 0: it is not said.
+    worker_memory: int = attrs.field(default=0, validator=validators.ge(0))
+    #: Other resources of the cluster's machines that each takes, by name.
+    worker_resources: dict[str, float] = attrs.field(factory=dict)
+    #: How often each worker process may be made again after its death.
+    max_worker_restarts: int = attrs.field(default=10, validator=validators.ge(0))
+    #: After the death of one that may not: "stop" the run, or "go_on" with the others while there are any.
+    on_worker_death: Literal["stop", "go_on"] = "stop"
     #: Where the networks live: "auto", "cpu", "cuda" ...
     device: str = "auto"
     #: What computes actions: "torch", or "numpy" on the CPU, faster for small dense networks and equal to rounding.
@@ -101,6 +116,16 @@ class Configuration:
         return getattr(self, key)
 
     @property
+    def num_envs(self) -> int:
+        """Environments of all workers together."""
+        return self.envs_per_worker * max(self.num_workers, 1)
+
+    @property
+    def grouping(self) -> tuple[int, int]:
+        """Groups of environments, and environments in each: equal ones give equal streams, wherever they are (D2)."""
+        return grouping(self.to_dict())
+
+    @property
     def evaluation(self) -> dict[str, Any]:
         """How evaluations inside a run play, as `flowrl.operators.Evaluate` takes it."""
         return {"episodes": self.eval_episodes, "seed": self.seed, "max_steps": self.eval_max_steps}
@@ -108,6 +133,17 @@ class Configuration:
     def to_dict(self) -> dict[str, Any]:
         """All keys and values, as `build_config` takes them."""
         return {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
+
+
+def grouping(values: Mapping[str, Any]) -> tuple[int, int]:
+    """`Configuration.grouping` of a configuration's values.
+
+    >>> grouping({"num_workers": 2, "envs_per_worker": 8}), grouping({"envs_per_worker": 16, "env_groups": 2})
+    ((2, 8), (2, 8))
+    """
+    workers = max(values.get("num_workers", 0), 1)
+    groups = values.get("env_groups") or workers
+    return groups, workers * values["envs_per_worker"] // groups
 
 
 def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:

@@ -121,6 +121,9 @@ class Context:
     watch: Stopwatch = attrs.field(factory=Stopwatch)
     worker: Any = None
 
+    def __reduce__(self) -> tuple[type[Context], tuple[str]]:
+        return Context, (self.path,)  # an operator that is sent to another process is alone there until it is run
+
     def at(self, path: str) -> Context:
         """The same run as the operator at another path sees it."""
         return attrs.evolve(self, path=path)

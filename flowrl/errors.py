@@ -46,6 +46,22 @@ class Stalled(FlowError, TimeoutError):
     """A future that a run waits for did not complete before the run's deadline."""
 
 
+class WorkerDied(FlowError):
+    """A process, an actor or a machine that went away, or the loss of what it held.
+
+    Attributes:
+        what: Which one.
+        why: As far as it is known.
+    """
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what, self.why = what, why
+
+    def __str__(self) -> str:
+        return f"{self.what} died: {self.why}"
+
+
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """The closest option and the list of all, as the end of an error message.
 

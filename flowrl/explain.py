@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowrl.gather import Gather
 from flowrl.merge import Concurrent, Fork
 from flowrl.operator import name_of
 from flowrl.paths import is_hidden, paths
@@ -47,7 +48,7 @@ def explain(plan: Plan, mark: str | None = None) -> str:
 
 
 def explain_run(run: Run) -> str:
-    """The same tree with items and the shares of the time since the run opened, and what is stuck."""
+    """The same tree with items and the shares of the time since the run opened; workers' items, and what is stuck."""
     for stage in run.stages:
         if isinstance(stage, Chain):
             stage.settle(clock())
@@ -68,6 +69,7 @@ def explain_run(run: Run) -> str:
             f"{head:<{width}}  {link.items:>9}  {shares[0]:>6.1%}  {shares[1]:>7.1%}  {shares[2]:>7.1%}"
             + (f"  skipped {link.skipped}" if link.skipped else "")
         )
+    lines += [f"workers of {stage.link.path}: {stage.report()}" for stage in run.stages if isinstance(stage, Gather)]
     stuck = [line for stage in run.stages if isinstance(stage, Chain) and stage.since for line in stage.stuck()]
     return "\n".join(lines + [f"waiting: {line}" for line in dict.fromkeys(stuck)])
 

@@ -37,6 +37,11 @@ class PlanHost:
         counters, records = run.context.ledger.take()
         return Receipt(None if item is _ENDED else item, item is _ENDED, counters, records)
 
+    def pull_apart(self, key: str) -> tuple[Receipt, Any]:
+        """As `pull_plan`, the item beside the receipt: it may stay where it was made."""
+        receipt = self.pull_plan(key)
+        return receipt._replace(item=None), receipt.item
+
     def save_plan(self, key: str) -> dict[str, Any]:
         return self.parts[key].state_dict()
 

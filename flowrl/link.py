@@ -49,10 +49,7 @@ class Link:
         number = self.items + self.skipped + 1
         if request is None and number not in self._attempts:
             self._attempts.clear()
-        seen = "" if item is NO_ITEM else f", input {describe(item)}"
-        note = f"in operator {self.path} ({self.site}), item {number}{seen}"
-        if not judged(error):
-            error.add_note(note)
+        note = self.blamed(error, item)
         verdict = self._verdict(error, item, number if request is None else request)
         if verdict == "skip" or (verdict == "raise" and not self.pure):
             self.skipped += 1  # left out also if the run goes on after the error
@@ -63,6 +60,14 @@ class Link:
             self.context.count("retried_items")
             log.warning("retried: %r %s", error, note)
         return verdict
+
+    def blamed(self, error: BaseException, item: Any = NO_ITEM) -> str:
+        """Note on an error that it is this operator's, unless it is another's (F9)."""
+        seen = "" if item is NO_ITEM else f", input {describe(item)}"
+        note = f"in operator {self.path} ({self.site}), item {self.items + self.skipped + 1}{seen}"
+        if not judged(error):
+            error.add_note(note)
+        return note
 
     def succeeded(self, request: Any) -> None:
         """A request that may have failed before was answered."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from flowrl.calls import Gather
+from flowrl.gather import Gather
 from flowrl.operator import state_fields
 
 
@@ -69,7 +69,7 @@ def compare(
     for gather in gathers:
         entry = state["operators"].get(gather.link.path)
         if entry is not None and (reason := gather.differs(entry)):
-            on_workers = {path for part in entry["@workers"] for path in saved_entries(part)}
+            on_workers = {path for part in entry["@workers"] if part for path in saved_entries(part)}
             other |= dict.fromkeys([gather.link.path, *sorted(on_workers)], reason)
     needed = {path for path, names in fields.items() if names}
     ours = set(resources)
@@ -86,5 +86,5 @@ def saved_entries(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = dict(state["operators"])
     for entry in state["operators"].values():
         for part in entry.get("@workers", ()):
-            found |= saved_entries(part)
+            found |= saved_entries(part) if part else {}
     return found

@@ -187,18 +187,27 @@ class Plan:
         gathered = self._gather("gather_sync", sync=True, rounds=merge is not None)
         return gathered.for_each(merge) if merge is not None else gathered
 
-    def gather_async(self, in_flight: int = 1) -> Plan:
-        """Leave the workers: items as they are ready, each worker with `in_flight` requests."""
-        return self._gather("gather_async", in_flight=in_flight)
+    def gather_async(self, in_flight: int = 1, max_weight_lag: int | None = None) -> Plan:
+        """Leave the workers: items as they are ready, each worker with `in_flight` requests.
 
-    def _gather(self, name: str, *, sync: bool = False, in_flight: int = 1, rounds: bool = False) -> Plan:
-        from flowrl.calls import Gather
+        With `max_weight_lag`, only those made with weights at most so many versions old, the oldest first: it waits
+        for a worker that is about to fall behind. Where every item makes a version, less than the other requests in
+        flight means that some items are dropped.
+        """
+        if max_weight_lag is not None and max_weight_lag < 0:
+            raise PlanError(f"gather_async needs max_weight_lag >= 0 or None, got {max_weight_lag}")
+        if max_weight_lag is not None and self.on is not None and not hasattr(self.on, "version"):
+            raise PlanError(f"gather_async: {type(self.on).__name__} has no versions of weights for max_weight_lag")
+        return self._gather("gather_async", in_flight=in_flight, max_weight_lag=max_weight_lag)
+
+    def _gather(self, name: str, *, in_flight: int = 1, **settings: Any) -> Plan:
+        from flowrl.gather import Gather
 
         if self.on is None:
             raise PlanError(f"{name}: this plan does not run on workers, there is nothing to gather")
         if in_flight < 1:
             raise PlanError(f"{name} needs in_flight >= 1, got {in_flight}")
-        return Plan(Gather(self.on, sync, in_flight, rounds), (self,), "stage", name)
+        return Plan(Gather(self.on, in_flight=in_flight, **settings), (self,), "stage", name)
 
     # -- seeing and editing, by name from outside
 

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import attrs
+import cloudpickle  # type: ignore[import-untyped]
 
 from flowrl.config import Configuration
 from flowrl.errors import ConfigError, did_you_mean
@@ -163,6 +164,7 @@ def _import_file(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    cloudpickle.register_pickle_by_value(module)  # no other process could import it
     return module
 
 

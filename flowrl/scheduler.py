@@ -9,9 +9,9 @@ from contextlib import suppress
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from flowrl.calls import Gather
 from flowrl.context import Context
 from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, did_you_mean
+from flowrl.gather import Gather
 from flowrl.link import Link
 from flowrl.mapped import LeftOut, compare
 from flowrl.operator import fresh, resources
@@ -273,7 +273,8 @@ class Run:
             if isinstance(stage, Gather):
                 part = node.inputs[0]
                 stage.bind(links[0], [])
-                stage.host(part, [self.paths[id(n)] for n in graph(part)], self._error_policies)
+                named = [self.paths[id(n)] for n in graph(part)]
+                stage.host(part, named, self._error_policies, self._takes_remote(node))
             else:
                 stage.bind(links[0], [self._stage(upstream, built) for upstream in node.inputs])
         else:
@@ -285,6 +286,11 @@ class Run:
         built[id(node)] = stage
         self.stages.append(stage)
         return stage
+
+    def _takes_remote(self, node: Plan) -> bool:
+        """Can whatever reads an operator's items do so where they were made?"""
+        readers = [other for other in graph(self.plan) if any(upstream is node for upstream in other.inputs)]
+        return bool(readers) and all(getattr(reader.op, "takes_remote", False) for reader in readers)
 
     def _link(self, node: Plan) -> Link:
         path = self.paths[id(node)]

@@ -16,9 +16,11 @@ from typing import Any
 
 import attrs
 
+from flowrl.errors import WorkerDied
 from flowrl.host import PlanHost
 from flowrl.paths import paths
 from flowrl.plan import Plan, from_items
+from flowrl.remote import Remote, measured
 from flowrl.stages import BLOCKED, DONE, WAITING, Signal
 
 
@@ -145,18 +147,46 @@ class Request:
     method: str
     args: tuple[Any, ...]
     future: Future[Any]
+    do: Callable[[], Any]
+    version: int  #: of the weights, when it was asked
 
 
 class ManualWorkers:
-    """Workers whose answers the test gives, in the order it chooses.
+    """Workers whose answers the test gives, in the order it chooses; they die, come and go when it says so.
 
-    Each works on a target of its own, a `PlanHost` unless another factory is given. Requests wait in
+    Each works on a target of its own, a `PlanHost` unless another factory is given; its `index`, if it has one, is
+    set. Requests wait in
     `requests`; opening, saving, loading and closing a plan's part are answered at once.
+
+    Args:
+        count: Workers at first.
+        target: Makes what each works on.
+        apart: Items stay with them: what comes here is `Remote`.
+        max_restarts: How often each may be started again.
+        on_death: Of one that may not: "stop", or "go_on" without it.
+
+    Attributes:
+        version: Of the weights that a request asked now would act with.
+        restarts: How often each was started again.
     """
 
-    def __init__(self, count: int, target: Callable[[], Any] = PlanHost) -> None:
+    def __init__(
+        self,
+        count: int,
+        target: Callable[[], Any] = PlanHost,
+        *,
+        apart: bool = False,
+        max_restarts: int = 10,
+        on_death: str = "stop",
+    ) -> None:
         self.requests: list[Request] = []
-        self.members = [_ManualWorker(self.requests, index, target()) for index in range(count)]
+        self.version = 0
+        self.max_restarts, self.on_death = max_restarts, on_death
+        self._target, self._apart = target, apart
+        self.members: list[_ManualWorker | None] = []
+        self.restarts: list[int] = []
+        for _ in range(count):
+            self.add()
 
     def __repr__(self) -> str:
         return f"{len(self.members)} manual workers"
@@ -165,16 +195,52 @@ class ManualWorkers:
         """Do the oldest request, of one worker or of all, and complete its future."""
         request = self._pop(worker)
         try:
-            request.future.set_result(getattr(self.members[request.worker].target, request.method)(*request.args))
+            request.future.set_result(request.do())
         except Exception as error:
             request.future.set_exception(error)
         return request
 
     def fail(self, error: Exception, worker: int | None = None) -> Request:
-        """Let the oldest request fail without doing it, as when a worker dies."""
+        """Let the oldest request fail without doing it."""
         request = self._pop(worker)
         request.future.set_exception(error)
         return request
+
+    def kill(self, worker: int) -> list[Request]:
+        """Let a worker die: its requests fail, and so do those to come until it is started again."""
+        member = self.members[worker]
+        assert member is not None, f"worker {worker} was removed"
+        member.dead = True
+        lost = [request for request in self.requests if request.worker == worker]
+        self.requests[:] = [request for request in self.requests if request.worker != worker]
+        for request in lost:
+            request.future.set_exception(member.death())
+        return lost
+
+    def restart(self, worker: int) -> None:
+        """Another one in the place of one that died; nothing that it knew is left."""
+        if self.restarts[worker] < self.max_restarts:
+            self.restarts[worker] += 1
+            self.members[worker] = self._made(worker)
+        elif self.on_death == "go_on" and sum(member is not None for member in self.members) > 1:
+            self.members[worker] = None
+        else:
+            raise WorkerDied(f"worker {worker}", f"it was restarted {self.restarts[worker]} times already")
+
+    def add(self) -> None:
+        """One worker more."""
+        self.restarts.append(0)
+        self.members.append(self._made(len(self.members)))
+
+    def remove(self, worker: int) -> None:
+        """One worker less; what it was asked can still be answered."""
+        self.members[worker] = None
+
+    def _made(self, index: int) -> _ManualWorker:
+        target = self._target()
+        if hasattr(target, "index"):
+            target.index = index
+        return (_ApartWorker if self._apart else _ManualWorker)(self, index, target)
 
     def _pop(self, worker: int | None) -> Request:
         for i, request in enumerate(self.requests):
@@ -184,13 +250,31 @@ class ManualWorkers:
 
 
 class _ManualWorker:
-    def __init__(self, requests: list[Request], index: int, target: Any) -> None:
-        self.requests, self.index, self.target = requests, index, target
+    def __init__(self, workers: ManualWorkers, index: int, target: Any) -> None:
+        self.workers, self.index, self.target = workers, index, target
+        self.dead = False
+
+    def death(self) -> WorkerDied:
+        return WorkerDied(f"worker {self.index}", "the test killed it")
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        request = Request(self.index, method, args, Future())
-        if method in ("open_plan", "save_plan", "load_plan", "close_plan"):
-            request.future.set_result(getattr(self.target, method)(*args))
+        return self._request(method, args, lambda: getattr(self.target, method)(*args))
+
+    def _request(self, method: str, args: tuple[Any, ...], do: Callable[[], Any]) -> Future[Any]:
+        request = Request(self.index, method, args, Future(), do, self.workers.version)
+        if self.dead:
+            request.future.set_exception(self.death())
+        elif method in ("open_plan", "save_plan", "load_plan", "close_plan"):
+            request.future.set_result(do())
         else:
-            self.requests.append(request)
+            self.workers.requests.append(request)
         return request.future
+
+
+class _ApartWorker(_ManualWorker):
+    def submit_apart(self, method: str, *args: Any) -> Future[Any]:
+        def do() -> tuple[Any, Remote]:
+            receipt, item = getattr(self.target, method)(*args)
+            return receipt, Remote(item, *measured(item))
+
+        return self._request(method, args, do)

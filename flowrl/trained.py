@@ -103,7 +103,7 @@ class TrainedPolicy:
                 self.evaluation_env,
                 episodes=episodes,
                 seed=seed,
-                num_envs=self.config.envs_per_worker,
+                num_envs=self.config.grouping[1],
                 max_steps=max_steps or self.config.eval_max_steps,
                 video=video,
             )

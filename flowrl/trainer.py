@@ -147,36 +147,28 @@ class Trainer:
     @classmethod
     def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> WorkerSet:
         """The workers that act: `env` and `policy` instead of the configuration's and the class's, if given."""
-        import torch
-
         from flowrl.rollout import WorkerSet
+        from flowrl.rollout.actors import Resources
 
         make = cls.policy if policy is None else policy
         _check_policy(make)
 
-        def make_policy(observation_space: Any, action_space: Any) -> Policy:
-            made: Policy
-            if isinstance(make, type):
-                # A class of one's own need not know of a backend that was not asked for.
-                chosen = {} if config.act_backend == "torch" else {"act_backend": config.act_backend}
-                made = make(observation_space, action_space, seed=config.seed, device=config.device, **chosen)
-            else:
-                made = make(config, observation_space, action_space)
-            if not hasattr(made, "collect_mode") and isinstance(made, (NoneType, str, type, torch.nn.Module)):
-                raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
-            if config.act_backend != getattr(made, "act_backend", "torch"):
-                raise ConfigError(
-                    f"act_backend={config.act_backend!r}, but the {type(made).__name__} was not told: pass "
-                    f"act_backend=config.act_backend in {name_of(make)}"
-                )
-            return made
-
+        # A worker process without a GPU must not ask for one.
+        there = config if config.worker_gpus else attrs.evolve(config, device="cpu")
+        resources = Resources(
+            config.worker_cpus, config.worker_gpus, config.worker_memory, dict(config.worker_resources)
+        )
         with torch_threads(config.torch_threads):
             return WorkerSet(
                 env=config.env if env is None else env,
-                policy=make_policy,
+                policy=PolicyMaker(make, config),
                 num_workers=config.num_workers,
                 envs_per_worker=config.envs_per_worker,
+                env_groups=config.env_groups,
+                worker_policy=PolicyMaker(make, there),
+                resources=resources,
+                max_restarts=config.max_worker_restarts,
+                on_death=config.on_worker_death,
                 env_args=config.env_args,
                 wrappers=config.wrappers,
                 env_manager=config.env_manager,
@@ -351,11 +343,11 @@ class Trainer:
     def _check_config_of(self, path: str | Path, about: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of other settings; warn of those that change the last bits."""
         from flowrl.files import plain
-        from flowrl.runs.resume import FREE, ROUNDING
+        from flowrl.runs.resume import FREE, ROUNDING, may_differ
 
         then, now = about["config"], plain(self.config.to_dict())
         changed = [key for key in now if key in then and not _same_setting(key, then[key], now[key])]
-        if refused := [key for key in changed if key not in FREE | ROUNDING]:
+        if refused := [key for key in changed if key not in may_differ(then, now)]:
             listed = ", ".join(f"{key}={then[key]!r} (here it is {now[key]!r})" for key in refused)
             name, other = type(self).__name__, about.get("trainer", type(self).__name__)
             raise CheckpointError(
@@ -403,6 +395,40 @@ class Trainer:
 
         ops = [node.op for node in graph(self.plan)]
         return {name for op in ops if isinstance(op, (Evaluate, Confirm)) for name in op.provides}
+
+
+@attrs.frozen
+class PolicyMaker:
+    """Makes the policy that a configuration describes, in any process.
+
+    Args:
+        make: What a Trainer is given for a policy.
+
+    Raises: PlanError where it makes something else; ConfigError where it leaves the `act_backend` out.
+    """
+
+    make: Any
+    config: Configuration
+
+    def __call__(self, observation_space: Any, action_space: Any) -> Policy:
+        from torch.nn import Module
+
+        make, config = self.make, self.config
+        made: Policy
+        if isinstance(make, type):
+            # A class of one's own need not know of a backend that was not asked for.
+            chosen = {} if config.act_backend == "torch" else {"act_backend": config.act_backend}
+            made = make(observation_space, action_space, seed=config.seed, device=config.device, **chosen)
+        else:
+            made = make(config, observation_space, action_space)
+        if not hasattr(made, "collect_mode") and isinstance(made, (NoneType, str, type, Module)):
+            raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
+        if config.act_backend != getattr(made, "act_backend", "torch"):
+            raise ConfigError(
+                f"act_backend={config.act_backend!r}, but the {type(made).__name__} was not told: pass "
+                f"act_backend=config.act_backend in {name_of(make)}"
+            )
+        return made
 
 
 def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:

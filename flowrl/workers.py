@@ -73,10 +73,10 @@ def as_worker(target: Any, *, thread: bool, name: str) -> Any:
     return ThreadWorker(target, name) if thread else InlineWorker(target)
 
 
-def ask(worker: Any, method: str, *args: Any) -> Future[Any]:
+def ask(worker: Any, method: str, *args: Any, how: str = "submit") -> Future[Any]:
     """Ask a worker; one that cannot even be asked, because it is dead, say, has failed to answer."""
     try:
-        future: Future[Any] = worker.submit(method, *args)
+        future: Future[Any] = getattr(worker, how)(method, *args)
     except Exception as error:
         future = Future()
         future.set_exception(error)

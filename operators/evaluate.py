@@ -27,7 +27,8 @@ def _play(workers: WorkerSet, policy: Any, seed: int, purpose: str, **options: A
     from flowrl.rollout import evaluate, scores
 
     seed = SeedTree(seed).integer(f"evaluation/{purpose}")
-    return scores(evaluate(policy, workers.evaluation_env, seed=seed, num_envs=workers.envs_per_worker, **options))
+    num_envs = workers.layout.envs_per_group  # the same wherever the groups are
+    return scores(evaluate(policy, workers.evaluation_env, seed=seed, num_envs=num_envs, **options))
 
 
 def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:

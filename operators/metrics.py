@@ -15,6 +15,7 @@ import numpy as np
 from flowrl.context import Context
 from flowrl.errors import SchemaError
 from flowrl.operator import context, operator, state
+from flowrl.operators.staleness import LAG, lags_in
 from flowrl.plan import Plan
 from flowrl.schema import UNKNOWN, Schema
 
@@ -46,7 +47,9 @@ class Report:
     A result has the run's counters by their names; `episodes` finished so far; `episode_return` (raw, S1) and
     `episode_length`, means of the last 100, None before the first; `ratio`, the rows sampled per row inserted
     since the last result; the means of the learner's scalars since then, and of the numbers that operators have
-    recorded under any other name (`context.record("entropy", 0.7)`); `seconds` that the run has been open and
+    recorded under any other name (`context.record("entropy", 0.7)`); of the rows that were learned from, by how many
+    versions the weights that made them are older than those that learned: the mean `policy_lag`, and its quantiles
+    `policy_lag_p50`, `policy_lag_p90` and `policy_lag_max`; `seconds` that the run has been open and
     `steps_per_second` since the last result. Of two with one name, what comes later here is left out, but for the
     learner's scalars.
 
@@ -93,6 +96,7 @@ class Report:
             result[name] = float(np.mean(values)) if values else None
         if since.get("inserted"):
             result["ratio"] = since.get("sampled", 0) / since["inserted"]
+        result |= lags_in(self.context.ledger.drain(LAG))
         result |= {name: mean for name, mean in self._take_others().items() if name not in result}
         result |= {name: total / count for name, (total, count) in self.sums.items()}
         result["seconds"] = self.context.watch.seconds

@@ -71,6 +71,7 @@ def ParallelRollouts(
     mode: Literal["bulk_sync", "async", "raw"] = "bulk_sync",
     in_flight: int = 1,
     *,
+    max_weight_lag: int | None = None,
     steps: int | None = None,
     rows: int | None = None,
 ) -> Plan:
@@ -82,6 +83,8 @@ def ParallelRollouts(
             environments take turns in lockstep. "async": fragments as they are ready. "raw": the stream stays on the
             workers, for operators that should run there; end it with `gather_sync()` or `gather_async()`.
         in_flight: Requests to each worker at a time, in async mode.
+        max_weight_lag: In async mode, versions of the weights by which a fragment may be behind when it leaves; see
+            `Plan.gather_async`.
         steps: Steps of each environment in a fragment, 32 unless `rows` is given.
         rows: Instead of fragments so many rows of each worker, or a few more, of whichever environments: where their
             step times differ and the manager is asynchronous, nobody waits for the slowest. For learning from single
@@ -95,11 +98,13 @@ def ParallelRollouts(
     for name, value in (("steps", steps), ("rows", rows)):
         if value is not None and value < 1:
             raise PlanError(f"ParallelRollouts needs {name} >= 1, got {value}")
+    if max_weight_lag is not None and mode != "async":
+        raise PlanError(f"ParallelRollouts: max_weight_lag={max_weight_lag} is for mode='async', not {mode!r}")
     raw = from_workers(workers, Rollouts(steps, rows))
     if mode == "raw":
         return raw
     if mode == "async":
-        return attrs.evolve(raw.gather_async(in_flight), name="ParallelRollouts")
+        return attrs.evolve(raw.gather_async(in_flight, max_weight_lag), name="ParallelRollouts")
     if mode == "bulk_sync":
         return attrs.evolve(raw.gather_sync(side_by_side), name="ParallelRollouts")
     raise PlanError(f"ParallelRollouts: mode is 'bulk_sync', 'async' or 'raw', got {mode!r}")

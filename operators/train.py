@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
+import numpy as np
 
 from flowrl.context import Context
 from flowrl.data import Batch
@@ -13,6 +14,7 @@ from flowrl.data.columns import PLACE
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
+from flowrl.operators.staleness import LAG, record_lags
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 
@@ -75,6 +77,7 @@ class TrainOneStep:
         target_kl: Ends the epochs of a batch after the first step whose minibatch had a larger `kl` (G5).
 
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
+    Records: policy_lag of the rows of each batch, as its first step finds them.
     Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
     """
 
@@ -95,9 +98,12 @@ class TrainOneStep:
         return Schema().having("priorities") if by_priority else Schema()
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        learn = self.workers.policy.learn_mode
+        policy = self.workers.policy
+        learn = policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
-        rows = learn.tensors(learn.prepare(batch))
+        prepared = learn.prepare(batch)
+        record_lags(self.context, prepared, policy.version)
+        rows = learn.tensors(prepared)
         if rows.is_empty:  # of an adder that completed nothing
             return {}
         steps: list[dict[str, Any]] = []
@@ -222,7 +228,8 @@ class AverageGradients:
         scalars = _mean([(part.scalars, part.rows) for part in parts], rows)
         by = {part.worker for part in parts}
         worker = by.pop() if len(by) == 1 else None
-        return [attrs.evolve(parts[0], values=values, rows=rows, scalars=scalars, worker=worker)]
+        oldest = min(part.version for part in parts)
+        return [attrs.evolve(parts[0], values=values, rows=rows, scalars=scalars, worker=worker, version=oldest)]
 
 
 def _mean(parts: list[tuple[dict[str, Any], int]], rows: int) -> dict[str, Any]:
@@ -241,6 +248,7 @@ class ApplyGradients:
             leaves the others at what they are doing. Workers of this process share the policy either way.
 
     Counts: trained (rows), updates (optimiser steps).
+    Records: policy_lag, of the weights that the gradients were computed with, for each row.
     Raises: SchemaError for gradients of no one worker where `update_all` is False.
     """
 
@@ -259,8 +267,10 @@ class ApplyGradients:
                 "ApplyGradients(update_all=False) sends weights to the worker whose gradients they are, but these "
                 "were computed by none, or by several; use AsyncGradients, or update_all=True"
             )
-        learn = self.workers.policy.learn_mode
+        policy = self.workers.policy
+        learn = policy.learn_mode
         learn.schedule(self.context.counters.get("env_steps", 0))
+        self.context.record(LAG, np.full(gradients.rows, policy.version - gradients.version))
         learn.apply(gradients)
         self.context.count("trained", gradients.rows)
         self.context.count("updates")

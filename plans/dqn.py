@@ -100,7 +100,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         config.replay_ratio,
         config.learning_starts,
         sample_batch=config.batch_size,
-        insert_batch=config.fragment_steps * config.envs_per_worker * config.n_step,
+        insert_batch=config.fragment_steps * config.num_envs * config.n_step,
     )
     buffer = replay_buffer(config, limiter)
 

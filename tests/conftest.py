@@ -2,5 +2,21 @@
 
 import os
 
+import pytest
+
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small networks only wait for further threads
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """A small Ray for all tests of this process, which never joins one of somebody else's: actors use it as it is."""
+    import ray
+
+    from flowrl.rollout.ray_workers import end
+
+    settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "warning"}
+    ray.init(address="local", num_cpus=4, object_store_memory=80 * 2**20, **settings)
+    yield
+    end()

@@ -20,6 +20,7 @@ class Fault(NamedTuple):
 
 PLAN, MERGE = "tests/engine/test_plan.py::", "tests/engine/test_merge.py::"
 CALLS, RUNS = "tests/engine/test_calls.py::", "tests/engine/test_scheduler.py::"
+GATHER = "tests/engine/test_gather.py::"
 ERRORS = "tests/engine/test_errors.py::"
 DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
 PRIORITIZED, SUM_TREE = "tests/data/test_prioritized.py::", "tests/data/test_sum_tree.py::"
@@ -35,17 +36,17 @@ FAULTS = [
     ),
     Fault(
         "F2",
-        "flowrl/calls.py",
-        'own["pending"].append((index, copy.deepcopy(future.result())))',
-        "pass",
-        CALLS + "test_answers_in_flight_are_drained_into_the_state",
+        "flowrl/gather.py",
+        "if error is None or self._hosting.is_death(error):",
+        "if error is not None and self._hosting.is_death(error):",
+        GATHER + "test_answers_in_flight_are_drained_into_the_state",
     ),
     Fault(
         "F3",
-        "flowrl/calls.py",
-        "            self.todo.append(index)\n        return [receipt.item]",
-        "            self._ask(index)\n        return [receipt.item]",
-        CALLS + "test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again",
+        "flowrl/gather.py",
+        "self.todo.extend(answer.place for _ in items)",
+        "[self._ask(answer.place) for _ in items]",
+        GATHER + "test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again",
     ),
     Fault(
         "F4",
@@ -86,16 +87,65 @@ FAULTS = [
     Fault(
         "F9",
         "flowrl/link.py",
-        "item {number}{seen}",
+        "item {self.items + self.skipped + 1}{seen}",
         "item {self.items}{seen}",
         ERRORS + "test_an_error_keeps_its_type_and_gains_one_note",
     ),
     Fault(
         "F10",
-        "flowrl/calls.py",
-        "                self.todo.append(index)  # asked again",
-        "                # asked again",
-        CALLS + "test_the_death_of_workers_costs_their_requests_and_nothing_else",
+        "flowrl/gather.py",
+        "        self.todo.append(request.place)  # asked again",
+        "        # asked again",
+        GATHER + "test_the_death_of_workers_costs_their_requests_and_nothing_else",
+    ),
+    Fault(
+        "F10",
+        "flowrl/gather.py",
+        '            self.link.context.count("lost_requests")\n            self._hosting.revive',
+        "            self._hosting.revive",
+        GATHER + "test_a_death_costs_the_requests_in_flight_and_nothing_else",
+    ),
+    Fault(
+        "F10",
+        "flowrl/hosting.py",
+        "if self.workers.members[place] is not worker:",
+        "if worker is None:",
+        GATHER + "test_two_streams_of_the_same_workers_start_them_again_once",
+    ),
+    Fault(
+        "F10",
+        "flowrl/hosting.py",
+        "if hosted is None or hosted.worker is not worker:",
+        "if hosted is None:",
+        GATHER + "test_all_workers_may_die_at_once",
+    ),
+    Fault(
+        "F10",
+        "flowrl/gather.py",
+        "if place not in late",
+        "if place in present",
+        GATHER + "test_a_slow_worker_is_named_and_the_others_go_on",
+    ),
+    Fault(
+        "F3",
+        "flowrl/gather.py",
+        "too_old = self._margin(self.pending[0]) < 0",
+        "too_old = False",
+        GATHER + "test_the_lag_of_every_item_is_within_its_bound",
+    ),
+    Fault(
+        "F7",
+        "flowrl/gather.py",
+        "for place in added for _ in range(self.in_flight))",
+        "for place in added for _ in range(self.in_flight + 1))",
+        GATHER + "test_gather_async_gives_what_is_ready",
+    ),
+    Fault(
+        "F2",
+        "flowrl/gather.py",
+        "return answer._replace(receipt=answer.receipt._replace(item=item.fetch()))",
+        "return None",
+        GATHER + "test_a_state_holds_the_values_of_items_that_are_elsewhere",
     ),
     Fault(
         "F11",
@@ -109,7 +159,7 @@ FAULTS = [
         "flowrl/context.py",
         "            self.counters, self.records = {}, {}\n",
         "            self.records = {}\n",
-        CALLS + "test_counters_of_workers_arrive_once",
+        GATHER + "test_counters_of_workers_arrive_once",
     ),
     Fault(
         "F14",
@@ -244,31 +294,31 @@ FAULTS += [
     ),
     Fault(
         "S2",
-        "flowrl/rollout/evaluate.py",
+        "flowrl/rollout/evaluation.py",
         "            if missing[episode.env_id]:\n                missing[episode.env_id] -= 1",
         "            if missing.any():\n                missing[missing.argmax()] -= 1",
-        "tests/rollout/test_evaluate.py::test_every_environment_plays_its_share",
+        "tests/rollout/test_evaluation.py::test_every_environment_plays_its_share",
     ),
     Fault(
         "S3",
-        "flowrl/rollout/evaluate.py",
+        "flowrl/rollout/evaluation.py",
         "    with manager:\n",
         "    policy.version += 1\n    with manager:\n",
         EVERY_PLAN + "test_evaluating_changes_nothing_in_training",
     ),
     Fault(
         "S1",
-        "flowrl/rollout/evaluate.py",
+        "flowrl/rollout/evaluation.py",
         "        returns[manager.t == 0] = 0.0",
         "        pass",
-        "tests/rollout/test_evaluate.py::test_a_cut_episode_has_its_own_return_alone",
+        "tests/rollout/test_evaluation.py::test_a_cut_episode_has_its_own_return_alone",
     ),
     Fault(
         "S3",
         "operators/evaluate.py",
         "evaluate(policy, workers.evaluation_env,",
         "evaluate(policy, workers.environments,",
-        "tests/rollout/test_evaluate.py::test_evaluation_has_settings_of_its_own",
+        "tests/rollout/test_evaluation.py::test_evaluation_has_settings_of_its_own",
     ),
     Fault(
         "S4",
@@ -643,10 +693,10 @@ FAULTS += [
     ),
     Fault(
         "S5",
-        "flowrl/rollout/evaluate.py",
+        "flowrl/rollout/evaluation.py",
         "float(returns.sum() / lengths.sum())",
         "float((returns / lengths).mean())",
-        "tests/rollout/test_evaluate.py::test_the_three_kinds_of_score",
+        "tests/rollout/test_evaluation.py::test_the_three_kinds_of_score",
     ),
 ]
 
@@ -847,7 +897,7 @@ FAULTS += [
         ACTING,
         'actions = row.pop("env_action", row["action"])',
         'actions = (row.pop("env_action", None), row["action"])[1]',
-        "tests/rollout/test_evaluate.py::test_environments_get_the_env_action",
+        "tests/rollout/test_evaluation.py::test_environments_get_the_env_action",
     ),
     Fault(
         "B6",

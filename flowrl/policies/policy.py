@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
@@ -76,13 +77,15 @@ class RecurrentMode(Protocol):
 class Gradients:
     """Gradients of a loss that is a mean over `rows` rows, by parameter; and the scalars to report of it.
 
-    `worker` is the index of the worker that computed them; None: this process, or several workers.
+    `worker` is the index of the worker that computed them; None: this process, or several workers. `version` is that of
+    the weights that they were computed with.
     """
 
     values: dict[str, torch.Tensor]
     rows: int
     scalars: dict[str, float]
     worker: int | None = None
+    version: int = 0
 
 
 class Learning(abc.ABC):
@@ -165,7 +168,8 @@ class Learning(abc.ABC):
         parameters = self.policy.model.named_parameters()
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
         scalars.pop("priority", None)
-        return Gradients(values, batch.rows, {name: float(value) for name, value in scalars.items()})
+        reported = {name: float(value) for name, value in scalars.items()}
+        return Gradients(values, batch.rows, reported, version=self.policy.version)
 
     def apply(self, gradients: Gradients) -> None:
         """One optimiser step with these gradients."""
@@ -297,6 +301,15 @@ class Policy(abc.ABC):
     def modules(self) -> dict[str, nn.Module]:
         """The networks that a checkpoint holds, by name."""
         return {"model": self.model}
+
+    @property
+    def stamp(self) -> tuple[int, ...]:
+        """Another one after any write to weights or statistics, which `version` alone does not tell.
+
+        Fused optimisers change the version, all else the tensors' own counts.
+        """
+        tensors = itertools.chain(self.model.parameters(), self.model.buffers())
+        return (self.version, *(tensor._version for tensor in tensors))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """A copy of what acting needs."""

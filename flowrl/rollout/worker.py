@@ -44,7 +44,7 @@ class RolloutWorker(PlanHost):
         index: Of this worker among others.
 
     State: environments, mid-episode; rows of the next fragment and those that were sent and are not answered yet;
-        noise streams; recurrent state; the number of env steps.
+        noise streams; recurrent state; the env steps of the run, as far as it knows: its own, and those it was told of.
     """
 
     def __init__(self, manager: Manager, policy: Policy, *, seed: int, index: int = 0) -> None:
@@ -95,6 +95,10 @@ class RolloutWorker(PlanHost):
         """What environments did wrong since this was last asked."""
         return self.manager.drain_faults()
 
+    def told(self, env_steps: int) -> None:
+        """So many env steps the run has had by now, those of other workers among them: schedules follow them (Q7)."""
+        self.env_steps = max(self.env_steps, env_steps)
+
     def reset_policy(self, policy: Policy) -> None:
         """Act with another policy from now on.
 
@@ -125,6 +129,11 @@ class RolloutWorker(PlanHost):
         self._fragment.load_state_dict(state["fragment"])
         self._actor.load_state_dict(state["actor"])
         self.env_steps = state["env_steps"]
+
+    def load(self, state: dict[str, Any]) -> int:
+        """Load a state; how many of its running episodes that cost, because they could not be saved."""
+        self.load_state_dict(state)
+        return int(self.manager.cut_episodes - state["manager"]["cut_episodes"])
 
     def _step(self, most: int | None = None, wanted: Array | None = None) -> Array:
         """One step of all environments that are ready, into the fragment.

@@ -5,20 +5,30 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 
 from flowrl.context import Context
 from flowrl.envs import Environments
 from flowrl.envs.spaces import are_alike
-from flowrl.errors import CheckpointError, ConfigError, PlanError
+from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
 from flowrl.policies import Policy
+from flowrl.rollout.actors import Resources
+from flowrl.rollout.broadcast import Broadcast
+from flowrl.rollout.groups import Group, Here, Layout
 from flowrl.rollout.worker import RolloutWorker
 from flowrl.schema import Schema
-from flowrl.workers import InlineWorker
+from flowrl.workers import ask, wait_for
+
+if TYPE_CHECKING:
+    from flowrl.rollout.hosts import Hosts
 
 log = logging.getLogger("flowrl")
+
+#: What may follow the death of a worker process that may not be made again.
+ON_DEATH = ("stop", "go_on")
 
 PolicyFactory = Callable[[gymnasium.Space[Any], gymnasium.Space[Any]], Policy]
 
@@ -26,12 +36,24 @@ PolicyFactory = Callable[[gymnasium.Space[Any], gymnasium.Space[Any]], Policy]
 class WorkerSet:
     """A policy and the workers that act with it.
 
+    All environments form `env_groups` groups, each acted in with one batch, by this process or by one of `num_workers`
+    others. `members` are the groups: what a plan pulls. The same groups give the same stream wherever they are (D2).
+
+    Other processes have policies of their own. The newest weights ride with the next request to each, put once however
+    many there are, and so do the env steps of the run, which schedules follow.
+
     Args:
         env: A gymnasium id, "module:factory", a callable, or an environment that was made already, a VectorEnv say.
-        policy: Called with the observation and the action space; what it returns is shared by acting and
-            learning, as `policy`.
-        num_workers: 0 samples in this process.
+        policy: Called with the observation and the action space; what it returns learns, as `policy`, and acts where
+            this process does.
+        num_workers: Processes that sample, on Ray; 0: this one does.
         envs_per_worker: Environments of each worker.
+        env_groups: Groups that the environments of all workers form; None: one a worker.
+        worker_policy: Makes the policies of other processes, if not `policy`, which may take a device they lack.
+        resources: Of each worker process.
+        max_restarts: How often each may be made again after its death.
+        on_death: Of one that may not: "stop" the run, or "go_on" with the others while there are any.
+        address: Of a Ray cluster; see `flowrl.rollout.actors.Actors`.
         env_args: Keyword arguments for the environment.
         wrappers: Around each, the first one innermost: see `flowrl.envs.wrapping`.
         env_manager, env_manager_args: Who steps them, and its keyword arguments: see `flowrl.envs.make_manager`.
@@ -41,9 +63,14 @@ class WorkerSet:
         seed: Of the environments and the action noise; follows from the run's seed if not given.
 
     Raises:
-        ConfigError: an unknown environment, or spaces that the policy cannot serve.
+        ConfigError: an unknown environment, spaces that the policy cannot serve, groups that cannot be formed, or one
+            environment object for several groups or another process.
 
-    State: that of the worker (environments mid-episode, noise); the policy is a resource of its own.
+    Attributes:
+        members: One for each group, None where it was removed; empty until a run starts them.
+        lost: What the last load could not continue, by counter.
+
+    State: that of each group (environments mid-episode, noise), wherever it is; the policy is a resource of its own.
     """
 
     _started: ClassVar[weakref.WeakSet[WorkerSet]] = weakref.WeakSet()
@@ -55,6 +82,12 @@ class WorkerSet:
         *,
         num_workers: int = 0,
         envs_per_worker: int = 8,
+        env_groups: int | None = None,
+        worker_policy: PolicyFactory | None = None,
+        resources: Resources | None = None,
+        max_restarts: int = 10,
+        on_death: str = "stop",
+        address: str | None = None,
         env_args: Mapping[str, Any] | None = None,
         wrappers: Sequence[Any] = (),
         env_manager: str = "local",
@@ -66,30 +99,68 @@ class WorkerSet:
         eval_env_manager: str | None = None,
         seed: int | None = None,
     ) -> None:
-        if num_workers != 0:
-            raise ConfigError(f"num_workers={num_workers}: only 0 so far, which samples in this process")
-        if envs_per_worker < 1:
-            raise ConfigError(f"envs_per_worker={envs_per_worker}: a worker needs at least one environment")
+        self.layout = Layout(num_workers, envs_per_worker, env_groups)
+        if on_death not in ON_DEATH:
+            raise ConfigError(f"on_death={on_death!r}: {did_you_mean(str(on_death), ON_DEATH)}")
         self.num_workers, self.envs_per_worker, self.seed = num_workers, envs_per_worker, seed
+        self.resources_of_each, self.max_restarts, self.on_death = resources or Resources(), max_restarts, on_death
+        self.address = address
         #: Those that collect, and those that evaluate (S3).
         self.environments = Environments(
             env, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {}), episode_seeds
         )
-        self._policy_factory = policy
-        self._spaces = self.environments.spaces(envs_per_worker)
+        self._policy_factory, self._worker_policy = policy, worker_policy or policy
+        if self.is_one_object and (num_workers or self.layout.groups > 1):
+            raise ConfigError(
+                f"{self.environments} is made already, and acts in this process alone: with {self.layout.groups} "
+                f"groups and num_workers={num_workers} pass what makes one, an id or a function"
+            )
+        self._spaces = self.environments.spaces(self.layout.envs_per_group)
         others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
         self.evaluation_env = self.environments.for_evaluation(*others)
         if any(given is not None for given in others):
             self._check_evaluation()
-        self.policy = self.new_policy()
-        self.members: list[InlineWorker] = []
-        #: What the last load could not continue, by counter.
+        self._policy = self.new_policy()
+        self._broadcast = Broadcast(self._policy)
+        self._hosts: Hosts | None = None
+        self._context = Context()
+        self._earlier = 0  # env steps of earlier runs
+        self._lives: dict[int, int] = {}  # how often groups were begun afresh, by index
+        self.members: list[Any] = []
         self.lost: dict[str, int] = {}
 
     def __repr__(self) -> str:
-        where = f"{self.num_workers} workers" if self.num_workers else "this process"
-        how = ", acts in numpy" if getattr(self.policy, "act_backend", "torch") == "numpy" else ""
-        return f"{where}: {self.envs_per_worker} x {self.env}{how}"
+        layout, of = self.layout, self.resources_of_each
+        where = (
+            f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
+        )
+        groups = f" in {layout.groups} groups" if layout.groups != layout.processes else ""
+        how = ", acts in numpy" if getattr(self._policy, "act_backend", "torch") == "numpy" else ""
+        took = f", each {of}" if self.num_workers and of != Resources() else ""
+        return f"{where}: {self.envs_per_worker} x {self.env}{groups}{how}{took}"
+
+    @property
+    def policy(self) -> Policy:
+        """What learns, with the newest weights: also those that somebody published who learns elsewhere."""
+        self._broadcast.take()
+        return self._policy
+
+    @property
+    def version(self) -> int:
+        """Of the weights that a request asked now would act with."""
+        return self._broadcast.version
+
+    def publish(self, version: int, weights: Any) -> None:
+        """Say that these weights, a state as of `policy.weights()` or a `Remote` one, are the newest.
+
+        They ride with the next requests. `policy` takes them when it is asked for.
+        """
+        self._broadcast.publish(version, weights)
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of the run so far, and of earlier ones; exploration follows them (Q7)."""
+        return self._earlier + self._context.counters.get("env_steps", 0)
 
     @property
     def env(self) -> Any:
@@ -127,7 +198,12 @@ class WorkerSet:
 
     @property
     def local(self) -> RolloutWorker:
-        """The worker of this process; there once a run has started the set."""
+        """The worker of this process, the first of several groups; there once a run has started the set.
+
+        Raises: FlowError where other processes sample.
+        """
+        if self.num_workers:
+            raise FlowError(f"no worker is in this process: {self!r}")
         worker: RolloutWorker = self.members[0].target
         return worker
 
@@ -142,22 +218,97 @@ class WorkerSet:
         Raises:
             PlanError: another worker set acts in the same environment object, and is not closed.
         """
-        if not self.members:
-            if any(self._shares_environment(other) for other in list(WorkerSet._started)):
-                raise PlanError(
-                    f"{self.env} is in use by another worker set, and each would reset the other's episodes: "
-                    "close() that one first, or give each an environment of its own"
-                )
-            seed = context.seed("workers") if self.seed is None else self.seed
-            manager = self.environments.manager(self.envs_per_worker)
-            if not manager.raw_returns:
-                log.warning(
-                    "%s: wrappers may change rewards before flowrl adds them up to returns; those that it is given as "
-                    "`wrappers` (--wrapper) do not",
-                    self.env,
-                )
-            self.members = [InlineWorker(RolloutWorker(manager, self.policy, seed=seed))]
-            WorkerSet._started.add(self)
+        self._earlier, self._context = self.env_steps, context
+        if self.members:
+            return
+        if any(self._shares_environment(other) for other in list(WorkerSet._started)):
+            raise PlanError(
+                f"{self.env} is in use by another worker set, and each would reset the other's episodes: "
+                "close() that one first, or give each an environment of its own"
+            )
+        self._seed = context.seed("workers") if self.seed is None else self.seed
+        if not (self._start_processes() if self.num_workers else self._start_here()):
+            log.warning(
+                "%s: wrappers may change rewards before flowrl adds them up to returns; those that it is given as "
+                "`wrappers` (--wrapper) do not",
+                self.env,
+            )
+        WorkerSet._started.add(self)
+
+    def _start_here(self) -> bool:
+        """Begin the groups in this process; whether rewards are seen raw (S1)."""
+        workers = [self._group(index).worker(self._policy) for index in range(self.layout.groups)]
+        self.members = [Here(worker, self._tell) for worker in workers]
+        return all(worker.manager.raw_returns for worker in workers)
+
+    def _start_processes(self) -> bool:
+        from flowrl.rollout.hosts import Hosts
+
+        self._hosts = Hosts(
+            [[self._group(index) for index in self.layout.indices(k)] for k in range(self.num_workers)],
+            partial(self._worker_policy, *self._spaces),
+            self._broadcast,
+            lambda: self.env_steps,
+            self._lives,
+            resources=self.resources_of_each,
+            address=self.address,
+            max_restarts=self.max_restarts,
+        )
+        raw = self._hosts.start()
+        self.members = self._hosts.members
+        return raw
+
+    def _group(self, index: int) -> Group:
+        return Group(self.environments, self.layout.envs_per_group, index, self.layout.groups, self._seed)
+
+    def _tell(self, worker: RolloutWorker) -> None:
+        """What rides with a request to another process is told to a group of this one."""
+        self._broadcast.take()
+        worker.told(self.env_steps)
+
+    # -- workers that come and go
+
+    def restart(self, index: int) -> None:
+        """Make the process of a member again after its death: new environments, fresh streams, the newest weights.
+
+        Another member takes its place, and those of other groups of that process. Nothing is waited for. Where it may
+        not be made again, and `on_death` is "go_on", they are None instead.
+
+        Counts: cut_episodes.
+        Raises: WorkerDied: it was made again `max_restarts` times already, or there is no other.
+        """
+        hosts = self._processes("restart")
+        cost = len(hosts.neighbours(index)) * self.layout.envs_per_group
+        try:
+            hosts.restart(index)
+        except WorkerDied:
+            if self.on_death == "stop" or not hosts.give_up(index):
+                raise
+        self._context.count("cut_episodes", cost)
+
+    def add(self, workers: int = 1) -> None:
+        """More worker processes, with as many groups as the others, as new members; a plan that runs pulls them."""
+        hosts = self._processes("add")
+        for _ in range(workers):
+            first = len(self.members)
+            hosts.add([self._group(first + k) for k in range(self.layout.groups_per_worker)])
+
+    def remove(self, workers: int = 1) -> None:
+        """Fewer worker processes: the newest ones end when they have answered; their members are None from now on.
+
+        Raises: FlowError: none would be left.
+        """
+        hosts = self._processes("remove")
+        if workers >= (there := len({member.process for member in self.members if member is not None})):
+            raise FlowError(f"remove({workers}) of {there} workers: at least one must be left to sample")
+        for _ in range(workers):
+            hosts.remove()
+
+    def _processes(self, what: str) -> Hosts:
+        if self._hosts is None:
+            state = "samples in this process" if not self.num_workers else "is not started: a run does that"
+            raise FlowError(f"cannot {what} workers: {self!r} {state}")
+        return self._hosts
 
     def _shares_environment(self, other: WorkerSet) -> bool:
         if not (other.members and self.is_one_object and other.is_one_object):
@@ -166,8 +317,12 @@ class WorkerSet:
 
     def close(self) -> None:
         """Close the environments that were made here; an object that was given belongs to whoever made it."""
-        for worker in self.members if not self.is_one_object else ():
-            worker.target.close()
+        if self._hosts is not None:
+            self._hosts.close()
+            self._hosts = None
+        else:
+            for member in self.members if not self.is_one_object else ():
+                member.target.close()
         self.members = []
 
     def __enter__(self) -> WorkerSet:
@@ -177,18 +332,39 @@ class WorkerSet:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"workers": [worker.target.state_dict() for worker in self.members]}
+        self._broadcast.take()  # the policy's own state is taken after this one
+        about = {"earlier_env_steps": self._earlier, "lives": dict(self._lives)}
+        return {"workers": self._ask_all("state_dict"), **about}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        cut = 0
-        if len(state["workers"]) != len(self.members):
+        saved = state["workers"]
+        if [each is None for each in saved] != [member is None for member in self.members]:
             raise CheckpointError(
-                f"the state is that of {len(state['workers'])} workers, {self!r} has {len(self.members)}"
+                f"the state is that of {_count(saved)} workers, {self!r} has {_count(self.members)}"
                 + ("" if self.members else ": it is started by a run")
             )
-        for worker, saved in zip(self.members, state["workers"]):
-            worker.target.load_state_dict(saved)
-            cut += worker.target.manager.cut_episodes - saved["manager"]["cut_episodes"]
+        cut = sum(filter(None, self._ask_all("load", saved)))
+        self._broadcast.take()  # nothing, since the policy was loaded
+        self._earlier = state.get("earlier_env_steps", 0)
+        self._lives |= state.get("lives", {})
         self.lost = {"cut_episodes": cut} if cut else {}
         if cut:
             log.warning("%d running episodes of %s could not be saved: they are cut, new ones begin", cut, self.env)
+
+    def _ask_all(self, method: str, given: Sequence[Any] | None = None) -> list[Any]:
+        """What the workers of all groups answer, None for those that were removed; `given` is an argument of each."""
+        futures = [
+            None if member is None else ask(member, method, *([] if given is None else [given[index]]))
+            for index, member in enumerate(self.members)
+        ]
+        wait_for([future for future in futures if future is not None], f"{method!r} of {self!r}")
+        return [None if future is None else future.result() for future in futures]
+
+
+def _count(groups: Sequence[Any]) -> str:
+    """
+    >>> _count(["a", None, "b"]), _count(["a"])
+    ('3 (of which 1 was removed)', '1')
+    """
+    removed = [str(index) for index, group in enumerate(groups) if group is None]
+    return f"{len(groups)}" + (f" (of which {', '.join(removed)} was removed)" if removed else "")

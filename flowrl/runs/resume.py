@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from flowrl.checkpoint import Checkpoints
-from flowrl.config import Configuration, load_config_file
+from flowrl.config import Configuration, grouping, load_config_file
 from flowrl.errors import ConfigError
 from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
 from flowrl.runs.directory import read_about, versions
@@ -20,8 +21,21 @@ log = logging.getLogger("flowrl")
 
 #: Settings that change no parameter of the policy: a resumed run may have other ones.
 FREE = {"checkpoint_every", "eval_every", "eval_episodes", "eval_max_steps"}
+FREE |= {"worker_cpus", "worker_gpus", "worker_memory", "worker_resources", "max_worker_restarts", "on_worker_death"}
+#: Settings that change none either while they form the same groups of environments (D2).
+GROUPING = {"num_workers", "envs_per_worker", "env_groups"}
 #: Settings that change the last bits only: allowed, with a warning.
 ROUNDING = {"act_backend", "device", "torch_threads"}
+
+
+def may_differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """The settings in which a resumed run may differ from what it was, with these values.
+
+    >>> here = {"num_workers": 0, "envs_per_worker": 16, "env_groups": 2}
+    >>> sorted(may_differ(here, {"num_workers": 2, "envs_per_worker": 8}) - FREE - ROUNDING)
+    ['env_groups', 'envs_per_worker', 'num_workers']
+    """
+    return FREE | ROUNDING | (GROUPING if grouping(then) == grouping(now) else set())
 
 
 def step_of(checkpoint: Path) -> int:
@@ -125,7 +139,7 @@ class EarlierRun:
         """
         old, new = before.to_dict(), config.to_dict()
         changed = sorted(key for key in new if new[key] != old[key])
-        if refused := [key for key in changed if key not in FREE | ROUNDING]:
+        if refused := [key for key in changed if key not in may_differ(old, new)]:
             listed = ", ".join(f"{key}={new[key]!r} (it was {old[key]!r})" for key in refused)
             raise ConfigError(
                 f"{listed}: a resumed run keeps its settings, but for {', '.join(sorted(FREE | ROUNDING))} and the "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from flowrl import Context, context, operator, state
 from flowrl.host import PlanHost
+from flowrl.scheduler import Run
+from flowrl.stages import DONE, WAITING, Signal
+from flowrl.testing import ManualWorkers
 from flowrl.workers import InlineWorker
 
 
@@ -57,8 +61,6 @@ class Numbers:
     context: Context = context()
 
     def pull(self) -> Any:
-        from flowrl.stages import DONE
-
         if self.position == self.n:
             return DONE
         self.position += 1
@@ -75,9 +77,8 @@ class Host(PlanHost):
 
 
 def hosts() -> Any:
-    """A factory for `ManualWorkers` whose hosts are numbered."""
-    indexes = iter(range(100))
-    return lambda: Host(next(indexes))
+    """A factory for `ManualWorkers`, which number them."""
+    return Host
 
 
 class InlineWorkers:
@@ -108,3 +109,19 @@ class Fails:
 def fail(item: Any) -> Any:
     """An operator that cannot."""
     raise ZeroDivisionError("broken")
+
+
+def settle(run: Run) -> list[Any]:
+    """Pull until the run sleeps or ends; the items that came."""
+    items = []
+    while (item := run.step()) is not WAITING and item is not DONE:
+        if item.__class__ is not Signal:
+            items.append(item)
+    return items
+
+
+def answer_meanwhile(workers: ManualWorkers) -> threading.Thread:
+    """Answer, in a thread, what has been asked by now: for calls that wait for it."""
+    thread = threading.Thread(target=lambda: [workers.answer() for _ in list(workers.requests)])
+    thread.start()
+    return thread

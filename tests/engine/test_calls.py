@@ -1,18 +1,15 @@
-"""Calls to workers: call, gather_sync, gather_async and prefetch, on futures that the test completes."""
+"""Calls to a worker, and prefetch, on futures that the test completes."""
 
 from __future__ import annotations
 
 import threading
 from itertools import islice
-from typing import Any
 
 import pytest
-from engine_parts import Fails, Host, InlineWorkers, Noise, Numbers, Total, hosts
+from engine_parts import Fails, Total, answer_meanwhile, settle
 
-from flowrl import Plan, calls, from_items, from_workers
+from flowrl import Plan, calls, from_items
 from flowrl.errors import Stalled
-from flowrl.operators.concurrency import Concurrently
-from flowrl.scheduler import Run
 from flowrl.stages import DONE, WAITING, Signal
 from flowrl.testing import ManualWorkers
 from flowrl.workers import wait_for
@@ -27,22 +24,6 @@ class Doubler:
 
 def doublers(count: int = 1) -> ManualWorkers:
     return ManualWorkers(count, Doubler)
-
-
-def settle(run: Run) -> list[Any]:
-    """Pull until the run sleeps or ends; the items that came."""
-    items = []
-    while (item := run.step()) is not WAITING and item is not DONE:
-        if item.__class__ is not Signal:
-            items.append(item)
-    return items
-
-
-def answer_meanwhile(workers: ManualWorkers) -> threading.Thread:
-    """Answer, in a thread, what has been asked by now: for calls that wait for it."""
-    thread = threading.Thread(target=lambda: [workers.answer() for _ in list(workers.requests)])
-    thread.start()
-    return thread
 
 
 # -- call
@@ -128,209 +109,6 @@ def test_a_failure_that_a_checkpoint_finds_is_still_raised_by_the_run() -> None:
         assert state["operators"]["work"]["pending"] == [("request", 1), ("result", 4)]
         with pytest.raises(ConnectionError):
             run.step()
-
-
-# -- gather
-
-
-def test_gather_sync_takes_one_item_of_each_worker_in_their_order() -> None:
-    workers = ManualWorkers(2, hosts())
-    with from_workers(workers, Numbers(2)).gather_sync().run() as run:
-        for expected in ([0, 100], [1, 101]):
-            assert settle(run) == []
-            workers.answer(1)
-            assert settle(run) == [], "the round is not complete"
-            workers.answer(0)
-            assert settle(run) == expected
-
-
-def test_gather_sync_goes_on_with_the_workers_that_have_not_ended() -> None:
-    def uneven(workers: Any) -> Plan:
-        return from_workers(workers, Numbers(3)).filter(lambda i: i < 100 or i == 101)
-
-    assert list(uneven(InlineWorkers(2)).gather_sync()) == [0, 101, 1, 2]
-    assert list(uneven(InlineWorkers(2)).gather_sync(list)) == [[0, 101], [1], [2]]
-
-
-def test_gather_async_gives_what_is_ready() -> None:
-    workers = ManualWorkers(2, hosts())
-    with from_workers(workers, Numbers(9)).gather_async(in_flight=2).run() as run:
-        settle(run)
-        assert [request.worker for request in workers.requests] == [0, 0, 1, 1]
-        workers.answer(1)
-        workers.answer(1)
-        assert settle(run) == [100, 101]
-        assert [request.worker for request in workers.requests] == [0, 0, 1, 1], "F7: never more than 2 each"
-
-
-@pytest.mark.parametrize("sync", [True, False])
-def test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again(sync: bool) -> None:
-    """F3: with one request in flight, an operator's effect on item i comes before the request for item i+1."""
-    events: list[str] = []
-
-    class Told(Host):
-        """A worker that notes when it is asked."""
-
-        def pull_plan(self, key: str) -> Any:
-            events.append(f"asked {self.index}")
-            return super().pull_plan(key)
-
-    indexes = iter(range(2))
-    workers = InlineWorkers(0)
-    from flowrl.workers import InlineWorker
-
-    workers.members = [InlineWorker(Told(next(indexes))) for _ in range(2)]
-    part = from_workers(workers, Numbers(9))
-    gathered = part.gather_sync() if sync else part.gather_async()
-    list(islice(gathered.for_each(lambda item: events.append(f"learnt from {item // 100}")).run(), 6))
-    for worker in (0, 1):
-        own = [event for event in events if event.endswith(str(worker))]
-        assert own[:5] == [f"asked {worker}", f"learnt from {worker}"] * 2 + [f"asked {worker}"]
-
-
-def test_the_death_of_workers_costs_their_requests_and_nothing_else() -> None:
-    """F10: under "retry" all may fail at once, counters and the learner go on; each is asked again."""
-    workers = ManualWorkers(4, hosts())
-    plan = from_workers(workers, Numbers(3)).gather_async().for_each(Total())
-    with plan.run(on_error="retry") as run:
-        settle(run)
-        for index in range(4):
-            workers.fail(ConnectionError(f"worker {index} died"))
-        assert settle(run) == []
-        assert [request.worker for request in workers.requests] == [0, 1, 2, 3]
-        assert run.counters == {"retried_items": 4}
-        items = []
-        while workers.requests:
-            workers.answer()
-            items += settle(run)
-        assert items[-1] == sum(100 * w + i for w in range(4) for i in range(3))
-        assert run.counters["env_steps"] == 4 * 3 * 10
-
-
-def test_a_worker_that_stays_dead_ends_the_run_though_others_answer() -> None:
-    workers = ManualWorkers(2, hosts())
-    with from_workers(workers, Numbers(9)).gather_async().run(on_error="retry") as run:
-        settle(run)
-        for _ in range(2):
-            workers.fail(ConnectionError("still dead"), worker=0)
-            workers.answer(1)
-            settle(run)
-        workers.fail(ConnectionError("still dead"), worker=0)
-        with pytest.raises(ConnectionError, match="still dead") as caught:
-            settle(run)
-        assert "in operator gather_async" in caught.value.__notes__[0]
-
-
-@pytest.mark.parametrize("sync", [True, False])
-def test_a_request_that_failed_is_sent_again_when_the_run_goes_on(sync: bool) -> None:
-    workers = ManualWorkers(2, hosts())
-    part = from_workers(workers, Numbers(1))
-    with (part.gather_sync() if sync else part.gather_async()).run() as run:
-        settle(run)
-        workers.fail(ConnectionError("gone"), worker=0)
-        workers.answer(1)
-        items = []
-        with pytest.raises(ConnectionError):
-            items += settle(run)
-        items += settle(run)
-        while workers.requests:
-            workers.answer()
-            items += settle(run)
-        assert sorted(items) == [0, 100]
-
-
-def test_an_error_of_an_operator_on_a_worker_is_the_operators() -> None:
-    """F9: its own path and line, not that of the gather; the policy of the run reaches the workers."""
-
-    def part(workers: Any) -> Plan:
-        return from_workers(workers, Numbers(3)).for_each(Fails(1), name="fragile").gather_async()
-
-    with pytest.raises(ValueError, match="cannot do 1") as caught:
-        list(part(InlineWorkers(1)))
-    assert len(caught.value.__notes__) == 1
-    assert caught.value.__notes__[0].startswith("in operator fragile (")
-    assert caught.value.__notes__[0].endswith("item 2, input int")
-    with part(InlineWorkers(1)).run(on_error={"fragile": "skip"}) as run:
-        assert list(run) == [0, 2]
-        assert run.counters["skipped_items"] == 1
-    with pytest.raises(ValueError, match="cannot do 1"):
-        list(part(InlineWorkers(1)).run(on_error="retry"))  # it is not declared pure, so it is not retried
-
-
-def test_answers_in_flight_are_drained_into_the_state() -> None:
-    """F2: across a checkpoint every item of every worker comes once."""
-    for sync in (True, False):
-        workers, others = ManualWorkers(2, hosts()), ManualWorkers(2, hosts())
-        runs = []
-        for each in (workers, others):
-            part = from_workers(each, Numbers(4)).for_each(Total())
-            runs.append((part.gather_sync() if sync else part.gather_async(2)).run())
-        run, resumed = runs
-        before = settle(run)
-        workers.answer(1)
-        before += settle(run)
-        thread = answer_meanwhile(workers)
-        state = run.state_dict()
-        thread.join()
-        resumed.load_state_dict(state)
-        for each, asked in zip(runs, (workers, others)):
-            items = list(before) + settle(each)
-            while asked.requests:
-                asked.answer()
-                items += settle(each)
-            assert sorted(items) == [0, 1, 3, 6, 100, 201, 303, 406]
-            each.close()
-
-
-def test_counters_of_workers_arrive_once() -> None:
-    """F12: through unions, forks, resumes and with operators on several workers."""
-
-    def make() -> Plan:
-        a = from_workers(InlineWorkers(2), Numbers(3)).for_each(Noise()).gather_async(2)
-        b = from_workers(InlineWorkers(1), Numbers(2)).gather_sync()
-        r1, r2 = a.union(b).duplicate(2)
-        return Concurrently([r1, r2.batch(3)])
-
-    with make().run() as run:
-        list(run)
-        total = dict(run.counters)
-        drawn = sorted(run.context.ledger.drain("drawn"))
-    assert total == {"env_steps": 10 * (2 * 3 + 2), "draws": 6}
-    assert drawn == [0, 1, 2, 100, 101, 102]
-    for steps in range(0, 20, 3):
-        with make().run() as run, make().run() as resumed:
-            for _ in range(steps):
-                run.step()
-            resumed.load_state_dict(run.state_dict())
-            list(resumed)
-            assert resumed.counters == total
-
-
-def test_operators_on_workers_have_the_paths_and_streams_of_the_whole_plan() -> None:
-    """D6: two parts with operators of equal names draw from different streams."""
-
-    def noise(workers: Any) -> Plan:
-        return from_workers(workers, Numbers(2)).for_each(lambda _: 0.0).for_each(Noise()).gather_sync()
-
-    r1, r2 = noise(InlineWorkers(2)).duplicate(2)
-    r3, r4 = noise(InlineWorkers(2)).duplicate(2)
-    plan = r1.zip(r3).union(r2.zip(r4))
-    draws = {value for row in plan for value in row}
-    assert len(draws) == 2 * 2 * 2, "four workers' streams, two draws each"
-
-
-def test_the_state_of_other_workers_is_refused() -> None:
-    from flowrl.errors import CheckpointError
-
-    with from_workers(InlineWorkers(2), Numbers(2)).gather_sync().run() as run:
-        state = run.state_dict()
-    more = from_workers(InlineWorkers(3), Numbers(2)).gather_sync()
-    with more.run() as run, pytest.raises(CheckpointError, match="gather_sync has 3 workers, and 2 in it"):
-        run.load_state_dict(state)
-    with from_workers(InlineWorkers(2), Numbers(2)).for_each(Total()).gather_sync().run() as run:
-        with pytest.raises(CheckpointError, match="operators missing in it: Total"):
-            run.load_state_dict(state)
-        assert len(list(run)) == 4, "nothing was changed"
 
 
 # -- prefetch

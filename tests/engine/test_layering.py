@@ -19,6 +19,7 @@ ENGINE = [
     for part in (
         ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
         ("stages", "link", "merge", "calls", "workers", "host", "scheduler", "mapped", "explain", "testing"),
+        ("remote", "pickling", "gather", "hosting", "pace"),
         ("schema", "check", "picture", "draw", "debug", "debugger", "signals"),
     )
     for file in part
@@ -101,8 +102,11 @@ def test_the_engine_knows_no_arrays_and_no_environments() -> None:
 
 
 def test_one_file_imports_ray() -> None:
+    """With tune.py, and nobody loads them but a function that needs them."""
     allowed = {"flowrl/rollout/ray_workers.py", "flowrl/tune.py"}
     assert [each for each in IMPORTS if _is(each, "ray") and each.file not in allowed] == []
+    theirs = [file[:-3].replace("/", ".") for file in allowed]
+    assert [each for each in IMPORTS if _is(each, *theirs) and not each.late] == []
 
 
 @pytest.mark.parametrize("module", ["flowrl", "flowrl.operators.concurrency", "flowrl.testing"])
@@ -111,7 +115,7 @@ def test_importing_the_engine_is_quick(module: str) -> None:
     assert _loaded(module, "torch", "ray", "gymnasium") == []
 
 
-@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.doctor", "flowrl.data"])
+@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.doctor", "flowrl.data", "flowrl.rollout.actors"])
 def test_environments_need_no_torch(module: str) -> None:
     """Every process of environments would wait for it, and keep it in memory."""
     assert _loaded(module, "torch", "ray") == []

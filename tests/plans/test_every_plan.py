@@ -228,6 +228,8 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
 OTHERS |= {"act_backend", "eval_max_steps", "checkpoint_every", "report_every", "microbatches"}
 OTHERS |= {"wrappers", "env_manager", "env_manager_args", "episode_seeds"}  # of the environment, see tests/rollout
+OTHERS |= {"env_groups", "worker_cpus", "worker_gpus", "worker_memory", "worker_resources"}  # see tests/rollout
+OTHERS |= {"max_worker_restarts", "on_worker_death"}
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
 
 

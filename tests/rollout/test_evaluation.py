@@ -163,7 +163,7 @@ def test_evaluation_has_settings_of_its_own() -> None:
     [
         ({"env": "CartPol-v1"}, "CartPole-v1"),
         ({"envs_per_worker": 0}, "at least one environment"),
-        ({"num_workers": 3}, "num_workers=3"),
+        ({"num_workers": -3}, "num_workers=-3"),
     ],
 )
 def test_bad_worker_sets_are_refused_before_any_work(kwargs: dict, message: str) -> None:

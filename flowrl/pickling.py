@@ -1,0 +1,69 @@
+"""Sending objects to other processes: packed once, and what cannot be sent is named."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any, cast
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from flowrl.errors import PlanError
+
+
+def pack(value: Any, what: str) -> bytes:
+    """The value as bytes; functions and classes of a script go with their code.
+
+    Raises:
+        PlanError: a part of it cannot leave this process; `what` names the whole.
+    """
+    try:
+        return cast(bytes, cloudpickle.dumps(value))
+    except Exception as error:
+        raise refusal(value, what, error) from error
+
+
+def refusal(value: Any, what: str, error: Exception) -> PlanError:
+    """Why a value cannot be sent: the smallest part of it that cannot, and where that is.
+
+    >>> import threading
+    >>> print(refusal({"a": [1, threading.Lock()]}, "the item", TypeError("...")))
+    the item cannot be sent to another process: ['a'][1], a lock: cannot pickle '_thread.lock' object
+    """
+    where, part, seen = "", value, {id(value)}
+    while found := _broken_part(part, seen):
+        where, part, error = where + found[0], *found[1:]
+    at = f"{where}, a {type(part).__name__}".lstrip("., ")
+    return PlanError(f"{what} cannot be sent to another process: {at}: {error}")
+
+
+def _broken_part(value: Any, seen: set[int]) -> tuple[str, Any, Exception] | None:
+    for where, part in _parts(value):
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:
+            return where, part, error
+    return None
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value holds, each with how one writes it after the value."""
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"[{k}]", part) for k, part in enumerate(value))
+    elif hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
+        yield from [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
+    if isinstance(value, FunctionType):
+        used = inspect.getclosurevars(value)
+        yield from ((f", variable {name}", part) for name, part in [*used.nonlocals.items(), *used.globals.items()])
+    if hasattr(value, "__self__"):
+        yield ".__self__", value.__self__
+    slots = [name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ())]
+    for name in [*getattr(value, "__dict__", {}), *slots]:
+        if hasattr(value, name):
+            yield f".{name}", getattr(value, name)

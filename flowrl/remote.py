@@ -1,0 +1,65 @@
+"""A value that stayed where it was made, and is asked for only by who needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import attrs
+
+_Value = TypeVar("_Value")
+
+
+def _here(value: _Value) -> _Value:
+    return value
+
+
+@attrs.frozen(repr=False)
+class Remote:
+    """A value in the process or object store where it was made.
+
+    As an argument of a worker's `submit` it arrives there as the value, by the shortest way.
+
+    >>> Remote("a fragment", rows=256, nbytes=12_345)
+    Remote(256 rows, 12 kB)
+
+    Args:
+        ref: What the store knows it by; while this is held the value is kept.
+        rows: Of the value, 0 if it has no rows.
+        nbytes: Its size, in bytes.
+        get: Gives the value of a `ref`; a value that is here anyway is its own.
+    """
+
+    ref: Any
+    rows: int
+    nbytes: int
+    _get: Callable[[Any], Any] = _here
+
+    def fetch(self) -> Any:
+        """The value.
+
+        Raises:
+            WorkerDied: it went with whoever had it.
+        """
+        return self._get(self.ref)
+
+    def __repr__(self) -> str:
+        return f"Remote({self.rows} rows, {self.nbytes // 1000} kB)"
+
+
+def measured(value: Any) -> tuple[int, int]:
+    """Rows and bytes of a value: of its columns, or of the values in a list.
+
+    >>> measured([b"no rows, no columns"])
+    (0, 0)
+    """
+    if isinstance(value, (list, tuple)):
+        both = [measured(each) for each in value]
+        return sum(rows for rows, _ in both), sum(nbytes for _, nbytes in both)
+    return int(getattr(value, "rows", 0)), _nbytes(value)
+
+
+def _nbytes(value: Any) -> int:
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    return sum(map(_nbytes, value.values())) if hasattr(value, "values") else 0
