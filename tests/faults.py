@@ -1761,3 +1761,99 @@ FAULTS += [
         ENVS + "test_vector.py::test_episodes_of_a_native_environment_are_those_of_a_loop",
     ),
 ]
+
+HOSTS, GROUPS = "tests/rollout/test_hosts.py::", "tests/rollout/test_groups.py::"
+
+FAULTS += [
+    Fault(
+        "D2",
+        "flowrl/rollout/groups.py",
+        'f"worker{self.index}/{self.life}"',
+        'f"worker{id(self)}/{self.life}"',
+        HOSTS + "test_the_same_groups_over_0_1_and_2_workers_give_one_stream",
+    ),
+    Fault(
+        "D2",
+        "flowrl/rollout/groups.py",
+        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n            worker.told(env_steps)\n",
+        "",
+        HOSTS + "test_the_same_groups_over_0_1_and_2_workers_give_one_stream",
+    ),
+    Fault(
+        "D2",
+        "flowrl/rollout/groups.py",
+        "turn * everywhere + self.index * self.num_envs",
+        "turn * everywhere",
+        GROUPS + "test_given_seeds_of_episodes_go_over_all_groups_in_turn",
+    ),
+    Fault(
+        "D6",
+        "flowrl/rollout/worker_set.py",
+        '        self._lives |= state.get("lives", {})\n',
+        "",
+        HOSTS + "test_no_life_is_lived_twice",
+    ),
+    Fault(
+        "D3",
+        "flowrl/rollout/worker_set.py",
+        "        self._broadcast.take()  # the policy's own state is taken after this one\n",
+        "",
+        HOSTS + "test_a_checkpoint_has_what_was_published",
+    ),
+    Fault(
+        "D3",
+        "flowrl/rollout/broadcast.py",
+        "        if self._stamp == self._now():\n",
+        "        if True:\n",
+        HOSTS + "test_a_checkpoint_has_what_was_published",
+    ),
+    Fault(
+        "F3",
+        "flowrl/rollout/hosts.py",
+        "        self._sent[process] = self._broadcast.number\n",
+        "        self._sent[process] = self._broadcast.number + 1\n",
+        HOSTS + "test_weights_pushed_after_an_item_make_the_next_one_of_that_worker",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/policy.py",
+        "return (self.version, *(tensor._version for tensor in tensors))",
+        "return (self.version, *(0 for tensor in tensors))",
+        HOSTS + "test_statistics_ride_though_the_version_stays",
+    ),
+    Fault(
+        "F10",
+        "flowrl/rollout/hosts.py",
+        "        self._sent.pop(process, None)\n",
+        "",
+        HOSTS + "test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights",
+    ),
+    Fault(
+        "F10",
+        "flowrl/rollout/groups.py",
+        "        manager.episode_id += self.life * EPISODES_OF_A_LIFE\n",
+        "",
+        HOSTS + "test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/rollout/worker.py",
+        "self.env_steps = max(self.env_steps, env_steps)",
+        "pass",
+        GROUPS + "test_schedules_follow_the_env_steps_of_the_run",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/rollout/worker_set.py",
+        "        self._earlier, self._context = self.env_steps, context\n",
+        "        self._context = context\n",
+        GROUPS + "test_schedules_go_on_with_the_next_run_of_the_workers",
+    ),
+    Fault(
+        "V3",
+        "operators/train.py",
+        "        record_lags(self.context, prepared, policy.version)\n",
+        "        record_lags(self.context, prepared, policy.version + 1)\n",
+        HOSTS + "test_every_row_that_is_learned_from_has_a_lag",
+    ),
+]
