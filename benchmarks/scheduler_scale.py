@@ -149,8 +149,8 @@ def measure(name: str, sizes: list[int], items: int, rounds: int) -> None:
     print(name)
     for workers in sizes:
         cost, alone = costs[f"{workers}"], costs[f"{workers} bare"]
-        spread = f"min {cost.min():.1f}, max {cost.max():.1f}"
-        print(f"  {workers:>6} workers {np.median(cost):>8.1f} µs of CPU per item  ({spread}; bare {np.median(alone):.1f})")
+        spread = f"min {cost.min():.1f}, max {cost.max():.1f}; bare {np.median(alone):.1f}"
+        print(f"  {workers:>6} workers {np.median(cost):>8.1f} µs of CPU per item  ({spread})")
     growth = np.median(costs[f"{sizes[-1]}"]) / np.median(costs[f"{sizes[0]}"])
     print(f"  {sizes[-1]} / {sizes[0]} workers: {growth:.2f}", flush=True)
     for run in runs:

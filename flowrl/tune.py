@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import attrs
 from ray.tune import PlacementGroupFactory, Trainable
 
 from flowrl.config import Configuration, build_config
@@ -16,6 +17,15 @@ from flowrl.trainer import Result, Trainer
 __all__ = ["TrainerTrainable", "trainable"]
 
 
+@attrs.frozen
+class Search:
+    """What all trials have in common. An object, since Ray looks into classes that a class holds, for ever."""
+
+    trainer: type[Trainer]
+    settings: Mapping[str, Any]
+    metric: str
+
+
 class TrainerTrainable(Trainable):  # type: ignore[misc]  # Ray's class has no type
     """One trial: a Trainer with the settings of `trainable` and, over them, what Tune chose.
 
@@ -23,26 +33,24 @@ class TrainerTrainable(Trainable):  # type: ignore[misc]  # Ray's class has no t
     was paused, or whose machine was lost, goes on bit for bit where it was saved.
     """
 
-    trainer: ClassVar[type[Trainer]]
-    settings: ClassVar[Mapping[str, Any]]
-    metric: ClassVar[str]
+    search: ClassVar[Search]
 
     @classmethod
     def configuration(cls, chosen: Mapping[str, Any]) -> Configuration:
         """All settings of a trial."""
-        return build_config(cls.trainer.Config, cls.settings, chosen)
+        return build_config(cls.search.trainer.Config, cls.search.settings, chosen)
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """What a trial takes: a core for the Trainer, with a GPU if it learns on one, and what its workers take."""
         made = cls.configuration(config)
         gpu = {"GPU": 1.0} if made.device.startswith("cuda") else {}
-        worker = {"CPU": 1.0}
-        worker = {name: amount for name, amount in worker.items() if amount}
+        worker = {"CPU": made.worker_cpus, "GPU": made.worker_gpus, "memory": made.worker_memory}
+        worker = {name: amount for name, amount in (worker | made.worker_resources).items() if amount}
         return PlacementGroupFactory([{"CPU": 1.0} | gpu] + [worker] * made.num_workers)
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._made = self.trainer(config=self.configuration(config))
+        self._made = self.search.trainer(config=self.configuration(config))
 
     def step(self) -> Result:
         """Train up to the next result with the metric, or to the end of the plan.
@@ -50,14 +58,15 @@ class TrainerTrainable(Trainable):  # type: ignore[misc]  # Ray's class has no t
         Raises:
             ConfigError: no result has the metric.
         """
+        metric = self.search.metric
         while True:
             result = self._made.train()
-            if result.get(self.metric) is not None or self._made.done:
+            if result.get(metric) is not None or self._made.done:
                 return result | {"done": self._made.done}
-            if self.metric not in result and self.metric not in self._made.evaluated():
+            if metric not in result and metric not in self._made.evaluated():
                 raise ConfigError(
-                    f"metric: no result of {self.trainer.__name__} has {self.metric!r}; "
-                    f"{did_you_mean(self.metric, result)}. What evaluation finds needs eval_every=N, in env steps"
+                    f"metric: no result of {self._made} has {metric!r}; {did_you_mean(metric, result)}. "
+                    "What evaluation finds needs eval_every=N, in env steps"
                 )
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -91,4 +100,4 @@ def trainable(
     """
     made = trainer if isinstance(trainer, type) else load_plan_file(trainer).trainer
     build_config(made.Config, settings)
-    return type(made.__name__, (TrainerTrainable,), {"trainer": made, "settings": settings, "metric": metric})
+    return type(made.__name__, (TrainerTrainable,), {"search": Search(made, settings, metric)})
