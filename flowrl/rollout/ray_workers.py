@@ -5,84 +5,35 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import platform
 import signal
 import sys
 import threading
-import traceback
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from importlib import metadata
 from typing import Any, ClassVar
 
-import cloudpickle  # type: ignore[import-untyped]
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
 
-import flowrl
 from flowrl.errors import ConfigError, WorkerDied
 from flowrl.pickling import pack, refusal
-from flowrl.remote import Remote, measured
+from flowrl.remote import Remote
+from flowrl.rollout.actor_host import Host, versions
 from flowrl.rollout.actors import Make, Resources
 from flowrl.rollout.address import check_answers
 
 log = logging.getLogger("flowrl")
+_ray: Any = ray  # what has no types
 
 #: Seconds until actors must be there, a value must have come, an actor must have closed what it holds.
 START_SECONDS = 120.0
 FETCH_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
 
-
-class Host:
-    """An object in a Ray actor. Answers hold (value, error, warnings), so that an error arrives as it was raised."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._target: Any = None
-        self._broken: Any = None
-        self._warnings = _Warnings()
-        logging.getLogger("flowrl").addHandler(self._warnings)
-
-    def __repr__(self) -> str:
-        return self._name
-
-    def begin(self, versions: dict[str, str], path: list[str], threads: int, make: bytes) -> Any:
-        """Make the object, if this is the flowrl that asks for it; what fails here fails whatever is asked.
-
-        Modules are found where the process that asks finds them, as far as this machine has those folders.
-        """
-        sys.path += [folder for folder in path if folder not in sys.path]
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ[name] = str(threads)
-        try:
-            _compare(versions, f"{self._name} on {platform.node()}")
-            self._target = pickle.loads(make)()
-        except Exception as error:
-            self._broken = self._failed(error)
-            return self._broken
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(threads)
-        return None, None, self._warnings.taken()
-
-    def do(self, method: str, *args: Any) -> Any:
-        try:
-            return self._broken or (getattr(self._target, method)(*args), None, self._warnings.taken())
-        except Exception as error:
-            return self._failed(error)
-
-    def do_apart(self, method: str, *args: Any) -> Any:
-        """The method's receipt with the size of its item, and the item itself, which stays here."""
-        answer, error, warnings = self.do(method, *args)
-        if error is not None:
-            return (None, error, warnings), None
-        receipt, item = answer
-        return ((receipt, *measured(item)), None, warnings), item
-
-    def _failed(self, error: Exception) -> Any:
-        return None, _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}"), self._warnings.taken()
+#: What a Ray of ours is told: to say nothing, and to ask nobody.
+_OWN = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 
 class RayWorker:
@@ -95,14 +46,10 @@ class RayWorker:
     def __init__(self, make: Make, name: str, resources: Resources, *, reserve: bool) -> None:
         packed = pack(make, name)
         self.name = name
-        options = {
-            "num_cpus": resources.cpus if reserve else 0,
-            "num_gpus": resources.gpus,
-            "memory": resources.memory or None,
-            "resources": resources.custom or None,
-            "scheduling_strategy": "SPREAD",
-        }
-        self._actor: Any = ray.remote(Host).options(**options).remote(name)
+        needs = _needs(resources, reserve)
+        options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
+        actor = ray.remote(Host).options(resources=needs, scheduling_strategy="SPREAD", **options)
+        self._actor: Any = actor.remote(name)
         self.began: Future[Any] = self._ask("begin", (versions(), sys.path, resources.threads, packed))
 
     def __repr__(self) -> str:
@@ -164,16 +111,22 @@ class Cluster:
         if not ray.is_initialized():
             Cluster._own = address is None
             _begin() if address is None else _join(address)
+        elif Cluster._own and address is not None:
+            raise ConfigError(f"address={address!r}: other actors of this process are on a Ray of this machine")
         Cluster._users.add(self)
 
     def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[RayWorker]:
         if Cluster._own and resources.cpus * len(makes) > (cores := os.cpu_count() or 1):
-            log.warning("%d processes of %g cpus share the %d cores of this machine", len(makes), resources.cpus, cores)
+            log.info("%d processes of %g cpus share the %d cores of this machine", len(makes), resources.cpus, cores)
+        _check_fit(_needs(resources, reserve=not Cluster._own), names)
         workers = [self._new(make, name, resources) for make, name in zip(makes, names)]
         late = wait([worker.began for worker in workers], START_SECONDS).not_done
         try:
             if late:
-                raise ConfigError(f"{len(late)} of {len(workers)} actors did not start within {START_SECONDS:g} s")
+                waiting = ", ".join(worker.name for worker in workers if worker.began in late)
+                raise ConfigError(
+                    f"{waiting}: not there after {START_SECONDS:g} s; free are {_told(_ray.available_resources())}"
+                )
             for worker in workers:
                 worker.began.result()
         except BaseException:
@@ -208,6 +161,50 @@ class Cluster:
             end()
 
 
+#: What Ray calls its own resources, and the option of an actor that asks for each.
+_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+
+
+def _needs(resources: Resources, reserve: bool) -> dict[str, float]:
+    """What Ray is asked for; the cores of a Ray of ours are nobody's."""
+    needs = {"CPU": resources.cpus * reserve, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
+    return {"CPU": 0, **{name: amount for name, amount in needs.items() if amount}}
+
+
+def _check_fit(needs: dict[str, float], names: Sequence[str]) -> None:
+    """Refuse what a cluster that does not grow can never give.
+
+    Raises: ConfigError naming the resource, and how much of it there is.
+    """
+    if _grows():
+        return
+    nodes = [node["Resources"] for node in _ray.nodes() if node["Alive"]]
+    for resource, amount in needs.items():
+        there = [node.get(resource, 0) for node in nodes]
+        if amount > max(there):
+            has = f"the largest machine has {max(there):g}; there are {_told(_ray.cluster_resources())}"
+        elif amount * len(names) > sum(there):
+            has = f"the cluster has {sum(there):g}"
+        else:
+            continue
+        raise ConfigError(f"{names[0]} .. {names[-1]}: {len(names)} x {amount:g} {resource} are asked for, {has}")
+
+
+def _grows() -> bool:
+    """Whether more machines come when more is asked for than there is."""
+    state = _ray._private.state.state
+    return not _ray.util.client.ray.is_connected() and bool(state.get_max_resources_from_cluster_config())
+
+
+def _told(resources: dict[str, float]) -> str:
+    """Resources in words, but for those that only name machines.
+
+    >>> _told({"CPU": 4.0, "memory": 2e9, "node:10.0.0.1": 1.0})
+    '4 CPU, 2e+09 memory'
+    """
+    return ", ".join(f"{n:g} {name}" for name, n in sorted(resources.items()) if not name.startswith("node:"))
+
+
 def fetch(ref: Any) -> Any:
     """The value that Ray keeps under a reference.
 
@@ -220,19 +217,10 @@ def fetch(ref: Any) -> Any:
         raise _translated(error, "a value of a worker") from error
 
 
-def versions() -> dict[str, str]:
-    """What both ends of a wire must have in common."""
-    found = {"flowrl": flowrl.__version__, "python": ".".join(platform.python_version_tuple()[:2])}
-    for package in ("numpy", "torch"):
-        found[package] = metadata.version(package).partition("+")[0]  # "+cpu", "+cu12": the same torch
-    return found
-
-
 def _begin() -> None:
-    """Start a Ray of this machine, which says nothing and asks nobody."""
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-    before = {name: os.environ.get(name) for name in quiet}
-    os.environ.update(quiet)
+    """Start a Ray of this machine."""
+    before = {name: os.environ.get(name) for name in _OWN}
+    os.environ.update(_OWN)
     try:
         _init("local", include_dashboard=False)
     finally:
@@ -240,8 +228,6 @@ def _begin() -> None:
             del os.environ[name]
             if value is not None:
                 os.environ[name] = value
-    # Ray prints every death of an actor, which flowrl tells in its own words where it matters.
-    vars(ray._private.worker)["print_to_stdstream"] = lambda data, **_: log.debug("Ray: %s", " ".join(data["lines"]))
 
 
 def _join(address: str) -> None:
@@ -255,61 +241,27 @@ def _join(address: str) -> None:
 
 
 def _init(address: str, **settings: Any) -> None:
-    """Have Ray, without the handler that it has for SIGTERM where there is one already."""
+    """Have Ray, without its handler for SIGTERM, which ends Ray under a run that would save first."""
     before = signal.getsignal(signal.SIGTERM)
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **settings)
-    if before != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _exit if before == signal.SIG_DFL else before)
+    # Ray prints every death to standard output; flowrl says in its own words what it means for the run.
+    _ray._private.worker.print_to_stdstream = lambda data, **_: log.debug("Ray: %s", " ".join(data["lines"]))
+
+
+def _exit(number: int, _frame: Any) -> None:
+    """An end with its cleaning up, as nobody has asked for another one."""
+    sys.exit(128 + number)
 
 
 def end() -> None:
     """Leave Ray, and where this process started it, wait until its processes are gone."""
-    node: Any = ray._private.worker._global_node
+    node = _ray._private.worker._global_node
     started = [each.process for kind in node.all_processes.values() for each in kind] if node is not None else []
     ray.shutdown()
     for process in started:
         process.wait(CLOSE_SECONDS)
-
-
-def _compare(theirs: dict[str, str], where: str) -> None:
-    """Refuse another flowrl or Python, and say where numpy or torch differ."""
-    for name, ours in versions().items():
-        if ours == theirs[name]:
-            continue
-        text = f"{where} has {name} {ours}, the process that asks has {theirs[name]}"
-        if name in ("flowrl", "python"):
-            raise ConfigError(f"{text}: install the same on all machines of the cluster")
-        log.warning("%s: results may differ in the last bits", text)
-
-
-class _Warnings(logging.Handler):
-    """Keeps what is logged until an answer takes it home."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._kept: list[tuple[int, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._kept.append((record.levelno, record.getMessage()))
-
-    def taken(self) -> list[tuple[int, str]]:
-        kept, self._kept = self._kept, []
-        return kept
-
-
-def _packed(error: Exception, where: str) -> bytes:
-    """The error with its traceback as a note; one that cannot travel is told in a RuntimeError."""
-    told = traceback.TracebackException.from_exception(error)
-    told.__notes__ = None  # they travel with it
-    error.add_note(f"raised in {where}:\n{''.join(told.format()).rstrip()}")
-    try:
-        packed: bytes = cloudpickle.dumps(error)
-        pickle.loads(packed)
-    except Exception:
-        other = RuntimeError(f"{type(error).__name__}: {error}")
-        other.__notes__ = error.__notes__
-        packed = cloudpickle.dumps(other)
-    return packed
 
 
 def _translated(error: Exception, name: str) -> Exception:
@@ -326,13 +278,14 @@ _DEATHS = {
     "node has died": "its machine is gone",
     "node was": "its machine is gone",
     "ray.kill": "it was killed",
-    "owner has": "the process that made it is gone",
     "out of memory": "its machine ran out of memory",
     "worker process has died": "its process was killed or crashed",
 }
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, ObjectLostError):
+        return "it is lost with the machine that held it"
     text = str(error)
     for said, meant in _DEATHS.items():
         if said in text:

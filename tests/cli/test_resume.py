@@ -62,6 +62,15 @@ def test_from_any_checkpoint(run, whole):
     assert not list((run / "checkpoints").glob(".*"))
 
 
+def test_over_a_worker_that_has_the_same_group(run, whole, monkeypatch):
+    """D2, D3: evaluations too; here the worker's process is an object of this one."""
+    from flowrl.rollout.hosts import Hosts
+
+    monkeypatch.setattr(Hosts, "remote", False)
+    assert flowrl("run", "--resume", run, "--workers", "1", "--quiet").exit_code == 0
+    assert_same_run(run, whole)
+
+
 def test_before_the_first_checkpoint_it_begins_anew(run, whole):
     shutil.rmtree(run / "checkpoints")
     for policy in run.glob("policy*.pt"):

@@ -1,0 +1,118 @@
+"""What runs in an actor's process: an object, asked from elsewhere, whose errors and warnings come home."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import platform
+import sys
+import traceback
+from importlib import metadata
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+
+import flowrl
+from flowrl.errors import ConfigError
+from flowrl.remote import measured
+
+log = logging.getLogger("flowrl")
+
+
+class Host:
+    """An object in an actor. Answers hold (value, error, warnings), so that an error arrives as it was raised."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._target: Any = None
+        self._broken: Any = None
+        self._warnings = _Warnings()
+        logging.getLogger("flowrl").addHandler(self._warnings)
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def begin(self, versions: dict[str, str], path: list[str], threads: int, make: bytes) -> Any:
+        """Make the object, if this is the flowrl that asks for it; what fails here fails whatever is asked.
+
+        Modules are found where the process that asks finds them, as far as this machine has those folders.
+        """
+        sys.path += [folder for folder in path if folder not in sys.path]
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(threads)
+        try:
+            _compare(versions, f"{self._name} on {platform.node()}")
+            self._target = pickle.loads(make)()
+        except Exception as error:
+            self._broken = self._failed(error)
+            return self._broken
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(threads)
+        return None, None, self._warnings.taken()
+
+    def do(self, method: str, *args: Any) -> Any:
+        try:
+            return self._broken or (getattr(self._target, method)(*args), None, self._warnings.taken())
+        except Exception as error:
+            return self._failed(error)
+
+    def do_apart(self, method: str, *args: Any) -> Any:
+        """The method's receipt with the size of its item, and the item itself, which stays here."""
+        answer, error, warnings = self.do(method, *args)
+        if error is not None:
+            return (None, error, warnings), None
+        receipt, item = answer
+        return ((receipt, *measured(item)), None, warnings), item
+
+    def _failed(self, error: Exception) -> Any:
+        return None, _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}"), self._warnings.taken()
+
+
+def versions() -> dict[str, str]:
+    """What both ends of a wire must have in common."""
+    found = {"flowrl": flowrl.__version__, "python": ".".join(platform.python_version_tuple()[:2])}
+    for package in ("numpy", "torch"):
+        found[package] = metadata.version(package).partition("+")[0]  # "+cpu", "+cu12": the same torch
+    return found
+
+
+def _compare(theirs: dict[str, str], where: str) -> None:
+    """Refuse another flowrl or Python, and say where numpy or torch differ."""
+    for name, ours in versions().items():
+        if ours == theirs[name]:
+            continue
+        text = f"{where} has {name} {ours}, the process that asks has {theirs[name]}"
+        if name in ("flowrl", "python"):
+            raise ConfigError(f"{text}: install the same on all machines of the cluster")
+        log.warning("%s: results may differ in the last bits", text)
+
+
+def _packed(error: Exception, where: str) -> bytes:
+    """The error with its traceback as a note; one that cannot travel is told in a RuntimeError."""
+    told = traceback.TracebackException.from_exception(error)
+    told.__notes__ = None  # they travel with it
+    error.add_note(f"raised in {where}:\n{''.join(told.format()).rstrip()}")
+    try:
+        packed: bytes = cloudpickle.dumps(error)
+        pickle.loads(packed)
+    except Exception:
+        other = RuntimeError(f"{type(error).__name__}: {error}")
+        other.__notes__ = error.__notes__
+        packed = cloudpickle.dumps(other)
+    return packed
+
+
+class _Warnings(logging.Handler):
+    """Keeps what is logged until an answer takes it home."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kept: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._kept.append((record.levelno, record.getMessage()))
+
+    def taken(self) -> list[tuple[int, str]]:
+        kept, self._kept = self._kept, []
+        return kept
