@@ -253,8 +253,9 @@ class Gather(Stage):
         for request, future in self._open.items():
             if now - request.asked <= limit:
                 break
-            if not future.done():
-                late.setdefault(request.place, now - request.asked)
+            waited = now - max(request.asked, request.host.since)
+            if waited > limit and not future.done():
+                late.setdefault(request.place, waited)
         return late if len(self.workers.members) > 1 else {}
 
     def _unanswered(self) -> list[Request]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import inf
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -19,11 +21,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("flowrl")
 
 
-class Hosted(NamedTuple):
-    """A worker that was given the part, and its answer to that."""
+@attrs.define(eq=False)
+class Hosted:
+    """A worker that was given the part, its answer to that, and when it came: one that is started again takes long."""
 
     worker: Any
     opening: Future[Any]
+    since: float = inf
+
+    def __attrs_post_init__(self) -> None:
+        self.opening.add_done_callback(self._opened)
+
+    def _opened(self, _: Future[Any]) -> None:
+        self.since = clock()
 
 
 @attrs.define(eq=False)

@@ -13,7 +13,7 @@ from engine_parts import Fails, Host, InlineWorkers, Noise, Numbers, Total, answ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl import Plan, from_workers, gather
+from flowrl import Plan, from_workers, gather, hosting
 from flowrl.errors import PlanError, WorkerDied
 from flowrl.operators.concurrency import Concurrently
 from flowrl.remote import Remote
@@ -582,7 +582,8 @@ def test_a_slow_worker_is_named_and_the_others_go_on(
 ) -> None:
     """F10: once in the log, and in the explanation of the run; closing the run does not wait for it."""
     now = 0.0
-    monkeypatch.setattr(gather, "clock", lambda: now)
+    for module in (gather, hosting):
+        monkeypatch.setattr(module, "clock", lambda: now)
     workers = ManualWorkers(3, hosts())
     with gathered(workers, n=99).run() as run:
         settle(run)
