@@ -26,7 +26,7 @@ class Search:
     metric: str
 
 
-class TrainerTrainable(Trainable):  # type: ignore[misc]  # Ray's class has no type
+class TrainerTrainable(Trainable):
     """One trial: a Trainer with the settings of `trainable` and, over them, what Tune chose.
 
     A step goes on to the next result that has a value of `metric`. A checkpoint is the Trainer's own, so a trial that
