@@ -106,7 +106,8 @@ def test_a_search_stops_the_trials_that_do_worse(ray_cluster: None, tmp_path: Pa
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 
-    settings = {"num_workers": 1, "report_every": 1_000, "learning_starts": 500, "eval_every": 2_000, "epsilon_steps": 2_000}
+    settings = {"num_workers": 1, "report_every": 1_000, "learning_starts": 500, "eval_every": 2_000}
+    settings |= {"epsilon_steps": 2_000}
     search = tune.Tuner(
         trainable("dqn", metric="eval_return", device="cpu", eval_episodes=10, **settings),
         param_space={"learning_rate": tune.grid_search([1e-3, 1e-9])},
