@@ -50,7 +50,7 @@ class RayWorker:
         needs = _needs(resources, reserve)
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
         # In a trial of Ray Tune they belong where it has reserved room for them.
-        where = "SPREAD" if get_current_placement_group() is None else "DEFAULT"
+        where = "SPREAD" if get_current_placement_group() is None else None
         actor = ray.remote(Host).options(resources=needs, scheduling_strategy=where, **options)
         self._actor: Any = actor.remote(name)
         self.began: Future[Any] = self._ask("begin", (versions(), sys.path, resources.threads, packed))
