@@ -381,7 +381,7 @@ class Trainer:
 
         coming = LEARNING if "updates" not in self._keys else frozenset()
         for name in bounds.keys() - self._keys - coming:
-            if name not in self._evaluated():
+            if name not in self.evaluated():
                 if name in Evaluate.provides:
                     raise ConfigError(
                         f"until: no result has {name!r}, since the plan does not evaluate: give eval_every=N, the env "
@@ -392,7 +392,7 @@ class Trainer:
                     f"later give a function: until=lambda result: result.get({name!r}, 0) >= {bounds[name]:g}"
                 )
 
-    def _evaluated(self) -> set[str]:
+    def evaluated(self) -> set[str]:
         """The entries that evaluation in the plan adds to some results."""
         from flowrl.operators import Confirm, Evaluate
 

@@ -2113,3 +2113,20 @@ FAULTS += [
         "tests/rollout/test_gradients_on_workers.py::test_a_round_of_gradients_is_one_step_for_all",
     ),
 ]
+
+FAULTS += [
+    Fault(
+        "D3",
+        "flowrl/tune.py",
+        '        self._made.restore(Path(checkpoint) / "trainer")\n',
+        "        self._made.restore\n",
+        "tests/trainer/test_tune.py::test_a_trial_goes_on_bit_for_bit_where_it_was_saved",
+    ),
+    Fault(
+        "D1",
+        "flowrl/tune.py",
+        "        self.cleanup()\n        self.setup(new_config)\n",
+        "        self.setup(self.config)\n",
+        "tests/trainer/test_tune.py::test_a_reset_trial_is_a_new_one",
+    ),
+]

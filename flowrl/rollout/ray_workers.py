@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
+from ray.util.placement_group import get_current_placement_group
 
 from flowrl.errors import ConfigError, WorkerDied
 from flowrl.pickling import pack, refusal
@@ -49,7 +50,9 @@ class RayWorker:
         self.name = name
         needs = _needs(resources, reserve)
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
-        actor = ray.remote(Host).options(resources=needs, scheduling_strategy="SPREAD", **options)
+        # In a trial of Ray Tune they belong where it has reserved room for them.
+        where = "SPREAD" if get_current_placement_group() is None else None
+        actor = ray.remote(Host).options(resources=needs, scheduling_strategy=where, **options)
         self._actor: Any = actor.remote(name)
         self.began: Future[Any] = self._ask("begin", (versions(), sys.path, resources.threads, packed))
 

@@ -116,3 +116,14 @@ def test_a_run_over_processes_resumes_at_any_item(two: WorkerSet) -> None:
         expected = [next(run) for _ in range(3)]
         run.load_state_dict(state)
         assert same([next(run) for _ in range(3)], expected)
+
+
+def test_a_consumer_that_stops_stops_the_workers(two: WorkerSet) -> None:
+    """F7: what they have made then is what was taken and, at most, what may be in flight."""
+    taken, in_flight = 5, 3
+    with ParallelRollouts(two, "async", in_flight, steps=2).run() as run:
+        for _ in range(taken):
+            next(run)
+        parts = run.state_dict()["operators"]["ParallelRollouts"]["@workers"]  # each has done all that it was asked
+    made = [part["items"]["Rollouts"] for part in parts]
+    assert taken < sum(made) <= taken + in_flight * len(made)
