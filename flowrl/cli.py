@@ -38,6 +38,7 @@ PLAN_OPTIONS = (
     click.option("--env-manager", metavar="KIND", help="local, subprocess, async, thread or vector."),
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any key of the plan's Config."),
     click.option("--workers", "num_workers", type=int, metavar="N", help="Processes that sample; 0: this one."),
+    click.option("--address", metavar="RAY", help="Cluster to run on: host:port, ray://host:port or auto."),
     click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments of each."),
     click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
     click.option("--config", "config_file", metavar="FILE", help="Values from a .json or .toml file."),

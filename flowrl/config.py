@@ -98,6 +98,9 @@ class Configuration:
     max_worker_restarts: int = attrs.field(default=10, validator=validators.ge(0))
     #: After the death of one that may not: "stop" the run, or "go_on" with the others while there are any.
     on_worker_death: Literal["stop", "go_on"] = "stop"
+    #: The Ray cluster that these and other actors run on: "host:port", "ray://host:port", or "auto" on a machine of it;
+    #: None: a Ray of this machine, for as long as it is needed.
+    address: str | None = None
     #: Where the networks live: "auto", "cpu", "cuda" ...
     device: str = "auto"
     #: What computes actions: "torch", or "numpy" on the CPU, faster for small dense networks and equal to rounding.

@@ -163,6 +163,7 @@ class Trainer:
                 env=config.env if env is None else env,
                 policy=PolicyMaker(make, config),
                 num_workers=config.num_workers,
+                address=config.address,
                 envs_per_worker=config.envs_per_worker,
                 env_groups=config.env_groups,
                 worker_policy=PolicyMaker(make, there),

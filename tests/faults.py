@@ -1936,8 +1936,8 @@ FAULTS += [
     Fault(
         "D2",
         "flowrl/rollout/groups.py",
-        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n            worker.told(env_steps)\n",
-        "",
+        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n",
+        "        if True:\n",
         HOSTS + "test_the_same_groups_over_0_1_and_2_workers_give_one_stream",
     ),
     Fault(
@@ -2016,5 +2016,37 @@ FAULTS += [
         "lags(prepared, learn.policy.version)",
         "lags(prepared, learn.policy.version + 1)",
         HOSTS + "test_every_row_that_is_learned_from_has_a_lag",
+    ),
+]
+
+ACTORS = "tests/rollout/test_actors.py::"
+FAULTS += [
+    Fault(
+        "F10",
+        "flowrl/rollout/ray_workers.py",
+        "return WorkerDied(name, _why(error)) if isinstance(error, RayError) else error",
+        "return error",
+        ACTORS + "test_a_death_is_noticed_whatever_it_was_doing",
+    ),
+    Fault(
+        "F10",
+        "flowrl/rollout/actors.py",
+        "self.restarts[index] += 1",
+        "self.restarts[index] += 0",
+        ACTORS + "test_one_is_made_again_with_the_others_as_they_were",
+    ),
+    Fault(
+        "F9",
+        "flowrl/rollout/actor_host.py",
+        "    told.__notes__ = None",
+        "    error = RuntimeError(str(error))\n    told.__notes__ = None",
+        ACTORS + "test_an_error_arrives_as_itself",
+    ),
+    Fault(
+        "F15",
+        "flowrl/rollout/actors.py",
+        "            backend.leave()",
+        "            pass",
+        ACTORS + "test_a_ray_of_ours_ends_with_the_last_who_needs_it",
     ),
 ]

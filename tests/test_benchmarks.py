@@ -39,3 +39,11 @@ def test_acting_in_torch_and_in_numpy_is_compared_with_bare_loops() -> None:
     for case in ("sync 8", "native 8", "native 64", "native 1024"):
         compared = re.findall(rf"{case} +flowrl, (\w+) / (\w+) loop: \d+\.\d\d  \(95 % interval", text)
         assert compared == [("torch", "torch"), ("numpy", "torch"), ("numpy", "numpy")], text
+
+
+@pytest.mark.slow
+def test_learning_is_told_seed_by_seed() -> None:
+    """As far as a short budget goes; of this task nobody is expected to succeed."""
+    text = printed("learning.py", "ppo-units", "--seeds", "3", "--budget", "2000")
+    assert re.search(r"^ +3 +-[\d.]+ +nan +2,048 +[\d.]+  NOT SOLVED \(exit 3\)$", text, re.MULTILINE), text
+    assert "solved 0 of 1 seeds that were looked at while tuning" in text

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from flowrl import data
 from flowrl.cli import cli
+from flowrl.config import Configuration
 from flowrl.plan_file import builtin_plans, load_plan_file
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +131,22 @@ def test_every_setting_of_a_replay_buffer_is_on_its_page(name):
     settings = {*inspect.signature(getattr(data, name)).parameters} - {"others"}
     assert name in text
     assert {each for each in settings if not re.search(rf"\b{each}=|`{each}`", text)} == set()
+
+
+def test_the_sample_of_a_cluster_is_one_that_ray_takes():
+    import yaml
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL | re.MULTILINE)
+    validate_config(prepare_config(yaml.safe_load(block)))
+
+
+def test_the_settings_of_a_cluster_are_those_of_every_plan():
+    """The defaults in the table, and every setting that the page names."""
+    text = (ROOT / "docs" / "cluster.md").read_text()
+    settings = dict(re.findall(r"^\| `(worker_\w+)` \| `([^`]+)` \|", text, re.MULTILINE))
+    assert settings == {name: str(Configuration()[name]) for name in Configuration().to_dict() if "worker_" in name[:7]}
+    assert {"on_worker_death", "max_worker_restarts"} <= set(Configuration().to_dict())
 
 
 def _commands(block):

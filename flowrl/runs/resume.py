@@ -20,7 +20,7 @@ from flowrl.runs.progress import Budget
 log = logging.getLogger("flowrl")
 
 #: Settings that change no parameter of the policy: a resumed run may have other ones.
-FREE = {"checkpoint_every", "eval_every", "eval_episodes", "eval_max_steps"}
+FREE = {"checkpoint_every", "eval_every", "eval_episodes", "eval_max_steps", "address"}
 FREE |= {"worker_cpus", "worker_gpus", "worker_memory", "worker_resources", "max_worker_restarts", "on_worker_death"}
 #: Settings that change none either while they form the same groups of environments (D2).
 GROUPING = {"num_workers", "envs_per_worker", "env_groups"}

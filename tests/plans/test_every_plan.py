@@ -375,7 +375,7 @@ OTHERS |= {"num_learners", "learn_in_flight", "max_weight_lag"}  # see test_asyn
 OTHERS |= {"act_backend", "eval_max_steps", "checkpoint_every", "report_every", "microbatches"}
 OTHERS |= {"wrappers", "env_manager", "env_manager_args", "episode_seeds"}  # of the environment, see tests/rollout
 OTHERS |= {"env_groups", "worker_cpus", "worker_gpus", "worker_memory", "worker_resources"}  # see tests/rollout
-OTHERS |= {"max_worker_restarts", "on_worker_death", "num_learners"}
+OTHERS |= {"max_worker_restarts", "on_worker_death", "address"}
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
 
 

@@ -239,6 +239,7 @@ def test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights() ->
     with make(num_workers=2, env_groups=4) as workers, learn(workers, "bulk_sync").run() as run:
         before, _ = next(run)
         others, gone = workers.members[:2], workers.members[2:]
+        assert [member.submit("episodes").result() for member in workers.members] == [[]] * 4  # all have the newest
         workers.restart(2)
         for member in gone:
             with pytest.raises(WorkerDied, match=rf"group {member.index} on worker 1 died: another process has its"):
