@@ -35,9 +35,6 @@ class ScriptedPolicy:
         self.collect_mode = self.eval_mode = self
         self.calls = 0
 
-    def collect_mode_of(self, worker: int) -> Any:
-        return self.collect_mode
-
     def act(self, obs: Any, noise: np.ndarray, env_steps: int) -> dict[str, np.ndarray]:
         self.calls += 1
         drawn = self._action(obs, noise, env_steps)
