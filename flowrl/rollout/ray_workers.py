@@ -21,7 +21,7 @@ from ray.util.placement_group import get_current_placement_group
 from flowrl.errors import ConfigError, WorkerDied
 from flowrl.pickling import pack, refusal
 from flowrl.remote import Remote
-from flowrl.rollout.actor_host import Host, versions
+from flowrl.rollout.actor_host import PRINTED, Host, versions
 from flowrl.rollout.actors import Make, Resources
 from flowrl.rollout.address import check_answers
 
@@ -83,9 +83,12 @@ class RayWorker:
     def _answer(self, reply: Future[Any], item: Any, future: Future[Any]) -> None:
         """In a thread of Ray's."""
         try:
-            value, error, warnings = reply.result()
-            for level, text in warnings:
-                log.log(level, "%s: %s", self.name, text)
+            value, error, said = reply.result()
+            for level, text in said:
+                if level == PRINTED:
+                    print(f"{self.name}: {text}", flush=True)
+                else:
+                    log.log(level, "%s: %s", self.name, text)
             if error is not None:
                 future.set_exception(pickle.loads(error))
             elif item is None:
