@@ -17,7 +17,7 @@ from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Wo
 from flowrl.policies import Policy
 from flowrl.rollout.actors import Resources
 from flowrl.rollout.broadcast import Broadcast
-from flowrl.rollout.groups import Group, Here, Layout
+from flowrl.rollout.groups import Group, Layout, LocalGroup
 from flowrl.rollout.worker import RolloutWorker
 from flowrl.schema import Schema
 from flowrl.workers import ask, wait_for
@@ -248,7 +248,7 @@ class WorkerSet:
     def _start_here(self) -> bool:
         """Begin the groups in this process; whether rewards are seen raw (S1)."""
         workers = [self._group(index).worker(self._policy) for index in range(self.layout.groups)]
-        self.members = [Here(worker, self._tell) for worker in workers]
+        self.members = [LocalGroup(worker, self._tell) for worker in workers]
         return all(worker.manager.raw_returns for worker in workers)
 
     def _start_processes(self) -> bool:
