@@ -213,9 +213,13 @@ def _told(resources: dict[str, float]) -> str:
     """Resources in words, but for those that only name machines.
 
     >>> _told({"CPU": 4.0, "memory": 2e9, "node:10.0.0.1": 1.0})
-    '4 CPU, 2e+09 memory'
+    '4 CPU, 2 GB memory'
     """
-    return ", ".join(f"{n:g} {name}" for name, n in sorted(resources.items()) if not name.startswith("node:"))
+    return ", ".join(_amount(name, n) for name, n in sorted(resources.items()) if not name.startswith("node:"))
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 1e9:.3g} GB {name}" if name.endswith("memory") else f"{amount:g} {name}"
 
 
 def fetch(ref: Any) -> Any:
