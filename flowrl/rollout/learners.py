@@ -135,22 +135,27 @@ class LearnerGroup:
             return all_of([first.submit("train", batch, env_steps)])
         if others and not isinstance(batch, Remote):
             batch = self._actors.put(batch)
-        futures = [first.submit_apart("train", batch, env_steps), self._kept(first.submit_apart("state_apart"))]
-        futures += [worker.submit("train_along", batch, env_steps) for worker in others]
+        trained = [first.submit_apart("train", batch, env_steps)]
+        state = first.submit_apart("state_apart")
+        trained += [worker.submit("train_along", batch, env_steps) for worker in others]
         self._asked = [each for each in self._asked if not each[1].done()]
-        self._asked += zip([0, 0, *range(1, self.num_learners)], futures)
-        return all_of(futures)
+        self._asked += zip([0, *range(self.num_learners)], [state, *trained])
+        return self._kept(all_of([all_of(trained), state]))
 
-    def _kept(self, asked: Future[Any]) -> Future[None]:
-        """Done once the state after a request is safe, outside the learner's process."""
-        kept: Future[None] = Future()
+    def _kept(self, asked: Future[Any]) -> Future[list[Any]]:
+        """What all answered, once the state after it is safe, outside the learner's process.
 
-        def keep(answer: Future[Any]) -> None:
-            if error := answer.exception():
+        A state that not all have reached is none to go on from: what led to it is asked again.
+        """
+        kept: Future[list[Any]] = Future()
+
+        def keep(asked: Future[Any]) -> None:
+            if error := asked.exception():
                 kept.set_exception(error)
             else:
-                version, self._answered[version] = answer.result()
-                kept.set_result(None)
+                answers, (version, state) = asked.result()
+                self._answered[version] = state
+                kept.set_result(answers)
 
         asked.add_done_callback(keep)
         return kept
@@ -158,7 +163,7 @@ class LearnerGroup:
     def receive(self, answers: list[Any]) -> Receipt:
         """Take an answer whose turn has come into account; in the run's thread."""
         report, weights = answers[0]
-        reports: list[Report] = [report, *answers[2:]]
+        reports: list[Report] = [report, *answers[1:]]
         self._newest = self._answered.pop(report.version, self._newest)
         if report.counters:
             self.workers.publish(report.version, weights)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from flowrl.errors import ConfigError, PlanError, SchemaError, WorkerDied
 from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import LearnerGroup, WorkerSet
+from flowrl.rollout.learner import Report
 from flowrl.testing import check_plan, same
 from tests.scripted import transitions
 
@@ -201,6 +204,37 @@ def test_a_receipt_of_any_worker_is_counted() -> None:
         assert list(run) == [2, 4, 6]
         assert run.counters == {"trained": 6}
         assert run.context.ledger.drain("x") == [1, 2, 3]
+
+
+class Asked:
+    """A learner whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.futures: dict[str, Future[Any]] = {}
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        return self.futures.setdefault(method, Future())
+
+    submit_apart = submit
+
+
+def test_what_not_all_have_learned_is_no_state_to_go_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F2: one that dies after the last step, before it says so, has its batch asked again: the others must not go on
+    from the state after it, or they would learn it twice."""
+    workers = make(ppo)
+    learners = LearnerGroup(workers, 2, "actor", seconds=0.1)
+    first, second = Asked(), Asked()
+    monkeypatch.setattr(LearnerGroup, "members", [first, second])
+    learners._actors = SimpleNamespace(put=lambda value: value)  # type: ignore[assignment]
+    learners._newest = "before"
+    answer = learners.submit("train", transitions(4))
+    first.futures["train"].set_result((Report({}, {"trained": 4, "updates": 1}, {}, 1), {}))
+    first.futures["state_apart"].set_result((1, "after"))
+    assert not answer.done()
+    assert learners._latest() == "before"
+    second.futures["train_along"].set_exception(WorkerDied("learner 1", "it was killed"))
+    assert isinstance(answer.exception(), WorkerDied)
+    assert learners._latest() == "before"
 
 
 # -- on Ray
