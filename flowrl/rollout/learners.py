@@ -18,7 +18,7 @@ from flowrl.rollout.actors import Actors, Resources
 from flowrl.rollout.all_reduce import meet, results
 from flowrl.rollout.learner import Learner, Report, TargetNetwork
 from flowrl.schema import Schema
-from flowrl.training import Required, Training, reported, required
+from flowrl.training import APART, Required, Training, reported, required
 from flowrl.workers import InlineWorker, ThreadWorker, all_of, ask
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class LearnerGroup:
         return required(self.workers.policy)
 
     def schema(self, given: Schema) -> Schema:
-        return reported(self.workers.policy, given).having("scalars")
+        return reported(self.workers.policy, given).having("scalars", APART)
 
     @property
     def members(self) -> list[Any]:

@@ -18,7 +18,7 @@ from flowrl import Plan, from_items
 from flowrl.calls import Receipt
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, PlanError, SchemaError, WorkerDied
-from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep
+from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep, UpdateKL, UpdateTargetNetwork
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import LearnerGroup, WorkerSet
 from flowrl.rollout.learner import Report
@@ -173,6 +173,18 @@ def test_the_check_asks_for_what_the_loss_needs() -> None:
             plan.check()
         messages.append(str(caught.value).partition(" needs ")[2])
     assert messages[0] == messages[1].replace("TrainOneStep", "train")
+
+
+def test_what_would_change_another_policy_than_the_one_that_learns_is_refused() -> None:
+    """Q2: the target network and the KL penalty of the workers' policy are not those of the learners."""
+    workers = make(ppo)
+    learned = rollouts(workers).call(LearnerGroup(workers, where="inline"), "train")
+    with pytest.raises(PlanError, match="UpdateKL would change that of the workers here.*a fixed kl_coef"):
+        learned.for_each(UpdateKL(workers)).check()
+    workers = make()
+    learned = ParallelRollouts(workers, steps=4).call(group(workers), "train")
+    with pytest.raises(PlanError, match=r"UpdateTargetNetwork would .* LearnerGroup\(..., target_every=\)"):
+        learned.for_each(UpdateTargetNetwork(workers)).check()
 
 
 def test_what_cannot_be_is_refused_when_it_is_made() -> None:
