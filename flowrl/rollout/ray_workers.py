@@ -221,6 +221,8 @@ def fetch(ref: Any) -> Any:
     Raises:
         WorkerDied: the value is lost.
     """
+    if not ray.is_initialized():  # asking would begin another one
+        raise WorkerDied("a value of a worker", "Ray has ended")
     try:
         return ray.get(ref, timeout=FETCH_SECONDS)
     except RayError as error:
