@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.steps import joined
-from flowrl.errors import WorkerDied
+from flowrl.errors import is_death
 from flowrl.rollout.actors import Actors, Resources
 from flowrl.schema import UNKNOWN, Schema
 
@@ -87,13 +87,13 @@ class Aggregators:
 
     def recover(self, error: BaseException) -> BaseException | None:
         """Make those that died again; the error if it was none of a death."""
-        if not isinstance(error, WorkerDied):
+        if not is_death(error):
             return error
         answered = [each for each in self._asked if each[-1].done()]
         self._asked = [each for each in self._asked if not each[-1].done()]
         for index, worker, future in answered:
             death = future.exception()
-            if isinstance(death, WorkerDied) and self._actors.members[index] is worker:
+            if is_death(death) and self._actors.members[index] is worker:
                 log.warning("%s; it is made again", death)
                 self._actors.restart(index, death)
         return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flowrl.calls import Receipt
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, WorkerDied, did_you_mean
+from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, ValueLost, WorkerDied, did_you_mean, is_death
 from flowrl.remote import Remote
 from flowrl.rollout.actors import Actors, Resources
 from flowrl.rollout.all_reduce import meet, results
@@ -179,11 +179,11 @@ class LearnerGroup:
         if self._actors is None:
             return error
         wait([future for _, future in self._asked], self._seconds)
-        own: BaseException | None = None if isinstance(error, (WorkerDied, Disconnected)) else error
+        own: BaseException | None = None if is_death(error) or isinstance(error, Disconnected) else error
         died: dict[int, WorkerDied] = {}
         for index, future in self._asked:
             failed = future.exception() if future.done() else self._silent(index)
-            if isinstance(failed, WorkerDied):
+            if is_death(failed):
                 died[index] = failed
             elif failed is not None and not isinstance(failed, Disconnected):
                 own = own or failed
@@ -206,6 +206,8 @@ class LearnerGroup:
             try:
                 self._go_on_from(self._latest())
                 return
+            except ValueLost:  # the state itself
+                raise
             except WorkerDied as error:
                 died = {int(error.what.rpartition(" ")[2]): error}
 

@@ -58,10 +58,9 @@ def _weights(workers: Any) -> list[Any]:
 def test_what_the_workers_learned_is_here_when_they_are_gone(ray_cluster: None) -> None:
     """`act` and `evaluate` work after `stop`: the weights are those of the last step, though nobody had asked."""
     workers, plan = make("ddppo", num_workers=2)
-    with workers:
-        with plan.run(seed=0) as run:
-            next(run)
-            (_, expected), _ = _weights(workers)
+    with workers, plan.run(seed=0) as run:
+        next(run)
+        (_, expected), _ = _weights(workers)
     assert workers._broadcast._published is None
     assert workers.policy.version == 6
     assert same(workers.policy.weights(), expected)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowrl import Context, Plan, from_items
-from flowrl.errors import WorkerDied
+from flowrl.errors import ValueLost, WorkerDied
 from flowrl.operators import CollectBatches, ConcatBatches, ParallelRollouts, TrainOneStep
 from flowrl.plans import impala
 from flowrl.policies import A2CPolicy
@@ -59,6 +59,18 @@ def test_a_death_that_is_noticed_twice_restarts_once() -> None:
     manual.fail(WorkerDied("aggregator 0", "killed"))
     assert aggregators.recover(second.exception()) is None
     assert aggregators._actors.restarts == [1]
+
+
+def test_a_list_that_is_lost_is_no_death() -> None:
+    """F10: the one that was to join it is well."""
+    aggregators = Aggregators(0)
+    aggregators.start(Context())
+    manual = ManualWorkers(1, Joiner)
+    aggregators._actors.members[:] = manual.members
+    asked, lost = aggregators.submit("join", BATCHES[:2]), ValueLost("aggregator 0", "lost")
+    manual.fail(lost)
+    assert aggregators.recover(asked.exception()) is lost
+    assert aggregators._actors.restarts == [0]
 
 
 def test_a_plan_has_them_on_the_cluster_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ import torch
 from flowrl import Plan, from_items
 from flowrl.calls import Receipt
 from flowrl.data import Batch
-from flowrl.errors import ConfigError, PlanError, SchemaError, WorkerDied
+from flowrl.errors import ConfigError, PlanError, SchemaError, ValueLost, WorkerDied
 from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep, UpdateKL, UpdateTargetNetwork
 from flowrl.policies import DQNPolicy, PPOPolicy
+from flowrl.remote import Remote
 from flowrl.rollout import LearnerGroup, WorkerSet
 from flowrl.rollout.learner import Report
 from flowrl.testing import check_plan, same
@@ -179,7 +180,7 @@ def test_what_would_change_another_policy_than_the_one_that_learns_is_refused() 
     """Q2: the target network and the KL penalty of the workers' policy are not those of the learners."""
     workers = make(ppo)
     learned = rollouts(workers).call(LearnerGroup(workers, where="inline"), "train")
-    with pytest.raises(PlanError, match="UpdateKL would change that of the workers here.*a fixed kl_coef"):
+    with pytest.raises(PlanError, match=r"UpdateKL would change that of the workers here.*a fixed kl_coef"):
         learned.for_each(UpdateKL(workers)).check()
     workers = make()
     learned = ParallelRollouts(workers, steps=4).call(group(workers), "train")
@@ -247,6 +248,18 @@ def test_what_not_all_have_learned_is_no_state_to_go_on_from(monkeypatch: pytest
     second.futures["train_along"].set_exception(WorkerDied("learner 1", "it was killed"))
     assert isinstance(answer.exception(), WorkerDied)
     assert learners._latest() == "before"
+
+
+def test_a_batch_that_is_lost_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F10: the machine that held it is gone, and the learner is well."""
+    learners, learner = LearnerGroup(make(ppo), where="actor"), Asked()
+    monkeypatch.setattr(LearnerGroup, "members", [learner])
+    learners._actors = SimpleNamespace(restart=lambda *_: pytest.fail("it is well"))  # type: ignore[assignment]
+    answer = learners.submit("train", Remote("gone", 4, 100))
+    learner.futures["train"].set_exception(lost := ValueLost("learner 0", "it is lost"))
+    learner.futures["state_apart"].set_result((0, "before"))
+    assert answer.exception() is lost
+    assert learners.recover(lost) is lost
 
 
 # -- on Ray
