@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections import deque
 from concurrent.futures import Future
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from flowrl.errors import ValueLost
 from flowrl.operator import operator, runtime, state
 from flowrl.remote import Remote
 from flowrl.schema import UNKNOWN, Schema
@@ -16,6 +18,8 @@ from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
 
 if TYPE_CHECKING:
     from flowrl.link import Link
+
+log = logging.getLogger("flowrl")
 
 
 class Receipt(NamedTuple):
@@ -41,7 +45,7 @@ class Call(Stage):
         requires, schema(given)     what it needs of items and makes of them: see `flowrl.schema`
 
     State: requests whose results were not emitted yet; taking a state waits for them.
-    Counts: lost_requests, those that are asked again.
+    Counts: lost_requests, those that are asked again, and those whose item is lost with the machine that held it (F10).
     """
 
     one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1, "thread": False}
@@ -91,6 +95,10 @@ class Call(Stage):
             self._ask_again()
             return WORKED
         self._running.popleft()
+        if isinstance(error, ValueLost):
+            self.link.context.count("lost_requests")
+            log.warning("%s: an item is lost: %s", self.link.path, error)
+            return WORKED
         if error:
             verdict = self.link.judge(error, item)
             if verdict != "skip":
