@@ -195,6 +195,14 @@ class Hosts:
     def _new_member(self, index: int, process: int) -> RemoteGroup:
         return RemoteGroup(self, index, process, self._actors.restarts[process])
 
+    def leave_out(self, indices: Sequence[int]) -> None:
+        """Go on without groups; a process of which none is left ends."""
+        before = {member.process for member in self._present()}
+        for index in indices:
+            self.members[index] = None
+        for process in before - {member.process for member in self._present()}:
+            self._actors.remove(process)
+
     def _take_out(self, process: int) -> None:
         for member in list(self._present()):
             if member.process == process:
