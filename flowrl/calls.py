@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import attrs
 
 from flowrl.operator import operator, state
+from flowrl.schema import UNKNOWN, Schema
 from flowrl.stages import WAITING, WORKED, Signal, Stage
 from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
 
@@ -36,7 +37,17 @@ def _runtime(default: Any = None) -> Any:
 class Call(Stage):
     """Sends each item to `worker.method(item)` and emits the results in the order of the items.
 
+    An answer may be a `Receipt`: its item is emitted, what it counted and recorded goes to the run. A worker may also
+    have, all of them in the run's own thread:
+
+        receive(answer) -> answer   what to do with an answer when its turn has come
+        recover(error) -> error     called when a request failed: mend what broke, and return None if what was asked
+                                    in vain should be asked again, else the error
+        takes_remote: bool          items may be `Remote`
+        requires, schema(given)     what it needs of items and makes of them: see `flowrl.schema`
+
     State: requests whose results were not emitted yet; taking a state waits for them.
+    Counts: lost_requests, those that are asked again.
     """
 
     one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1, "thread": False}
@@ -51,6 +62,18 @@ class Call(Stage):
     def bind(self, link: Link, inputs: list[Stage]) -> None:
         super().bind(link, inputs)
         self._asked = as_worker(self.worker, thread=self.thread, name=link.path)
+
+    @property
+    def takes_remote(self) -> bool:
+        return bool(getattr(self.worker, "takes_remote", False))
+
+    @property
+    def requires(self) -> Any:
+        return getattr(self.worker, "requires", ())
+
+    def schema(self, given: Schema) -> Schema:
+        made: Schema = self.worker.schema(given) if hasattr(self.worker, "requires") else UNKNOWN
+        return made
 
     def step(self) -> Any:
         if self.pending:  # as drain(), a checkpoint or an error left them
@@ -69,8 +92,12 @@ class Call(Stage):
         item, future = self._running[0]
         if not future.done():
             return WAITING
+        error = future.exception()
+        if error and hasattr(self.worker, "recover") and not (error := self.worker.recover(error)):
+            self._ask_again()
+            return WORKED
         self._running.popleft()
-        if error := future.exception():
+        if error:
             verdict = self.link.judge(error, item)
             if verdict != "skip":
                 self.pending.append(("request", item))
@@ -78,7 +105,21 @@ class Call(Stage):
                 raise error
             return WORKED
         self.link.items += 1
-        return future.result()
+        return self._received(future.result())
+
+    def _received(self, answer: Any) -> Any:
+        if hasattr(self.worker, "receive"):
+            answer = self.worker.receive(answer)
+        if not isinstance(answer, Receipt):
+            return answer
+        self.link.context.ledger.merge(answer.counters, answer.records)
+        return answer.item
+
+    def _ask_again(self) -> None:
+        """What failed, in the order of the items."""
+        failed = [future.done() and future.exception() is not None for _, future in self._running]
+        self.link.context.count("lost_requests", sum(failed))
+        self._running = deque(self._ask(each[0]) if lost else each for each, lost in zip(self._running, failed))
 
     def _ask(self, item: Any) -> tuple[Any, Future[Any]]:
         start = clock()

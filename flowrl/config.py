@@ -30,6 +30,11 @@ def fraction(default: float) -> Any:
     return attrs.field(default=default, validator=validators.and_(validators.ge(0), validators.le(1)))
 
 
+def not_negative(default: Any) -> Any:
+    """A field whose value is at least 0, or None where its annotation allows that."""
+    return attrs.field(default=default, validator=validators.optional(validators.ge(0)))
+
+
 def sizes(*default: int) -> Any:
     """A field of one or more sizes, each at least 1."""
     one = validators.and_(validators.instance_of(int), validators.ge(1))

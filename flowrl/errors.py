@@ -46,6 +46,10 @@ class Stalled(FlowError, TimeoutError):
     """A future that a run waits for did not complete before the run's deadline."""
 
 
+class Disconnected(FlowError):
+    """Of several that learn together one is gone, or did not come or answer in time."""
+
+
 class WorkerDied(FlowError):
     """A process, an actor or a machine that went away, or the loss of what it held.
 

@@ -21,8 +21,9 @@ from flowrl.hosting import Hosted, Hosting
 from flowrl.link import judged
 from flowrl.operator import operator, state
 from flowrl.pace import LISTED, Pace
+from flowrl.paths import graph
 from flowrl.remote import Remote
-from flowrl.schema import Schema
+from flowrl.schema import UNKNOWN, Schema
 from flowrl.stages import DONE, WAITING, WORKED, Stage
 from flowrl.workers import ask, wait_for
 
@@ -103,12 +104,17 @@ class Gather(Stage):
     _takes_remote: bool = _runtime(False)
 
     def schema(self, given: Schema) -> Schema:
-        return Schema(of=given) if self.rounds else given
+        if self.rounds:
+            return Schema(of=given)
+        return given if self.sync or given == UNKNOWN else attrs.evolve(given, in_turn=_count(self.workers))
 
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies, takes_remote: bool) -> None:
         """Open the workers' part of the plan on each; `takes_remote`: what follows can do with `Remote` items."""
         self._hosting, self._takes_remote = Hosting(self.workers, self.link, plan, paths, on_error), takes_remote
         self._hosting.each(lambda place: self._hosting.at(place).opening, "to take their part of the plan")
+        for node in graph(plan):
+            if hasattr(node.op, "hosted"):
+                node.op.hosted(self.workers)
         self._welcome()
 
     def _welcome(self) -> None:
@@ -216,7 +222,7 @@ class Gather(Stage):
 
     def _keep(self, request: Request, given: Any) -> None:
         """An answer waits for its turn."""
-        receipt = given if isinstance(given, Receipt) else given[0]._replace(item=given[1])
+        receipt = given if isinstance(given, Receipt) else _apart(request.place, *given)
         order = request.place if self.sync else self.arrivals
         self.arrivals += not self.sync
         heapq.heappush(self.pending, Answer(request.version, order, request.place, receipt))
@@ -342,6 +348,16 @@ class Gather(Stage):
             [told[place] for place in present if place not in late],
             f"{self.link.path}: the workers to close their part of the plan",
         )
+
+
+def _apart(worker: int, receipt: Receipt, item: Remote) -> Receipt:
+    """The receipt of an item that stayed where it was made."""
+    return receipt._replace(item=attrs.evolve(item, worker=worker))
+
+
+def _count(workers: Any) -> int:
+    """How many there are, or will be once they are started."""
+    return len(workers.members) or getattr(workers, "num_members", 1)
 
 
 def _listed(places: Iterable[int]) -> str:

@@ -4,13 +4,16 @@ An operator is any callable `item -> item`, or a small class made with `@operato
 configuration and shared resources, its `state()` fields are what a checkpoint holds, and a `context()` field
 receives the run's context. A class may also have, each only if it needs it:
 
-    ready(item) -> bool     may `item` be processed now? False holds it, and the branch is BLOCKED
+    ready(item) -> bool     may `item` be processed now? False holds it, and the branch is BLOCKED; WAITING holds it
+                            too, until a future that the operator has asked for rings the bell
     why() -> str            in words, what a source or a held item waits for
     done: bool              true once no further item will be let through (as in take)
     finish() -> list        the input has ended: what is still to be emitted
     release()               nobody will pull it any more, finished or not; maybe said twice
     verb = "combine"        the one verb that it is for, where another would give something else
     pull() -> item | Signal a source instead of a transform
+    hosted(workers)         these have taken the part of the plan that it is in, and may be prepared
+    drain()                 wait for what a source has asked for, so that its state is complete
     pure = True             applying it twice to an item does no harm, so it may be retried (F2)
     requires, provides ...  what a plan is checked by before it runs: see `flowrl.schema`
 

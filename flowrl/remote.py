@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ def _here(value: _Value) -> _Value:
 class Remote:
     """A value in the process or object store where it was made.
 
-    As an argument of a worker's `submit` it arrives there as the value, by the shortest way.
+    As an argument of a worker's `submit` it arrives there as the value, by the shortest way. A deep copy is the value.
 
     >>> Remote("a fragment", rows=256, nbytes=12_345)
     Remote(256 rows, 12 kB)
@@ -27,6 +28,7 @@ class Remote:
         ref: What the store knows it by; while this is held the value is kept.
         rows: Of the value, 0 if it has no rows.
         nbytes: Its size, in bytes.
+        worker: The index of who made it, where that is known.
         get: Gives the value of a `ref`; a value that is here anyway is its own.
     """
 
@@ -34,6 +36,7 @@ class Remote:
     rows: int
     nbytes: int
     _get: Callable[[Any], Any] = _here
+    worker: int | None = None
 
     def fetch(self) -> Any:
         """The value.
@@ -42,6 +45,10 @@ class Remote:
             WorkerDied: it went with whoever had it.
         """
         return self._get(self.ref)
+
+    def __deepcopy__(self, memo: object) -> Any:
+        """The value: so a state holds no reference, which would not outlive its process."""
+        return copy.deepcopy(self.fetch())
 
     def __repr__(self) -> str:
         return f"Remote({self.rows} rows, {self.nbytes // 1000} kB)"
@@ -60,6 +67,6 @@ def measured(value: Any) -> tuple[int, int]:
 
 
 def _nbytes(value: Any) -> int:
-    if hasattr(value, "nbytes"):
+    if hasattr(type(value), "nbytes"):  # a batch would look for a column, and for names like it
         return int(value.nbytes)
-    return sum(map(_nbytes, value.values())) if hasattr(value, "values") else 0
+    return sum(map(_nbytes, value.values())) if hasattr(type(value), "values") else 0

@@ -54,6 +54,8 @@ class Column(NamedTuple):
 class Schema:
     """Columns by name and words; `open` if there may be more of both. `of` are the elements of a list.
 
+    `in_turn` is the number of workers whose items follow one another in any order, each of one worker.
+
     >>> given = Schema.of_columns("fragments", obs="float32[T, N, 4]", reward="float64[T, N]")
     >>> print(given)
     fragments [T, N]: obs float32[4], reward float64
@@ -67,6 +69,7 @@ class Schema:
     words: frozenset[str] = frozenset()
     open: bool = False
     of: Schema | None = None
+    in_turn: int = 1
 
     @classmethod
     def of_columns(cls, *words: str, **columns: str) -> Schema:
@@ -118,7 +121,8 @@ class Schema:
         """The words, and the axes that all columns share."""
         words = ", ".join(sorted(self.words - set(self.columns)))
         axes = f"[{', '.join(map(str, self.axes))}]" if self.columns else ""
-        return " ".join(part for part in (words, axes) if part)
+        turns = f"of {self.in_turn} workers in turn" if self.in_turn > 1 else ""
+        return " ".join(part for part in (words, axes, turns) if part)
 
     def described(self, names: Iterable[str]) -> list[str]:
         """Columns without the axes that all share."""
@@ -145,7 +149,8 @@ def common(schemas: Iterable[Schema]) -> Schema:
             return UNKNOWN
         columns = {name: column for name, column in first.columns.items() if other.columns.get(name) == column}
         of = first.of if first.of == other.of else None
-        first = Schema(columns, first.words & other.words, first.open or other.open, of)
+        in_turn = max(first.in_turn, other.in_turn)
+        first = Schema(columns, first.words & other.words, first.open or other.open, of, in_turn)
     return first
 
 

@@ -103,6 +103,10 @@ class Source(Stage):
     def stuck(self) -> list[str]:
         return [_why(self.link)]
 
+    def drain(self) -> None:
+        if hasattr(self.link.op, "drain"):
+            self.link.op.drain()
+
     def close(self) -> None:
         close = getattr(self.link.op, "close", None)
         if close is not None:
@@ -237,11 +241,11 @@ class Chain(Stage):
         """One operator that may hold its item or give several; an item for the next one, or a signal."""
         start = clock()
         op, verb = link.op, link.verb
-        if hasattr(op, "ready") and not op.ready(item):
+        if hasattr(op, "ready") and ((may := op.ready(item)) is WAITING or not may):
             self._hold(self.chain.index(link), item)
             if self.since is None:
                 self.since = ("blocked", link, start)
-            return BLOCKED
+            return WAITING if may is WAITING else BLOCKED
         if self.since is not None:
             self._woken(start)
         outputs: deque[Any]

@@ -156,7 +156,7 @@ class ManualWorkers:
 
     Each works on a target of its own, a `PlanHost` unless another factory is given; its `index`, if it has one, is
     set. Requests wait in
-    `requests`; opening, saving, loading and closing a plan's part are answered at once.
+    `requests`; opening, saving, loading and closing a plan's part, or a shard, are answered at once.
 
     Args:
         count: Workers at first.
@@ -249,6 +249,10 @@ class ManualWorkers:
         raise AssertionError(f"worker {worker} has no open request; open are {self.requests}")
 
 
+#: What is no work, and waited for where it is asked.
+_AT_ONCE = ("open_plan", "save_plan", "load_plan", "close_plan", "start", "state_dict", "load_state_dict")
+
+
 class _ManualWorker:
     def __init__(self, workers: ManualWorkers, index: int, target: Any) -> None:
         self.workers, self.index, self.target = workers, index, target
@@ -264,7 +268,7 @@ class _ManualWorker:
         request = Request(self.index, method, args, Future(), do, self.workers.version)
         if self.dead:
             request.future.set_exception(self.death())
-        elif method in ("open_plan", "save_plan", "load_plan", "close_plan"):
+        elif method in _AT_ONCE:
             request.future.set_result(do())
         else:
             self.workers.requests.append(request)

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -295,16 +295,18 @@ class Trainer:
         self._keys = set(self.result)
 
     def stop(self) -> None:
-        """Close the run and the environments, but not a VectorEnv object that was given: it is yours.
+        """Close the run, the environments and what else has processes, but not a VectorEnv that was given: it is yours.
 
         `act` and `evaluate` still work; a second call does nothing.
         """
         self._stopped = True
-        try:
+        with ExitStack() as closing:
+            closing.callback(self.workers.close)
             if self.run is not None:
-                self.run.close()
-        finally:
-            self.workers.close()
+                for resource in self.run.resources.values():
+                    if hasattr(resource, "__exit__") and resource is not self.workers:
+                        closing.callback(resource.close)
+                closing.callback(self.run.close)
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -81,6 +81,28 @@ def ask(worker: Any, method: str, *args: Any, how: str = "submit") -> Future[Any
         future = Future()
         future.set_exception(error)
     return future
+
+
+def all_of(futures: Sequence[Future[Any]]) -> Future[list[Any]]:
+    """Done with all results, or with the first error; it rings from whichever thread completes it."""
+    combined: Future[list[Any]] = Future()
+    lock, missing = threading.Lock(), len(futures)
+
+    def done(future: Future[Any]) -> None:
+        nonlocal missing
+        with lock:
+            missing -= 1
+            error = future.exception()
+            if combined.done() or (missing and error is None):
+                return
+            if error is None:
+                combined.set_result([each.result() for each in futures])
+            else:
+                combined.set_exception(error)
+
+    for future in futures:
+        future.add_done_callback(done)
+    return combined
 
 
 def wait_for(futures: Iterable[Future[Any]], what: str, seconds: float = DRAIN_SECONDS) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.advantages import NEEDED, with_advantages, with_v_trace
+from flowrl.data.advantages import NEEDED, with_advantages
 from flowrl.data.columns import OF_LAST, episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import PlanError, SchemaError, did_you_mean
@@ -34,7 +34,7 @@ _WHY_MISSING = {
 
 def _has_values(op: Any, attribute: Any, workers: WorkerSet) -> None:
     policy = getattr(workers, "policy", None)
-    if not hasattr(getattr(policy, "learn_mode", None), "evaluate"):
+    if not hasattr(getattr(policy, "learn_mode", None), "corrected"):
         raise PlanError(f"VTrace needs the workers of an actor-critic policy, as A2C's is, got {policy or workers!r}")
 
 
@@ -230,11 +230,10 @@ class VTrace:
         if self.context.worker is not None:
             raise PlanError("VTrace needs the learner's weights, which a worker may not have: put it after the gather")
         check_fragment("VTrace", batch, needs=(*_TRANSITION, "logp"), makes=("advantage", "target"))
-        learn: Any = self.workers.policy.learn_mode
-        logp, value, next_value = learn.evaluate(batch)
         limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "rho_pg_bar": self.rho_pg_bar}
-        own = batch.replace(value=value, next_value=next_value)
-        return with_v_trace(own, logp, gamma=self.gamma, lam=self.lam, **limits)
+        learn: Any = self.workers.policy.learn_mode
+        corrected: Batch = learn.corrected(batch, gamma=self.gamma, lam=self.lam, **limits)
+        return corrected
 
 
 def _stream(batch: Batch) -> str:

@@ -15,9 +15,10 @@ import numpy as np
 from flowrl.context import Context
 from flowrl.errors import SchemaError
 from flowrl.operator import context, operator, state
-from flowrl.operators.staleness import LAG, lags_in
+from flowrl.operators.staleness import lags_in
 from flowrl.plan import Plan
 from flowrl.schema import UNKNOWN, Schema
+from flowrl.training import LAG
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet

@@ -1,19 +1,22 @@
-"""Storing experience and drawing from it again."""
+"""Storing experience and drawing from it again: in a buffer, or in several that work while the run goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import attrs
 
 from flowrl.context import Context
-from flowrl.data import Batch, PrioritizedReplayBuffer, Store
+from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayActors, Store
+from flowrl.data.columns import PLACE
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema
-from flowrl.stages import BLOCKED
+from flowrl.stages import BLOCKED, WAITING, Signal
+from flowrl.workers import wait_for
 
 NOT_RAW = "rewards are stored raw, and scaled by the newest statistics (O1): put NormalizeRewards after what draws them"
 
@@ -23,9 +26,22 @@ def _is_store(op: Any, attribute: Any, buffer: Any) -> None:
         raise PlanError(f"{type(op).__name__} needs a ReplayBuffer, got {buffer!r}")
 
 
+def _mixed(buffer: Store, workers: int) -> str:
+    kind = "ReplayActors" if buffer.streams > 1 else type(buffer).__name__
+    return (
+        f"its items are fragments of {workers} workers in turn. What {kind} draws are steps that follow one another in "
+        f"a worker's fragments, and it keeps those of {buffer.streams} apart: take ReplayActors(..., num_shards="
+        f"{workers}), which is a store for each worker, in this process unless remote=True; or mode='bulk_sync', which "
+        "puts fragments side by side; or store what is whole, after Episodes or Unroll"
+    )
+
+
 @operator
 class StoreToReplay:
     """Adds each batch `[T, N, ...]` or `[B, ...]` to a buffer and passes it on; lists to an `ObjectReplayBuffer`.
+
+    With `ReplayActors` items may be `Remote`: they go to their shard from where they are. It waits for room where
+    `max_items` or `max_bytes` are on their way to the shards.
 
     Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows, or objects).
     """
@@ -41,15 +57,23 @@ class StoreToReplay:
     def schema(self, given: Schema) -> Schema:
         if "normalized_rewards" in given.words:
             raise SchemaError(NOT_RAW)
+        if self.buffer.in_order and given.in_turn > self.buffer.streams and "mask" not in given.columns:
+            raise SchemaError(_mixed(self.buffer, given.in_turn))
         return given
 
     @property
     def into(self) -> Store:
         return self.buffer
 
-    def ready(self, item: Any) -> bool:
+    @property
+    def takes_remote(self) -> bool:
+        return self.buffer.takes_remote
+
+    def ready(self, item: Any) -> bool | Signal:
         self._waits_with = self.buffer.rows_of(item)
-        return self.buffer.can_insert(self._waits_with)
+        if not self.buffer.can_insert(self._waits_with):
+            return False
+        return WAITING if self.buffer.is_full(item) else True
 
     def why(self) -> str:
         return self.buffer.why_insert(self._waits_with)
@@ -65,14 +89,25 @@ class Sampled:
     """Source of what a buffer draws: batches `[batch_size, ...]` of rows, `[T, batch_size, ...]` of sequences or
     episodes, lists of objects.
 
+    Batches are emitted as they arrive, those asked for first before others that are there.
+
+    Args:
+        in_flight: How many are asked for at a time, so that the next one is there when it is pulled. More than one is
+            for `ReplayActors`, whose shards work meanwhile: it is drawn before what was added last, and before what was
+            last learned.
+
     Blocks when: the buffer is empty, its limits allow nothing, or its rate limiter waits for experience.
+    State: what has arrived and was not emitted; taking a state waits for what is on its way.
     Counts: sampled (rows without padding, or objects). Records: uses and staleness (means of a batch), where they are
     tracked.
     """
 
     buffer: Store = attrs.field(validator=_is_store)
     batch_size: int = attrs.field(validator=attrs.validators.ge(1))
+    in_flight: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     context: Context = context()
+    arrived: list[Any] = state(factory=list)
+    _asked: list[Future[Any]] = attrs.field(factory=list, init=False, repr=False)
 
     def schema(self, given: Schema) -> Schema:
         """What the buffer gives of what was put in: an older policy may have collected it."""
@@ -96,29 +131,46 @@ class Sampled:
 
     @property
     def owes(self) -> tuple[str, ...]:
-        return ("priorities",) if isinstance(self.buffer, PrioritizedReplayBuffer) else ()
+        return ("priorities",) if self.buffer.by_priority else ()
 
     def pull(self) -> Any:
-        if not self.buffer.can_sample(self.batch_size):
-            return BLOCKED
-        drawn = self.buffer.sample(self.batch_size)
+        self._take()
+        while len(self.arrived) + len(self._asked) < self.in_flight and self.buffer.can_sample(self.batch_size):
+            self._asked.append(self.buffer.ask(self.batch_size))
+            self._take()
+        if not self.arrived:
+            return WAITING if self._asked else BLOCKED
+        drawn = self.arrived.pop(0)
         self.context.count("sampled", self.buffer.rows_of(drawn))
         for name in self.buffer.tracked:
             if name in drawn:
                 self.context.record(name, float(drawn[name].mean()))
         return drawn
 
+    def _take(self) -> None:
+        """Note what has arrived."""
+        for future in [future for future in self._asked if future.done()]:
+            self._asked.remove(future)
+            if (drawn := self.buffer.answered(future)) is not None:
+                self.arrived.append(drawn)
+
+    def drain(self) -> None:
+        wait_for(self._asked, f"{self.context.path}: batches from {self.buffer!r}")
+        self._take()
+
     def why(self) -> str:
+        if self._asked:
+            return f"waits for {len(self._asked)} batches from {self.buffer!r}"
         return self.buffer.why_sample(self.batch_size)
 
 
-def Replay(buffer: Store, batch_size: int = 32) -> Plan:
+def Replay(buffer: Store, batch_size: int = 32, in_flight: int = 1) -> Plan:
     """What a buffer draws, for ever: so many rows, sequences, episodes or objects each. See `Sampled`."""
-    return Plan(Sampled(buffer, batch_size), name="Replay")
+    return Plan(Sampled(buffer, batch_size, in_flight), name="Replay")
 
 
 def _has_priorities(op: Any, attribute: Any, buffer: Any) -> None:
-    if not isinstance(buffer, PrioritizedReplayBuffer):
+    if not getattr(buffer, "by_priority", False):
         raise PlanError(f"{type(op).__name__} needs a PrioritizedReplayBuffer, got {buffer!r}")
 
 
@@ -138,11 +190,11 @@ class UpdatePriorities:
     }
     consumes = ("priorities",)
     provides = ()
-    buffer: PrioritizedReplayBuffer = attrs.field(validator=_has_priorities)
+    buffer: PrioritizedReplayBuffer | ReplayActors = attrs.field(validator=_has_priorities)
     context: Context = context()
 
     @property
-    def back_to(self) -> PrioritizedReplayBuffer:
+    def back_to(self) -> PrioritizedReplayBuffer | ReplayActors:
         return self.buffer
 
     def schema(self, given: Schema) -> Schema:
@@ -156,7 +208,8 @@ class UpdatePriorities:
                 f"UpdatePriorities got {', '.join(scalars)} and no priorities: {self.requires['priorities']}"
             )
         of: Batch = scalars["priorities"]
-        self.context.count("outdated", self.buffer.update_priorities(of.index, of.generation, of.priority))
+        places = {name: of[name] for name in PLACE if name in of}
+        self.context.count("outdated", self.buffer.update_priorities(**places, priority=of.priority))
         return {name: value for name, value in scalars.items() if name != "priorities"}
 
 

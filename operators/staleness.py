@@ -1,4 +1,4 @@
-"""Staleness: how many versions older than the policy that learns the weights were that made what it learns from."""
+"""Staleness of what was learned from, in a result; see `flowrl.training.lags`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.context import Context
-from flowrl.data import Batch
+from flowrl.training import LAG
 
-#: Under which name lags are recorded, and the beginning of the entries of a result.
-LAG = "policy_lag"
 #: The quantiles that a result has, by the end of their names.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "max": 1.0}
-
-
-def record_lags(context: Context, batch: Batch, version: int) -> None:
-    """Record the lag of each row of a batch that a policy of this version is about to learn from.
-
-    Rows that do not know their version, of a dataset say, have none.
-    """
-    if "policy_version" in batch:
-        context.record(LAG, version - np.asarray(batch["policy_version"]).reshape(-1))
 
 
 def lags_in(recorded: list[Any]) -> dict[str, float]:

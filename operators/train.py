@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -10,13 +9,13 @@ import numpy as np
 
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.columns import PLACE
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.operators.staleness import LAG, record_lags
 from flowrl.plan import Plan
 from flowrl.schema import Schema
+from flowrl.training import LAG, Required, Training, reported, required
+from flowrl.workers import wait_for
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Gradients
@@ -26,22 +25,6 @@ if TYPE_CHECKING:
 def _has_policy(op: Any, attribute: Any, workers: WorkerSet) -> None:
     if not hasattr(workers, "policy"):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
-
-
-Required = tuple[str, ...] | Mapping[str, str]
-
-
-def _learned_from(workers: WorkerSet | None) -> Required:
-    """The words that the policy's loss needs, if it says so, and those of what it normalises by."""
-    policy = getattr(workers, "policy", None)
-    required: Required = getattr(getattr(policy, "learn_mode", None), "requires", ())
-    if not getattr(policy, "normalizers", None):
-        return required
-    words = dict.fromkeys(required, "") if isinstance(required, tuple) else dict(required)
-    words["statistics"] = "its policy normalises: put GatherStatistics after ParallelRollouts"
-    if getattr(policy, "returns", None) is not None:
-        words["normalized_rewards"] = "its policy has normalize_rewards=True: put NormalizeRewards before it"
-    return words
 
 
 def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
@@ -56,11 +39,6 @@ def _has_kl(op: Any, attribute: Any, workers: WorkerSet) -> None:
         raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")
 
 
-def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
-    if value is not None and value < 1:
-        raise PlanError(f"TrainOneStep needs {attribute.name} >= 1, got {value}")
-
-
 @operator
 class TrainOneStep:
     """Trains the workers' policy on each batch; emits the learner's scalars, a dict of their means.
@@ -71,64 +49,106 @@ class TrainOneStep:
     One optimiser step on the whole batch, or `num_sgd_iter` epochs, each over shuffled minibatches; none on a
     batch without rows.
 
+    In a part of a plan that runs on the workers, `all_reduce=True` trains their own policies, all at once: each takes
+    the mean of everybody's gradients, by rows, so that they stay alike (F13). See `flowrl.training.Training` for what
+    is computed over whose rows, and `FollowWorkers` for what comes here.
+
     Args:
+        workers: Whose policy; left out with `all_reduce`.
         num_sgd_iter: Epochs over a batch.
         minibatch_size: Rows of an optimiser step, the last of an epoch maybe fewer; None: the whole batch.
         target_kl: Ends the epochs of a batch after the first step whose minibatch had a larger `kl` (G5).
 
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
     Records: policy_lag of the rows of each batch, as its first step finds them.
-    Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
+    Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`, and
+        where workers that learn together share a process; Disconnected where one of them is gone.
+    """
+
+    provides = ("scalars",)
+    workers: WorkerSet | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
+    num_sgd_iter: int = 1
+    minibatch_size: int | None = None
+    target_kl: float | None = None
+    all_reduce: bool = False
+    context: Context = context()
+
+    def __attrs_post_init__(self) -> None:
+        #: How it trains, apart from whom.
+        self.training = Training(self.num_sgd_iter, self.minibatch_size, self.target_kl)
+        if (self.workers is None) != self.all_reduce:
+            raise PlanError("TrainOneStep needs the workers whose policy learns, or all_reduce=True on the workers")
+
+    @property
+    def requires(self) -> Required:
+        return required(getattr(self.workers, "policy", None))
+
+    def schema(self, given: Schema) -> Schema:
+        return reported(getattr(self.workers, "policy", None), given)
+
+    def hosted(self, workers: WorkerSet) -> None:
+        """Have the workers that will train together meet; called when they have taken their part of a plan."""
+        if self.all_reduce and workers.layout.groups_per_worker > 1:
+            raise PlanError(
+                f"TrainOneStep(all_reduce=True): {workers!r} has several groups in a process, which share a policy; "
+                "workers that learn together need env_groups=None"
+            )
+        if self.all_reduce:
+            from flowrl.rollout.all_reduce import meet
+
+            meet(workers.members, one_batch=False)
+
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        if self.workers is None:
+            return self._together(batch)
+        learn = self.workers.policy.learn_mode
+        learn.schedule(self.context.counters.get("env_steps", 0))
+        trained = self.training(learn, batch, self.context.generator("minibatches"))
+        self.context.ledger.merge(trained.counters, trained.records)
+        return trained.scalars
+
+    def _together(self, batch: Batch) -> dict[str, Any]:
+        """Train this worker's policy, with the other workers."""
+        worker = self.context.worker
+        if worker is None:
+            raise PlanError("TrainOneStep(all_reduce=True) is for workers: put it before the gather")
+        worker.check_together()
+        group, learn = worker.all_reduce, worker.policy.learn_mode
+        # Schedules must be the same everywhere, or the policies would not be.
+        learn.schedule(worker.env_steps if group is None else group.least_and_most(worker.env_steps)[1])
+        try:
+            trained = self.training(learn, batch, self.context.generator("minibatches"), group)
+        except BaseException:
+            worker.leave()  # the others must not wait for a step that never comes
+            raise
+        if group is not None and group.rank:
+            trained.counters.pop("updates", None)  # they are one step, which one of them counts
+        self.context.ledger.merge(trained.counters, trained.records)
+        return trained.scalars
+
+
+@operator
+class FollowWorkers:
+    """A round of the scalars of workers that train together -> their means; the policy here becomes what theirs is.
+
+    For `gather_sync(FollowWorkers(workers))` behind `TrainOneStep(all_reduce=True)`. The weights of one worker are
+    kept where it is, and fetched when somebody asks for `workers.policy`: to evaluate or to save it, say.
     """
 
     provides = ("scalars",)
     workers: WorkerSet = attrs.field(validator=_has_policy)
-    num_sgd_iter: int = attrs.field(default=1, validator=_at_least_one)
-    minibatch_size: int | None = attrs.field(default=None, validator=_at_least_one)
-    target_kl: float | None = None
-    context: Context = context()
-
-    @property
-    def requires(self) -> Required:
-        return _learned_from(self.workers)
 
     def schema(self, given: Schema) -> Schema:
-        learn = getattr(self.workers.policy, "learn_mode", None)
-        by_priority = all(map(given.has, ("weight", *PLACE))) and getattr(learn, "reports_priority", True)
-        return Schema().having("priorities") if by_priority else Schema()
+        return Schema()
 
-    def __call__(self, batch: Batch) -> dict[str, Any]:
-        policy = self.workers.policy
-        learn = policy.learn_mode
-        learn.schedule(self.context.counters.get("env_steps", 0))
-        prepared = learn.prepare(batch)
-        record_lags(self.context, prepared, policy.version)
-        rows = learn.tensors(prepared)
-        if rows.is_empty:  # of an adder that completed nothing
-            return {}
-        steps: list[dict[str, Any]] = []
-        priorities: list[Batch] = []
-        for part in self._minibatches(rows):
-            steps.append(learn.update(part))
-            if "priority" in steps[-1]:
-                priorities.append(part.select(PLACE).replace(priority=steps[-1].pop("priority")))
-            self.context.count("trained", part.rows)
-            if self.target_kl is not None and float(self._kl(steps[-1])) > self.target_kl:
-                break
-        self.context.count("updates", len(steps))
-        scalars: dict[str, Any] = {name: sum(float(step[name]) for step in steps) / len(steps) for name in steps[-1]}
-        scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
-        return scalars | {"priorities": Batch.cat(priorities).to_numpy()} if priorities else scalars
-
-    def _minibatches(self, rows: Batch) -> Iterator[Batch]:
-        size = self.minibatch_size or rows.rows
-        for _ in range(self.num_sgd_iter):
-            yield from [rows] if size >= rows.rows else rows.split(size, True, self.context.generator("minibatches"))
-
-    def _kl(self, scalars: dict[str, Any]) -> Any:
-        if "kl" not in scalars:
-            raise PlanError(f"target_kl={self.target_kl}: {type(self.workers.policy).__name__} reports no kl")
-        return scalars["kl"]
+    def __call__(self, of_each: list[dict[str, float]]) -> dict[str, float]:
+        if self.workers.num_workers:
+            kept = self.workers.members[0].submit_apart("weights_apart")
+            wait_for([kept], "worker 0 to keep its weights")
+            self.workers.publish(*kept.result(), everywhere=True)
+        names = dict.fromkeys(name for scalars in of_each for name in scalars)
+        found = {name: [scalars[name] for scalars in of_each if name in scalars] for name in names}
+        return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 @operator
@@ -170,7 +190,7 @@ class ComputeGradients:
 
     @property
     def requires(self) -> Required:
-        return _learned_from(self.workers)
+        return required(getattr(self.workers, "policy", None))
 
     def schema(self, given: Schema) -> Schema:
         return Schema()
@@ -181,6 +201,7 @@ class ComputeGradients:
         if owner is None:
             raise PlanError("ComputeGradients() does not run on a worker: say whose policy, ComputeGradients(workers)")
         learn = owner.policy.learn_mode
+        learn.schedule(self.context.counters.get("env_steps", 0) if worker is None else worker.env_steps)
         gradients: Gradients = learn.gradients(learn.prepare(batch))
         return gradients if worker is None else attrs.evolve(gradients, worker=worker.index)
 
@@ -244,8 +265,9 @@ class ApplyGradients:
 
     Args:
         workers: Whose policy learns.
-        update_all: Who gets the new weights: all workers, or only the one whose gradients they are, which
-            leaves the others at what they are doing. Workers of this process share the policy either way.
+        update_all: False: gradients must be those of one worker, which is asked next, and acts with what came of them
+            (F3). True: any gradients, of microbatches or averaged ones. In both ways nobody is interrupted: the new
+            weights ride with the next request to each worker, whatever it is doing now.
 
     Counts: trained (rows), updates (optimiser steps).
     Records: policy_lag, of the weights that the gradients were computed with, for each row.
@@ -264,8 +286,8 @@ class ApplyGradients:
     def __call__(self, gradients: Gradients) -> dict[str, float]:
         if not self.update_all and gradients.worker is None:
             raise SchemaError(
-                "ApplyGradients(update_all=False) sends weights to the worker whose gradients they are, but these "
-                "were computed by none, or by several; use AsyncGradients, or update_all=True"
+                "ApplyGradients(update_all=False) is for the gradients of one worker, which goes on with what comes of "
+                "them, but these were computed by none, or by several; use AsyncGradients, or update_all=True"
             )
         policy = self.workers.policy
         learn = policy.learn_mode

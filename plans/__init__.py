@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowrl.plans.a2c import A2C
+    from flowrl.plans.a3c import A3C
+    from flowrl.plans.apex_dqn import ApexDQN
+    from flowrl.plans.appo import APPO
+    from flowrl.plans.ddppo import DDPPO
     from flowrl.plans.dqn import DQN
+    from flowrl.plans.impala import IMPALA
     from flowrl.plans.ppo import PPO
 
-__all__ = ["A2C", "DQN", "PPO"]
+__all__ = ["A2C", "A3C", "APPO", "DDPPO", "DQN", "IMPALA", "PPO", "ApexDQN"]
+
+#: Files that are not called as their class in small letters.
+_FILES = {"ApexDQN": "apex_dqn"}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:  # when asked for: a plan is imported alone
-        return getattr(import_module(f"flowrl.plans.{name.lower()}"), name)
+        return getattr(import_module(f"flowrl.plans.{_FILES.get(name, name.lower())}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,13 +10,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small networks only wait for fu
 
 
 @pytest.fixture(scope="session")
-def ray_cluster():
+def _ray_at_the_end():
+    yield
+    from flowrl.rollout.ray_workers import end
+
+    end()
+
+
+@pytest.fixture
+def ray_cluster(_ray_at_the_end):
     """A small Ray for all tests of this process, which never joins one of somebody else's: actors use it as it is."""
     import ray
 
-    from flowrl.rollout.ray_workers import end
-
-    settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "warning"}
-    ray.init(address="local", num_cpus=4, object_store_memory=80 * 2**20, **settings)
-    yield
-    end()
+    if not ray.is_initialized():
+        settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "warning"}
+        ray.init(address="local", num_cpus=4, object_store_memory=80 * 2**20, **settings)

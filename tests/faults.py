@@ -25,6 +25,7 @@ ERRORS = "tests/engine/test_errors.py::"
 DISK, RESUME = "tests/engine/test_checkpoint.py::", "tests/cli/test_resume.py::"
 PRIORITIZED, SUM_TREE = "tests/data/test_prioritized.py::", "tests/data/test_sum_tree.py::"
 TRAINER = "tests/trainer/test_trainer.py::"
+OFF_POLICY, APEX = "tests/policies/test_off_policy.py::", "tests/policies/test_apex_policy.py::"
 
 FAULTS = [
     Fault(
@@ -115,8 +116,8 @@ FAULTS = [
     Fault(
         "F10",
         "flowrl/hosting.py",
-        "if hosted is None or hosted.worker is not worker:",
-        "if hosted is None:",
+        '            self.link.context.count("worker_restarts")',
+        "            pass",
         GATHER + "test_all_workers_may_die_at_once",
     ),
     Fault(
@@ -343,9 +344,9 @@ FAULTS += [
     ),
     Fault(
         "Q2",
-        "flowrl/policies/dqn.py",
-        "target.lerp_(online, tau)",
-        "target.lerp_(online, 1 - tau)",
+        "flowrl/policies/networks.py",
+        "value.lerp_(learned[name], tau)",
+        "value.lerp_(learned[name], 1 - tau)",
         DQN + "test_target_network_moves_by_tau",
     ),
     Fault(
@@ -944,8 +945,8 @@ FAULTS += [
     Fault(
         "F15",
         "flowrl/trainer.py",
-        "        finally:\n            self.workers.close()\n",
-        "        finally:\n            pass\n",
+        "            closing.callback(self.workers.close)\n",
+        "            pass\n",
         TRAINER + "test_stopping_closes_the_environments_and_leaves_the_policy",
     ),
     Fault(
@@ -998,8 +999,8 @@ FAULTS += [
     Fault(
         "G5",
         "flowrl/policies/ppo.py",
-        "kl = ((ratio - 1) - log_ratio).mean()",
-        "kl = (-log_ratio).mean()",
+        "return ((log_ratio.exp() - 1) - log_ratio).mean()",
+        "return (-log_ratio).mean()",
         PPO + "test_the_loss_against_a_loop",
     ),
     Fault(
@@ -1032,8 +1033,8 @@ FAULTS += [
     ),
     Fault(
         "D1",
-        "operators/train.py",
-        'rows.split(size, True, self.context.generator("minibatches"))',
+        "flowrl/training.py",
+        "rows.split(size, True, generator)",
         "rows.split(size, True, __import__('numpy').random.default_rng())",
         EVERY_PLAN + "test_the_same_seed_gives_the_same_parameters",
     ),
@@ -1192,7 +1193,7 @@ FAULTS += [
     ),
     Fault(
         "V2",
-        "operators/adders.py",
+        "flowrl/policies/actor_critic.py",
         "own = batch.replace(value=value, next_value=next_value)",
         "own = batch",
         VTRACE + "test_old_experience_is_that_of_the_loop_with_the_present_weights",
@@ -1207,8 +1208,8 @@ FAULTS += [
     Fault(
         "G1",
         "flowrl/policies/actor_critic.py",
-        "(column.cpu().numpy().reshape(batch.reward.shape) for column in",
-        '(column.cpu().numpy().reshape(batch.reward.shape, order="F") for column in',
+        "return logp.cpu().numpy().reshape(shape)",
+        'return logp.cpu().numpy().reshape(shape, order="F")',
         VTRACE + "test_on_policy_it_is_gae",
     ),
     Fault(
@@ -1461,8 +1462,8 @@ FAULTS += [
     Fault(
         "O1",
         "operators/replay.py",
-        "            raise SchemaError(NOT_RAW)\n        return given\n",
-        "            pass\n        return given\n",
+        "            raise SchemaError(NOT_RAW)\n        if self.buffer.in_order",
+        "            pass\n        if self.buffer.in_order",
         NORMALIZING + "test_where_they_belong_with_replay",
     ),
     Fault(
@@ -1760,6 +1761,166 @@ FAULTS += [
         "        self.t[env_ids] = 0\n",
         ENVS + "test_vector.py::test_episodes_of_a_native_environment_are_those_of_a_loop",
     ),
+    Fault(
+        "V1",
+        "flowrl/policies/appo.py",
+        "self.judged(batch.to_numpy(), policy.target)",
+        "self.judged(batch.to_numpy(), policy.model)",
+        OFF_POLICY + "test_advantages_and_targets_against_a_loop",
+    ),
+    Fault(
+        "V2",
+        "flowrl/policies/actor_critic.py",
+        "values_arrived_in(batch, value, self.policy.collect_mode.value)",
+        'batch["next_value"]',
+        OFF_POLICY + "test_advantages_and_targets_against_a_loop",
+    ),
+    Fault(
+        "G7",
+        "flowrl/policies/appo.py",
+        'np.maximum(old, batch["logp"] - math.log(policy.old_weight))',
+        'batch["logp"]',
+        OFF_POLICY + "test_the_loss_of_appo_against_a_loop",
+    ),
+    Fault(
+        "V3",
+        "operators/rollout.py",
+        "raw.gather_async(in_flight, max_weight_lag)",
+        "raw.gather_async(in_flight)",
+        "tests/plans/test_async_plans.py::test_the_lag_of_impala_is_bounded_where_asked_for",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/policies/apex_dqn.py",
+        "self.base ** (1 + place * self.alpha)",
+        "self.base ** (place * self.alpha)",
+        APEX + "test_the_epsilons_are_those_of_the_paper",
+    ),
+    Fault(
+        "Q8",
+        "flowrl/rollout/worker.py",
+        "Actor(manager, policy.collect_mode_of(index), noise_seed)",
+        "Actor(manager, policy.collect_mode, noise_seed)",
+        APEX + "test_a_worker_explores_as_often_as_its_epsilon_says",
+    ),
+    Fault(
+        "Q2",
+        "flowrl/policies/appo.py",
+        'return {"model": self.model, "target": self.target}',
+        'return {"model": self.model}',
+        OFF_POLICY + "test_the_target_policy_follows_when_told_and_is_saved",
+    ),
+    Fault(
+        "G5",
+        "flowrl/policies/distributions.py",
+        "wider + 0.5 * ((-2 * wider).exp() + apart.square() - 1)",
+        "0.5 * ((-2 * wider).exp() + apart.square() - 1)",
+        "tests/policies/test_distributions.py::test_divergences_are_torchs",
+    ),
+]
+
+SHARDS, SHARD_PLANS = "tests/data/test_replay_actors.py::", "tests/operators/test_replay_shards.py::"
+REPLAY_ACTORS = "flowrl/data/replay_actors.py"
+
+FAULTS += [
+    Fault(
+        "F7",
+        REPLAY_ACTORS,
+        "        return len(self._adds) >= self.max_items or under_way",
+        "        return under_way",
+        SHARD_PLANS + "test_who_does_not_answer_stops_who_stores",
+    ),
+    Fault(
+        "F7",
+        REPLAY_ACTORS,
+        " or under_way + _nbytes(item) > self.max_bytes",
+        "",
+        SHARDS + "test_only_so_many_items_and_bytes_are_on_their_way",
+    ),
+    Fault(
+        "F6",
+        "flowrl/data/shard.py",
+        "    lacks: int | None = 0\n",
+        "    lacks: int | None = None\n",
+        SHARD_PLANS + "test_an_idle_replay_asks_nothing",
+    ),
+    Fault(
+        "F8",
+        "flowrl/data/shard.py",
+        "        if adds == self.adds:\n",
+        "        if True:\n",
+        SHARDS + "test_a_refusal_from_before_an_add_says_nothing",
+    ),
+    Fault(
+        "B8",
+        "flowrl/data/store.py",
+        "            if not self.limiter.can_sample(self.inserts, self.samples + self.promised, rows):",
+        "            if not self.limiter.can_sample(self.inserts, self.samples, rows):",
+        SHARDS + "test_what_is_promised_counts_for_drawing_and_not_for_adding",
+    ),
+    Fault(
+        "B8",
+        REPLAY_ACTORS,
+        "            self._draws.clear()\n",
+        "            pass\n",
+        SHARD_PLANS + "test_a_run_that_is_closed_owes_nothing",
+    ),
+    Fault(
+        "F10",
+        REPLAY_ACTORS,
+        '                    self._context.count("lost_rows", request.rows)\n',
+        "                    pass\n",
+        SHARDS + "test_a_dead_shard_costs_its_rows_and_what_it_was_asked",
+    ),
+    Fault(
+        "F10",
+        REPLAY_ACTORS,
+        "                books.stock = Stock(*request.future.result())\n",
+        "                pass\n",
+        SHARDS + "test_rows_that_were_answered_for_are_counted_whoever_notices",
+    ),
+    Fault(
+        "F10",
+        REPLAY_ACTORS,
+        "            elif request.remote:\n",
+        "            elif False:\n",
+        SHARDS + "test_an_item_may_be_lost_where_its_shard_is_not",
+    ),
+    Fault(
+        "P4",
+        REPLAY_ACTORS,
+        "        self._books[index] = Books(self._numbers)\n",
+        "        self._books[index] = Books(index)\n",
+        SHARDS + "test_priorities_for_a_dead_shard_are_dropped",
+    ),
+    Fault(
+        "N7",
+        "flowrl/data/routes.py",
+        "        if self.count > 1 and self.in_order and (",
+        "        if self.count > 9 and self.in_order and (",
+        SHARDS + "test_fragments_follow_one_another_in_a_shard",
+    ),
+    Fault(
+        "N7",
+        "operators/replay.py",
+        "        if self.buffer.in_order and given.in_turn > self.buffer.streams",
+        "        if self.buffer.in_order and given.in_turn > 99",
+        SHARD_PLANS + "test_fragments_of_several_workers_in_turn_are_refused_where_order_matters",
+    ),
+    Fault(
+        "F2",
+        "flowrl/stages.py",
+        "            self.link.op.drain()\n",
+        "            pass\n",
+        SHARD_PLANS + "test_a_state_taken_while_shards_work_loses_nothing",
+    ),
+    Fault(
+        "F15",
+        "flowrl/trainer.py",
+        "                        closing.callback(resource.close)\n",
+        "                        pass\n",
+        TRAINER + "test_stopping_ends_what_the_plan_has_started",
+    ),
 ]
 
 HOSTS, GROUPS = "tests/rollout/test_hosts.py::", "tests/rollout/test_groups.py::"
@@ -1775,8 +1936,8 @@ FAULTS += [
     Fault(
         "D2",
         "flowrl/rollout/groups.py",
-        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n            worker.told(env_steps)\n",
-        "",
+        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n",
+        "        if True:\n",
         HOSTS + "test_the_same_groups_over_0_1_and_2_workers_give_one_stream",
     ),
     Fault(
@@ -1851,9 +2012,9 @@ FAULTS += [
     ),
     Fault(
         "V3",
-        "operators/train.py",
-        "        record_lags(self.context, prepared, policy.version)\n",
-        "        record_lags(self.context, prepared, policy.version + 1)\n",
+        "flowrl/training.py",
+        "lags(prepared, learn.policy.version)",
+        "lags(prepared, learn.policy.version + 1)",
         HOSTS + "test_every_row_that_is_learned_from_has_a_lag",
     ),
 ]
@@ -1872,5 +2033,37 @@ FAULTS += [
         "        self.cleanup()\n        self.setup(new_config)\n",
         "        self.setup(self.config)\n",
         "tests/trainer/test_tune.py::test_a_reset_trial_is_a_new_one",
+    ),
+]
+
+ACTORS = "tests/rollout/test_actors.py::"
+FAULTS += [
+    Fault(
+        "F10",
+        "flowrl/rollout/ray_workers.py",
+        "return WorkerDied(name, _why(error)) if isinstance(error, RayError) else error",
+        "return error",
+        ACTORS + "test_a_death_is_noticed_whatever_it_was_doing",
+    ),
+    Fault(
+        "F10",
+        "flowrl/rollout/actors.py",
+        "self.restarts[index] += 1",
+        "self.restarts[index] += 0",
+        ACTORS + "test_one_is_made_again_with_the_others_as_they_were",
+    ),
+    Fault(
+        "F9",
+        "flowrl/rollout/actor_host.py",
+        "    told.__notes__ = None",
+        "    error = RuntimeError(str(error))\n    told.__notes__ = None",
+        ACTORS + "test_an_error_arrives_as_itself",
+    ),
+    Fault(
+        "F15",
+        "flowrl/rollout/actors.py",
+        "            backend.leave()",
+        "            pass",
+        ACTORS + "test_a_ray_of_ours_ends_with_the_last_who_needs_it",
     ),
 ]

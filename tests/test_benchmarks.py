@@ -68,3 +68,11 @@ def test_the_idle_driver_is_measured_beside_ray_alone() -> None:
     found = re.search(r"flowrl above Ray alone: -?\d+\.\d\d % of a core; (\d\.\d) wake-ups an item", text)
     assert found, text
     assert float(found[1]) <= 1, text
+
+
+@pytest.mark.slow
+def test_learning_is_told_seed_by_seed() -> None:
+    """As far as a short budget goes; of this task nobody is expected to succeed."""
+    text = printed("learning.py", "ppo-units", "--seeds", "3", "--budget", "2000")
+    assert re.search(r"^ +3 +-[\d.]+ +nan +2,048 +[\d.]+  NOT SOLVED \(exit 3\)$", text, re.MULTILINE), text
+    assert "solved 0 of 1 seeds that were looked at while tuning" in text

@@ -10,6 +10,7 @@ from flowrl.data.prioritized import PrioritizedReplayBuffer
 from flowrl.data.prioritized_sequences import PrioritizedSequenceReplayBuffer
 from flowrl.data.recording import DatasetWriter
 from flowrl.data.replay import ReplayBuffer
+from flowrl.data.replay_actors import ReplayActors
 from flowrl.data.sequences import SequenceReplayBuffer
 from flowrl.data.store import Store
 
@@ -24,6 +25,7 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "PrioritizedSequenceReplayBuffer",
     "RateLimiter",
+    "ReplayActors",
     "ReplayBuffer",
     "SequenceReplayBuffer",
     "Store",

@@ -25,8 +25,8 @@ ENDS = ("terminated", "truncated")
 OF_LAST = ("next_obs", *ENDS)
 """What a transition of several steps has of its last one; all else is of the first."""
 
-PLACE = ("index", "generation")
-"""What tells from where in a replay buffer a row was drawn."""
+PLACE = ("index", "generation", "shard")
+"""What tells from where in a replay buffer a row was drawn; `shard` only where there are several."""
 
 
 class MissingColumn(SchemaError, KeyError, AttributeError):

@@ -54,6 +54,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     (array([0, 0, 0, 2]), array([0.17, 0.17, 0.17, 1.  ], dtype=float32))
     """
 
+    by_priority = True
     _watches = True
     _made = (*ReplayBuffer._made, "weight")
 

@@ -126,6 +126,7 @@ class ReplayBuffer(Foretold):
         self.newest_frame_only = newest_frame_only
         self.track_uses = track_uses or max_uses is not None or max_staleness is not None
         self.tracked = ("uses", "staleness") if self.track_uses else ()
+        self.in_order = n_step > 1 or frame_stack > 1 or self._picks
         in_order = ("fragments",) if n_step > 1 or frame_stack > 1 else ()
         columns = needed(n_step, frame_stack, max_staleness).values()
         self.requires = tuple(dict.fromkeys((*type(self).requires, *in_order, *chain(*columns))))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import abc
 import copy
 import threading
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import numpy as np
 
 from flowrl.data.limiter import RateLimiter
 from flowrl.schema import Schema
+from flowrl.workers import InlineWorker
 
 
 class Seeds(Protocol):
@@ -34,6 +36,12 @@ class Store(abc.ABC):
     """Words and columns of what is added, for `plan.check()`."""
     tracked: tuple[str, ...] = ()
     """Columns of what is drawn whose means a run reports."""
+    in_order = False
+    """Whether the fragments of a worker must follow one another, without another worker's between them."""
+    streams = 1
+    """Of how many workers the fragments are kept apart."""
+    by_priority = False
+    """Whether it has `update_priorities`."""
 
     def __init__(self, limiter: RateLimiter | None, seed: int | None) -> None:
         self.limiter = limiter
@@ -93,6 +101,16 @@ class Store(abc.ABC):
         """The most rows that `sample(batch_size)` can give now, as the limiter counts them."""
         return self.declared_rows(batch_size)
 
+    @property
+    def promised(self) -> int:
+        """Rows, at most, that were asked for and have not arrived."""
+        return 0
+
+    @property
+    def takes_remote(self) -> bool:
+        """Whether items may be `Remote`: they are added from where they were made."""
+        return False
+
     # -- what follows
 
     def __bool__(self) -> bool:
@@ -122,9 +140,21 @@ class Store(abc.ABC):
         """Whether so much may be drawn now."""
         if self.limiter is not None:
             rows = self.most_rows(batch_size)
-            if not self.limiter.can_sample(self.inserts, self.samples, rows):
+            if not self.limiter.can_sample(self.inserts, self.samples + self.promised, rows):
                 return False
         return self._can_draw(batch_size)
+
+    def is_full(self, item: Any) -> bool:
+        """Whether `item` has to wait for what is on its way, which is being worked on."""
+        return False
+
+    def ask(self, batch_size: int) -> Future[Any]:
+        """Ask for so much, where `can_sample`; the future is for `answered`, and nothing else."""
+        return InlineWorker(self).submit("sample", batch_size)
+
+    def answered(self, future: Future[Any]) -> Any:
+        """What was asked for, of a future that is done; None where it could not be given."""
+        return future.result()
 
     def why_insert(self, rows: int) -> str:
         """What adding `rows` waits for, in one sentence; "" if nothing."""
@@ -135,7 +165,7 @@ class Store(abc.ABC):
     def why_sample(self, batch_size: int) -> str:
         """What drawing so much waits for, in one sentence; "" if nothing."""
         if self.limiter is not None:
-            why = self.limiter.why_sample(self.inserts, self.samples, self.most_rows(batch_size))
+            why = self.limiter.why_sample(self.inserts, self.samples + self.promised, self.most_rows(batch_size))
             if why:
                 return why
         return "" if self._can_draw(batch_size) else self._why_not(batch_size)

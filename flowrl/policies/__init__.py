@@ -1,8 +1,11 @@
 """Policies: one shared model with collect, learn and eval modes; one file per algorithm family."""
 
 from flowrl.policies.a2c import A2CPolicy
+from flowrl.policies.apex_dqn import ApexDQNPolicy
+from flowrl.policies.appo import APPOPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
+from flowrl.policies.impala import IMPALAPolicy, VTraceLimits
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
@@ -12,12 +15,16 @@ from flowrl.schedules import linear_schedule
 
 __all__ = [
     "A2CPolicy",
+    "APPOPolicy",
+    "ApexDQNPolicy",
     "DQNPolicy",
+    "IMPALAPolicy",
     "Normalizer",
     "PPOPolicy",
     "Policy",
     "RandomPolicy",
     "ScriptedPolicy",
+    "VTraceLimits",
     "argmax_sample",
     "eps_greedy_sample",
     "linear_schedule",

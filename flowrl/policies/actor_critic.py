@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import gymnasium
 import torch
 
 from flowrl.data import Batch
-from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages
+from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages, with_v_trace
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
 from flowrl.policies.distributions import distribution
@@ -148,6 +148,9 @@ class ActorCriticLearning(Learning):
 
     policy: ActorCriticPolicy
 
+    #: Columns that advantages are made of.
+    needed: ClassVar[tuple[str, ...]] = NEEDED
+
     def __init__(self, policy: ActorCriticPolicy) -> None:
         super().__init__(policy)
         self.schedule(0)
@@ -157,30 +160,50 @@ class ActorCriticLearning(Learning):
         self.entropy_coef = value_at(self.policy.entropy_coef, env_steps)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Rows `[B, ...]` with advantage and target, made here from fragments `[T, N, ...]` where no `GAE` did.
+        """Rows `[B, ...]` with advantage and target, `estimated` from fragments `[T, N, ...]` where no adder did that.
 
-        target = advantage + value, before any normalisation (G2). Padded steps (`mask` 0) are left out.
+        Padded steps (`mask` 0) are left out.
         """
         if "advantage" not in batch:
-            missing = [name for name in NEEDED if name not in batch]
+            missing = [name for name in self.needed if name not in batch]
             if missing or not is_fragment(batch):
                 what = f"the column {missing[0]!r}" if missing else "fragments [T, N, ...]"
                 raise SchemaError(f"advantages need {what}: put GAE(...) before what made {batch!r}")
-            batch = with_advantages(batch, self.policy.gamma, self.policy.lam)
+            batch = self.estimated(batch)
         return real_rows(batch)
+
+    def estimated(self, batch: Batch) -> Batch:
+        """A fragment `[T, N, ...]` with advantage and target; here as `GAE` does it (G2)."""
+        return with_advantages(batch, self.policy.gamma, self.policy.lam)
+
+    def corrected(self, batch: Batch, target_logp: Array | None = None, **settings: float) -> Batch:
+        """A fragment `[T, N, ...]` of older weights with advantage and target as `VTrace` makes them (V1, V2).
+
+        Args:
+            target_logp: `[T, N]`, of the policy that is to be judged; None: of the one that learns.
+            settings: gamma, and the others of `flowrl.returns.v_trace`.
+        """
+        logp, value, next_value = self.evaluate(batch)
+        own = batch.replace(value=value, next_value=next_value)
+        return with_v_trace(own, logp if target_logp is None else target_logp, **settings)
 
     def evaluate(self, batch: Batch) -> tuple[Array, Array, Array]:
         """What the present weights make of a fragment `[T, N, ...]`, without a gradient.
 
         Returns: log-probabilities of its actions, values of its observations, and of those arrived in, each `[T, N]`.
         """
-        model, batch = self.policy.model, batch.to_numpy()
+        batch = batch.to_numpy()
+        logp, value = self.judged(batch, self.policy.model)
+        return logp, value, values_arrived_in(batch, value, self.policy.collect_mode.value)
+
+    def judged(self, batch: Batch, model: ActorCritic) -> tuple[Array, Array]:
+        """Log-probabilities of a fragment's actions, and values of its observations, `[T, N]`, by a model."""
         rows = batch.select(["obs", "action"]).flat().to_torch(self.policy.device)
         with torch.inference_mode():
-            given, values = model(rows.obs)
-            logps, _ = model.distribution.evaluate(given, rows.action)
-        logp, value = (column.cpu().numpy().reshape(batch.reward.shape) for column in (logps, values))
-        return logp, value, values_arrived_in(batch, value, self.policy.collect_mode.value)
+            given, value = model(rows.obs)
+            logp, _ = model.distribution.evaluate(given, rows.action)
+        shape = batch["reward"].shape
+        return logp.cpu().numpy().reshape(shape), value.cpu().numpy().reshape(shape)
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
         """explained_variance: 1 − Var(target − value) / Var(target), of the values that acted; 1 is perfect."""

@@ -53,6 +53,10 @@ class Distribution(Acting, Protocol):
         """Log-probabilities of actions, and the entropy, each `[B]`."""
         ...
 
+    def divergence(self, given: torch.Tensor, other: Any, other_given: torch.Tensor) -> torch.Tensor:
+        """KL(self | other) `[B]`, of this one and another distribution of its kind."""
+        ...
+
     def in_numpy(self) -> Acting:
         """The same for arrays, which follows what is learned."""
         ...
@@ -104,6 +108,10 @@ class Categorical:
         logp = torch.log_softmax(given, 1)
         return logp.gather(1, action.long().unsqueeze(1)).squeeze(1), -(logp.exp() * logp).sum(1)
 
+    def divergence(self, given: torch.Tensor, other: Categorical, other_given: torch.Tensor) -> torch.Tensor:
+        logp = torch.log_softmax(given, 1)
+        return (logp.exp() * (logp - torch.log_softmax(other_given, 1))).sum(1)
+
     def for_env(self, action: Array) -> Array:
         return action + self.start if self.start else action
 
@@ -133,6 +141,10 @@ class MultiCategorical:
         parts = zip(self.choices, self._parts(given), action.unbind(1))
         logp, entropy = zip(*(choice.evaluate(part, chosen) for choice, part, chosen in parts))
         return torch.stack(logp).sum(0), torch.stack(entropy).sum(0)
+
+    def divergence(self, given: torch.Tensor, other: MultiCategorical, other_given: torch.Tensor) -> torch.Tensor:
+        pairs = zip(self.choices, self._parts(given), other._parts(other_given))
+        return torch.stack([choice.divergence(part, choice, theirs) for choice, part, theirs in pairs]).sum(0)
 
     def for_env(self, action: Array) -> Array:
         shifted: Array = action.astype(self.dtype, copy=False) + self.starts
@@ -173,6 +185,12 @@ class Gaussian(nn.Module):
     def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
         entropy = self.log_std.sum() + self.outputs * 0.5 * math.log(2 * math.pi * math.e)
         return self._logp(given, action.reshape(len(action), -1)), entropy.expand(len(action))
+
+    def divergence(self, given: torch.Tensor, other: Gaussian, other_given: torch.Tensor) -> torch.Tensor:
+        # Of what is drawn; so it is of what becomes of it through tanh, which takes nothing away.
+        wider = other.log_std - self.log_std
+        apart = (given - other_given) * (-other.log_std).exp()
+        return (wider + 0.5 * ((-2 * wider).exp() + apart.square() - 1)).sum(1)
 
     def _logp(self, mean: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         scaled = (action - mean) * (-self.log_std).exp()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -12,7 +12,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
-from flowrl.policies.networks import QNetwork, actions_of, encoder
+from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.policy import Learning, Policy, ValueActing
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
 from flowrl.schedules import Schedule, linear_schedule, value_at
@@ -80,7 +80,7 @@ class DQNPolicy(Policy):
         gamma: float = 0.99,
         learning_rate: Schedule = 1e-3,
         grad_clip: float | None = 10.0,
-        epsilon: linear_schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
+        epsilon: Callable[[int], float] = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
         seed: int = 0,
@@ -121,15 +121,7 @@ class DQNPolicy(Policy):
         So it is with the statistics that observations are normalised by, for they are part of the weights (O1): between
         two moves the target network gives an observation the same values.
         """
-        with torch.no_grad():
-            for target, online in zip(_learned(self.target), _learned(self.model)):
-                target.lerp_(online, tau)
-
-
-def _learned(network: QNetwork) -> Iterator[torch.Tensor]:
-    """Parameters, and statistics."""
-    yield from network.parameters()
-    yield from network.trunk.buffers()
+        follow(self.target, self.model, tau)
 
 
 class DQNLearning(Learning):

@@ -236,6 +236,14 @@ class QNetwork(nn.Module):
         return forward
 
 
+def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """target ← tau · online + (1 − tau) · target, in place: parameters, and statistics of observations."""
+    learned = online.state_dict()
+    with torch.no_grad():
+        for name, value in target.state_dict().items():
+            value.lerp_(learned[name], tau)
+
+
 class ActorCritic(nn.Module):
     """What an action distribution is made of, `[B, outputs]`, and values `[B]`.
 

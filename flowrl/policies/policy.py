@@ -22,6 +22,7 @@ from flowrl.policies.normalize import Normalizer
 from flowrl.policies.streams import TorchStream
 from flowrl.policies.wrappers import Array
 from flowrl.schedules import Schedule
+from flowrl.training import AllReduce
 
 log = logging.getLogger("flowrl")
 
@@ -156,9 +157,16 @@ class Learning(abc.ABC):
         """Scalars to report of a whole batch of `tensors`, before it is learned from."""
         return {}
 
-    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """One optimiser step on the rows of a prepared batch; what `loss` reports, as tensors without a gradient."""
-        scalars = self._backward(batch)
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """What is computed over all `tensors` of a minibatch before several learners share its rows."""
+        return rows
+
+    def update(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
+        """One optimiser step on the rows of a prepared batch; what `loss` reports, as tensors without a gradient.
+
+        With `all_reduce`, the step and the scalars are those of all learners' rows; a `priority` is of these alone.
+        """
+        scalars = self._backward(batch, all_reduce)
         self._step()
         return scalars
 
@@ -174,15 +182,33 @@ class Learning(abc.ABC):
     def apply(self, gradients: Gradients) -> None:
         """One optimiser step with these gradients."""
         for name, parameter in self.policy.model.named_parameters():
-            # A copy: clipping works in place, and the gradients belong to whoever made them.
-            parameter.grad = gradients.values[name].clone() if name in gradients.values else None
+            # A copy: clipping works in place, and the gradients belong to whoever made them, on whichever device.
+            given = gradients.values.get(name)
+            parameter.grad = None if given is None else given.to(parameter.device, copy=True)
         self._step()
 
-    def _backward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        loss, scalars = self.loss(self.tensors(batch))
+    def _backward(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
+        rows = self.over_minibatch(self.tensors(batch))
+        if all_reduce is not None:
+            rows = all_reduce.share(rows)
+        loss, scalars = self.loss(rows)
         self.policy.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        return {name: value.detach() for name, value in scalars.items()}
+        scalars = {name: value.detach() for name, value in scalars.items()}
+        return scalars if all_reduce is None else self._agreed(scalars, rows.rows, all_reduce)
+
+    def _agreed(self, scalars: dict[str, torch.Tensor], rows: int, all_reduce: AllReduce) -> dict[str, torch.Tensor]:
+        """Give every learner the gradients and scalars of all their rows."""
+        parameters = self.policy.parameters
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        means = {name: value for name, value in scalars.items() if name != "priority"}
+        values = [*gradients, *means.values()]
+        mean = all_reduce.mean(torch.cat([value.flatten().float() for value in values]), rows)
+        parts = torch.split(mean, [value.numel() for value in values])
+        for parameter, part in zip(parameters, parts):
+            if parameter.grad is not None or part.any():  # one that no learner's loss reads has no gradient
+                parameter.grad = part.view_as(parameter).to(parameter.dtype)
+        return {**scalars, **{name: part[0] for name, part in zip(means, parts[len(parameters) :])}}
 
     def _step(self) -> None:
         policy = self.policy
@@ -272,6 +298,10 @@ class Policy(abc.ABC):
             self.model.add_module("returns", self.returns)  # so that it is sent and saved with the weights
         named = self.model.named_modules()
         self.normalizers = {name: part for name, part in named if isinstance(part, Normalizer)}
+
+    def collect_mode_of(self, worker: int) -> ActMode:
+        """How the worker of this index collects, where workers explore differently; here as all of them do."""
+        return self.collect_mode
 
     def gather_statistics(self, obs: Any, returns: Array | None) -> None:
         """Let observations `[B, ...]` and discounted returns `[B]` wait for the next update.

@@ -110,6 +110,10 @@ class PPOLearning(ActorCriticLearning):
         super().schedule(env_steps)
         self.clip = value_at(self.policy.clip, env_steps)
 
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """With standardised advantages, if the policy says so (G3)."""
+        return rows.replace(advantage=standardized(rows.advantage)) if self.policy.standardize else rows
+
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
         policy = self.policy
@@ -117,11 +121,10 @@ class PPOLearning(ActorCriticLearning):
         logp, entropy = policy.model.distribution.evaluate(given, rows.action)
         log_ratio = logp - rows.logp
         ratio = log_ratio.exp()
-        advantage = standardized(rows.advantage) if policy.standardize else rows.advantage
-        policy_loss = clipped_surrogate(ratio, advantage, self.clip).mean()
+        policy_loss = clipped_surrogate(ratio, rows.advantage, self.clip).mean()
         value_loss = value_error(value, rows.value, rows.target, policy.value_clip).mean()
         entropy = entropy.mean()
-        kl = ((ratio - 1) - log_ratio).mean()
+        kl = self.divergence(rows, given, log_ratio)
         loss = policy_loss + policy.value_coef * value_loss
         if self.entropy_coef:
             loss = loss - self.entropy_coef * entropy
@@ -131,3 +134,7 @@ class PPOLearning(ActorCriticLearning):
             clipped = ((ratio - 1).abs() > self.clip).float().mean()
         scalars = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
         return loss, {**scalars, "entropy": entropy, "kl": kl, "clip_fraction": clipped}
+
+    def divergence(self, rows: Batch, given: torch.Tensor, log_ratio: torch.Tensor) -> torch.Tensor:
+        """KL(μ | π), one number: estimated from the actions that were drawn (G5)."""
+        return ((log_ratio.exp() - 1) - log_ratio).mean()

@@ -33,11 +33,11 @@ class Broadcast:
         """Of the newest weights."""
         return self._policy.version if self._published is None else self._published[0]
 
-    def publish(self, version: int, weights: Any) -> None:
-        """These, a state or a `Remote` one, are the newest."""
+    def publish(self, version: int, weights: Any, everywhere: bool = False) -> None:
+        """These, a state or a `Remote` one, are the newest; who has the ones before need not get them `everywhere`."""
         self._published, self._reference = (version, weights), None
         self._stamp = self._now()
-        self.number += 1
+        self.number += not everywhere
 
     def take(self) -> None:
         """Have the policy of this process take what was published, unless it was written to since, by a load say."""

@@ -33,6 +33,7 @@ START_SECONDS = 120.0
 FETCH_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
 
+_HERE = "local"
 #: What a Ray of ours is told: to say nothing, and to ask nobody.
 _OWN = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
@@ -102,26 +103,32 @@ class RayWorker:
 
 
 class Cluster:
-    """The Ray that actors are on: one that is there already, one that is joined, or one of this machine that is begun.
+    """The Ray that actors are on: one that this process has, one that is joined, or one of this machine that is begun.
 
-    The last is ended when nobody is left who needs it.
+    The last two are left when nobody is there who needs them.
     """
 
     _users: ClassVar[weakref.WeakSet[Cluster]] = weakref.WeakSet()
-    _own: ClassVar[bool] = False
+    _at: ClassVar[str | None] = None  # where we went ourselves
 
     def __init__(self, address: str | None) -> None:
+        where = address or _HERE
         if not ray.is_initialized():
-            Cluster._own = address is None
             _begin() if address is None else _join(address)
-        elif Cluster._own and address is not None:
-            raise ConfigError(f"address={address!r}: other actors of this process are on a Ray of this machine")
+            Cluster._at = where
+        elif Cluster._at not in (None, where):
+            raise ConfigError(f"address={address!r}: other actors of this process are on a Ray at {Cluster._at}")
         Cluster._users.add(self)
 
+    @property
+    def _is_ours(self) -> bool:
+        """Nobody else runs on it: its cores need not be reserved."""
+        return Cluster._at == _HERE
+
     def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[RayWorker]:
-        if Cluster._own and resources.cpus * len(makes) > (cores := os.cpu_count() or 1):
+        if self._is_ours and resources.cpus * len(makes) > (cores := os.cpu_count() or 1):
             log.info("%d processes of %g cpus share the %d cores of this machine", len(makes), resources.cpus, cores)
-        _check_fit(_needs(resources, reserve=not Cluster._own), names)
+        _check_fit(_needs(resources, reserve=not self._is_ours), names)
         workers = [self._new(make, name, resources) for make, name in zip(makes, names)]
         late = wait([worker.began for worker in workers], START_SECONDS).not_done
         try:
@@ -142,7 +149,7 @@ class Cluster:
         return self._new(make, name, resources)
 
     def _new(self, make: Make, name: str, resources: Resources) -> RayWorker:
-        return RayWorker(make, name, resources, reserve=not Cluster._own)
+        return RayWorker(make, name, resources, reserve=not self._is_ours)
 
     def put(self, value: Any) -> Any:
         try:
@@ -159,8 +166,8 @@ class Cluster:
 
     def leave(self) -> None:
         Cluster._users.discard(self)
-        if Cluster._own and not Cluster._users:
-            Cluster._own = False
+        if Cluster._at is not None and not Cluster._users:
+            Cluster._at = None
             end()
 
 
@@ -225,7 +232,7 @@ def _begin() -> None:
     before = {name: os.environ.get(name) for name in _OWN}
     os.environ.update(_OWN)
     try:
-        _init("local", include_dashboard=False)
+        _init(_HERE, include_dashboard=False)
     finally:
         for name, value in before.items():
             del os.environ[name]

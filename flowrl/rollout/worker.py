@@ -18,6 +18,7 @@ from flowrl.envs import Episode, Fault, Manager
 from flowrl.host import PlanHost
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor, initial_states
+from flowrl.rollout.all_reduce import Member
 from flowrl.rollout.fragment import Fragment
 from flowrl.rollout.noise import split_seed
 from flowrl.schema import UNKNOWN, Column, Schema, schema_of
@@ -25,7 +26,7 @@ from flowrl.schema import UNKNOWN, Column, Schema, schema_of
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class RolloutWorker(PlanHost):
+class RolloutWorker(PlanHost, Member):
     """Acts in the environments of one manager with a policy's collect mode.
 
     `sample` gives `[T, N, ...]` columns: obs, what the mode's `act` gives (action, perhaps logp and value; but
@@ -44,7 +45,8 @@ class RolloutWorker(PlanHost):
         index: Of this worker among others.
 
     State: environments, mid-episode; rows of the next fragment and those that were sent and are not answered yet;
-        noise streams; recurrent state; the env steps of the run, as far as it knows: its own, and those it was told of.
+        noise streams; recurrent state; the env steps of the run, as far as it knows: its own, and those it was told of;
+        the policy, where it learns together with others.
     """
 
     def __init__(self, manager: Manager, policy: Policy, *, seed: int, index: int = 0) -> None:
@@ -55,7 +57,7 @@ class RolloutWorker(PlanHost):
         manager.launch(env_seed)
         self._ids = np.arange(manager.num_envs)
         self._fragment = Fragment(manager.num_envs)
-        self._actor = Actor(manager, policy.collect_mode, noise_seed)
+        self._actor = Actor(manager, policy.collect_mode_of(index), noise_seed)
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self.manager.num_envs} environments)"
@@ -99,13 +101,17 @@ class RolloutWorker(PlanHost):
         """So many env steps the run has had by now, those of other workers among them: schedules follow them (Q7)."""
         self.env_steps = max(self.env_steps, env_steps)
 
+    def weights_apart(self) -> tuple[int, dict[str, Any]]:
+        """The version of the policy, as a receipt, and its weights."""
+        return self.policy.version, self.policy.weights()
+
     def reset_policy(self, policy: Policy) -> None:
         """Act with another policy from now on.
 
         Its recurrent states begin anew, and the noise if it draws another number of them.
         """
         self.policy = policy
-        self._actor.use(policy.collect_mode)
+        self._actor.use(policy.collect_mode_of(self.index))
 
     def reset_env(self, seed: int | None = None) -> None:
         """Cut the running episodes and begin new ones, from new streams of seeds if `seed` is given."""
@@ -114,21 +120,25 @@ class RolloutWorker(PlanHost):
 
     def close(self) -> None:
         """Close the environments."""
+        self.leave()
         self.manager.close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        state = {
             "manager": self.manager.state_dict(),
             "fragment": self._fragment.state_dict(),
             "actor": self._actor.state_dict(),
             "env_steps": self.env_steps,
         }
+        return state | {"policy": self.policy.state_dict()} if self.together else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.manager.load_state_dict(state["manager"])
         self._fragment.load_state_dict(state["fragment"])
         self._actor.load_state_dict(state["actor"])
         self.env_steps = state["env_steps"]
+        if "policy" in state:
+            self.policy.load_state_dict(state["policy"])
 
     def load(self, state: dict[str, Any]) -> int:
         """Load a state; how many of its running episodes that cost, because they could not be saved."""

@@ -140,6 +140,11 @@ class WorkerSet:
         return f"{where}: {self.envs_per_worker} x {self.env}{groups}{how}{took}"
 
     @property
+    def num_members(self) -> int:
+        """The groups, which are the members once a run has started the set."""
+        return len(self.members) or self.layout.groups
+
+    @property
     def policy(self) -> Policy:
         """What learns, with the newest weights: also those that somebody published who learns elsewhere."""
         self._broadcast.take()
@@ -150,12 +155,13 @@ class WorkerSet:
         """Of the weights that a request asked now would act with."""
         return self._broadcast.version
 
-    def publish(self, version: int, weights: Any) -> None:
+    def publish(self, version: int, weights: Any, *, everywhere: bool = False) -> None:
         """Say that these weights, a state as of `policy.weights()` or a `Remote` one, are the newest.
 
-        They ride with the next requests. `policy` takes them when it is asked for.
+        They ride with the next requests, unless the workers have them `everywhere`. `policy` takes them when it is
+        asked for.
         """
-        self._broadcast.publish(version, weights)
+        self._broadcast.publish(version, weights, everywhere)
 
     @property
     def env_steps(self) -> int:
@@ -184,6 +190,10 @@ class WorkerSet:
     def new_policy(self) -> Policy:
         """A policy like the one the workers share, as it is before any learning."""
         return self._policy_factory(*self._spaces)
+
+    def policy_maker(self, *, gpus: bool) -> Callable[[], Policy]:
+        """What makes such a policy in another process: on the device of this one's, or without its `gpus`."""
+        return partial(self._policy_factory if gpus else self._worker_policy, *self._spaces)
 
     @property
     def resources(self) -> list[Any]:

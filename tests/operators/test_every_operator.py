@@ -127,6 +127,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Confirm": (confirmed, results, "for_each"),
     "Enqueue": (lambda _: ops.Enqueue(Queue(10)), lambda: [1, 2, 3], "for_each"),
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
+    "FollowWorkers": (lambda _: ops.FollowWorkers(workers()), lambda: [[{"kl": 1.0}, {"kl": 2.0}]] * 2, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
     "Episodes": (lambda _: ops.Episodes(), fragments, "for_each"),
     "GatherStatistics": (lambda _: ops.GatherStatistics(normalizing(), 0.9), fragments, "for_each"),

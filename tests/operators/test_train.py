@@ -208,7 +208,7 @@ def test_epochs_over_minibatches_see_every_row_once(batch: Batch) -> None:
     workers, seen = make(), []
     learn = workers.policy.learn_mode
     update = learn.update
-    learn.update = lambda part: seen.append(part.reward.tolist()) or update(part)  # type: ignore[method-assign]
+    learn.update = lambda part, _: seen.append(part.reward.tolist()) or update(part)  # type: ignore[method-assign]
     train = TrainOneStep(workers, num_sgd_iter=2, minibatch_size=5)
     train(batch)
     assert train.context.counters == {"trained": 24, "updates": 6}

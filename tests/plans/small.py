@@ -38,6 +38,17 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "ddppo": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "train_batch_size": 20,
+        "minibatch_size": 8,
+        "num_sgd_iter": 2,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
     "a2c": {
         "hidden": (16,),
         "envs_per_worker": 2,
@@ -47,9 +58,51 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "a3c": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
+    "impala": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "train_batch_size": 20,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
+    "appo": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "train_batch_size": 20,
+        "minibatch_size": 8,
+        "num_sgd_iter": 2,
+        "target_every": 4,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
+    "apex_dqn": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 3,
+        "batch_size": 8,
+        "learning_starts": 50,
+        "buffer_size": 100,  # wraps during the tests
+        "replay_ratio": 2.0,
+        "target_every": 7,
+        "report_every": 20,
+        "device": "cpu",
+    },
 }
 
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
+SMALL["impala replayed"] = {**SMALL["impala"], "replay_ratio": 0.5, "replay_slots": 3}
 SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
 SMALL |= {
     f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True} for name in ("dqn", "ppo")

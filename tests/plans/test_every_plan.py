@@ -64,7 +64,7 @@ def test_resumed_at_random_items_it_equals_the_uninterrupted_run(name: str) -> N
 @pytest.mark.parametrize(("after", "steps"), [(0, 3), (1, 0), (2, 7)])
 def test_it_goes_on_from_disk(name: str, after: int, steps: int, tmp_path: Path) -> None:
     """D3, D5: from between two results and from between two steps; nothing is shared but the files."""
-    whole, end = final(name, 5)
+    whole, end = final(name, 7)
     workers, plan = make(name)
     with workers, plan.run(seed=0) as run:
         assert same(list(islice(run, after)), whole[:after])
@@ -80,7 +80,7 @@ def test_it_goes_on_from_disk(name: str, after: int, steps: int, tmp_path: Path)
     workers, plan = make(name)
     with workers, plan.run(seed=123) as run:
         run.load_state_dict(loaded)
-        assert same(list(islice(run, 5 - after)), whole[after:])
+        assert same(list(islice(run, 7 - after)), whole[after:])
         assert same(run.state_dict(), end)
 
 
@@ -197,6 +197,36 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"squash": True}, {"env": "Pendulum-v1"}),
         ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
     ],
+    "ddppo": [
+        *(
+            ({key: value}, {})
+            for key, value in {
+                "hidden": (8,),
+                "fragment_steps": 4,
+                "train_batch_size": 30,
+                "gamma": 0.5,
+                "lam": 0.5,
+                "reward_scale": 0.5,
+                "num_sgd_iter": 3,
+                "minibatch_size": 5,
+                "learning_rate": 0.1,
+                "learning_rate_end": None,
+                "clip": 0.001,
+                "entropy_coef": 0.1,
+                "schedule_steps": 50,
+                "value_coef": 0.1,
+                "value_clip": 1e-4,
+                "standardize": False,
+                "target_kl": 1e-9,
+                "grad_clip": 0.01,
+                "envs_per_worker": 3,
+            }.items()
+        ),
+        ({"clip_end": None}, {"learning_rate": 0.03}),
+        ({"entropy_coef_end": 0.0}, {"entropy_coef": 0.1}),
+        ({"squash": True}, {"env": "Pendulum-v1"}),
+        ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
+    ],
     "a2c": [
         *(
             ({key: value}, {})
@@ -222,14 +252,130 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"squash": True}, {"env": "Pendulum-v1"}),
         ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
     ],
+    "a3c": [
+        *(
+            ({key: value}, {})
+            for key, value in {
+                "hidden": (8,),
+                "fragment_steps": 4,
+                "in_flight": 2,
+                "gamma": 0.5,
+                "lam": 0.5,
+                "learning_rate": 0.1,
+                "learning_rate_end": None,
+                "entropy_coef": 0.1,
+                "schedule_steps": 50,
+                "value_coef": 0.1,
+                "grad_clip": 0.01,
+                "envs_per_worker": 3,
+            }.items()
+        ),
+        ({"squash": True}, {"env": "Pendulum-v1"}),
+        ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
+    ],
+    "impala": [
+        *(
+            ({key: value}, {"in_flight": 4, "learning_rate": 0.03})  # what is learned from is old
+            for key, value in {
+                "hidden": (8,),
+                "fragment_steps": 4,
+                "in_flight": 1,
+                "train_batch_size": 30,
+                "gamma": 0.5,
+                "lam": 0.5,
+                "reward_scale": 0.5,
+                "rho_bar": 0.5,
+                "c_bar": 0.5,
+                "rho_pg_bar": 0.5,
+                "learning_rate": 0.1,
+                "learning_rate_end": None,
+                "entropy_coef": 0.1,
+                "schedule_steps": 50,
+                "value_coef": 0.1,
+                "grad_clip": 0.01,
+                "envs_per_worker": 3,
+                "replay_ratio": 1.0,
+            }.items()
+        ),
+        ({"entropy_coef_end": 0.0}, {"entropy_coef": 0.1}),
+        ({"squash": True}, {"env": "Pendulum-v1"}),
+        ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
+    ],
+    "impala replayed": [({"replay_slots": 1}, {})],
+    "appo": [
+        *(
+            ({key: value}, {"in_flight": 4, "learning_rate": 0.03})
+            for key, value in {
+                "hidden": (8,),
+                "fragment_steps": 4,
+                "in_flight": 1,
+                "train_batch_size": 30,
+                "gamma": 0.5,
+                "lam": 0.5,
+                "reward_scale": 0.5,
+                "rho_bar": 0.5,
+                "c_bar": 0.5,
+                "rho_pg_bar": 0.5,
+                "old_weight": 0.5,
+                "target_every": 8,
+                "tau": 0.5,
+                "num_sgd_iter": 3,
+                "minibatch_size": 5,
+                "learning_rate": 0.1,
+                "learning_rate_end": None,
+                "clip": 0.001,
+                "entropy_coef": 0.1,
+                "schedule_steps": 50,
+                "value_coef": 0.1,
+                "standardize": False,
+                "kl_coef": 1.0,
+                "grad_clip": 0.01,
+                "envs_per_worker": 3,
+            }.items()
+        ),
+        ({"entropy_coef_end": 0.0}, {"entropy_coef": 0.1}),
+        ({"kl_target": 1e-6}, {"kl_coef": 1.0}),
+        ({"squash": True}, {"env": "Pendulum-v1"}),
+        ({"log_std": 1.0}, {"env": "Pendulum-v1"}),
+    ],
+    "apex_dqn": [
+        *(
+            ({key: value}, {"learning_rate": 0.1, "target_every": 15})
+            for key, value in {
+                "hidden": (8,),
+                "dueling": False,
+                "double": False,
+                "fragment_steps": 2,
+                "in_flight": 1,
+                "epsilon": 0.9,
+                "gamma": 0.5,
+                "n_step": 1,
+                "replay_shards": 3,
+                "buffer_size": 60,
+                "learning_starts": 30,
+                "replay_ratio": 1.0,
+                "priority_alpha": 0.1,
+                "priority_beta": 0.9,
+                "batch_size": 4,
+                "learning_rate": 0.01,
+                "grad_clip": 0.01,
+                "target_every": 2,
+                "tau": 0.5,
+                "envs_per_worker": 3,
+            }.items()
+        ),
+        ({"draws_in_flight": 1}, {"replay_shards": 1, "learning_rate": 0.1}),
+        ({"epsilon_alpha": 1.0}, {"env_groups": 2}),
+    ],
 }
 
 # What every configuration has, and what changes no weights.
 OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
+OTHERS |= {"num_learners", "learn_in_flight", "max_weight_lag"}  # see test_async_plans
 OTHERS |= {"act_backend", "eval_max_steps", "checkpoint_every", "report_every", "microbatches"}
 OTHERS |= {"wrappers", "env_manager", "env_manager_args", "episode_seeds"}  # of the environment, see tests/rollout
 OTHERS |= {"env_groups", "worker_cpus", "worker_gpus", "worker_memory", "worker_resources"}  # see tests/rollout
-OTHERS |= {"max_worker_restarts", "on_worker_death"}
+OTHERS |= {"max_worker_restarts", "on_worker_death", "address"}
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
 
 

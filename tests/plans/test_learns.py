@@ -34,6 +34,16 @@ def test_solves_cartpole_within_the_budget(plan: str, budget: int, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("plan", ["a3c", "impala", "appo", "apex_dqn"])
+def test_asynchronous_plans_learn(plan: str, tmp_path: Path) -> None:
+    """S6: a third of CartPole-v1's return, of one seed; what they come to with two workers: benchmarks/learning.py."""
+    command = [sys.executable, "-m", "flowrl", "run", plan, "--stop-return", "160", "--stop-steps", "100000", "--quiet"]
+    command += ["--set", "eval_every=10000", "--set", "eval_episodes=20", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, timeout=600, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_ppo_swings_the_pendulum_up(tmp_path: Path) -> None:
     """S6, T5: a return of -200 within 75 000 steps for 4 of 5 seeds; two where truncation is treated as an end."""
     settings = ["--env", "Pendulum-v1", "--envs", "4", "--set", "fragment_steps=256", "--set", "train_batch_size=1024"]

@@ -43,7 +43,7 @@ def test_microbatches_give_the_step_of_the_whole_batch() -> None:
         torch.testing.assert_close(weights(parts)["modules"]["model"][name], value, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("name", ["ppo", "a2c", "a3c", "impala", "appo"])
 @pytest.mark.parametrize(
     "settings",
     [

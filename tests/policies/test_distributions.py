@@ -67,6 +67,28 @@ def test_log_probabilities_and_entropy_are_torchs(name: str) -> None:
     torch.testing.assert_close(entropy, wanted_entropy, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("name", SPACES)
+def test_divergences_are_torchs(name: str, squash: bool) -> None:
+    """G5: exact ones, of whole distributions, whose deviations may differ; tanh changes nothing."""
+    from torch.distributions import kl_divergence
+
+    space = SPACES[name]
+    squash = squash and isinstance(space, spaces.Box) and space.is_bounded()
+    ours, other = distribution(space, squash=squash, log_std=-0.5), distribution(space, squash=squash, log_std=0.2)
+    outputs = given(ours.outputs)
+    others = outputs.flip(0) * 1.5
+    with torch.no_grad():
+        found = ours.divergence(outputs, other, others)
+        assert ours.divergence(outputs, ours, outputs).abs().max() < 1e-6
+    theirs = reference(space, outputs, float(np.exp(-0.5))), reference(space, others, float(np.exp(0.2)))
+    if isinstance(theirs[0], list):
+        wanted = sum(kl_divergence(part, another) for part, another in zip(*theirs))
+    else:
+        wanted = kl_divergence(*theirs)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", SPACES)
 def test_what_the_environment_gets_is_in_its_space(name: str) -> None:
     """Drawn ones and the most probable ones."""

@@ -52,7 +52,7 @@ def test_the_loss_against_a_loop(actions: str, value_clip: float | None) -> None
     actor = make(actions=actions)
     policy = make(actions=actions, seed=4, value_clip=value_clip, clip=0.1, entropy_coef=0.3, kl_coef=0.7)
     rows = policy.learn_mode.tensors(policy.learn_mode.prepare(fragment(actor)))
-    loss, scalars = policy.learn_mode.loss(rows)
+    loss, scalars = policy.learn_mode.loss(policy.learn_mode.over_minibatch(rows))
     with torch.no_grad():
         given, value = policy.model(rows.obs)
         logp, entropy = policy.model.distribution.evaluate(given, rows.action)

@@ -15,7 +15,7 @@ from flowrl.errors import ConfigError, PlanError, WorkerDied
 from flowrl.remote import Remote
 from flowrl.rollout.actors import Actors, Resources
 
-SECONDS = 30
+SECONDS = 60
 
 
 class Account:
@@ -104,6 +104,7 @@ def test_an_error_arrives_as_itself(remote):
 
 
 def test_one_is_made_again_with_the_others_as_they_were(remote):
+    """F10: as often as it may."""
     with Actors([Account] * 2, kind="account", remote=remote, max_restarts=1) as actors:
         for worker in actors.members:
             _ask(worker, "add", 5)
@@ -200,3 +201,27 @@ def _torch():
     import torch
 
     return torch
+
+
+def test_a_ray_of_ours_ends_with_the_last_who_needs_it(monkeypatch):
+    """F15: the cores of this machine do not limit it; signals and the environment's variables stay as they were."""
+    import ray
+
+    from flowrl.rollout.ray_workers import end
+
+    end()  # that of other tests
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    before = dict(os.environ)
+    heard = signal.signal(signal.SIGTERM, lambda *_: None)
+    ours = signal.getsignal(signal.SIGTERM)
+    more = Resources(cpus=2 * (os.cpu_count() or 1))
+    with _some(resources=more) as first:
+        with _some() as second:
+            assert _ask(first.members[0], "add", 1) == _ask(second.members[0], "add", 1) == 1
+        assert ray.is_initialized()
+        with pytest.raises(ConfigError, match="other actors of this process are on a Ray at local"):
+            _some(address="localhost:6379").start()
+        assert _ask(first.members[0], "add", 1) == 2
+    assert not ray.is_initialized()
+    assert dict(os.environ) == before
+    assert signal.signal(signal.SIGTERM, heard) is ours

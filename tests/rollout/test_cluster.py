@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import socket
 import subprocess
 import sys
 
@@ -15,16 +17,25 @@ from flowrl.errors import ConfigError, WorkerDied
 from flowrl.rollout import ray_workers
 from flowrl.rollout.actors import Actors, Resources
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # Ray leaves its logs open
 SECONDS = 60
 SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
 class Guest:
+    def wait(self):
+        signal.pause()
+
     def node(self):
         import ray
 
         return ray.get_runtime_context().get_node_id()
+
+    def rows(self, batch):
+        return batch.rows
+
+    def die(self):
+        os._exit(1)
 
     def fragment(self):
         return "receipt", Batch(reward=np.ones(50_000))
@@ -33,14 +44,16 @@ class Guest:
 @pytest.fixture
 def cluster():
     """A machine of one core and one of two, which has an arena."""
-    import ray
     from ray.cluster_utils import Cluster
 
-    assert not ray.is_initialized(), "these tests need a process without a Ray of its own"
-    machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **SMALL})
+    ray_workers.end()  # that of other tests
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    head = {"num_cpus": 1, "ray_client_server_port": port, **SMALL}
+    machines = Cluster(initialize_head=True, head_node_args=head)
+    machines.client_address = f"ray://127.0.0.1:{port}"
     machines.arena = machines.add_node(num_cpus=2, resources={"arena": 1}, **SMALL)
     yield machines
-    ray_workers.end()
     machines.shutdown()
 
 
@@ -61,10 +74,12 @@ def test_a_machine_may_go(cluster, capfd):
         there, gone = actors.members[1 - lost], actors.members[lost]
         _, kept = there.submit_apart("fragment").result(SECONDS)
         _, item = gone.submit_apart("fragment").result(SECONDS)
+        busy = gone.submit("wait")
         cluster.remove_node(cluster.arena, allow_graceful=False)
-        died = gone.submit("node").exception(SECONDS)
+        died = busy.exception(SECONDS)
         assert type(died) is WorkerDied
         assert died.what == f"guest {lost}"
+        assert type(gone.submit("node").exception(SECONDS)) is WorkerDied
         with pytest.raises(WorkerDied, match="lost with the machine that held it"):
             item.fetch()
         assert kept.fetch().rows == 50_000
@@ -79,7 +94,7 @@ REFUSED = [
     (
         1,
         Resources(cpus=8),
-        "guest 0 .. guest 0: 1 x 8 CPU are asked for, the largest machine has 2; there are 3 CPU, 1 ",
+        "guest 0 .. guest 0: 1 x 8 CPU are asked for, the largest machine has 2; there are 3 CPU",
     ),
     (3, Resources(cpus=2), "guest 0 .. guest 2: 3 x 2 CPU are asked for, the cluster has 3$"),
     (1, Resources(custom={"tpu": 1}), "1 x 1 tpu are asked for, the largest machine has 0; there are 3 CPU, 1 arena"),
@@ -92,10 +107,28 @@ def test_what_cannot_be_had_is_named(cluster, monkeypatch):
     for count, resources, message in REFUSED:
         with pytest.raises(ConfigError, match=message):
             _guests(cluster, count, resources=resources).start()
-    monkeypatch.setattr(ray_workers, "START_SECONDS", 2)
-    with _guests(cluster, resources=Resources(custom={"arena": 1})):
-        with pytest.raises(ConfigError, match=r"guest 0: not there after 2 s; the cluster has 2 CPU, 4.*memory free"):
-            _guests(cluster, resources=Resources(custom={"arena": 1})).start()
+    arena = Resources(custom={"arena": 1})
+    with _guests(cluster, resources=arena):
+        monkeypatch.setattr(ray_workers, "START_SECONDS", 2)
+        with pytest.raises(ConfigError, match=r"guest 0: not there after 2 s; free are 2 CPU, .*memory"):
+            _guests(cluster, resources=arena).start()
+
+
+def test_a_machine_outside_asks_as_one_inside(cluster):
+    """By the Ray client: values, references, errors and deaths."""
+    pytest.importorskip("grpc")
+    with Actors([Guest] * 2, kind="guest", remote=True, address=cluster.client_address) as actors:
+        first, second = actors.members
+        _, item = first.submit_apart("fragment").result(SECONDS)
+        assert item.rows == 50_000
+        for batch in (item, actors.put(item.fetch())):
+            assert second.submit("rows", batch).result(SECONDS) == 50_000
+        assert type(first.submit("rows", 3).exception(SECONDS)) is AttributeError
+        assert type(first.submit("die").exception(SECONDS)) is WorkerDied
+        with pytest.raises(ConfigError, match="other actors of this process are on a Ray at ray://"):
+            _guests(cluster).start()
+    with _guests(cluster) as actors:
+        assert _ask(actors.members[0], "node")
 
 
 def test_a_driver_that_is_killed_leaves_the_cluster_as_it_was(cluster):

@@ -15,8 +15,9 @@ import torch
 import flowrl
 from flowrl import Plan, Trainer, from_items
 from flowrl.config import build_config
+from flowrl.data import ReplayActors, ReplayBuffer
 from flowrl.errors import ConfigError, PlanError, SchemaError
-from flowrl.operators import Evaluate
+from flowrl.operators import Evaluate, ParallelRollouts, StoreToReplay
 from flowrl.plans import DQN
 from flowrl.testing import same
 from flowrl.trained import _rows
@@ -378,6 +379,24 @@ def test_stopping_closes_the_environments_and_leaves_the_policy() -> None:
     for refused in (trainer.train, lambda: trainer.save("x"), lambda: trainer.restore("x")):
         with pytest.raises(PlanError, match="DQN was stopped"):
             refused()
+
+
+def test_stopping_ends_what_the_plan_has_started() -> None:
+    """F15: replay shards may be processes, of which nobody but the plan knows."""
+    made: list[ReplayActors] = []
+
+    class Sharded(DQN):
+        @staticmethod
+        def execution_plan(workers: Any, config: Any) -> Plan:
+            made.append(ReplayActors(lambda: ReplayBuffer(100), 2))
+            rollouts = ParallelRollouts(workers, steps=2).for_each(StoreToReplay(made[0]))
+            return rollouts.for_each(lambda batch: {"env_steps": batch.rows})
+
+    trainer = Sharded("CartPole-v1", SMALL)
+    trainer.train()
+    assert len(made[0]._actors.members) == 2
+    trainer.stop()
+    assert made[0]._actors.members == []
 
 
 def test_leaving_the_block_stops_it_and_keeps_the_error() -> None:
