@@ -57,7 +57,7 @@ class RolloutWorker(PlanHost, Member):
         manager.launch(env_seed)
         self._ids = np.arange(manager.num_envs)
         self._fragment = Fragment(manager.num_envs)
-        self._actor = Actor(manager, policy.collect_mode_of(index), noise_seed)
+        self._actor = Actor(manager, collect_mode_of(policy, index), noise_seed)
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self.manager.num_envs} environments)"
@@ -111,7 +111,7 @@ class RolloutWorker(PlanHost, Member):
         Its recurrent states begin anew, and the noise if it draws another number of them.
         """
         self.policy = policy
-        self._actor.use(policy.collect_mode_of(self.index))
+        self._actor.use(collect_mode_of(policy, self.index))
 
     def reset_env(self, seed: int | None = None) -> None:
         """Cut the running episodes and begin new ones, from new streams of seeds if `seed` is given."""
@@ -213,6 +213,11 @@ class RolloutWorker(PlanHost, Member):
         for end in ends.tolist():
             # Of an episode that was cut before it there are rows too.
             yield (end + 1 - np.arange(rows.t[end, env_id] + 1, 0, -1)) * len(self._ids) + env_id
+
+
+def collect_mode_of(policy: Any, worker: int) -> Any:
+    """How the worker of this index collects with a policy, which need not say that workers differ."""
+    return policy.collect_mode_of(worker) if hasattr(policy, "collect_mode_of") else policy.collect_mode
 
 
 def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema:
