@@ -97,7 +97,8 @@ def replay_memory(config: Config) -> ReplayActors:
         sample_batch=config.batch_size,
         insert_batch=config.fragment_steps * config.grouping[1] * config.n_step,
     )
-    return ReplayActors(shard, config.replay_shards, remote=config.num_workers > 0, limiter=limiter)
+    remote = config.num_workers > 0
+    return ReplayActors(shard, config.replay_shards, remote=remote, limiter=limiter, address=config.address)
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

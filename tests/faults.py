@@ -116,8 +116,8 @@ FAULTS = [
     Fault(
         "F10",
         "flowrl/hosting.py",
-        "if hosted is None or hosted.worker is not worker:",
-        "if hosted is None:",
+        '            self.link.context.count("worker_restarts")',
+        "            pass",
         GATHER + "test_all_workers_may_die_at_once",
     ),
     Fault(

@@ -41,6 +41,7 @@ def test_gather_sync_goes_on_with_the_workers_that_have_not_ended() -> None:
 
 
 def test_gather_async_gives_what_is_ready() -> None:
+    """F7: with as many requests to each worker as were allowed."""
     workers = ManualWorkers(2, hosts())
     with from_workers(workers, Numbers(9)).gather_async(in_flight=2).run() as run:
         settle(run)

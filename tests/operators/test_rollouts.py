@@ -103,6 +103,13 @@ def test_bad_requests_are_refused(given: dict[str, int]) -> None:
         ParallelRollouts(of, **given)
 
 
+def test_a_bound_on_the_weights_age_is_for_who_does_not_wait() -> None:
+    with workers(Breaking) as of:
+        with pytest.raises(PlanError, match="max_weight_lag=1 is for mode='async', not 'bulk_sync'"):
+            ParallelRollouts(of, max_weight_lag=1)
+        assert "max_weight_lag=1" in ParallelRollouts(of, "async", max_weight_lag=1).explain()
+
+
 def test_one_fault_too_many_ends_the_run_and_spares_what_it_has() -> None:
     """F9, F10: the error says which environment; the buffer keeps its rows, the counters their numbers."""
     buffer = ReplayBuffer(1000, seed=0)

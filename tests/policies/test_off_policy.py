@@ -168,6 +168,7 @@ def test_the_target_policy_follows_when_told_and_is_saved() -> None:
         torch.testing.assert_close(value, before[name] + 0.25)
     other.load_state_dict(policy.state_dict())
     assert same(other.state_dict(), policy.state_dict())
+    assert same(dict(other.target.state_dict()), dict(policy.target.state_dict()))
     assert set(policy.weights()) == set(policy.model.state_dict()), "who acts needs no target"
 
 

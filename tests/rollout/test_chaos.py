@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from flowrl import pace
 from flowrl.config import build_config
@@ -36,6 +37,12 @@ def build(name: str, **settings: Any) -> tuple[WorkerSet, Plan]:
 
 def collect(workers: WorkerSet, in_flight: int, steps: int = 8) -> Plan:
     return ParallelRollouts(workers, "async", in_flight, steps=steps)
+
+
+def process_of(resource: Any, member: int) -> int:
+    """Where a member of a resource that is made of actors is now."""
+    actor = resource._actors.members[member]._actor
+    return int(ray._private.state.actors(actor._actor_id.hex())["Pid"])
 
 
 def policy(*spaces: Any) -> Policy:
@@ -74,6 +81,48 @@ def test_a_plan_goes_on_after_its_workers_are_killed(name: str, there: Workers) 
         assert run.counters["updates"] == workers.policy.version
         lost = {unit: run.counters[unit] for unit in ("worker_restarts", "lost_requests", "cut_episodes")}
         assert lost == {"worker_restarts": 2, "lost_requests": 2, "cut_episodes": 4}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_ape_x_goes_on_after_a_shard_and_a_worker_are_killed(there: Workers) -> None:
+    """F10, F12: the rows of the one shard are counted as lost, those of the other stay; nothing else begins anew."""
+    workers, plan = build("apex_dqn", replay_shards=2, buffer_size=4000)
+    with workers, there.noted(plan).run() as run:
+        memory = run.resources["ReplayActors"]
+        for _ in results(run, 400):
+            pass
+        held, updates = memory.rows_of_shards, run.counters["updates"]
+        os.kill(process_of(memory, 0), signal.SIGKILL)
+        there.signal(1)
+        for _ in results(run, 1200):
+            pass
+        assert run.counters["replay_restarts"] == 1
+        assert held[0] <= run.counters["lost_rows"] <= held[0] + 400
+        assert memory.rows_of_shards[1] >= held[1], "the other shard"
+        assert memory.rows_of_shards[0] > 0
+        assert run.counters["worker_restarts"] == 1
+        assert run.counters["updates"] == workers.policy.version > updates
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_impala_goes_on_after_a_learner_and_a_worker_are_killed(there: Workers) -> None:
+    """F10, F12: the learner that is made again goes on from the newest weights that were answered."""
+    workers, plan = build("impala", num_learners=2)
+    with workers, there.noted(plan).run() as run:
+        learners = run.resources["LearnerGroup"]
+        for _ in results(run, 400):
+            pass
+        updates, spared = run.counters["updates"], process_of(learners, 0)
+        assert updates > 0
+        os.kill(process_of(learners, 1), signal.SIGKILL)
+        there.signal(0)
+        for _ in results(run, 1200):
+            assert workers.version >= updates
+        assert process_of(learners, 0) == spared, "no other learner"
+        assert run.counters["learner_restarts"] == run.counters["worker_restarts"] == 1
+        assert run.counters["updates"] > updates
 
 
 @pytest.mark.slow
