@@ -1799,7 +1799,7 @@ FAULTS += [
     Fault(
         "Q8",
         "flowrl/rollout/worker.py",
-        "Actor(manager, policy.collect_mode_of(index), noise_seed)",
+        "Actor(manager, collect_mode_of(policy, index), noise_seed)",
         "Actor(manager, policy.collect_mode, noise_seed)",
         APEX + "test_a_worker_explores_as_often_as_its_epsilon_says",
     ),
