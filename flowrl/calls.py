@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections import deque
 from concurrent.futures import Future
 from time import perf_counter as clock
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
+from flowrl.errors import ValueLost
 from flowrl.operator import operator, state
 from flowrl.remote import Remote
 from flowrl.schema import UNKNOWN, Schema
@@ -18,6 +20,8 @@ from flowrl.workers import ThreadWorker, as_worker, ask, wait_for
 
 if TYPE_CHECKING:
     from flowrl.link import Link
+
+log = logging.getLogger("flowrl")
 
 
 class Receipt(NamedTuple):
@@ -48,7 +52,7 @@ class Call(Stage):
         requires, schema(given)     what it needs of items and makes of them: see `flowrl.schema`
 
     State: requests whose results were not emitted yet; taking a state waits for them.
-    Counts: lost_requests, those that are asked again.
+    Counts: lost_requests, those that are asked again, and those whose item is lost with the machine that held it (F10).
     """
 
     one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1, "thread": False}
@@ -98,6 +102,10 @@ class Call(Stage):
             self._ask_again()
             return WORKED
         self._running.popleft()
+        if isinstance(error, ValueLost):
+            self.link.context.count("lost_requests")
+            log.warning("%s: an item is lost: %s", self.link.path, error)
+            return WORKED
         if error:
             verdict = self.link.judge(error, item)
             if verdict != "skip":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TypeGuard
 
 
 class FlowError(Exception):
@@ -64,6 +65,15 @@ class WorkerDied(FlowError):
 
     def __str__(self) -> str:
         return f"{self.what} died: {self.why}"
+
+
+class ValueLost(WorkerDied):
+    """A value that went with the machine that held it; whoever was given it is well."""
+
+
+def is_death(error: object) -> TypeGuard[WorkerDied]:
+    """Whether somebody died, and not only a value was lost."""
+    return isinstance(error, WorkerDied) and not isinstance(error, ValueLost)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

@@ -42,6 +42,9 @@ class AllReduce(Protocol):
         ...
 
 
+#: Word of scalars of learners with policies of their own: what changes the workers' policy here does not reach them.
+APART = "learned_apart"
+
 #: Under which name the lags of rows are recorded, and the beginning of the entries of a result.
 LAG = "policy_lag"
 

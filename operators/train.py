@@ -14,7 +14,7 @@ from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.plan import Plan
 from flowrl.schema import Schema
-from flowrl.training import LAG, Required, Training, reported, required
+from flowrl.training import APART, LAG, Required, Training, reported, required
 from flowrl.workers import wait_for
 
 if TYPE_CHECKING:
@@ -37,6 +37,16 @@ def _has_kl(op: Any, attribute: Any, workers: WorkerSet) -> None:
     _has_policy(op, attribute, workers)
     if not hasattr(workers.policy, "update_kl"):
         raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")
+
+
+def _learned_here(op: Any, given: Schema, instead: str) -> Schema:
+    """What passes an operator that changes the policy that learns: it must be the one here."""
+    if APART in given.words:
+        raise SchemaError(
+            f"a LearnerGroup learns, which has policies of its own: {type(op).__name__} would change that of the "
+            f"workers here, and nothing would come of it; {instead}"
+        )
+    return given
 
 
 @operator
@@ -164,6 +174,9 @@ class UpdateKL:
     provides = ("kl_coef",)
     workers: WorkerSet = attrs.field(validator=_has_kl)
     target: float = 0.01
+
+    def schema(self, given: Schema) -> Schema:
+        return _learned_here(self, given, "learn with TrainOneStep(workers), or with a fixed kl_coef")
 
     def __call__(self, scalars: dict[str, float]) -> dict[str, float]:
         policy: Any = self.workers.policy
@@ -320,6 +333,9 @@ class UpdateTargetNetwork:
     tau: float = 1.0
     last: int = state(default=0)
     context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return _learned_here(self, given, "leave it out, and say LearnerGroup(..., target_every=)")
 
     def __call__(self, item: Any) -> Any:
         policy: Any = self.workers.policy

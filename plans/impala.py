@@ -88,7 +88,8 @@ def joined(fragments: Plan, config: Config) -> Plan:
     if not config.num_aggregators:
         return fragments.combine(ConcatBatches(config.train_batch_size))
     collected = fragments.combine(CollectBatches(config.train_batch_size))
-    return collected.call(Aggregators(config.num_aggregators), "join", in_flight=2 * config.num_aggregators)
+    aggregators = Aggregators(config.num_aggregators, address=config.address)
+    return collected.call(aggregators, "join", in_flight=2 * config.num_aggregators)
 
 
 def learned(batches: Plan, workers: WorkerSet, config: Config) -> Plan:

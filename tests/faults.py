@@ -2099,6 +2099,27 @@ FAULTS += [
         LEARNERS + "test_learning_there_is_training_here",
     ),
     Fault(
+        "F2",
+        "flowrl/rollout/learners.py",
+        "self._kept(all_of([all_of(trained), state]))",
+        "self._kept(all_of([all_of(trained[:1]), state]))",
+        LEARNERS + "test_what_not_all_have_learned_is_no_state_to_go_on_from",
+    ),
+    Fault(
+        "F10",
+        "flowrl/calls.py",
+        "        if isinstance(error, ValueLost):\n",
+        "        if False:\n",
+        CALLS + "test_an_item_that_is_lost_with_its_machine_costs_itself_alone",
+    ),
+    Fault(
+        "D6",
+        "flowrl/policies/streams.py",
+        "        with _one_at_a_time:\n",
+        "        if True:\n",
+        "tests/policies/test_streams.py::test_a_thread_waits_for_the_end_of_anothers_block",
+    ),
+    Fault(
         "D3",
         "flowrl/rollout/learner.py",
         '            "generator": self._generator.bit_generator.state,\n',

@@ -349,8 +349,9 @@ class ReplayActors(Store):
         self._numbers += 1
         self._start(index)
 
-    def _start(self, index: int) -> Future[Any]:
-        return ask(self._members[index], "start", self._context.seed(f"shard {self._books[index].number}"))
+    def _start(self, index: int) -> Request:
+        books = self._books[index]
+        return Request(index, books, ask(self._members[index], "start", self._context.seed(f"shard {books.number}")))
 
     @property
     def _members(self) -> list[Any]:
@@ -364,9 +365,9 @@ class ReplayActors(Store):
         """The engine's hook: make the shards, unless they are there, and give them generators."""
         self._context = context
         started = [self._start(index) for index in range(self.num_shards)]
-        wait_for(started, f"{self!r} to start")
-        for future in started:
-            future.result()
+        wait_for([request.future for request in started], f"{self!r} to start")
+        for request in started:
+            self._answer(request)  # one that died since the last run is replaced
 
     def stop(self) -> None:
         """The engine's hook: nobody will take what the run has asked for."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+_one_at_a_time = threading.RLock()
 
 
 class TorchStream:
@@ -23,14 +26,15 @@ class TorchStream:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Run a block on this stream."""
-        outside = torch.get_rng_state()
-        torch.set_rng_state(self._generator.get_state())
-        try:
-            yield
-        finally:
-            self._generator.set_state(torch.get_rng_state())
-            torch.set_rng_state(outside)
+        """Run a block on this stream; a block of another thread, a learner's say, waits for its end."""
+        with _one_at_a_time:
+            outside = torch.get_rng_state()
+            torch.set_rng_state(self._generator.get_state())
+            try:
+                yield
+            finally:
+                self._generator.set_state(torch.get_rng_state())
+                torch.set_rng_state(outside)
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": self._generator.get_state()}

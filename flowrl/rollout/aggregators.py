@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.steps import joined
-from flowrl.errors import WorkerDied
+from flowrl.errors import is_death
 from flowrl.rollout.actors import Actors, Resources
 from flowrl.schema import UNKNOWN, Schema
 
@@ -61,7 +61,7 @@ class Aggregators:
             max_restarts=max_restarts,
         )
         self._turn = 0
-        self._asked: list[tuple[int, Future[Any]]] = []
+        self._asked: list[tuple[int, Any, Future[Any]]] = []  # who was asked: another may have its place by now
 
     def __repr__(self) -> str:
         return repr(self._actors)
@@ -77,8 +77,8 @@ class Aggregators:
         index = self._turn = (self._turn + 1) % len(self._actors.members)
         worker = self._actors.members[index]
         future: Future[Any] = getattr(worker, "submit_apart", worker.submit)(method, *batches)
-        self._asked = [each for each in self._asked if not each[1].done() or each[1].exception()]
-        self._asked.append((index, future))
+        self._asked = [each for each in self._asked if not each[-1].done() or each[-1].exception()]
+        self._asked.append((index, worker, future))
         return future
 
     def receive(self, answer: tuple[None, Any]) -> Any:
@@ -87,12 +87,13 @@ class Aggregators:
 
     def recover(self, error: BaseException) -> BaseException | None:
         """Make those that died again; the error if it was none of a death."""
-        if not isinstance(error, WorkerDied):
+        if not is_death(error):
             return error
-        failed = {index: future.exception() for index, future in self._asked if future.done() and future.exception()}
-        self._asked = [each for each in self._asked if not each[1].done()]
-        for index, death in failed.items():
-            if isinstance(death, WorkerDied):
+        answered = [each for each in self._asked if each[-1].done()]
+        self._asked = [each for each in self._asked if not each[-1].done()]
+        for index, worker, future in answered:
+            death = future.exception()
+            if is_death(death) and self._actors.members[index] is worker:
                 log.warning("%s; it is made again", death)
                 self._actors.restart(index, death)
         return None

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from flowrl.calls import Receipt
 from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, WorkerDied, did_you_mean
+from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, ValueLost, WorkerDied, did_you_mean, is_death
 from flowrl.remote import Remote
 from flowrl.rollout.actors import Actors, Resources
 from flowrl.rollout.all_reduce import meet, results
 from flowrl.rollout.learner import Learner, Report, TargetNetwork
 from flowrl.schema import Schema
-from flowrl.training import Required, Training, reported, required
+from flowrl.training import APART, Required, Training, reported, required
 from flowrl.workers import InlineWorker, ThreadWorker, all_of, ask
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class LearnerGroup:
         return required(self.workers.policy)
 
     def schema(self, given: Schema) -> Schema:
-        return reported(self.workers.policy, given).having("scalars")
+        return reported(self.workers.policy, given).having("scalars", APART)
 
     @property
     def members(self) -> list[Any]:
@@ -135,22 +135,27 @@ class LearnerGroup:
             return all_of([first.submit("train", batch, env_steps)])
         if others and not isinstance(batch, Remote):
             batch = self._actors.put(batch)
-        futures = [first.submit_apart("train", batch, env_steps), self._kept(first.submit_apart("state_apart"))]
-        futures += [worker.submit("train_along", batch, env_steps) for worker in others]
+        trained = [first.submit_apart("train", batch, env_steps)]
+        state = first.submit_apart("state_apart")
+        trained += [worker.submit("train_along", batch, env_steps) for worker in others]
         self._asked = [each for each in self._asked if not each[1].done()]
-        self._asked += zip([0, 0, *range(1, self.num_learners)], futures)
-        return all_of(futures)
+        self._asked += zip([0, *range(self.num_learners)], [state, *trained])
+        return self._kept(all_of([all_of(trained), state]))
 
-    def _kept(self, asked: Future[Any]) -> Future[None]:
-        """Done once the state after a request is safe, outside the learner's process."""
-        kept: Future[None] = Future()
+    def _kept(self, asked: Future[Any]) -> Future[list[Any]]:
+        """What all answered, once the state after it is safe, outside the learner's process.
 
-        def keep(answer: Future[Any]) -> None:
-            if error := answer.exception():
+        A state that not all have reached is none to go on from: what led to it is asked again.
+        """
+        kept: Future[list[Any]] = Future()
+
+        def keep(asked: Future[Any]) -> None:
+            if error := asked.exception():
                 kept.set_exception(error)
             else:
-                version, self._answered[version] = answer.result()
-                kept.set_result(None)
+                answers, (version, state) = asked.result()
+                self._answered[version] = state
+                kept.set_result(answers)
 
         asked.add_done_callback(keep)
         return kept
@@ -158,7 +163,7 @@ class LearnerGroup:
     def receive(self, answers: list[Any]) -> Receipt:
         """Take an answer whose turn has come into account; in the run's thread."""
         report, weights = answers[0]
-        reports: list[Report] = [report, *answers[2:]]
+        reports: list[Report] = [report, *answers[1:]]
         self._newest = self._answered.pop(report.version, self._newest)
         if report.counters:
             self.workers.publish(report.version, weights)
@@ -174,11 +179,11 @@ class LearnerGroup:
         if self._actors is None:
             return error
         wait([future for _, future in self._asked], self._seconds)
-        own: BaseException | None = None if isinstance(error, (WorkerDied, Disconnected)) else error
+        own: BaseException | None = None if is_death(error) or isinstance(error, Disconnected) else error
         died: dict[int, WorkerDied] = {}
         for index, future in self._asked:
             failed = future.exception() if future.done() else self._silent(index)
-            if isinstance(failed, WorkerDied):
+            if is_death(failed):
                 died[index] = failed
             elif failed is not None and not isinstance(failed, Disconnected):
                 own = own or failed
@@ -201,6 +206,8 @@ class LearnerGroup:
             try:
                 self._go_on_from(self._latest())
                 return
+            except ValueLost:  # the state itself
+                raise
             except WorkerDied as error:
                 died = {int(error.what.rpartition(" ")[2]): error}
 

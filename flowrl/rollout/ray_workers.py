@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 
-from flowrl.errors import ConfigError, WorkerDied
+from flowrl.errors import ConfigError, ValueLost, WorkerDied
 from flowrl.pickling import pack, refusal
 from flowrl.remote import Remote
 from flowrl.rollout.actor_host import Host, versions
@@ -221,6 +221,8 @@ def fetch(ref: Any) -> Any:
     Raises:
         WorkerDied: the value is lost.
     """
+    if not ray.is_initialized():  # asking would begin another one
+        raise WorkerDied("a value of a worker", "Ray has ended")
     try:
         return ray.get(ref, timeout=FETCH_SECONDS)
     except RayError as error:
@@ -280,6 +282,8 @@ def _translated(error: Exception, name: str) -> Exception:
         error = error.cause
     if isinstance(error, GetTimeoutError):
         return WorkerDied(name, f"it did not come within {FETCH_SECONDS:g} s")
+    if isinstance(error, ObjectLostError):
+        return ValueLost(name, "it is lost with the machine that held it")
     return WorkerDied(name, _why(error)) if isinstance(error, RayError) else error
 
 
@@ -294,8 +298,6 @@ _DEATHS = {
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, ObjectLostError):
-        return "it is lost with the machine that held it"
     text = str(error)
     for said, meant in _DEATHS.items():
         if said in text:

@@ -328,8 +328,12 @@ class WorkerSet:
     def close(self) -> None:
         """Close the environments that were made here; an object that was given belongs to whoever made it."""
         if self._hosts is not None:
-            self._hosts.close()
-            self._hosts = None
+            try:
+                self._broadcast.take()  # what they know of, and this process does not yet
+            except WorkerDied as error:
+                log.warning("what was learned last is lost: %s", error)
+            hosts, self._hosts = self._hosts, None
+            hosts.close()
         else:
             for member in self.members if not self.is_one_object else ():
                 member.target.close()

@@ -364,6 +364,23 @@ def test_an_item_may_be_lost_where_its_shard_is_not(alive: bool) -> None:
     assert counters == (lost if alive else {"lost_requests": 2, "lost_rows": 8, "replay_restarts": 1})
 
 
+def test_a_shard_that_died_between_two_runs_is_replaced_by_the_next_one() -> None:
+    """F10: nobody asked it anything meanwhile."""
+    shards = ReplayActors(uniform, 2)
+    shards.start(Context())
+    for start in (0, 10):
+        shards.add(rows(start))
+    shards.stop()
+    dead = ManualWorkers(2)
+    dead.kill(0)
+    shards._actors.members[0] = dead.members[0]
+    again = Context()
+    shards.start(again)
+    assert again.counters == {"lost_requests": 1, "lost_rows": 3, "replay_restarts": 1}
+    shards.add(rows(20))
+    assert shards.rows_of_shards == [3, 3]
+
+
 def test_priorities_for_a_dead_shard_are_dropped() -> None:
     """P4: the rows in their slots are others, though their generation may be the same."""
     shards = ReplayActors(by_priority, 2)

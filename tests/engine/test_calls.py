@@ -9,7 +9,7 @@ import pytest
 from engine_parts import Fails, Total, answer_meanwhile, settle
 
 from flowrl import Plan, calls, from_items
-from flowrl.errors import Stalled
+from flowrl.errors import Stalled, ValueLost
 from flowrl.stages import DONE, WAITING, Signal
 from flowrl.testing import ManualWorkers
 from flowrl.workers import wait_for
@@ -43,6 +43,18 @@ def test_call_has_a_bounded_number_in_flight_and_keeps_the_order() -> None:
         workers.answer()
         assert settle(run) == [2, 4]
         assert len(workers.requests) == 3
+
+
+def test_an_item_that_is_lost_with_its_machine_costs_itself_alone() -> None:
+    """F10: asking again would be in vain, and whoever was asked is well."""
+    workers = doublers()
+    with from_items(range(3)).call(workers.members[0], "work").run() as run:
+        settle(run)
+        workers.fail(ValueLost("worker 0", "it is lost with the machine that held it"))
+        assert settle(run) == []
+        workers.answer()
+        assert settle(run) == [2]
+        assert run.counters == {"lost_requests": 1}
 
 
 def test_a_failed_call_is_asked_again_and_costs_nothing_else() -> None:

@@ -55,6 +55,18 @@ def _weights(workers: Any) -> list[Any]:
 
 
 @pytest.mark.slow
+def test_what_the_workers_learned_is_here_when_they_are_gone(ray_cluster: None) -> None:
+    """`act` and `evaluate` work after `stop`: the weights are those of the last step, though nobody had asked."""
+    workers, plan = make("ddppo", num_workers=2)
+    with workers, plan.run(seed=0) as run:
+        next(run)
+        (_, expected), _ = _weights(workers)
+    assert workers._broadcast._published is None
+    assert workers.policy.version == 6
+    assert same(workers.policy.weights(), expected)
+
+
+@pytest.mark.slow
 def test_a_death_ends_the_run_at_once(ray_cluster: None) -> None:
     """F10 has a bound here: a group that learns together is one; the others do not wait for who is gone."""
     workers, plan = make("ddppo", num_workers=2)

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from flowrl import Plan, from_items
+from flowrl import Context, Plan, from_items
+from flowrl.errors import ValueLost, WorkerDied
 from flowrl.operators import CollectBatches, ConcatBatches, ParallelRollouts, TrainOneStep
+from flowrl.plans import impala
 from flowrl.policies import A2CPolicy
 from flowrl.remote import Remote
 from flowrl.rollout import Aggregators, LearnerGroup, WorkerSet
-from flowrl.testing import check_plan, same
+from flowrl.rollout.aggregators import Joiner
+from flowrl.testing import ManualWorkers, check_plan, same
 from tests.scripted import transitions
 
 BATCHES = [transitions(n, seed=n) for n in (3, 5, 2, 7, 1, 4)]
@@ -41,6 +44,41 @@ def test_the_check_knows_what_comes_out() -> None:
     fragments = ParallelRollouts(workers, mode="async", steps=4).combine(CollectBatches(64))
     schemas = fragments.call(Aggregators(0), "join").check()
     assert schemas["join"] == schemas["ParallelRollouts"]
+
+
+def test_a_death_that_is_noticed_twice_restarts_once() -> None:
+    """F10: two requests were with the one that died, and the second fails after another one has its place."""
+    aggregators = Aggregators(0)
+    aggregators.start(Context())
+    manual = ManualWorkers(1, Joiner)
+    aggregators._actors.members[:] = manual.members
+    first, second = (aggregators.submit("join", BATCHES[:2]) for _ in range(2))
+    manual.fail(WorkerDied("aggregator 0", "killed"))
+    assert aggregators.recover(first.exception()) is None
+    assert aggregators._actors.restarts == [1]
+    manual.fail(WorkerDied("aggregator 0", "killed"))
+    assert aggregators.recover(second.exception()) is None
+    assert aggregators._actors.restarts == [1]
+
+
+def test_a_list_that_is_lost_is_no_death() -> None:
+    """F10: the one that was to join it is well."""
+    aggregators = Aggregators(0)
+    aggregators.start(Context())
+    manual = ManualWorkers(1, Joiner)
+    aggregators._actors.members[:] = manual.members
+    asked, lost = aggregators.submit("join", BATCHES[:2]), ValueLost("aggregator 0", "lost")
+    manual.fail(lost)
+    assert aggregators.recover(asked.exception()) is lost
+    assert aggregators._actors.restarts == [0]
+
+
+def test_a_plan_has_them_on_the_cluster_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process can be on one cluster only."""
+    made: list[str | None] = []
+    monkeypatch.setattr(impala, "Aggregators", lambda count, address: made.append(address) or Aggregators(0))
+    impala.joined(from_items(BATCHES), impala.Config(num_aggregators=2, address="ray://there:10001"))
+    assert made == ["ray://there:10001"]
 
 
 def policy(*spaces: Any) -> A2CPolicy:

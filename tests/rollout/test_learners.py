@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,12 @@ import torch
 from flowrl import Plan, from_items
 from flowrl.calls import Receipt
 from flowrl.data import Batch
-from flowrl.errors import ConfigError, PlanError, SchemaError, WorkerDied
-from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep
+from flowrl.errors import ConfigError, PlanError, SchemaError, ValueLost, WorkerDied
+from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep, UpdateKL, UpdateTargetNetwork
 from flowrl.policies import DQNPolicy, PPOPolicy
+from flowrl.remote import Remote
 from flowrl.rollout import LearnerGroup, WorkerSet
+from flowrl.rollout.learner import Report
 from flowrl.testing import check_plan, same
 from tests.scripted import transitions
 
@@ -172,6 +176,18 @@ def test_the_check_asks_for_what_the_loss_needs() -> None:
     assert messages[0] == messages[1].replace("TrainOneStep", "train")
 
 
+def test_what_would_change_another_policy_than_the_one_that_learns_is_refused() -> None:
+    """Q2: the target network and the KL penalty of the workers' policy are not those of the learners."""
+    workers = make(ppo)
+    learned = rollouts(workers).call(LearnerGroup(workers, where="inline"), "train")
+    with pytest.raises(PlanError, match=r"UpdateKL would change that of the workers here.*a fixed kl_coef"):
+        learned.for_each(UpdateKL(workers)).check()
+    workers = make()
+    learned = ParallelRollouts(workers, steps=4).call(group(workers), "train")
+    with pytest.raises(PlanError, match=r"UpdateTargetNetwork would .* LearnerGroup\(..., target_every=\)"):
+        learned.for_each(UpdateTargetNetwork(workers)).check()
+
+
 def test_what_cannot_be_is_refused_when_it_is_made() -> None:
     with pytest.raises(ConfigError, match=r"2 learners in a thread.*: take 1, or where='actor'"):
         group(make(), 2, "thread")
@@ -201,6 +217,49 @@ def test_a_receipt_of_any_worker_is_counted() -> None:
         assert list(run) == [2, 4, 6]
         assert run.counters == {"trained": 6}
         assert run.context.ledger.drain("x") == [1, 2, 3]
+
+
+class Asked:
+    """A learner whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.futures: dict[str, Future[Any]] = {}
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        return self.futures.setdefault(method, Future())
+
+    submit_apart = submit
+
+
+def test_what_not_all_have_learned_is_no_state_to_go_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F2: one that dies after the last step, before it says so, has its batch asked again: the others must not go on
+    from the state after it, or they would learn it twice."""
+    workers = make(ppo)
+    learners = LearnerGroup(workers, 2, "actor", seconds=0.1)
+    first, second = Asked(), Asked()
+    monkeypatch.setattr(LearnerGroup, "members", [first, second])
+    learners._actors = SimpleNamespace(put=lambda value: value)  # type: ignore[assignment]
+    learners._newest = "before"
+    answer = learners.submit("train", transitions(4))
+    first.futures["train"].set_result((Report({}, {"trained": 4, "updates": 1}, {}, 1), {}))
+    first.futures["state_apart"].set_result((1, "after"))
+    assert not answer.done()
+    assert learners._latest() == "before"
+    second.futures["train_along"].set_exception(WorkerDied("learner 1", "it was killed"))
+    assert isinstance(answer.exception(), WorkerDied)
+    assert learners._latest() == "before"
+
+
+def test_a_batch_that_is_lost_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F10: the machine that held it is gone, and the learner is well."""
+    learners, learner = LearnerGroup(make(ppo), where="actor"), Asked()
+    monkeypatch.setattr(LearnerGroup, "members", [learner])
+    learners._actors = SimpleNamespace(restart=lambda *_: pytest.fail("it is well"))  # type: ignore[assignment]
+    answer = learners.submit("train", Remote("gone", 4, 100))
+    learner.futures["train"].set_exception(lost := ValueLost("learner 0", "it is lost"))
+    learner.futures["state_apart"].set_result((0, "before"))
+    assert answer.exception() is lost
+    assert learners.recover(lost) is lost
 
 
 # -- on Ray
