@@ -9,10 +9,8 @@ from concurrent.futures import Future
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import attrs
-
 from flowrl.errors import ValueLost
-from flowrl.operator import operator, state
+from flowrl.operator import operator, runtime, state
 from flowrl.remote import Remote
 from flowrl.schema import UNKNOWN, Schema
 from flowrl.stages import WAITING, WORKED, Signal, Stage
@@ -31,11 +29,6 @@ class Receipt(NamedTuple):
     done: bool
     counters: dict[str, int]
     records: dict[str, list[Any]]
-
-
-def _runtime(default: Any = None) -> Any:
-    """A field that belongs to one run and to no checkpoint."""
-    return attrs.field(default=default, init=False, repr=False)
 
 
 @operator
@@ -61,8 +54,8 @@ class Call(Stage):
     in_flight: int = 1
     thread: bool = False
     pending: list[tuple[str, Any]] = state(factory=list)
-    _running: deque[tuple[Any, Future[Any]]] = attrs.field(factory=deque, init=False, repr=False)
-    _asked: Any = _runtime()
+    _running: deque[tuple[Any, Future[Any]]] = runtime(factory=deque)
+    _asked: Any = runtime()
 
     def bind(self, link: Link, inputs: list[Stage]) -> None:
         super().bind(link, inputs)
@@ -171,10 +164,10 @@ class Prefetch(Stage):
     n: int
     thread: bool = False
     ready_items: deque[Any] = state(factory=deque)
-    _job: Future[Signal | None] | None = _runtime()
-    _pause: bool = _runtime(False)
-    _stuck: bool = _runtime(False)  # the thread could not go on
-    _worker: ThreadWorker | None = _runtime()
+    _job: Future[Signal | None] | None = runtime()
+    _pause: bool = runtime(default=False)
+    _stuck: bool = runtime(default=False)  # the thread could not go on
+    _worker: ThreadWorker | None = runtime()
 
     def step(self) -> Any:
         signal = self._look() if self.thread else self._fill()

@@ -6,7 +6,7 @@ import copy
 import heapq
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from math import inf
@@ -19,7 +19,7 @@ from flowrl.calls import Receipt
 from flowrl.errors import WorkerDied
 from flowrl.hosting import Hosted, Hosting
 from flowrl.link import judged
-from flowrl.operator import operator, state
+from flowrl.operator import operator, runtime, state
 from flowrl.pace import LISTED, Pace
 from flowrl.paths import graph
 from flowrl.remote import Remote
@@ -56,15 +56,6 @@ class Answer(NamedTuple):
     receipt: Receipt
 
 
-def _runtime(default: Any) -> Any:
-    """A field that belongs to one run and to no checkpoint."""
-    return attrs.field(default=default, init=False, repr=False)
-
-
-def _each_run(factory: Callable[[], Any]) -> Any:
-    return _runtime(attrs.Factory(factory))
-
-
 @operator
 class Gather(Stage):
     """Pulls the part of a plan that runs on workers.
@@ -94,14 +85,14 @@ class Gather(Stage):
     pending: list[Answer] = state(factory=list)  # a heap
     arrivals: int = state(default=0)
     ended: set[int] = state(factory=set)
-    _pace: Pace = _each_run(Pace)
-    _open: OrderedDict[Request, Future[Any]] = _each_run(OrderedDict)  # in the order in which they were asked
-    _arrived: deque[Request] = _each_run(deque)  # filled by whichever thread completes a future
-    _hosting: Hosting = _runtime(None)
-    _welcomed: int = _runtime(0)  # members that are asked, or were
-    _late: set[int] = _each_run(set)  # workers that were named in the log
-    _next_look: float = _runtime(0.0)
-    _takes_remote: bool = _runtime(False)
+    _pace: Pace = runtime(factory=Pace)
+    _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # in the order in which they were asked
+    _arrived: deque[Request] = runtime(factory=deque)  # filled by whichever thread completes a future
+    _hosting: Hosting = runtime()
+    _welcomed: int = runtime(default=0)  # members that are asked, or were
+    _late: set[int] = runtime(factory=set)  # workers that were named in the log
+    _next_look: float = runtime(default=0.0)
+    _takes_remote: bool = runtime(default=False)
 
     def schema(self, given: Schema) -> Schema:
         if self.rounds:

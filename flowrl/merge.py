@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import attrs
 
-from flowrl.operator import operator, state
+from flowrl.operator import operator, runtime, state
 from flowrl.schema import Schema, common
 from flowrl.stages import BLOCKED, DONE, WAITING, WORKED, Signal, Stage
 
@@ -171,7 +171,7 @@ class Fork(Stage):
     # Readers that are not part of the plan, or that nobody pulls any more, hold up nobody.
     reading: list[bool] = state(default=attrs.Factory(lambda self: [False] * self.readers, takes_self=True))
     # One reader may be in the thread of a prefetch while the others are not.
-    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+    _lock: threading.Lock = runtime(factory=threading.Lock)
 
     def read(self, reader: int) -> Any:
         with self._lock:

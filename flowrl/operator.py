@@ -45,12 +45,18 @@ def state(*, default: Any = attrs.NOTHING, factory: Any = None, init: Literal[Fa
     return attrs.field(default=default, factory=factory, init=init, repr=False, metadata={_ROLE: "state"})
 
 
+def runtime(*, default: Any = None, factory: Any = None, init: Literal[False] = False) -> Any:
+    """A field that belongs to one run, and to no checkpoint."""
+    given = {"default": default} if factory is None else {"factory": factory}
+    return attrs.field(**given, init=init, repr=False)
+
+
 def context(*, init: Literal[False] = False) -> Any:
     """The field that receives the run's `Context`; outside a run it is a context of its own."""
     return attrs.field(factory=Context, init=init, repr=False, metadata={_ROLE: "context"})
 
 
-@dataclass_transform(field_specifiers=(attrs.field, state, context))
+@dataclass_transform(field_specifiers=(attrs.field, state, runtime, context))
 def operator(cls: _Class) -> _Class:
     """Make a class an operator.
 

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter as clock
 from typing import Any, ClassVar
 
-import attrs
-
 from flowrl.link import Link
-from flowrl.operator import load_operator_state, operator, operator_state, state
+from flowrl.operator import load_operator_state, operator, operator_state, runtime, state
 
 
 class Signal(enum.Enum):
@@ -140,7 +138,7 @@ class Generated:
 
     function: Callable[[], Any]
     consumed: int = state(default=0)
-    _iterator: Iterator[Any] | None = attrs.field(default=None, init=False, repr=False)
+    _iterator: Iterator[Any] | None = runtime()
 
     def pull(self) -> Any:
         try:

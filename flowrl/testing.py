@@ -155,8 +155,8 @@ class ManualWorkers:
     """Workers whose answers the test gives, in the order it chooses; they die, come and go when it says so.
 
     Each works on a target of its own, a `PlanHost` unless another factory is given; its `index`, if it has one, is
-    set. Requests wait in
-    `requests`; opening, saving, loading and closing a plan's part, or a shard, are answered at once.
+    set. Requests wait in `requests`; opening, saving, loading and closing a plan's part, or a shard, are answered at
+    once.
 
     Args:
         count: Workers at first.

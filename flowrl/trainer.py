@@ -15,9 +15,10 @@ import attrs
 
 from flowrl.config import Configuration, build_config, positive
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
-from flowrl.operator import describe, name_of
+from flowrl.operator import describe
 from flowrl.paths import graph, paths
 from flowrl.plan import Plan
+from flowrl.policy_maker import PolicyMaker, check_policy
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
@@ -30,12 +31,6 @@ log = logging.getLogger("flowrl")
 Result = dict[str, Any]
 #: When to end training: lower bounds of entries of a result, or a function of a result.
 Until = Mapping[str, float] | Callable[[Result], bool]
-
-#: What a Trainer is given for a policy.
-A_POLICY = (
-    "expected a Policy class, a function (config, observation_space, action_space) -> Policy, "
-    "or what policy_from(model, loss) makes of a network"
-)
 
 #: Counters that a result has only once learning has begun.
 LEARNING = frozenset({"sampled", "trained", "updates"})
@@ -151,7 +146,7 @@ class Trainer:
         from flowrl.rollout.actors import Resources
 
         make = cls.policy if policy is None else policy
-        _check_policy(make)
+        check_policy(make)
 
         # A worker process without a GPU must not ask for one.
         there = config if config.worker_gpus else attrs.evolve(config, device="cpu")
@@ -400,40 +395,6 @@ class Trainer:
         return {name for op in ops if isinstance(op, (Evaluate, Confirm)) for name in op.provides}
 
 
-@attrs.frozen
-class PolicyMaker:
-    """Makes the policy that a configuration describes, in any process.
-
-    Args:
-        make: What a Trainer is given for a policy.
-
-    Raises: PlanError where it makes something else; ConfigError where it leaves the `act_backend` out.
-    """
-
-    make: Any
-    config: Configuration
-
-    def __call__(self, observation_space: Any, action_space: Any) -> Policy:
-        from torch.nn import Module
-
-        make, config = self.make, self.config
-        made: Policy
-        if isinstance(make, type):
-            # A class of one's own need not know of a backend that was not asked for.
-            chosen = {} if config.act_backend == "torch" else {"act_backend": config.act_backend}
-            made = make(observation_space, action_space, seed=config.seed, device=config.device, **chosen)
-        else:
-            made = make(config, observation_space, action_space)
-        if not hasattr(made, "collect_mode") and isinstance(made, (NoneType, str, type, Module)):
-            raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
-        if config.act_backend != getattr(made, "act_backend", "torch"):
-            raise ConfigError(
-                f"act_backend={config.act_backend!r}, but the {type(made).__name__} was not told: pass "
-                f"act_backend=config.act_backend in {name_of(make)}"
-            )
-        return made
-
-
 def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
     """An item of a plan, which must be a result.
 
@@ -491,14 +452,6 @@ def _same_setting(key: str, then: Any, now: Any) -> bool:
 
 def _is_method(function: FunctionType) -> bool:
     return next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
-
-
-def _check_policy(make: Any) -> None:
-    """Refuse what gives no policy, before an environment is made."""
-    from torch.nn import Module
-
-    if not callable(make) or isinstance(make, Module) or (isinstance(make, type) and issubclass(make, Module)):
-        raise PlanError(f"policy={make!r} is none: {A_POLICY}")
 
 
 def _check_config(config: Any) -> None:

@@ -14,7 +14,7 @@ from flowrl.data.arrays import Array
 from flowrl.data.minari import MinariEpisodes
 from flowrl.data.recording import check_place
 from flowrl.errors import DatasetError, SchemaError
-from flowrl.operator import context, operator, state
+from flowrl.operator import context, operator, runtime, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.stages import DONE, Signal
@@ -48,7 +48,7 @@ class Record:
     overwrite: bool = False
     context: Context = context()
     recorded: int | None = state(default=None)
-    _writer: DatasetWriter | None = attrs.field(default=None, init=False, repr=False)
+    _writer: DatasetWriter | None = runtime()
 
     def schema(self, given: Schema) -> Schema:
         try:
@@ -113,9 +113,9 @@ class Recorded:
     epoch: int = state(default=0)
     given: int = state(default=0)
     batches: int | None = state(default=None)
-    _order: Array | None = attrs.field(default=None, init=False, repr=False)  # of this epoch
-    _of: tuple[int, int, int] = attrs.field(default=(-1, -1, -1), init=False, repr=False)
-    _verified: int = attrs.field(default=0, init=False, repr=False)
+    _order: Array | None = runtime()  # of this epoch
+    _of: tuple[int, int, int] = runtime(default=(-1, -1, -1))
+    _verified: int = runtime(default=0)
 
     def schema(self, given: Schema) -> Schema:
         known = self.data.schema()

@@ -14,7 +14,7 @@ import numpy as np
 
 from flowrl.context import Context
 from flowrl.errors import SchemaError
-from flowrl.operator import context, operator, state
+from flowrl.operator import context, operator, runtime, state
 from flowrl.operators.staleness import lags_in
 from flowrl.plan import Plan
 from flowrl.schema import UNKNOWN, Schema
@@ -67,7 +67,7 @@ class Report:
     last: dict[str, int] = state(factory=dict)
     last_episode: int = state(default=0)
     sums: dict[str, tuple[float, int]] = state(factory=dict)
-    _reported: float = attrs.field(factory=clock, init=False, repr=False)
+    _reported: float = runtime(factory=clock)
 
     def schema(self, given: Schema) -> Schema:
         if "results" in given.words:

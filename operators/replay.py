@@ -12,7 +12,7 @@ from flowrl.context import Context
 from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayActors, Store
 from flowrl.data.columns import PLACE
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import context, operator, state
+from flowrl.operator import context, operator, runtime, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, WAITING, Signal
@@ -48,7 +48,7 @@ class StoreToReplay:
 
     buffer: Store = attrs.field(validator=_is_store)
     context: Context = context()
-    _waits_with: int = attrs.field(default=0, init=False, repr=False)
+    _waits_with: int = runtime(default=0)
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class Sampled:
     in_flight: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     context: Context = context()
     arrived: list[Any] = state(factory=list)
-    _asked: list[Future[Any]] = attrs.field(factory=list, init=False, repr=False)
+    _asked: list[Future[Any]] = runtime(factory=list)
 
     def schema(self, given: Schema) -> Schema:
         """What the buffer gives of what was put in: an older policy may have collected it."""

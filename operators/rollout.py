@@ -11,7 +11,7 @@ from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.steps import joined
 from flowrl.errors import PlanError
-from flowrl.operator import context, declare, operator
+from flowrl.operator import context, declare, operator, runtime
 from flowrl.plan import Plan, from_workers
 from flowrl.schema import UNKNOWN, Schema
 
@@ -34,7 +34,7 @@ class Rollouts:
     steps: int | None = None
     rows: int | None = None
     context: Context = context()
-    _said: bool = attrs.field(default=False, init=False, repr=False)
+    _said: bool = runtime(default=False)
 
     def schema(self, given: Schema) -> Schema:
         fragments = given.having("experience", "fragments", "on_policy")

@@ -1,13 +1,16 @@
-"""What runs in an actor's process: an object, asked from elsewhere, whose errors and warnings come home."""
+"""What runs in an actor's process: an object, asked from elsewhere; its errors, warnings and prints come home."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import pickle
 import platform
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import metadata
 from typing import Any
 
@@ -19,16 +22,22 @@ from flowrl.remote import measured
 
 log = logging.getLogger("flowrl")
 
+#: The level of what was printed, among levels of what was logged.
+PRINTED = logging.NOTSET
+
 
 class Host:
-    """An object in an actor. Answers hold (value, error, warnings), so that an error arrives as it was raised."""
+    """An object in an actor. Answers hold (value, error, said), so that an error arrives as it was raised.
+
+    What was said is a list of (level, text): warnings, and lines that were printed.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._target: Any = None
         self._broken: Any = None
-        self._warnings = _Warnings()
-        logging.getLogger("flowrl").addHandler(self._warnings)
+        self._said = _Said()
+        log.addHandler(self._said)
 
     def __repr__(self) -> str:
         return self._name
@@ -43,30 +52,35 @@ class Host:
             os.environ[name] = str(threads)
         try:
             _compare(versions, f"{self._name} on {platform.node()}")
-            self._target = pickle.loads(make)()
+            with redirect_stdout(self._said.out):
+                self._target = pickle.loads(make)()
         except Exception as error:
             self._broken = self._failed(error)
             return self._broken
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
-        return None, None, self._warnings.taken()
+        return None, None, self._said.taken()
 
     def do(self, method: str, *args: Any) -> Any:
         try:
-            return self._broken or (getattr(self._target, method)(*args), None, self._warnings.taken())
+            if self._broken is not None:
+                return self._broken
+            with redirect_stdout(self._said.out):
+                value = getattr(self._target, method)(*args)
+            return value, None, self._said.taken()
         except Exception as error:
             return self._failed(error)
 
     def do_apart(self, method: str, *args: Any) -> Any:
         """The method's receipt with the size of its item, and the item itself, which stays here."""
-        answer, error, warnings = self.do(method, *args)
+        answer, error, said = self.do(method, *args)
         if error is not None:
-            return (None, error, warnings), None
+            return (None, error, said), None
         receipt, item = answer
-        return ((receipt, *measured(item)), None, warnings), item
+        return ((receipt, *measured(item)), None, said), item
 
     def _failed(self, error: Exception) -> Any:
-        return None, _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}"), self._warnings.taken()
+        return None, _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}"), self._said.taken()
 
 
 def versions() -> dict[str, str]:
@@ -103,12 +117,13 @@ def _packed(error: Exception, where: str) -> bytes:
     return packed
 
 
-class _Warnings(logging.Handler):
-    """Keeps what is logged until an answer takes it home."""
+class _Said(logging.Handler):
+    """Keeps what is logged, and what is printed to `out`, until an answer takes it home."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._kept: list[tuple[int, str]] = []
+        self.out = _Lines(lambda line: self._kept.append((PRINTED, line)))
 
     def emit(self, record: logging.LogRecord) -> None:
         self._kept.append((record.levelno, record.getMessage()))
@@ -116,3 +131,16 @@ class _Warnings(logging.Handler):
     def taken(self) -> list[tuple[int, str]]:
         kept, self._kept = self._kept, []
         return kept
+
+
+class _Lines(io.TextIOBase):
+    """A standard output that gives each line to somebody."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        self._take, self._begun = take, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._take(line)
+        return len(text)

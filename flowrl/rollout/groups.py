@@ -126,7 +126,7 @@ def is_pull(method: str) -> bool:
     return method.startswith("pull")
 
 
-class Here(InlineWorker):
+class LocalGroup(InlineWorker):
     """A group of this process as a worker of the engine."""
 
     def __init__(self, target: RolloutWorker, before: Callable[[RolloutWorker], None]) -> None:

@@ -34,7 +34,7 @@ class HostMaker:
         return GroupHost(self.groups, self.policy)
 
 
-class Member:
+class RemoteGroup:
     """One group of a worker process, as a worker of the engine.
 
     Attributes:
@@ -96,7 +96,7 @@ class Hosts:
             resources=resources,
             max_restarts=max_restarts,
         )
-        self.members: list[Member | None] = []
+        self.members: list[RemoteGroup | None] = []
         self._sent: dict[int, int] = {}  # the number of the weights that each process has
         self._leaving: dict[int, list[Future[Any]]] = {}  # processes that are removed when these are done
         self._asked: dict[int, list[Future[Any]]] = {}  # of each process, what is not answered yet
@@ -124,7 +124,7 @@ class Hosts:
         maker = cast(HostMaker, self._actors.makes[process])
         return maker
 
-    def ask(self, member: Member, how: str, method: str, args: tuple[Any, ...]) -> Future[Any]:
+    def ask(self, member: RemoteGroup, how: str, method: str, args: tuple[Any, ...]) -> Future[Any]:
         """Ask the worker of a group by `submit` or `submit_apart`, with what rides along."""
         if self._leaving:
             self._let_go()
@@ -186,14 +186,22 @@ class Hosts:
         self._actors.remove(process)
         return True
 
-    def _member(self, index: int) -> Member:
+    def _member(self, index: int) -> RemoteGroup:
         member = self.members[index] if index < len(self.members) else None
         if member is None:
             raise FlowError(f"there is no worker {index}: it was removed, or never was")
         return member
 
-    def _new_member(self, index: int, process: int) -> Member:
-        return Member(self, index, process, self._actors.restarts[process])
+    def _new_member(self, index: int, process: int) -> RemoteGroup:
+        return RemoteGroup(self, index, process, self._actors.restarts[process])
+
+    def leave_out(self, indices: Sequence[int]) -> None:
+        """Go on without groups; a process of which none is left ends."""
+        before = {member.process for member in self._present()}
+        for index in indices:
+            self.members[index] = None
+        for process in before - {member.process for member in self._present()}:
+            self._actors.remove(process)
 
     def _take_out(self, process: int) -> None:
         for member in list(self._present()):
@@ -213,7 +221,7 @@ class Hosts:
         self._leaving[process] = self._asked.pop(process, [])
         self._let_go()
 
-    def _present(self) -> Iterator[Member]:
+    def _present(self) -> Iterator[RemoteGroup]:
         return (member for member in self.members if member is not None)
 
     def _let_go(self) -> None:

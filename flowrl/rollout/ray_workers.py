@@ -21,7 +21,7 @@ from ray.util.placement_group import get_current_placement_group
 from flowrl.errors import ConfigError, ValueLost, WorkerDied
 from flowrl.pickling import pack, refusal
 from flowrl.remote import Remote
-from flowrl.rollout.actor_host import Host, versions
+from flowrl.rollout.actor_host import PRINTED, Host, versions
 from flowrl.rollout.actors import Make, Resources
 from flowrl.rollout.address import check_answers
 
@@ -83,9 +83,12 @@ class RayWorker:
     def _answer(self, reply: Future[Any], item: Any, future: Future[Any]) -> None:
         """In a thread of Ray's."""
         try:
-            value, error, warnings = reply.result()
-            for level, text in warnings:
-                log.log(level, "%s: %s", self.name, text)
+            value, error, said = reply.result()
+            for level, text in said:
+                if level == PRINTED:
+                    print(f"{self.name}: {text}", flush=True)
+                else:
+                    log.log(level, "%s: %s", self.name, text)
             if error is not None:
                 future.set_exception(pickle.loads(error))
             elif item is None:
@@ -210,9 +213,13 @@ def _told(resources: dict[str, float]) -> str:
     """Resources in words, but for those that only name machines.
 
     >>> _told({"CPU": 4.0, "memory": 2e9, "node:10.0.0.1": 1.0})
-    '4 CPU, 2e+09 memory'
+    '4 CPU, 2 GB memory'
     """
-    return ", ".join(f"{n:g} {name}" for name, n in sorted(resources.items()) if not name.startswith("node:"))
+    return ", ".join(_amount(name, n) for name, n in sorted(resources.items()) if not name.startswith("node:"))
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 1e9:.3g} GB {name}" if name.endswith("memory") else f"{amount:g} {name}"
 
 
 def fetch(ref: Any) -> Any:

@@ -17,7 +17,7 @@ from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Wo
 from flowrl.policies import Policy
 from flowrl.rollout.actors import Resources
 from flowrl.rollout.broadcast import Broadcast
-from flowrl.rollout.groups import Group, Here, Layout
+from flowrl.rollout.groups import Group, Layout, LocalGroup
 from flowrl.rollout.worker import RolloutWorker
 from flowrl.schema import Schema
 from flowrl.workers import ask, wait_for
@@ -214,7 +214,7 @@ class WorkerSet:
         """
         if self.num_workers:
             raise FlowError(f"no worker is in this process: {self!r}")
-        worker: RolloutWorker = self.members[0].target
+        worker: RolloutWorker = next(filter(None, self.members)).target
         return worker
 
     @property
@@ -248,7 +248,7 @@ class WorkerSet:
     def _start_here(self) -> bool:
         """Begin the groups in this process; whether rewards are seen raw (S1)."""
         workers = [self._group(index).worker(self._policy) for index in range(self.layout.groups)]
-        self.members = [Here(worker, self._tell) for worker in workers]
+        self.members = [LocalGroup(worker, self._tell) for worker in workers]
         return all(worker.manager.raw_returns for worker in workers)
 
     def _start_processes(self) -> bool:
@@ -335,7 +335,7 @@ class WorkerSet:
             hosts, self._hosts = self._hosts, None
             hosts.close()
         else:
-            for member in self.members if not self.is_one_object else ():
+            for member in filter(None, self.members if not self.is_one_object else ()):
                 member.target.close()
         self.members = []
 
@@ -352,12 +352,14 @@ class WorkerSet:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state["workers"]
-        if [each is None for each in saved] != [member is None for member in self.members]:
+        gone = [index for index, each in enumerate(saved) if each is None]
+        if len(saved) != len(self.members) or any(saved[k] for k, each in enumerate(self.members) if each is None):
             raise CheckpointError(
                 f"the state is that of {_count(saved)} workers, {self!r} has {_count(self.members)}"
                 + ("" if self.members else ": it is started by a run")
             )
         cut = sum(filter(None, self._ask_all("load", saved)))
+        self._leave_out([index for index in gone if self.members[index] is not None])
         self._broadcast.take()  # nothing, since the policy was loaded
         self._earlier = state.get("earlier_env_steps", 0)
         self._lives |= state.get("lives", {})
@@ -365,10 +367,27 @@ class WorkerSet:
         if cut:
             log.warning("%d running episodes of %s could not be saved: they are cut, new ones begin", cut, self.env)
 
+    def _leave_out(self, indices: Sequence[int]) -> None:
+        """Go on without groups that a state is without: they were removed, or died for good."""
+        if not indices:
+            return
+        log.warning("the state is that of a run without worker %s: it goes on without", ", ".join(map(str, indices)))
+        if self._hosts is not None:
+            self._hosts.leave_out(indices)
+            return
+        for index in indices:
+            self.members[index].target.close()
+            self.members[index] = None
+
     def _ask_all(self, method: str, given: Sequence[Any] | None = None) -> list[Any]:
-        """What the workers of all groups answer, None for those that were removed; `given` is an argument of each."""
+        """What the workers of all groups answer, None for those that were removed; `given` is an argument of each.
+
+        Who is given None is not asked.
+        """
         futures = [
-            None if member is None else ask(member, method, *([] if given is None else [given[index]]))
+            None
+            if member is None or (given is not None and given[index] is None)
+            else ask(member, method, *([] if given is None else [given[index]]))
             for index, member in enumerate(self.members)
         ]
         wait_for([future for future in futures if future is not None], f"{method!r} of {self!r}")

@@ -45,6 +45,9 @@ class Account:
     def warn(self, text):
         logging.getLogger("flowrl").warning("%s now", text)
 
+    def say(self, *lines):
+        print(*lines, sep="\n")
+
     def process(self):
         return os.getpid()
 
@@ -184,6 +187,13 @@ def test_warnings_come_home(ray_cluster, caplog):
     with _some() as actors:
         _ask(actors.members[0], "warn", "careful")
     assert [record.getMessage() for record in caplog.records] == ["account 0: careful now"]
+
+
+def test_what_is_printed_comes_home_with_the_name_of_who_did(ray_cluster, capsys):
+    """Else a tap on a worker would show nothing; here it is printed before the answer is there."""
+    with _some() as actors:
+        _ask(actors.members[0], "say", "once", "twice")
+        assert capsys.readouterr().out == "account 0: once\naccount 0: twice\n"
 
 
 def test_another_flowrl_is_refused(ray_cluster, monkeypatch):

@@ -20,7 +20,7 @@ from flowrl.plan import Plan
 from flowrl.plan_file import load_plan_file
 from flowrl.policies import Policy, PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.hosts import Member
+from flowrl.rollout.hosts import RemoteGroup
 from tests.chaos import Workers, results
 from tests.plans.small import SMALL
 
@@ -131,14 +131,14 @@ def test_exactly_the_requests_in_flight_are_lost(
 ) -> None:
     """F2, F10: all that was asked for was emitted, waits in the state, or is counted as lost."""
     asked = 0
-    submit = Member.submit
+    submit = RemoteGroup.submit
 
-    def counted(member: Member, method: str, *args: Any) -> Any:
+    def counted(member: RemoteGroup, method: str, *args: Any) -> Any:
         nonlocal asked
         asked += method == "pull_plan"
         return submit(member, method, *args)
 
-    monkeypatch.setattr(Member, "submit", counted)
+    monkeypatch.setattr(RemoteGroup, "submit", counted)
     with there.noted(collect(two, 3)).run() as run:
         for number in range(60):
             next(run)

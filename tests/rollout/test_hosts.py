@@ -351,6 +351,34 @@ def test_the_state_says_who_was_removed() -> None:
             workers.load_state_dict(whole)
 
 
+@pytest.mark.parametrize("num_workers", [2, 4, 0])
+def test_a_run_that_went_on_without_a_worker_is_resumed_without_it(num_workers: int) -> None:
+    """D3, F10: wherever its groups are now."""
+
+    def opened(**settings: Any) -> tuple[WorkerSet, Any]:
+        workers = make(**{"env_groups": 4, "on_death": "go_on", "max_restarts": 0, **settings})
+        return workers, ParallelRollouts(workers, steps=4).run(seed=3)
+
+    workers, run = opened(num_workers=4)
+    with workers, run:
+        next(run)
+        workers.restart(1)  # which it may not be
+        assert [member is None for member in workers.members] == [False, True, False, False]
+        next(run)
+        state = run.state_dict()
+        then = [next(run) for _ in range(2)]
+    policy = partial(PPOPolicy, hidden=(4,), device="cpu")
+    envs = 8 // max(num_workers, 1)
+    settings = {"num_workers": num_workers, "envs_per_worker": envs, "env_groups": 4, "seed": 3}
+    again = WorkerSet("CartPole-v1", policy, **settings)
+    with again, ParallelRollouts(again, steps=4).run(seed=3) as run:
+        run.load_state_dict(state)
+        assert again.members[1] is None
+        assert same([next(run) for _ in range(2)], then)
+        again.load_state_dict(again.state_dict())
+    assert again.members == []
+
+
 # -- parts of plans
 
 
