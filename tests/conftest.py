@@ -17,11 +17,21 @@ def _ray_at_the_end():
     end()
 
 
-@pytest.fixture
-def ray_cluster(_ray_at_the_end):
-    """A small Ray for all tests of this process, which never joins one of somebody else's: actors use it as it is."""
+def _begin_ray():
     import ray
 
     if not ray.is_initialized():
         settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "warning"}
         ray.init(address="local", num_cpus=4, object_store_memory=80 * 2**20, **settings)
+
+
+@pytest.fixture
+def ray_cluster(_ray_at_the_end):
+    """A small Ray for all tests of this process, which never joins one of somebody else's: actors use it as it is."""
+    _begin_ray()
+
+
+@pytest.fixture(scope="module")
+def ray_for_module(_ray_at_the_end):
+    """The same for what several tests of a module share."""
+    _begin_ray()

@@ -215,9 +215,8 @@ class Mine(DQN):
 
 
 def test_the_builtin_trainers_can_be_imported_from_the_package():
-    for name in flowrl.plans.__all__:
-        trainer = getattr(flowrl.plans, name)
-        assert load_plan_file(name.lower()).trainer is trainer
-    assert {name.lower() for name in flowrl.plans.__all__} == set(builtin_plans())
+    trainers = [load_plan_file(name).trainer for name in builtin_plans()]
+    assert [getattr(flowrl.plans, trainer.__name__) for trainer in trainers] == trainers
+    assert {trainer.__name__ for trainer in trainers} == set(flowrl.plans.__all__)
     with pytest.raises(ImportError, match="DQNN"):
         from flowrl.plans import DQNN  # noqa: F401

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture(scope="module")
-def two(ray_cluster: None) -> Iterator[WorkerSet]:
+def two(ray_for_module: None) -> Iterator[WorkerSet]:
     """Two processes with two groups each, for all tests here that only look."""
     with WorkerSet("CartPole-v1", small, num_workers=2, envs_per_worker=4, env_groups=4, seed=3) as workers:
         yield workers
