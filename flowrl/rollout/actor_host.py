@@ -54,7 +54,7 @@ class Host:
             _compare(versions, f"{self._name} on {platform.node()}")
             with redirect_stdout(self._said.out):
                 self._target = pickle.loads(make)()
-        except Exception as error:
+        except BaseException as error:
             self._broken = self._failed(error)
             return self._broken
         if "torch" in sys.modules:
@@ -68,7 +68,7 @@ class Host:
             with redirect_stdout(self._said.out):
                 value = getattr(self._target, method)(*args)
             return value, None, self._said.taken()
-        except Exception as error:
+        except BaseException as error:  # Ray would take a sys.exit() of an environment for a death, without a word
             return self._failed(error)
 
     def do_apart(self, method: str, *args: Any) -> Any:
@@ -79,7 +79,7 @@ class Host:
         receipt, item = answer
         return ((receipt, *measured(item)), None, said), item
 
-    def _failed(self, error: Exception) -> Any:
+    def _failed(self, error: BaseException) -> Any:
         return None, _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}"), self._said.taken()
 
 
@@ -102,12 +102,14 @@ def _compare(theirs: dict[str, str], where: str) -> None:
         log.warning("%s: results may differ in the last bits", text)
 
 
-def _packed(error: Exception, where: str) -> bytes:
-    """The error with its traceback as a note; one that cannot travel is told in a RuntimeError."""
+def _packed(error: BaseException, where: str) -> bytes:
+    """The error with its traceback as a note; one that cannot travel, or would end who asks, as a RuntimeError."""
     told = traceback.TracebackException.from_exception(error)
     told.__notes__ = None  # they travel with it
     error.add_note(f"raised in {where}:\n{''.join(told.format()).rstrip()}")
     try:
+        if not isinstance(error, Exception):
+            raise TypeError
         packed: bytes = cloudpickle.dumps(error)
         pickle.loads(packed)
     except Exception:

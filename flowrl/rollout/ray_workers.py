@@ -9,9 +9,9 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import ray
@@ -24,6 +24,7 @@ from flowrl.remote import Remote
 from flowrl.rollout.actor_host import PRINTED, Host, versions
 from flowrl.rollout.actors import Make, Resources
 from flowrl.rollout.address import check_answers
+from flowrl.signals import handling
 
 log = logging.getLogger("flowrl")
 _ray: Any = ray  # what has no types
@@ -262,11 +263,28 @@ def _join(address: str) -> None:
 def _init(address: str, **settings: Any) -> None:
     """Have Ray, without its handler for SIGTERM, which ends Ray under a run that would save first."""
     before = signal.getsignal(signal.SIGTERM)
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **settings)
+    with _uninterrupted():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **settings)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _exit if before == signal.SIG_DFL else before)
     # Ray prints every death to standard output; flowrl says in its own words what it means for the run.
     _ray._private.worker.print_to_stdstream = lambda data, **_: log.debug("Ray: %s", " ".join(data["lines"]))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep a Ctrl-C for the end of the block: Python drops one that comes while Ray forks. A second one is at once."""
+    kept: list[int] = []
+
+    def keep(number: int, _frame: Any) -> None:
+        if kept:
+            raise KeyboardInterrupt
+        kept.append(number)
+
+    with handling([signal.SIGINT], keep):
+        yield
+    if kept:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _exit(number: int, _frame: Any) -> None:

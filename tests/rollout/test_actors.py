@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -41,6 +42,9 @@ class Account:
         error = ValueError("holds a lock")
         error.lock = threading.Lock()
         raise error
+
+    def leave(self):
+        sys.exit("no licence")
 
     def warn(self, text):
         logging.getLogger("flowrl").warning("%s now", text)
@@ -169,6 +173,32 @@ def test_an_item_outlives_the_process_that_made_it(ray_cluster):
 def test_an_error_that_cannot_travel_is_told(ray_cluster):
     with _some() as actors, pytest.raises(RuntimeError, match="ValueError: holds a lock"):
         _ask(actors.members[0], "odd")
+
+
+def test_an_exit_is_an_error_and_no_death(ray_cluster):
+    """F10: else it would be started again and again, and nobody would learn why."""
+    with _some() as actors:
+        with pytest.raises(RuntimeError, match="SystemExit: no licence"):
+            _ask(actors.members[0], "leave")
+        assert _ask(actors.members[0], "add", 1) == 1
+
+
+def test_an_interrupt_waits_for_ray_to_be_there(monkeypatch):
+    """While Ray forks its processes Python would drop it."""
+    from flowrl.rollout import ray_workers
+
+    done = []
+
+    def init(**_):
+        signal.raise_signal(signal.SIGINT)
+        done.append(True)
+
+    monkeypatch.setattr(ray_workers.ray, "init", init)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        ray_workers._init("local")
+    assert done
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_what_cannot_be_sent_is_named(ray_cluster):
