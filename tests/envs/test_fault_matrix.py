@@ -82,7 +82,7 @@ def test_one_fault_costs_its_episode_and_nothing_else(
             3 + episode.env_id * (episode.env_id != 1) for episode in episodes
         ]
         assert all(episode.return_ == sum_of_clocks(episode) for episode in episodes if not cut)
-    assert took < max(LIMITS.values()) + 1
+    assert took < max(LIMITS.values()) + 5  # seconds that a busy machine may take besides; a hang takes for ever
     assert footprint() == before
 
 
