@@ -237,11 +237,11 @@ class Gather(Stage):
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        for place, seconds in self._waiting_for(now).items():
-            if place not in self._late:
-                self._late.add(place)
-                words = "%s: worker %d has not answered for %.0f s; requests usually take %.2g s"
-                log.warning(words, self.link.path, place, seconds, self._pace.usual)
+        late = {place: seconds for place, seconds in self._waiting_for(now).items() if place not in self._late}
+        if late:
+            self._late |= late.keys()
+            words = "%s: worker %s has not answered for %.0f s; requests usually take %.2g s"
+            log.warning(words, self.link.path, _listed(late), max(late.values()), self._pace.usual)
 
     def _waiting_for(self, now: float) -> dict[int, float]:
         """Workers that are late beside others, and for how long they have not answered."""

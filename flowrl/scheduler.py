@@ -10,9 +10,9 @@ from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flowrl.context import Context
-from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, did_you_mean
+from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.gather import Gather
-from flowrl.link import Link
+from flowrl.link import MAX_ATTEMPTS, Link
 from flowrl.mapped import LeftOut, compare
 from flowrl.operator import fresh, resources
 from flowrl.paths import WIRING, graph, matches, paths
@@ -165,6 +165,13 @@ class Run:
         """
         if self.closed:
             _refuse()
+        for _ in range(MAX_ATTEMPTS - 1):
+            # Who dies after its part of the plan was saved is started again, and all of it is taken anew.
+            with suppress(WorkerDied):
+                return self._state()
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         for stage in reversed(self.stages):  # a thread that pulls others must pause before they are looked at
             stage.drain()
         operators: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from engine_parts import Fails, Host, InlineWorkers, Noise, Numbers, Total, answ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl import Plan, from_workers, gather, hosting
+from flowrl import Plan, from_workers, gather, hosting, operator
 from flowrl.errors import PlanError, WorkerDied
 from flowrl.operators.concurrency import Concurrently
 from flowrl.remote import Remote
@@ -370,6 +370,44 @@ def test_a_death_while_a_state_is_taken_is_in_the_state() -> None:
         for each, asked in ((run, workers), (resumed, others)):
             assert sorted(answer_all(each, asked)) == [0, 1, 100, 201]
             assert each.counters == {"lost_requests": 1, "worker_restarts": 1, "env_steps": 40}
+
+
+class Environments:
+    """A resource that is with a worker, which dies so many times when its state is asked for."""
+
+    def __init__(self, workers: ManualWorkers, deaths: int) -> None:
+        self.workers, self.deaths = workers, deaths
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.deaths:
+            self.deaths -= 1
+            self.workers.kill(0)
+            self.workers.members[0].submit("state_dict").result()
+        return {"lives": self.workers.restarts[0]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing is needed here."""
+
+
+@operator
+class Uses:
+    environments: Environments
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+def test_a_death_after_its_part_was_saved_is_in_the_state_too() -> None:
+    """F10: resources with workers are saved after the parts of the plan; who dies again and again is an error."""
+    workers = ManualWorkers(2, hosts())
+    environments = Environments(workers, deaths=1)
+    with gathered(workers).for_each(Uses(environments)).run() as run:
+        state = run.state_dict()
+        assert state["resources"] == {"Environments": {"lives": 1}}
+        assert state["ledger"]["counters"] == run.counters == {"worker_restarts": 1}
+        environments.deaths = 99
+        with pytest.raises(WorkerDied):
+            run.state_dict()
 
 
 def test_an_idle_worker_that_died_is_started_again_for_a_state() -> None:
