@@ -83,7 +83,7 @@ def _test(answer: Connection, folder: Path, tests: list[str]) -> None:
         os.dup2(printed.fileno(), 2)
     os.chdir(folder)
     os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}  # for the processes that tests start
-    sys.path[:] = [str(folder), *(path for path in sys.path if not Path(path).is_relative_to(ROOT))]
+    sys.path[:] = [str(folder), *(path for path in sys.path if _is_installed(path))]
     sys.dont_write_bytecode = True
     gc.freeze()  # what is there already need not be searched for garbage
     # The same examples every time, and the first that fails will do.
@@ -93,6 +93,11 @@ def _test(answer: Connection, folder: Path, tests: list[str]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "flowrl"]:
         assert str(sys.modules[name].__file__).startswith(str(folder)), f"{name} is not the one in {folder}"
     answer.send(int(code))
+
+
+def _is_installed(path: str) -> bool:
+    """Not the source itself; the environment of what is installed may be in a folder of it."""
+    return not Path(path).is_relative_to(ROOT) or Path(path).is_relative_to(sys.prefix)
 
 
 @pytest.mark.slow
