@@ -1,9 +1,12 @@
 """What all tests need, before anything imports ray or torch."""
 
 import os
+import signal
 
 import pytest
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of a job in the background: tests of Ctrl-C need it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small networks only wait for further threads

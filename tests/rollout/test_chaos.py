@@ -55,7 +55,7 @@ def there(tmp_path: Path) -> Workers:
 
 
 @pytest.fixture(scope="module")
-def two(ray_cluster: None) -> Iterator[WorkerSet]:
+def two(ray_for_module: None) -> Iterator[WorkerSet]:
     """Two processes, for all tests here that leave them alive."""
     with WorkerSet("CartPole-v1", policy, num_workers=2, envs_per_worker=2) as workers:
         yield workers

@@ -56,17 +56,22 @@ def driver(request):
     """A process that has two actors with environments in processes of their own."""
     words = [sys.executable, "-c", SCRIPT, *getattr(request, "param", [])]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, text=True, start_new_session=True, **pipes) as process:
+    with subprocess.Popen(words, bufsize=0, start_new_session=True, **pipes) as process:
         try:
-            assert process.stdout.readline() == "ready\n", process.stderr.read()
+            assert _said(process) == b"ready\n", process.stderr.read()
             yield process
         finally:
             process.kill()
 
 
+def _said(driver):
+    """Its next line."""
+    assert select.select([driver.stdout], [], [], SECONDS)[0], f"it said nothing for {SECONDS} s"
+    return driver.stdout.readline()
+
+
 def _tell(driver, command):
-    driver.stdin.write(f"{command}\n")
-    driver.stdin.flush()
+    driver.stdin.write(f"{command}\n".encode())
 
 
 def _below(pid):
@@ -109,16 +114,16 @@ def test_nothing_stays(driver, end):
     assert _wait_until_gone(pids) == []
     driver.kill()
     errors = driver.communicate()[1]
-    assert errors == "" or errors.endswith("ZeroDivisionError\n")
+    assert errors == b"" or errors.endswith(b"ZeroDivisionError\n")
 
 
 def test_an_interrupt_is_the_drivers_affair(driver):
     """Ctrl-C goes to every process of the terminal: actors and Ray work on, in silence, until the driver decides."""
     pids = _below(driver.pid)
     os.killpg(driver.pid, signal.SIGINT)
-    assert driver.stdout.readline() == "hello\n"
+    assert _said(driver) == b"hello\n"
     _tell(driver, "close")
-    assert driver.stdout.readline() == "closed\n"
+    assert _said(driver) == b"closed\n"
     assert _wait_until_gone(pids) == []
     driver.kill()
-    assert driver.communicate()[1] == ""
+    assert driver.communicate()[1] == b""
