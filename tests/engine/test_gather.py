@@ -641,6 +641,34 @@ def test_a_slow_worker_is_named_and_the_others_go_on(
         monkeypatch.setattr(member, "submit", lambda *args: Future())
 
 
+def test_many_slow_workers_are_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F10: with how long the slowest has not answered."""
+    now = 0.0
+    for module in (gather, hosting):
+        monkeypatch.setattr(module, "clock", lambda: now)
+    workers = ManualWorkers(4, hosts())
+    with gathered(workers, n=99).run() as run:
+        settle(run)
+        now = 0.5
+        workers.answer(2)
+        settle(run)
+        for now in map(float, range(1, 13)):
+            workers.answer(0)
+            if now <= 2:
+                workers.answer(3)
+            settle(run)
+        now += 3
+        workers.answer(0)
+        settle(run)
+        lines = [record.getMessage().partition(": ")[2] for record in caplog.records]
+        assert [line.partition(";")[0] for line in lines] == [
+            "worker 1, 2 has not answered for 11 s",
+            "worker 3 has not answered for 13 s",
+        ]
+        for place in (1, 2, 3):
+            workers.answer(place)
+
+
 def test_the_cost_of_an_item_does_not_grow_with_the_requests_in_flight() -> None:
     """No part of a step looks at every request: so many calls an item, with 10 workers or with 1000."""
 

@@ -121,13 +121,18 @@ def test_weights_are_published_when_the_turn_of_their_answer_has_come() -> None:
             assert published == list(range(1, count + 1))
 
 
-def test_a_batch_without_rows_publishes_nothing() -> None:
-    workers = make()
+def test_a_batch_without_rows_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are as they were need not be sent to anybody."""
+    workers, published = make(), []
+    publish = workers.publish
+    monkeypatch.setattr(workers, "publish", lambda *given: (published.append(given[0]), publish(*given)))
     with from_items([transitions(0), transitions(2)]).call(group(workers), "train").run() as run:
         assert next(run) == {}
         assert (workers.version, run.counters) == (0, {})
+        assert published == []
         assert next(run)["loss"] > 0
         assert workers.version == 1
+        assert published == [1]
 
 
 def test_schedules_follow_the_env_steps_of_the_run() -> None:
@@ -248,6 +253,20 @@ def test_what_not_all_have_learned_is_no_state_to_go_on_from(monkeypatch: pytest
     second.futures["train_along"].set_exception(WorkerDied("learner 1", "it was killed"))
     assert isinstance(answer.exception(), WorkerDied)
     assert learners._latest() == "before"
+
+
+def test_a_state_that_is_loaded_is_what_they_go_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D3: answers of before, whose turn had not come, are not of this run."""
+    learners, learner = LearnerGroup(make(ppo), where="actor"), Asked()
+    monkeypatch.setattr(LearnerGroup, "members", [learner])
+    learners._actors = SimpleNamespace(put=lambda value: value)  # type: ignore[assignment]
+    answer = learners.submit("train", transitions(4))
+    learner.futures["train"].set_result((Report({}, {"trained": 4, "updates": 1}, {}, 1), {}))
+    learner.futures["state_apart"].set_result((1, {"policy": "after"}))
+    assert answer.result()
+    learner.submit("load_state_dict").set_result(None)
+    learners.load_state_dict({"policy": "loaded"})
+    assert learners.state_dict() == {"policy": "loaded"}
 
 
 def test_a_batch_that_is_lost_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
