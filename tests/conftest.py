@@ -25,7 +25,7 @@ def _begin_ray():
 
     if not ray.is_initialized():
         settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "warning"}
-        ray.init(address="local", num_cpus=4, object_store_memory=80 * 2**20, **settings)
+        ray.init(address="local", num_cpus=16, object_store_memory=80 * 2**20, **settings)
 
 
 @pytest.fixture

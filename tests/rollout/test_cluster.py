@@ -42,10 +42,11 @@ class Guest:
 
 
 @pytest.fixture
-def cluster():
+def cluster(monkeypatch):
     """A machine of one core and one of two, which has an arena."""
     from ray.cluster_utils import Cluster
 
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # with it what the client's server forks may die, when busy
     ray_workers.end()  # that of other tests
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
