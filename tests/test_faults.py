@@ -16,8 +16,9 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 import pytest
-from faults import FAULTS, Fault
 from hypothesis import Phase, settings
+
+from tests.faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[1]
 IDS = [f"{fault.rule}-{fault.test.rpartition('::')[2]}" for fault in FAULTS]

@@ -1,0 +1,13 @@
+"""Planted faults: for a rule, one change that breaks it and the test that must notice.
+
+`python -m pytest tests/test_faults.py -m slow` plants each in a copy of the source and runs its test there.
+
+They lie in the files of this folder by the part of the source that they break.
+"""
+
+from tests.faults import data, engine, envs, operators, policies, rollout
+from tests.faults.fault import Fault
+
+__all__ = ["FAULTS", "Fault"]
+
+FAULTS = [fault for part in (data, engine, envs, operators, policies, rollout) for fault in part.FAULTS]

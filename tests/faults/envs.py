@@ -1,0 +1,256 @@
+"""Faults planted in environment managers."""
+
+from tests.faults.fault import Fault
+
+ENVS = "tests/envs/"
+THREADS = ENVS + "test_thread.py::"
+SPACES = "flowrl/envs/spaces.py"
+DICTS = "tests/rollout/test_dict_observations.py::"
+HOSTED = "flowrl/envs/hosted.py"
+PROCESS = "flowrl/envs/process.py"
+CREW = "flowrl/envs/crew.py"
+SUBPROCESS = ENVS + "test_subprocess.py::"
+ANSWERS = ENVS + "test_async.py::"
+FAULTY = ENVS + "test_subprocess_faults.py::"
+PROCESSES = ENVS + "test_processes.py::"
+
+FAULTS = [
+    Fault(
+        "T2",
+        "flowrl/envs/vector.py",
+        "arrived[env_id] = self._final_obs(env_id, infos)",
+        "pass",
+        ENVS + "test_contract.py::test_every_row_is_a_transition_of_its_own_environment",
+    ),
+    Fault(
+        "T3",
+        "flowrl/envs/vector.py",
+        'options={"reset_mask": mask.copy()}',
+        "options=None",
+        ENVS + "test_contract.py::test_all_modes_give_the_same_sequences",
+    ),
+    Fault(
+        "T9",
+        "flowrl/envs/hosted.py",
+        "if inner is not None and inner.episode_lengths > 0:",
+        "if False:",
+        ENVS + "test_manager.py::test_a_lost_life_is_no_episode_end_for_the_statistics",
+    ),
+    Fault(
+        "S1",
+        "flowrl/envs/manager.py",
+        "returns[env_id] += float(gain)",
+        "returns[env_id] += min(1.0, gain)",
+        ENVS + "test_contract.py::test_episodes_are_numbered_and_summed_up",
+    ),
+    Fault(
+        "T11",
+        "flowrl/envs/asynchronous.py",
+        "ready = self._idle() if wait is None else self._idle() & ~wait",
+        "ready = self._idle()",
+        ENVS + "test_conformance.py::test_environments_that_are_told_to_wait_keep_their_place",
+    ),
+    Fault(
+        "T11",
+        "flowrl/envs/thread.py",
+        "self._host.cut_off()",
+        "pass",
+        THREADS + "test_what_an_abandoned_thread_still_gives_is_ignored",
+    ),
+    Fault(
+        "F15",
+        "flowrl/envs/thread.py",
+        "self._host.close_from_outside()",
+        "pass",
+        THREADS + "test_one_that_closing_frees_is_not_named",
+    ),
+    Fault(
+        "B6",
+        SPACES,
+        "zeros((num_envs, *shape), dtype)",
+        "zeros((num_envs, *shape), np.float32 if dtype == np.uint8 else dtype)",
+        DICTS + "test_dtypes_are_kept",
+    ),
+    Fault(
+        "T2",
+        SPACES,
+        "    if row is other:\n        return what\n",
+        '    if other:\n        return ""\n',
+        ENVS + "test_spaces.py::test_environments_that_reuse_dictionary_and_arrays",
+    ),
+    Fault(
+        "T3",
+        SPACES,
+        "into[only] = given[only]",
+        "into[:] = given[::-1]",
+        ENVS + "test_spaces.py::test_all_modes_give_the_same_sequences",
+    ),
+    Fault(
+        "D3",
+        SPACES,
+        "store.map(np.copy).to_dict()",
+        "store.to_dict()",
+        ENVS + "test_spaces.py::test_a_resumed_manager_goes_on_as_if_nothing_happened",
+    ),
+    Fault(
+        "S1",
+        "flowrl/envs/wrapping.py",
+        "        env = RawRecorder(env)\n",
+        "        pass\n",
+        ENVS + "test_wrapping.py::test_returns_are_raw_whatever_the_wrappers_do_to_rewards",
+    ),
+    Fault(  # the end that a wrapper above the recorder decides
+        "S1",
+        "flowrl/envs/hosted.py",
+        "isinstance(inner, RawRecorder) and inner.cut is not None",
+        "False",
+        ENVS + "test_wrapping.py::test_returns_are_raw_where_a_wrapper_cuts_the_episode",
+    ),
+    Fault(
+        "T4",
+        "flowrl/envs/classic.py",
+        'bool(info.get("TimeLimit.truncated", False))',
+        "False",
+        ENVS + "test_classic.py::test_the_older_interface_says_how_an_episode_ended",
+    ),
+    Fault(
+        "D6",
+        "flowrl/envs/classic.py",
+        "                self.env.seed(seed)\n",
+        "                pass\n",
+        ENVS + "test_classic.py::test_the_older_interface_is_seeded_before_every_episode",
+    ),
+    Fault(
+        "T2",
+        "flowrl/envs/pettingzoo.py",
+        '"final_obs": here[i]',
+        '"final_obs": here[0]',
+        ENVS + "test_pettingzoo.py::test_each_agent_is_an_environment",
+    ),
+    Fault(
+        "M1",
+        "flowrl/envs/pettingzoo.py",
+        "                self._refuse_survivors(over, env)\n",
+        "",
+        ENVS + "test_pettingzoo.py::test_agents_that_come_and_go_are_refused",
+    ),
+    Fault(
+        "S3",
+        "flowrl/envs/make.py",
+        '{"episode_seeds": None}',
+        "{}",
+        "tests/rollout/test_environments.py::test_seeds_of_episodes_from_the_configuration",
+    ),
+    Fault(
+        "F1",
+        "flowrl/envs/make.py",
+        "            if not self.is_one_object:\n                first.close()\n",
+        "            pass\n",
+        "tests/rollout/test_environments.py::test_spaces_come_from_one_environment_that_is_closed_again",
+    ),
+    Fault(
+        "T3",
+        "flowrl/envs/subprocess.py",
+        "        self._next_episode(env_id)\n        self._draw_seed(env_id)\n",
+        "        self._next_episode(env_id)\n",
+        SUBPROCESS + "test_rows_are_those_of_the_manager_in_this_process",
+    ),
+    Fault(
+        "T11",
+        "flowrl/envs/asynchronous.py",
+        "                    answered[process.env_ids] = False\n",
+        "                    continue\n",
+        ANSWERS + "test_only_answers_are_handed_out_and_only_the_ready_act",
+    ),
+    Fault(
+        "D3",
+        "flowrl/envs/asynchronous.py",
+        '            "arrived": plain_copy(x.stores[0]),\n',
+        '            "arrived": plain_copy(x.stores[1]),\n',
+        ANSWERS + "test_a_state_keeps_the_answers_that_were_due",
+    ),
+    Fault(
+        "F10",  # the time limit is that of one environment
+        HOSTED,
+        "self._since[host] = time.monotonic()  #",
+        "pass  #",
+        FAULTY + "test_the_time_limit_is_that_of_one_environment",
+    ),
+    Fault(
+        "F10",  # who shared the process is cut too
+        "flowrl/envs/contract.py",
+        "self._cut([env_id, *collateral])",
+        "self._cut([env_id])",
+        FAULTY + "test_a_fault_says_what_happened_to_whom",
+    ),
+    Fault(
+        "F10",
+        "flowrl/envs/faults.py",
+        "if len(since) <= self.max_retry:",
+        "if len(since) <= self.max_retry + 1:",
+        FAULTY + "test_max_retry_bounds_the_faults_of_one_episode",
+    ),
+    Fault(
+        "F10",
+        CREW,
+        'if failure.during == "reset":',
+        "if False:",
+        ENVS + "test_fault_matrix.py::test_a_failed_reset_makes_the_environment_anew",
+    ),
+    Fault(
+        "F15",
+        PROCESS,
+        "        _kill_all(ours)\n",
+        "        pass\n",
+        PROCESSES + "test_environments_are_closed_with_a_deadline",
+    ),
+    Fault(
+        "F15",
+        "flowrl/envs/child.py",
+        "fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGKILL)",
+        "return",
+        PROCESSES + "test_processes_die_with_their_parent_even_inside_c_code",
+    ),
+    Fault(
+        "F15",
+        PROCESS,
+        "after_in_child=_forget)",
+        "after_in_child=list)",
+        PROCESSES + "test_a_fork_does_not_keep_the_processes_alive",
+    ),
+    Fault(
+        "F10",
+        "flowrl/envs/child.py",
+        "after_in_child=orders.close)",
+        "after_in_child=list)",
+        FAULTY + "test_a_crash_is_seen_at_once_though_a_fork_lives_on",
+    ),
+    Fault(
+        "F15",
+        "flowrl/envs/subprocess.py",
+        "after_in_child=_disown)",
+        "after_in_child=list)",
+        PROCESSES + "test_a_fork_may_not_step",
+    ),
+    Fault(
+        "F15",
+        PROCESS,
+        "    except BaseException:\n        for process in processes:\n",
+        "    except BaseException:\n        for process in ():\n",
+        PROCESSES + "test_a_second_ctrl_c_does_not_stop_the_closing",
+    ),
+    Fault(
+        "D3",  # what fails as a state is loaded is none of its episodes
+        "flowrl/envs/contract.py",
+        "        self._prepare_to_load()\n        obs[:] = held\n",
+        "        obs[:] = held\n",
+        SUBPROCESS + "test_what_fails_while_a_state_is_loaded_is_no_part_of_it",
+    ),
+    Fault(
+        "S1",
+        "flowrl/envs/vector.py",
+        "        self.t[env_ids], self._return[env_ids] = 0, 0.0\n",
+        "        self.t[env_ids] = 0\n",
+        ENVS + "test_vector.py::test_episodes_of_a_native_environment_are_those_of_a_loop",
+    ),
+]

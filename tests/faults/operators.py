@@ -1,0 +1,230 @@
+"""Faults planted in operators."""
+
+from tests.faults.fault import Fault
+
+ADDERS = "tests/operators/test_adders.py::"
+RESULTS = "tests/operators/test_metrics.py::"
+BATCHES = "tests/operators/test_batches.py::"
+UNROLLS = "tests/operators/test_unrolls.py::"
+HINDSIGHT = "tests/operators/test_hindsight.py::"
+HER = "test_rows_are_those_of_the_loop_over_each_episode"
+NORMALIZING = "tests/operators/test_normalize_ops.py::"
+NORMALIZED_PLANS = "tests/plans/test_normalized_plans.py::"
+SHARD_PLANS = "tests/operators/test_replay_shards.py::"
+
+FAULTS = [
+    Fault(
+        "T10",
+        "operators/metrics.py",
+        "if values else None",
+        "if values else 0.0",
+        RESULTS + "test_before_the_first_episode_there_is_no_return",
+    ),
+    Fault(
+        "S3",
+        "operators/evaluate.py",
+        "evaluate(policy, workers.evaluation_env,",
+        "evaluate(policy, workers.environments,",
+        "tests/rollout/test_evaluation.py::test_evaluation_has_settings_of_its_own",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        'f"fresh-{self.tries}"',
+        '"fixed"',
+        RESULTS + "test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds",
+    ),
+    Fault(
+        "N3",
+        "operators/adders.py",
+        "n_step(reward, terminated, ended,",
+        "n_step(reward, ended, ended,",
+        ADDERS + "test_table_of_transitions",
+    ),
+    Fault(
+        "N8",
+        "operators/adders.py",
+        "            emit = ~closed\n",
+        "            emit = closed\n",
+        ADDERS + "test_any_stream_in_any_fragments_is_the_loop_over_windows",
+    ),
+    Fault(
+        "F13",
+        "operators/train.py",
+        "values[name] * n for values, n in parts if name in values) / rows",
+        "values[name] for values, n in parts if name in values) / len(parts)",
+        "tests/operators/test_train.py::test_averaging_divides_by_the_rows",
+    ),
+    Fault(
+        "G3",
+        "operators/batches.py",
+        "axes = 2 if is_fragment(batch) else 1",
+        "axes = 1",
+        BATCHES + "test_mean_zero_and_deviation_one_over_the_whole_batch",
+    ),
+    Fault(
+        "G3",
+        "operators/batches.py",
+        "(deviation + eps)",
+        "deviation",
+        BATCHES + "test_equal_numbers_become_zero",
+    ),
+    Fault(
+        "F2",
+        "operators/datasets.py",
+        "        elif self.recorded != len(self._writer):",
+        "        elif self.recorded > len(self._writer):",
+        "tests/operators/test_dataset_ops.py::test_a_resume_loses_and_doubles_nothing",
+    ),
+    Fault(
+        "D3",
+        "operators/datasets.py",
+        "        if self.batches is None:\n",
+        "        if True:\n",
+        "tests/operators/test_dataset_ops.py::test_an_epoch_reads_what_was_there_when_it_began",
+    ),
+    Fault(
+        "D6",
+        "operators/datasets.py",
+        'default_rng([self.context.seed("shuffle"), self.epoch])',
+        "default_rng()",
+        "tests/operators/test_dataset_ops.py::test_an_epoch_gives_every_row_once",
+    ),
+    Fault(
+        "N6",
+        "operators/adders.py",
+        '            ended[:-1] |= rows["mask"][1:] == 0\n',
+        "            pass\n",
+        ADDERS + "test_padding_after_a_step_ends_its_window",
+    ),
+    Fault(
+        "N6",
+        "operators/unrolls.py",
+        "else max(0, trajectory.length - self._whole)\n",
+        "else made * self._stride\n",
+        UNROLLS + "test_table_of_sequences",
+    ),
+    Fault(
+        "N7",
+        "operators/unrolls.py",
+        "0 if self._is_begin(table, step, rows) else self.burn_in",
+        "0",
+        UNROLLS + "test_any_stream_gives_the_windows_over_its_runs",
+    ),
+    Fault(
+        "H5",
+        "operators/unrolls.py",
+        "if trajectory.ended or len(piece) == self._size:",
+        "if piece.size:",
+        UNROLLS + "test_table_of_episodes",
+    ),
+    Fault(
+        "H1",
+        "operators/hindsight.py",
+        'steps.time if self.strategy == "future" else np.zeros_like(steps.time)',
+        "np.zeros_like(steps.time)",
+        HINDSIGHT + HER,
+    ),
+    Fault(
+        "H1",
+        "operators/hindsight.py",
+        "        stops |= (achieved == desired).reshape(*window.shape, -1).all(-1)\n",
+        "",
+        HINDSIGHT + HER,
+    ),
+    Fault(
+        "H2",
+        "operators/hindsight.py",
+        """        for name in ("obs", "next_obs"):\n            rows[name]""",
+        """        for name in ("obs",):\n            rows[name]""",
+        HINDSIGHT + HER,
+    ),
+    Fault(
+        "H3",
+        "operators/hindsight.py",
+        '_asked("terminated", self.terminated, achieved, desired) != 0',
+        'table["terminated"][window] != 0',
+        HINDSIGHT + HER,
+    ),
+    Fault(
+        "H4",
+        "operators/hindsight.py",
+        "        desired = np.broadcast_to(goal, achieved.shape)\n",
+        """        desired = np.broadcast_to(goal, achieved.shape)
+        table["obs"]["desired_goal"][window[0]] = goal
+""",
+        HINDSIGHT + HER,
+    ),
+    Fault("H6", "operators/hindsight.py", "steps.repeated(self.k)", "steps.repeated(self.k + 1)", HINDSIGHT + HER),
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        'self.workers.policy.gather_statistics(rows["obs"], rows.get("returns"))',
+        'self.workers.policy.gather_statistics(rows["obs"], rows.get("returns")); '
+        "self.workers.policy.update_statistics()",
+        NORMALIZED_PLANS + "test_what_acted_is_what_learns",
+    ),
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        'return given.without("on_policy")',
+        "return given",
+        NORMALIZING + "test_where_they_belong_on_policy",
+    ),
+    Fault(
+        "O1",
+        "operators/replay.py",
+        "            raise SchemaError(NOT_RAW)\n        if self.buffer.in_order",
+        "            pass\n        if self.buffer.in_order",
+        NORMALIZING + "test_where_they_belong_with_replay",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        "carried = np.where(over[step], 0.0, returns[step])",
+        "carried = returns[step]",
+        NORMALIZING + "test_returns_are_discounted_within_an_episode",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        "so_far if tuple(expected) == place else 0.0",
+        "so_far",
+        NORMALIZING + "test_returns_are_discounted_within_an_episode",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        'batch["reward"] / float(returns.std)',
+        '(batch["reward"] - float(returns.mean)) / float(returns.std)',
+        NORMALIZING + "test_rewards_are_divided_and_not_shifted",
+    ),
+    Fault(
+        "O3",
+        "operators/normalize.py",
+        'batch["reward"] / float(returns.std)',
+        'batch["reward"] / batch["reward"].std()',
+        NORMALIZED_PLANS + "test_a_batch_of_fragments_is_scaled_by_one_number",
+    ),
+    Fault(
+        "V3",
+        "operators/rollout.py",
+        "raw.gather_async(in_flight, max_weight_lag)",
+        "raw.gather_async(in_flight)",
+        "tests/plans/test_async_plans.py::test_the_lag_of_impala_is_bounded_where_asked_for",
+    ),
+    Fault(
+        "N7",
+        "operators/replay.py",
+        "        if self.buffer.in_order and given.in_turn > self.buffer.streams",
+        "        if self.buffer.in_order and given.in_turn > 99",
+        SHARD_PLANS + "test_fragments_of_several_workers_in_turn_are_refused_where_order_matters",
+    ),
+    Fault(
+        "Q7",
+        "operators/train.py",
+        '        learn.schedule(self.context.counters.get("env_steps", 0) if worker is None else worker.env_steps)\n',
+        "",
+        "tests/rollout/test_gradients_on_workers.py::test_a_round_of_gradients_is_one_step_for_all",
+    ),
+]
