@@ -5,6 +5,7 @@ from flowrl.policies.apex_dqn import ApexDQNPolicy
 from flowrl.policies.appo import APPOPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
+from flowrl.policies.heads import CategoricalHead, QuantileHead, ValueHead
 from flowrl.policies.impala import IMPALAPolicy, VTraceLimits
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
@@ -17,14 +18,17 @@ __all__ = [
     "A2CPolicy",
     "APPOPolicy",
     "ApexDQNPolicy",
+    "CategoricalHead",
     "DQNPolicy",
     "IMPALAPolicy",
     "Normalizer",
     "PPOPolicy",
     "Policy",
+    "QuantileHead",
     "RandomPolicy",
     "ScriptedPolicy",
     "VTraceLimits",
+    "ValueHead",
     "argmax_sample",
     "eps_greedy_sample",
     "linear_schedule",
