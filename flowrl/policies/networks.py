@@ -249,7 +249,7 @@ class QNetwork(nn.Module):
             networks = with_noise(map(steps_of, self._networks), torch.split(noise, self._noise_parts, 1))
         trunk, advantage_of, *value_of = networks
         hidden, shape = trunk(obs), self.head.shape
-        advantage: torch.Tensor = advantage_of(hidden).reshape(len(hidden), -1, *shape)
+        advantage = self._of_each(advantage_of(hidden))
         if not value_of:
             return advantage
         if mask is None:
@@ -257,8 +257,11 @@ class QNetwork(nn.Module):
         else:
             valid = mask.reshape(*mask.shape, *(1 for _ in shape))
             mean = (advantage * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)
-        value: torch.Tensor = value_of[0](hidden).reshape(len(hidden), 1, *shape)
-        return value + advantage - mean
+        return self._of_each(value_of[0](hidden)) + advantage - mean
+
+    def _of_each(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Numbers `[B, n · K]` as those of n actions, `[B, n, *head.shape]`."""
+        return numbers.unflatten(1, (-1, *self.head.shape)) if self.head.shape else numbers
 
     def in_numpy(self) -> Function:
         """Values of observations and noise; acting has no masks."""
