@@ -14,6 +14,7 @@ import numpy.typing as npt
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
 from flowrl.envs.faults import During, Fault, FaultLog, Kind
+from flowrl.envs.masks import check_mask
 from flowrl.envs.memory import INNER_END, OWN_END, RECORDED_END
 from flowrl.envs.spaces import Observations, array_form, dict_form, fits, make_store, plain_copy, row_shape, same_form
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
@@ -101,6 +102,7 @@ class Manager(abc.ABC):
         self._seeds: list[int | None] = [None] * num_envs  # those that the present episodes began with
         self._faults = faults or FaultLog(num_envs)
         self.observation_space = observation_space = dict_form(observation_space)
+        check_mask(observation_space, action_space)
         self.action_space = action_space
         action_shape, self._action_dtype = array_form(action_space, "action")
         self._actions_shape = (num_envs, *action_shape)

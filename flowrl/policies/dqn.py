@@ -12,6 +12,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
+from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.policy import Learning, Policy, ValueActing
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
@@ -132,7 +133,7 @@ class DQNLearning(Learning):
 
     policy: DQNPolicy
     columns = ("obs", "action", "reward", "next_obs", "discount")
-    optional = ("action_mask", "next_action_mask", "weight")
+    optional = ("weight",)
     requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
     reports_priority = True
 
@@ -148,14 +149,14 @@ class DQNLearning(Learning):
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""
         policy = self.policy
-        mask_tm1, mask_t = rows.get("action_mask"), rows.get("next_action_mask")
         with torch.no_grad():
-            q_target_t = policy.target(rows.next_obs, mask_t)
-            q_online_t = policy.model(rows.next_obs, mask_t) if policy.double else q_target_t
+            mask_t = action_mask(rows.next_obs)
+            q_target_t = policy.target(rows.next_obs)
+            q_online_t = policy.model(rows.next_obs) if policy.double else q_target_t
             target = dqn_target(
                 rows.reward.float(), rows.discount, q_online_t, q_target_t, double=policy.double, mask_t=mask_t
             )
-        q = policy.model(rows.obs, mask_tm1).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
+        q = policy.model(rows.obs).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
         errors = nn.functional.smooth_l1_loss(q, target, reduction="none")
         if "weight" not in rows:
             return errors.mean(), {"loss": errors.mean(), "q": q.mean()}

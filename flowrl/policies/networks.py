@@ -14,9 +14,11 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from flowrl.data.columns import ACTION_MASK
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.distributions import Acting, Distribution
 from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.policies.masks import action_mask, masked, valid_mean
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.wrappers import Array
 
@@ -28,15 +30,18 @@ def encoder(space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple
     """A network from observations `[B, ...]` to `[B, features]`.
 
     Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
-    a dictionary's parts, each encoded so, are joined in the order of the space. With `normalize` numbers pass a
-    `Normalizer` first; `path` are the keys that led to the space.
+    a dictionary's parts, each encoded so, are joined in the order of the space; its `action_mask` is left out. With
+    `normalize` numbers pass a `Normalizer` first; `path` are the keys that led to the space.
 
     Raises:
         ConfigError: there is no such encoding for the space.
     """
     if isinstance(space, spaces.Dict):
+        parts = {name: part for name, part in space.spaces.items() if path or name != ACTION_MASK}
+        if not parts:
+            raise ConfigError("the observations are nothing but an action_mask: give them what there is to see too")
         return DictEncoder(
-            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in space.spaces.items()}
+            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in parts.items()}
         )
     if isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3:
         return ImageEncoder(space.shape)
@@ -208,29 +213,25 @@ class QNetwork(nn.Module):
         self.advantage = nn.Linear(hidden[-1], actions)
         self.value = nn.Linear(hidden[-1], 1) if dueling else None
 
-    def forward(self, obs: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, obs: Any) -> torch.Tensor:
         hidden = self.trunk(obs)
         advantage: torch.Tensor = self.advantage(hidden)
         if self.value is None:
             return advantage
-        if mask is None:
-            mean = advantage.mean(1, keepdim=True)
-        else:
-            mean = (advantage * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
-        q: torch.Tensor = self.value(hidden) + advantage - mean
+        q: torch.Tensor = self.value(hidden) + advantage - valid_mean(advantage, action_mask(obs))
         return q
 
     def in_numpy(self) -> Function:
-        """Of observations alone: acting has no masks."""
+        """A function of observations."""
         trunk, advantage_of = in_numpy(self.trunk), in_numpy(self.advantage)
         if self.value is None:
             return lambda obs: advantage_of(trunk(obs))
-        value_of, actions = in_numpy(self.value), self.advantage.out_features
+        value_of = in_numpy(self.value)
 
         def forward(obs: Any) -> Array:
             hidden = trunk(obs)
             advantage = advantage_of(hidden)
-            q: Array = value_of(hidden) + advantage - np.add.reduce(advantage, 1, keepdims=True) / actions
+            q: Array = value_of(hidden) + advantage - valid_mean(advantage, action_mask(obs))
             return q
 
         return forward
@@ -247,7 +248,8 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
 class ActorCritic(nn.Module):
     """What an action distribution is made of, `[B, outputs]`, and values `[B]`.
 
-    Two networks of tanh units; an encoder that learns (of images, say) is shared by both.
+    Two networks of tanh units; an encoder that learns (of images, say) is shared by both. Actions that are not valid
+    have probability 0.
     """
 
     def __init__(self, encoder: Encoder, distribution: Distribution, hidden: Sequence[int]) -> None:
@@ -261,7 +263,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.encoder(obs)
-        return self.actor(features), self.critic(features).squeeze(1)
+        return masked(self.actor(features), action_mask(obs)), self.critic(features).squeeze(1)
 
     def value(self, obs: Any) -> torch.Tensor:
         """Values `[B]` alone."""
@@ -284,7 +286,7 @@ class ActorCriticInNumpy:
 
     def __call__(self, obs: Any) -> tuple[Array, Array]:
         features = self.encoder(obs)
-        return self.actor(features), self.critic(features)[:, 0]
+        return masked(self.actor(features), action_mask(obs)), self.critic(features)[:, 0]
 
     def value(self, obs: Any) -> Array:
         """Values `[B]` alone."""
