@@ -72,6 +72,8 @@ class Manager(abc.ABC):
     `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
     `reset()`, by a fault, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who
     resets. `raw_returns` is False where a wrapper may have changed the rewards before they were added up (S1).
+    `unasked_mask` is True where episodes began with an action mask in `info` that the observations have not, as far as
+    it is seen here.
 
     Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`. With `episode_seeds`
     environment i begins its k-th episode with `episode_seeds[(k * N + i) % len(episode_seeds)]` instead.
@@ -86,6 +88,7 @@ class Manager(abc.ABC):
 
     autoreset = "flowrl resets at the episode's end, with a fresh seed"
     raw_returns: bool
+    unasked_mask = False
 
     def __init__(
         self,

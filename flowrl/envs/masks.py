@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
+from flowrl.data.batch import Batch
 from flowrl.data.columns import ACTION_MASK
 from flowrl.envs.spaces import row_of
 from flowrl.errors import ConfigError, SchemaError
@@ -61,6 +62,30 @@ def without_choice(mask: npt.NDArray[np.bool_], action_space: Space) -> npt.NDAr
     firsts = np.cumsum([0, *choices_of(action_space)[:-1]])
     some = np.logical_or.reduceat(mask, firsts, axis=1).all(1)
     return np.flatnonzero(~some)
+
+
+def valid_sample(action_space: Space, obs: Any) -> Any:
+    """A random action, a valid one where the observation has a mask: see `gymnasium.Space.sample`."""
+    if not isinstance(obs, Mapping | Batch) or ACTION_MASK not in obs:
+        return action_space.sample()
+    mask = _as_mask(obs[ACTION_MASK], (_width(action_space),))
+    if isinstance(action_space, spaces.MultiDiscrete):
+        return action_space.sample(tuple(np.split(mask, np.cumsum(action_space.nvec)[:-1])))
+    if isinstance(action_space, spaces.MultiBinary):
+        zero, one = mask.reshape(-1, 2).T
+        return action_space.sample(np.where(zero & one, 2, one).astype(np.int8))  # 2: both may be
+    return action_space.sample(mask)
+
+
+#: What to say of an environment with a mask that nobody reads.
+UNASKED = "info has an action_mask, which no policy sees there: the wrapper ActionMask puts it into the observation"
+
+
+def unasked_mask(info: Any, observation_space: Space) -> bool:
+    """Whether there is a mask in `info`, and none in the observations."""
+    if not isinstance(info, Mapping) or ACTION_MASK not in info:
+        return False
+    return not isinstance(observation_space, spaces.Dict) or ACTION_MASK not in observation_space.spaces
 
 
 def with_mask(observation_space: Space, action_space: Space) -> spaces.Dict:
