@@ -174,8 +174,8 @@ class FunctionalActing:
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         scores, value = self._forward(obs)
         mask = action_mask(obs)
-        if isinstance(self.sample, DISCRETE):
-            scores = masked(scores, mask)
+        if mask is not None and isinstance(self.sample, DISCRETE):
+            scores = masked(host(scores), mask)
         scores = log_softmax(scores) if isinstance(self.sample, multinomial_sample) else host(scores)
         made = self.sample(scores, noise, env_steps, **({} if mask is None else {"mask": mask}))
         columns = dict(made) if isinstance(made, Mapping) else {"action": made}
