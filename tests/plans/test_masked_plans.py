@@ -45,7 +45,7 @@ def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
 )
 @pytest.mark.parametrize("where", ["obs", "info"])
 def test_other_actions_backends_and_managers(name: str, settings: dict[str, Any], where: str) -> None:
-    """Masks of several choices side by side; those of `info` through the wrapper ActionMask."""
+    """G6: masks of several choices side by side; those of `info` through the wrapper ActionMask."""
     settings = {**settings, "env_args": {**settings.get("env_args", {}), "where": where}}
     wrappers = ["ActionMask"] if where == "info" else []
     results, _ = final(name, 6, env=DOORS, wrappers=wrappers, **settings)

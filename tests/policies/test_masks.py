@@ -164,7 +164,7 @@ def test_values_of_actions_against_a_loop(dueling: bool) -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 def test_dqn_acts_among_the_valid_actions(backend: str) -> None:
-    """Q8: greedy and exploring rows side by side, each with a coin and a mask of its own."""
+    """Q1, Q8: greedy and exploring rows side by side, each with a coin and a mask of its own."""
     policy = DQNPolicy(observations(5), ACTIONS["discrete"], hidden=(8,), act_backend=backend, seed=1)
     obs = seen(mask := masks([5]))
     with torch.no_grad():
