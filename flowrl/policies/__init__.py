@@ -6,6 +6,7 @@ from flowrl.policies.appo import APPOPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
 from flowrl.policies.impala import IMPALAPolicy, VTraceLimits
+from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
@@ -25,9 +26,11 @@ __all__ = [
     "RandomPolicy",
     "ScriptedPolicy",
     "VTraceLimits",
+    "action_mask",
     "argmax_sample",
     "eps_greedy_sample",
     "linear_schedule",
+    "masked",
     "multinomial_sample",
     "policy_from",
 ]

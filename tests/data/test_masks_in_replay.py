@@ -82,6 +82,7 @@ def test_sequences_hold_the_masks_of_their_steps() -> None:
 
 
 def test_stacks_are_foretold_without_one_of_masks() -> None:
+    """B1"""
     buffer = ReplayBuffer(40, frame_stack=3, seed=0)
     buffer.add(with_masks(Stream([fragment(["....T....", "........."])]))[0])
     drawn = schema_of(buffer.sample(5)).columns

@@ -22,7 +22,7 @@ from tests.masked_envs import ACTIONS, Doors
 
 IN_INFO = {"where": "info", "length": 3}
 KINDS: dict[str, dict[str, Any]] = {
-    **{kind: {"kind": kind} for kind in ("local", "subprocess", "thread")},
+    **{kind: {"kind": kind} for kind in ("local", "subprocess", "async", "thread")},
     **{mode.name: {"kind": "vector", "autoreset_mode": mode.name} for mode in AutoresetMode},
 }
 
@@ -112,8 +112,7 @@ def test_a_mask_of_another_length_is_refused_before_anything_runs() -> None:
 @pytest.mark.parametrize("kind", ["local", "async", "NEXT_STEP"])
 def test_an_environment_without_a_valid_action_is_named(kind: str) -> None:
     """With episode and step; not where it is at an end and would only be reset (T1)."""
-    options = KINDS.get(kind, {"kind": kind})
-    manager = make_manager(Doors, 2, {"stuck": 2, "length": 4}, **options)
+    manager = make_manager(Doors, 2, {"stuck": 2, "length": 4}, **KINDS[kind])
     with manager, pytest.raises(SchemaError, match=r"environment [01] has no valid action in episode 0, step 2"):
         RolloutWorker(manager, RandomPolicy(manager.observation_space, manager.action_space), seed=0).sample(9)
 
