@@ -110,9 +110,9 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     >>> env = ActionMask(gymnasium.make("Taxi-v4"))
     >>> env.observation_space
-    Dict('obs': Discrete(500), 'action_mask': MultiBinary(6))
+    Dict('action_mask': MultiBinary(6), 'obs': Discrete(500))
     >>> env.reset(seed=0)[0]["action_mask"]
-    array([1, 0, 1, 0, 0, 0], dtype=int8)
+    array([1, 1, 0, 0, 0, 0], dtype=int8)
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:

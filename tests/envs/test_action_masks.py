@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from flowrl.doctor import diagnose
 from flowrl.envs import Environments, make_env, make_manager
 from flowrl.envs.masks import ActionMask, VectorActionMask, valid_sample, without_choice
+from flowrl.envs.spaces import shared_memory
 from flowrl.envs.wrappers import has_raw_returns
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies import RandomPolicy, ScriptedPolicy
@@ -27,18 +29,23 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def collected(kind: dict[str, Any], steps: int = 14, **where: Any) -> Any:
-    manager = make_manager(Doors, 3, where, wrappers=["ActionMask"] if where["where"] == "info" else [], **kind)
-    with manager:
-        return RolloutWorker(manager, RandomPolicy(manager.observation_space, manager.action_space), seed=0).sample(
-            steps
-        )
+def collected(kind: str, steps: int = 14, **where: Any) -> Any:
+    """A fragment; a kind that KINDS has not is the autoreset mode of a ready-made vector environment."""
+    spec: Any = Doors if kind in KINDS else partial(ready_made, kind)
+    wrappers = ["ActionMask"] if where["where"] == "info" else []
+    with make_manager(spec, 3, where, wrappers=wrappers, **KINDS.get(kind, {})) as manager:
+        policy = RandomPolicy(manager.observation_space, manager.action_space)
+        return RolloutWorker(manager, policy, seed=0).sample(steps)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def ready_made(mode: str, num_envs: int, **where: Any) -> SyncVectorEnv:
+    return SyncVectorEnv([partial(Doors, **where)] * num_envs, autoreset_mode=AutoresetMode(mode))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *(mode.value for mode in AutoresetMode)])
 def test_masks_of_info_are_those_of_the_observation(kind: str) -> None:
     """T1, T2, T3: each row has the mask that it was acted from, and the one that it arrived in, also at an end."""
-    told, seen = collected(KINDS[kind], **IN_INFO), collected(KINDS[kind], **{**IN_INFO, "where": "obs"})
+    told, seen = collected(kind, **IN_INFO), collected(kind, **{**IN_INFO, "where": "obs"})
     np.testing.assert_array_equal(told.action, seen.action)
     for column in ("obs", "next_obs"):
         np.testing.assert_array_equal(told[column].obs, seen[column].seen)
@@ -145,6 +152,14 @@ def test_samples_are_valid_and_all_of_them_are_drawn(kind: str) -> None:
     for choice, part in enumerate(np.split(obs["action_mask"], np.cumsum(env.sizes)[:-1])):
         drawn = {int(np.atleast_1d(valid_sample(space, obs))[choice]) - offset for _ in range(200)}
         assert drawn == set(np.flatnonzero(part).tolist())
+
+
+def test_an_observation_in_reused_memory_is_found_beneath_the_wrapper() -> None:
+    """T2: what its environment writes again was no last observation."""
+    seen, mask = np.zeros(2), np.ones(3)
+    assert shared_memory({"obs": seen, "action_mask": mask}, seen) == "observation['obs']"
+    assert shared_memory({"x": seen, "action_mask": mask}, {"x": seen}) == "observation['x']"
+    assert shared_memory({"x": seen, "action_mask": mask}, {"x": np.zeros(2)}) == ""
 
 
 def test_every_choice_needs_an_action() -> None:
