@@ -7,6 +7,7 @@ from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
 from flowrl.policies.heads import CategoricalHead, QuantileHead, ValueHead
 from flowrl.policies.impala import IMPALAPolicy, VTraceLimits
+from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
@@ -29,9 +30,11 @@ __all__ = [
     "ScriptedPolicy",
     "VTraceLimits",
     "ValueHead",
+    "action_mask",
     "argmax_sample",
     "eps_greedy_sample",
     "linear_schedule",
+    "masked",
     "multinomial_sample",
     "policy_from",
 ]

@@ -13,6 +13,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.policies.heads import MeanHead, ValueHead
+from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Learning, Policy, ValueActing
@@ -149,7 +150,7 @@ class DQNLearning(Learning):
 
     policy: DQNPolicy
     columns = ("obs", "action", "reward", "next_obs", "discount")
-    optional = ("action_mask", "next_action_mask", "weight")
+    optional = ("weight",)
     requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
     reports_priority = True
 
@@ -165,14 +166,14 @@ class DQNLearning(Learning):
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""
         policy, head = self.policy, self.policy.model.head
-        mask_tm1, mask_t = rows.get("action_mask"), rows.get("next_action_mask")
         with torch.no_grad():
-            outputs_t = policy.target.outputs(rows.next_obs, mask_t, policy.noise())
+            outputs_t = policy.target.outputs(rows.next_obs, policy.noise())
             q_target_t = head(outputs_t)
-            q_online_t = policy.model(rows.next_obs, mask_t, policy.noise()) if policy.double else q_target_t
+            q_online_t = policy.model(rows.next_obs, policy.noise()) if policy.double else q_target_t
+            mask_t = action_mask(rows.next_obs)
             best = best_action(q_online_t, q_target_t, double=policy.double, mask_t=mask_t)
             target = head.target(rows.reward.float(), rows.discount, of_action(outputs_t, best))
-        outputs = of_action(policy.model.outputs(rows.obs, mask_tm1, policy.noise()), rows.action.long())
+        outputs = of_action(policy.model.outputs(rows.obs, policy.noise()), rows.action.long())
         errors, q = head.errors(outputs, target), head(outputs).mean()
         if "weight" not in rows:
             return errors.mean(), {"loss": errors.mean(), "q": q}

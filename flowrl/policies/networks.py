@@ -14,10 +14,12 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from flowrl.data.columns import ACTION_MASK
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.distributions import Acting, Distribution
 from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.policies.masks import action_mask, masked, valid_mean
 from flowrl.policies.noisy import NoisyLinear, steps_of, with_noise
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.wrappers import Array
@@ -30,15 +32,18 @@ def encoder(space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple
     """A network from observations `[B, ...]` to `[B, features]`.
 
     Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
-    a dictionary's parts, each encoded so, are joined in the order of the space. With `normalize` numbers pass a
-    `Normalizer` first; `path` are the keys that led to the space.
+    a dictionary's parts, each encoded so, are joined in the order of the space; its `action_mask` is left out. With
+    `normalize` numbers pass a `Normalizer` first; `path` are the keys that led to the space.
 
     Raises:
         ConfigError: there is no such encoding for the space.
     """
     if isinstance(space, spaces.Dict):
+        parts = {name: part for name, part in space.spaces.items() if path or name != ACTION_MASK}
+        if not parts:
+            raise ConfigError("the observations are nothing but an action_mask: give them what there is to see too")
         return DictEncoder(
-            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in space.spaces.items()}
+            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in parts.items()}
         )
     if isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3:
         return ImageEncoder(space.shape)
@@ -237,49 +242,42 @@ class QNetwork(nn.Module):
     def _networks(self) -> list[nn.Module]:
         return [self.trunk, self.advantage, *([] if self.value is None else [self.value])]
 
-    def forward(self, obs: Any, mask: torch.Tensor | None = None, noise: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, obs: Any, noise: torch.Tensor | None = None) -> torch.Tensor:
         """Values `[B, A]`, with the `noise` of each row, `[B, draws]`, one for all rows, `[1, draws]`, or none."""
-        values: torch.Tensor = self.head(self.outputs(obs, mask, noise))
+        values: torch.Tensor = self.head(self.outputs(obs, noise))
         return values
 
-    def outputs(self, obs: Any, mask: torch.Tensor | None = None, noise: torch.Tensor | None = None) -> torch.Tensor:
+    def outputs(self, obs: Any, noise: torch.Tensor | None = None) -> torch.Tensor:
         """What the head takes, `[B, A, *head.shape]`."""
         networks: Sequence[Function] = self._networks
         if noise is not None:
             networks = with_noise(map(steps_of, self._networks), torch.split(noise, self._noise_parts, 1))
         trunk, advantage_of, *value_of = networks
-        hidden, shape = trunk(obs), self.head.shape
-        advantage = self._of_each(advantage_of(hidden))
+        hidden = trunk(obs)
+        advantage: torch.Tensor = self._of_each(advantage_of(hidden))
         if not value_of:
             return advantage
-        if mask is None:
-            mean = advantage.mean(1, keepdim=True)
-        else:
-            valid = mask.reshape(*mask.shape, *(1 for _ in shape))
-            mean = (advantage * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)
+        mean: torch.Tensor = valid_mean(advantage, action_mask(obs))
         return self._of_each(value_of[0](hidden)) + advantage - mean
 
-    def _of_each(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Numbers `[B, n · K]` as those of n actions, `[B, n, *head.shape]`."""
-        return numbers.unflatten(1, (-1, *self.head.shape)) if self.head.shape else numbers
+    def _of_each(self, numbers: Any) -> Any:
+        """Numbers `[B, n * K]` as those of n actions, `[B, n, *head.shape]`; tensors or arrays."""
+        return numbers.reshape(len(numbers), -1, *self.head.shape) if self.head.shape else numbers
 
     def in_numpy(self) -> Function:
-        """Values of observations and noise; acting has no masks."""
-        plain, values_of, shape = (
-            [in_numpy(network) for network in self._networks],
-            self.head.in_numpy(),
-            self.head.shape,
-        )
+        """Values of observations, and of noise if there is any."""
+        plain = [in_numpy(network) for network in self._networks]
         noisy, ends = [steps_of(network, in_numpy) for network in self._networks], np.cumsum(self._noise_parts)[:-1]
+        values_of = self.head.in_numpy()
 
         def forward(obs: Any, noise: Array | None = None) -> Array:
             networks = plain if noise is None else with_noise(noisy, np.split(noise, ends, 1))
             trunk, advantage_of, *value_of = networks
             hidden = trunk(obs)
-            outputs = advantage_of(hidden).reshape(len(hidden), -1, *shape)
+            outputs = self._of_each(advantage_of(hidden))
             if value_of:
-                mean = np.add.reduce(outputs, 1, keepdims=True) / outputs.shape[1]
-                outputs = value_of[0](hidden).reshape(len(hidden), 1, *shape) + outputs - mean
+                mean = valid_mean(outputs, action_mask(obs))
+                outputs = self._of_each(value_of[0](hidden)) + outputs - mean
             values: Array = values_of(outputs)
             return values
 
@@ -297,7 +295,8 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
 class ActorCritic(nn.Module):
     """What an action distribution is made of, `[B, outputs]`, and values `[B]`.
 
-    Two networks of tanh units; an encoder that learns (of images, say) is shared by both.
+    Two networks of tanh units; an encoder that learns (of images, say) is shared by both. Actions that are not valid
+    have probability 0.
     """
 
     def __init__(self, encoder: Encoder, distribution: Distribution, hidden: Sequence[int]) -> None:
@@ -311,7 +310,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.encoder(obs)
-        return self.actor(features), self.critic(features).squeeze(1)
+        return masked(self.actor(features), action_mask(obs)), self.critic(features).squeeze(1)
 
     def value(self, obs: Any) -> torch.Tensor:
         """Values `[B]` alone."""
@@ -334,7 +333,7 @@ class ActorCriticInNumpy:
 
     def __call__(self, obs: Any) -> tuple[Array, Array]:
         features = self.encoder(obs)
-        return self.actor(features), self.critic(features)[:, 0]
+        return masked(self.actor(features), action_mask(obs)), self.critic(features)[:, 0]
 
     def value(self, obs: Any) -> Array:
         """Values `[B]` alone."""

@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 OFF_POLICY = "tests/policies/test_off_policy.py::"
 APEX = "tests/policies/test_apex_policy.py::"
+MASKS = "tests/policies/test_masks.py::"
 DQN = "tests/policies/test_dqn_policy.py::"
 HEADS = "tests/policies/test_heads.py::"
 NOISY = "tests/policies/test_noisy.py::"
@@ -83,8 +84,8 @@ FAULTS = [
     Fault(
         "Q6",
         "flowrl/policies/dqn.py",
-        "policy.target.outputs(rows.next_obs, mask_t, policy.noise())",
-        "policy.target.outputs(rows.next_obs, mask_t)",
+        "policy.target.outputs(rows.next_obs, policy.noise())",
+        "policy.target.outputs(rows.next_obs)",
         NOISY + "test_learning_has_fresh_noise_in_every_forward",
     ),
     Fault(
@@ -118,9 +119,86 @@ FAULTS = [
     Fault(
         "Q3",
         "flowrl/policies/networks.py",
-        "mean = (advantage * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True)",
-        "mean = advantage.mean(1, keepdim=True)",
-        DQN + "test_dueling_subtracts_the_mean_over_valid_actions",
+        "valid_mean(advantage, action_mask(obs))",
+        "valid_mean(advantage, None)",
+        MASKS + "test_values_of_actions_against_a_loop",
+    ),
+    Fault(
+        "Q3",
+        "flowrl/policies/networks.py",
+        "mean = valid_mean(outputs, action_mask(obs))",
+        "mean = valid_mean(outputs, None)",
+        MASKS + "test_values_of_actions_against_a_loop",
+    ),
+    Fault(
+        "Q3",
+        "flowrl/policies/masks.py",
+        "mask.sum(1, keepdims=True).clip(min=1)",
+        "mask.shape[1]",
+        MASKS + "test_the_mean_over_valid_actions",
+    ),
+    Fault(
+        "N6",
+        "flowrl/policies/masks.py",
+        "mask.sum(1, keepdims=True).clip(min=1)",
+        "mask.sum(1, keepdims=True)",
+        MASKS + "test_a_row_without_a_valid_action_stays_finite",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/dqn.py",
+        "mask_t = action_mask(rows.next_obs)",
+        "mask_t = action_mask(rows.obs)",
+        DQN + "test_masks_and_weights_in_the_loss",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/policy.py",
+        "best: Array = masked(values, action_mask(obs)).max(1)",
+        "best: Array = values.max(1)",
+        MASKS + "test_dqn_acts_among_the_valid_actions",
+    ),
+    Fault(
+        "Q8",
+        "flowrl/policies/policy.py",
+        "mask=action_mask(obs))",
+        "mask=np.repeat(action_mask(obs)[:1], len(obs), 0))",
+        MASKS + "test_dqn_acts_among_the_valid_actions",
+    ),
+    Fault(
+        "Q8",
+        "flowrl/policies/wrappers.py",
+        "rank = (noise * mask.sum(1))",
+        "rank = (noise[:1] * mask.sum(1))",
+        MASKS + "test_dqn_acts_among_the_valid_actions",
+    ),
+    Fault(
+        "G6",
+        "flowrl/policies/networks.py",
+        "return masked(self.actor(features), action_mask(obs)), self.critic(features).squeeze(1)",
+        "return self.actor(features), self.critic(features).squeeze(1)",
+        MASKS + "test_the_loss_of_ppo_against_a_loop",
+    ),
+    Fault(
+        "G6",
+        "flowrl/policies/networks.py",
+        "return masked(self.actor(features), action_mask(obs)), self.critic(features)[:, 0]",
+        "return self.actor(features), self.critic(features)[:, 0]",
+        "tests/plans/test_masked_plans.py::test_other_actions_backends_and_managers",
+    ),
+    Fault(
+        "G6",
+        "flowrl/policies/functional.py",
+        "scores = masked(host(scores), mask)",
+        "pass",
+        MASKS + "test_a_policy_of_functions_acts_among_the_valid_actions",
+    ),
+    Fault(
+        "O1",
+        "flowrl/policies/networks.py",
+        "if path or name != ACTION_MASK",
+        "if True",
+        MASKS + "test_the_mask_is_no_input_of_the_network",
     ),
     Fault(
         "Q8",
@@ -216,8 +294,8 @@ FAULTS = [
     Fault(
         "O1",
         "flowrl/policies/dqn.py",
-        "policy.model.outputs(rows.obs, mask_tm1, policy.noise())",
-        "policy.model.outputs(policy.model.trunk[0].normalizer(rows.obs), mask_tm1, policy.noise())",
+        "policy.model.outputs(rows.obs, policy.noise())",
+        "policy.model.outputs(policy.model.trunk[0].normalizer(rows.obs), policy.noise())",
         NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
     ),
     Fault(
