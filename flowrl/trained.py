@@ -14,8 +14,10 @@ import numpy as np
 
 from flowrl.config import Configuration, build_config, load_config_file
 from flowrl.data import Batch
+from flowrl.envs.masks import without_choice
 from flowrl.errors import ConfigError, FlowError, PlanError, SchemaError
 from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
+from flowrl.policies.masks import action_mask
 from flowrl.policies.weights import load_weights
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.runs.directory import read_about
@@ -56,12 +58,15 @@ class TrainedPolicy:
             deterministic: The eval mode; else the collect mode, with noise from a stream of its own.
 
         Raises:
-            SchemaError: the observation does not fit the observation space.
+            SchemaError: the observation does not fit the observation space, or its action mask leaves no action.
         """
         if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping):
             call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
             raise SchemaError(f"act needs the observation alone, the first of what comes from {call}")
         rows, count = _rows(obs, self.policy.observation_space)
+        mask = action_mask(rows)
+        if mask is not None and (stuck := without_choice(mask, self.policy.action_space)).size:
+            raise SchemaError(f"the action_mask leaves no valid action in observation {stuck[0]}: the episode is over")
         mode = self.policy.eval_mode if deterministic else self.policy.collect_mode
         columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps)
         # What the environment gets may be a clipped form of what the policy drew (G6).

@@ -29,6 +29,10 @@ PLACE = ("index", "generation", "shard")
 """What tells from where in a replay buffer a row was drawn; `shard` only where there are several."""
 
 
+ACTION_MASK = "action_mask"
+"""The entry of dictionaries of observations that says which actions are valid."""
+
+
 class MissingColumn(SchemaError, KeyError, AttributeError):
     """A column that a batch does not have; a KeyError and an AttributeError, for both ways of asking."""
 

@@ -8,10 +8,13 @@ import numpy as np
 
 from flowrl.data.arrays import Array, Index, New
 from flowrl.data.batch import Batch
+from flowrl.data.columns import ACTION_MASK
 from flowrl.data.leaves import leaves, nested
 from flowrl.data.rings import Rings
 from flowrl.errors import SchemaError
 from flowrl.schema import Schema
+
+_STACKED = ("obs", "next_obs")
 
 
 def stack_slots(rings: Rings, slots: Index, k: int) -> Index:
@@ -27,17 +30,22 @@ def stack_slots(rings: Rings, slots: Index, k: int) -> Index:
 
 
 def with_stacks(rows: Batch, rings: Rings, slots: Index, last: Index, k: int, new: New) -> None:
-    """Set `obs`, and `next_obs` where there is one, to stacks `[B, k, ...]`: those of `slots`, and of after `last`."""
+    """Set `obs`, and `next_obs` where there is one, to stacks `[B, k, ...]`: those of `slots`, and of after `last`.
+
+    Of action masks there is no stack: they are those of the newest frame.
+    """
     frames = stack_slots(rings, slots, k)
-    rows["obs"] = rings.take(frames, ["obs"], new)["obs"]
-    if "next_obs" not in rows:
-        return
-    before = rows["obs"] if last is slots else rings.take(stack_slots(rings, last, k), ["obs"], new)["obs"]
-    rows["next_obs"] = _shifted(before, rows["next_obs"], new)
+    stacks = rings.take(frames, ["obs"], new)["obs"]
+    if "next_obs" in rows:
+        before = stacks if last is slots else rings.take(stack_slots(rings, last, k), ["obs"], new)["obs"]
+        rows["next_obs"] = _with_newest_mask(_shifted(before, rows["next_obs"], new))
+    rows["obs"] = _with_newest_mask(stacks)
 
 
 def newest_frames(batch: Batch, k: int) -> Batch:
     """The batch with only the newest frame of its stacked `obs` and `next_obs`, `[..., k, *frame]` -> `[..., *frame]`.
+
+    An action mask has no frames.
 
     Raises: SchemaError for observations without a stack of k.
     """
@@ -52,7 +60,8 @@ def newest_frames(batch: Batch, k: int) -> Batch:
         return frame
 
     kept = {
-        leaf: newest(column) if leaf[0] in ("obs", "next_obs") else column for leaf, column in leaves(batch).items()
+        leaf: newest(column) if leaf[0] in _STACKED and leaf[1:] != (ACTION_MASK,) else column
+        for leaf, column in leaves(batch).items()
     }
     return nested(kept)
 
@@ -62,9 +71,15 @@ def stacked_schema(given: Schema, k: int, lead: int) -> Schema:
     stacks = {
         name: str(column._replace(shape=(*column.shape[:lead], k, *column.shape[lead:])))
         for name, column in given.columns.items()
-        if k > 1 and name.split(".")[0] in ("obs", "next_obs")
+        if k > 1 and (path := name.split("."))[0] in _STACKED and path[1:] != [ACTION_MASK]
     }
     return given.having(**stacks)
+
+
+def _with_newest_mask(stacks: Any) -> Any:
+    if isinstance(stacks, Batch) and ACTION_MASK in stacks:
+        return stacks.replace(**{ACTION_MASK: stacks[ACTION_MASK][:, -1]})
+    return stacks
 
 
 def _shifted(stacks: Any, newest: Any, new: New) -> Any:

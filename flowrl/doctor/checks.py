@@ -16,6 +16,7 @@ from flowrl.doctor.findings import Finding
 from flowrl.doctor.observing import flaws
 from flowrl.doctor.patient import Patient, Step, copied
 from flowrl.envs.classic import ClassicEnv
+from flowrl.envs.masks import UNASKED, unasked_mask, valid_sample
 from flowrl.envs.spaces import array_form, dict_form, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
 from flowrl.errors import ConfigError
@@ -23,6 +24,8 @@ from flowrl.testing import same
 
 Findings = Iterator[Finding]
 Check = Callable[[Patient], Findings]
+
+UNASKED_MASK = Finding("note", "mask", UNASKED)
 
 #: Steps that two environments are compared over, and seeds that should differ.
 COMPARED, SEEDS = 200, (0, 1, 2)
@@ -54,6 +57,9 @@ def episodes(patient: Patient) -> Findings:
     steps, last = 0, None
     for step in patient.episodes(patient.env):
         steps += step.t > 0
+        if unasked_mask(step.info, space) and "mask" not in seen:
+            seen.add("mask")
+            yield UNASKED_MASK
         for about, level, text in flaws(step, space, shape):
             if about not in seen:
                 seen.add(about)
@@ -61,7 +67,7 @@ def episodes(patient: Patient) -> Findings:
         if step.terminated or step.truncated:
             ended.append(step)
         last = step
-    if not seen:
+    if not seen - {"mask"}:
         yield Finding("ok", "values", f"{steps} steps in {len(ended) + 1} episodes: all is as the spaces say")
     assert last is not None
     yield from _endings(patient, ended, steps)
@@ -135,15 +141,14 @@ def memory(patient: Patient) -> Findings:
 def saving(patient: Patient) -> Findings:
     """Whether a run can be resumed in the middle of an episode."""
     env = patient.another()
-    for _ in patient.episodes(env, steps=10):
-        pass
+    *_, last = patient.episodes(env, steps=10)
     packed = pack(env)
     if packed is None:
         why = "it cannot be pickled, or its pickle is only its constructor's arguments (EzPickle)"
         yield Finding("note", "saving", f"{why}: a resumed run cuts the running episodes and begins new ones")
     else:
         restored = unpack(packed, "the environment")
-        place = _difference(_going_on(env), _going_on(restored))
+        place = _difference(_going_on(env, last), _going_on(restored, last))
         restored.close()
         if place and patient.deterministic:
             yield Finding(
@@ -213,15 +218,15 @@ def _difference(one: list[Step], other: list[Step]) -> str:
     return ""
 
 
-def _going_on(env: Any) -> list[Step]:
+def _going_on(env: Any, last: Step) -> list[Step]:
     """Some more steps of a running episode, or of the next one."""
     actions = np.random.default_rng(0).integers(2**31, size=10)
-    space, steps, over = env.action_space, [], False
+    space, steps, obs, over = env.action_space, [], last.obs, last.terminated or last.truncated
     for t, seed in enumerate(actions.tolist(), 1):
         if over:
-            env.reset(seed=seed)
+            obs, _ = env.reset(seed=seed)
         space.seed(seed)
-        obs, reward, terminated, truncated, _ = env.step(space.sample())
+        obs, reward, terminated, truncated, _ = env.step(valid_sample(space, obs))
         over = terminated or truncated
         steps.append(Step(0, t, copied(obs), reward, terminated, truncated, {}))
     return steps

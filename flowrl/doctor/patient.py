@@ -14,6 +14,7 @@ import numpy as np
 
 from flowrl.doctor.places import own_line
 from flowrl.envs import EnvFactory
+from flowrl.envs.masks import valid_sample
 from flowrl.errors import SchemaError
 
 Env = gymnasium.Env[Any, Any]
@@ -54,7 +55,7 @@ class Patient:
         return self.factory()
 
     def episodes(self, env: Env, seed: int = 0, steps: int | None = None, draw: int | None = None) -> Iterator[Step]:
-        """Steps with random actions, and resets as steps 0; a new seed for each episode.
+        """Steps with random valid actions, and resets as steps 0; a new seed for each episode.
 
         Equal seeds have equal actions, and so has an equal `draw`. It ends after `steps` steps, or when the seconds are
         over.
@@ -67,7 +68,8 @@ class Patient:
                 obs, info = _unpacked(env.reset(seed=seed), "reset", ("observation", "info"))
                 yield Step(seed, 0, obs, 0.0, False, False, info)
                 t = 0
-            found = _unpacked(env.step(actions.sample()), "step", _ANSWER)
+            found = _unpacked(env.step(valid_sample(actions, obs)), "step", _ANSWER)
+            obs = found[0]
             t, left = t + 1, left - 1
             yield Step(seed, t, *found)
             if found[2] or found[3]:

@@ -8,10 +8,13 @@ from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Dict
 from gymnasium.vector import VectorEnv
 
 from flowrl.doctor.findings import Times
 from flowrl.doctor.patient import Patient
+from flowrl.envs.masks import valid_sample
+from flowrl.envs.spaces import row_of
 
 #: Steps before the clock counts.
 WARM_UP = 20
@@ -47,8 +50,9 @@ def measure(patient: Patient) -> Times:
     over, until = True, perf_counter() + patient.seconds
     while len(steps) < patient.steps + WARM_UP and (perf_counter() < until or len(steps) < 2):
         if over:
-            resets.append(clock(env.reset, seed=len(resets))[1])
-        (_, _, terminated, truncated, _), seconds = clock(env.step, actions.sample())
+            (obs, _), seconds = clock(env.reset, seed=len(resets))
+            resets.append(seconds)
+        (obs, _, terminated, truncated, _), seconds = clock(env.step, valid_sample(actions, obs))
         steps.append(seconds)
         over = bool(terminated or truncated)
     return Times(
@@ -63,10 +67,11 @@ def measure_vector(env: VectorEnv[Any, Any, Any], steps: int, seconds: float) ->
     """Steps a vector environment with random actions."""
     env.action_space.seed(0)
     clock = _Clock()
-    _, reset = clock(env.reset, seed=0)
+    (obs, _), reset = clock(env.reset, seed=0)
     times, until = list[float](), perf_counter() + seconds
     while len(times) < steps + WARM_UP and (perf_counter() < until or len(times) < 2):
-        times.append(clock(env.step, env.action_space.sample())[1])
+        (obs, *_), seconds_of_step = clock(env.step, _sampled(env, obs))
+        times.append(seconds_of_step)
     return Times(
         steps=np.array(times[WARM_UP:] or times),
         resets=np.array([reset]),
@@ -74,6 +79,13 @@ def measure_vector(env: VectorEnv[Any, Any, Any], steps: int, seconds: float) ->
         waiting=clock.waiting,
         num_envs=env.num_envs,
     )
+
+
+def _sampled(env: VectorEnv[Any, Any, Any], obs: Any) -> Any:
+    if not isinstance(env.single_observation_space, Dict):
+        return env.action_space.sample()
+    rows = (row_of(obs, env_id) for env_id in range(env.num_envs))
+    return np.stack([valid_sample(env.single_action_space, row) for row in rows])
 
 
 def _queued() -> float:

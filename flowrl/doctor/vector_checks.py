@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from flowrl.doctor.findings import Finding
 from flowrl.doctor.patient import copied
 from flowrl.envs import EnvFactory, VectorEnvManager
+from flowrl.envs.masks import UNASKED, valid_sample
 from flowrl.errors import ConfigError
 from flowrl.testing import same
 
@@ -36,6 +37,8 @@ def check_vector(env: VectorEnv[Any, Any, Any], factory: EnvFactory) -> Iterator
     yield Finding("ok", "autoreset", manager.autoreset)
     yield Finding("ok", "spaces", f"observations {env.single_observation_space}, actions {env.single_action_space}")
     first = _transcript(manager)
+    if manager.unasked_mask:
+        yield Finding("note", "mask", UNASKED)
     ended = manager.drain()
     lengths = [episode.length for episode in ended]
     if ended:
@@ -58,7 +61,7 @@ def _transcript(manager: VectorEnvManager) -> list[Any]:
     space.seed(0)
     steps = []
     for _ in range(COMPARED):
-        found = manager.step([space.sample() for _ in range(manager.num_envs)])
+        found = manager.step([valid_sample(space, manager.obs[env_id]) for env_id in range(manager.num_envs)])
         obs = found.next_obs.to_dict() if hasattr(found.next_obs, "to_dict") else found.next_obs
         steps.append([copied(obs), *(column.copy() for column in found[1:4])])
     return steps

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
 from flowrl.envs.faults import During, Fault, FaultLog, Kind
+from flowrl.envs.masks import check_mask
 from flowrl.envs.memory import INNER_END, OWN_END, RECORDED_END
 from flowrl.envs.spaces import Observations, array_form, dict_form, fits, make_store, plain_copy, row_shape, same_form
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
@@ -71,6 +72,8 @@ class Manager(abc.ABC):
     `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
     `reset()`, by a fault, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who
     resets. `raw_returns` is False where a wrapper may have changed the rewards before they were added up (S1).
+    `unasked_mask` is True where episodes began with an action mask in `info` that the observations have not, as far as
+    it is seen here.
 
     Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`. With `episode_seeds`
     environment i begins its k-th episode with `episode_seeds[(k * N + i) % len(episode_seeds)]` instead.
@@ -85,6 +88,7 @@ class Manager(abc.ABC):
 
     autoreset = "flowrl resets at the episode's end, with a fresh seed"
     raw_returns: bool
+    unasked_mask = False
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class Manager(abc.ABC):
         self._seeds: list[int | None] = [None] * num_envs  # those that the present episodes began with
         self._faults = faults or FaultLog(num_envs)
         self.observation_space = observation_space = dict_form(observation_space)
+        check_mask(observation_space, action_space)
         self.action_space = action_space
         action_shape, self._action_dtype = array_form(action_space, "action")
         self._actions_shape = (num_envs, *action_shape)

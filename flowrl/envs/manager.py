@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from flowrl.envs.contract import Manager, StepResult, check_number
 from flowrl.envs.hosted import before_reset, figures
+from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import Observations, check_alike, check_dtypes, checked_row, find_nan
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
 from flowrl.errors import ConfigError, SchemaError
@@ -112,7 +113,8 @@ class EnvManager(Manager):
             raise
 
     def _begin(self, env_id: int, into: Observations) -> None:
-        obs, _ = self._envs[env_id].reset(seed=self._draw_seed(env_id))
+        obs, info = self._envs[env_id].reset(seed=self._draw_seed(env_id))
+        self.unasked_mask = unasked_mask(info, self.observation_space)
         row = checked_row(obs, self._row_shape)
         check_dtypes(row, into)
         into[env_id] = row

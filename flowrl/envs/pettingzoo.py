@@ -13,7 +13,11 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
+from flowrl.data.columns import ACTION_MASK
 from flowrl.errors import ConfigError, SchemaError, closest
+
+#: What is told of the info that an agent ended with.
+_KEPT = ("is_success", ACTION_MASK)
 
 
 def make(env_id: str, /, **args: Any) -> Any:
@@ -127,7 +131,13 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
         """Begins all episodes anew; with `seed`, from the starts that follow from it."""
         if seed is not None:
             self._seeds = [np.random.default_rng([seed, copy]) for copy in range(len(self.envs))]
-        return self._rows([row for copy in range(len(self.envs)) for row in self._begin(copy, options)]), {}
+        rows: list[Any] = []
+        infos: dict[str, Any] = {}
+        for copy in range(len(self.envs)):
+            here, info = self._begin(copy, options)
+            infos = self._with_masks(infos, info, len(rows))
+            rows += here
+        return self._rows(rows), infos
 
     def step(
         self, actions: npt.NDArray[Any]
@@ -147,9 +157,10 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
             if over.any():
                 self._refuse_survivors(over, env)
                 for i, agent in enumerate(self.agents):
-                    kept = {key: value for key, value in info.get(agent, {}).items() if key == "is_success"}
+                    kept = {key: value for key, value in info.get(agent, {}).items() if key in _KEPT}
                     infos = self._add_info(infos, {"final_obs": here[i], "final_info": kept}, start + i)
-                here = self._begin(copy, None)
+                here, info = self._begin(copy, None)
+            infos = self._with_masks(infos, info, start)
             rows += here
         return self._rows(rows), reward, terminated, truncated, infos
 
@@ -158,9 +169,15 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
         for env in self.envs:
             env.close()
 
-    def _begin(self, copy: int, options: dict[str, Any] | None) -> list[Any]:
-        obs, _ = self.envs[copy].reset(seed=int(self._seeds[copy].integers(2**31)), options=options)
-        return self._of_all(obs, self.envs[copy])
+    def _begin(self, copy: int, options: dict[str, Any] | None) -> tuple[list[Any], Mapping[Any, Any]]:
+        obs, info = self.envs[copy].reset(seed=int(self._seeds[copy].integers(2**31)), options=options)
+        return self._of_all(obs, self.envs[copy]), info
+
+    def _with_masks(self, infos: dict[str, Any], info: Mapping[Any, Any], start: int) -> dict[str, Any]:
+        for i, agent in enumerate(self.agents):
+            if ACTION_MASK in info.get(agent, {}):
+                infos = self._add_info(infos, {ACTION_MASK: np.asarray(info[agent][ACTION_MASK])}, start + i)
+        return infos
 
     def _rows(self, rows: Sequence[Any]) -> Any:
         space = self.single_observation_space

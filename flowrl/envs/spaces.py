@@ -176,13 +176,17 @@ def row_of(values: Any, env_id: int) -> Any:
 
 
 def shared_memory(row: Any, other: Any, what: str = "observation") -> str:
-    """The part of one observation that writing into the other may change; "" if there is none."""
+    """The part of one observation that writing into the other may change; "" if there is none.
+
+    The other one may be as it was before a wrapper made entries of it, or added some.
+    """
     row, other = _keyed(row), _keyed(other)
     if not isinstance(row, Mapping):
         return what if np.may_share_memory(np.asarray(row), np.asarray(other)) else ""
     if row is other:
         return what
-    parts = (shared_memory(part, other[key], f"{what}[{key!r}]") for key, part in row.items())
+    others = other if isinstance(other, Mapping) else dict.fromkeys(row, other)
+    parts = (shared_memory(part, others.get(key, ()), f"{what}[{key!r}]") for key, part in row.items())
     return next(filter(None, parts), "")
 
 

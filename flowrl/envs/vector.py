@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.contract import Episode, Manager, StepResult
+from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import Observations, checked_row, find_nan, row_of, shared_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
@@ -184,7 +185,8 @@ class VectorEnvManager(Manager):
         seeds = [self._draw_seed(env_id) for env_id in range(self.num_envs)]
         # VectorEnv.reset is typed for one seed; Sync- and AsyncVectorEnv take one for each environment.
         seed: Any = seeds if self._own_seeds else seeds[0]
-        obs, _ = self._env.reset(seed=seed)
+        obs, infos = self._env.reset(seed=seed)
+        self.unasked_mask = unasked_mask(infos, self.observation_space)
         write_rows("observations", obs, self._buffers[self._at])
         self._reseed.fill(False)
         if not self._resets_twice:

@@ -39,6 +39,7 @@ from gymnasium.wrappers import (
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.codec import Pickled
+from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.errors import CheckpointError
 
 
@@ -84,6 +85,7 @@ KEEP_REWARDS = (
     # These repeat or delay actions and observations, and give the sum of the rewards.
     *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
     *(TimeAwareObservation, AddRenderObservation, RecordVideo, RenderCollection, HumanRendering),
+    *(ActionMask, VectorActionMask),
 )
 
 

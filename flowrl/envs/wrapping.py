@@ -11,6 +11,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
+from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.envs.names import import_module, name_of
 from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns, recorder
 from flowrl.errors import ConfigError, did_you_mean
@@ -31,8 +32,8 @@ class _WithArguments:
 def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
-    A text is the name of a wrapper of gymnasium, or `module:Wrapper`; its arguments follow as in a call, and are
-    Python literals. A callable is taken as it is.
+    A text is the name of a wrapper of gymnasium, or `ActionMask`, or `module:Wrapper`; its arguments follow as in a
+    call, and are Python literals. A callable is taken as it is.
 
     Raises: ConfigError for a wrapper that there is not (with the closest one), and for arguments that are no literals.
 
@@ -84,13 +85,16 @@ def _applied(wrapper: Wrap, env: Any, text: object, expected: type[Any]) -> Any:
 
 
 def _named(name: str, vector: bool) -> Wrap:
+    if name == "ActionMask":
+        return VectorActionMask if vector else ActionMask
     module_name, colon, attribute = name.rpartition(":")
     if colon:
         module = import_module(module_name, name, "'module:Wrapper' or the name of a wrapper of gymnasium")
         names = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
     else:
         module, attribute = gymnasium.wrappers.vector if vector else gymnasium.wrappers, name
-        names = [key for key in module.__all__ if key[0].isupper()]  # some import torch or jax when they are looked at
+        # Some import torch or jax when they are looked at.
+        names = ["ActionMask", *(key for key in module.__all__ if key[0].isupper())]
     if attribute in names:
         return getattr(module, attribute)  # type: ignore[no-any-return]
     text = f"no wrapper {attribute!r} in {module.__name__}: {did_you_mean(attribute, names)}"

@@ -16,6 +16,7 @@ from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.errors import PlanError
 from flowrl.policies.in_numpy import host, log_softmax
+from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Learning, Policy
 from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample, multinomial_sample
@@ -58,7 +59,8 @@ def policy_from(
         prepare: What the loss needs and experience lacks: called with a batch of numpy columns, as they were
             collected (`[T, N, ...]` from rollouts, `[B, ...]` from replay), before it is cut into rows.
         collect, eval: Model wrappers, see `flowrl.policies.wrappers`: called with the scores as an array, the noise
-            and the env steps; they give actions `[N, ...]`, or a dict of columns with `action` among them.
+            and the env steps, and where observations have an action mask with `mask=` `[N, A]`; they give actions
+            `[N, ...]`, or a dict of columns with `action` among them.
         optimizer: Called with the parameters.
         grad_clip: Largest norm of the gradient; None for no limit.
         name: Of the class.
@@ -171,8 +173,11 @@ class FunctionalActing:
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         scores, value = self._forward(obs)
+        mask = action_mask(obs)
+        if mask is not None and isinstance(self.sample, DISCRETE):
+            scores = masked(host(scores), mask)
         scores = log_softmax(scores) if isinstance(self.sample, multinomial_sample) else host(scores)
-        made = self.sample(scores, noise, env_steps)
+        made = self.sample(scores, noise, env_steps, **({} if mask is None else {"mask": mask}))
         columns = dict(made) if isinstance(made, Mapping) else {"action": made}
         if isinstance(self.sample, multinomial_sample):
             columns["logp"] = np.take_along_axis(scores, columns["action"][..., None], -1)[..., 0]

@@ -14,9 +14,13 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from flowrl.data.columns import ACTION_MASK
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.distributions import Acting, Distribution
+from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.policies.masks import action_mask, masked, valid_mean
+from flowrl.policies.noisy import NoisyLinear, steps_of, with_noise
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.wrappers import Array
 
@@ -28,15 +32,18 @@ def encoder(space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple
     """A network from observations `[B, ...]` to `[B, features]`.
 
     Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
-    a dictionary's parts, each encoded so, are joined in the order of the space. With `normalize` numbers pass a
-    `Normalizer` first; `path` are the keys that led to the space.
+    a dictionary's parts, each encoded so, are joined in the order of the space; its `action_mask` is left out. With
+    `normalize` numbers pass a `Normalizer` first; `path` are the keys that led to the space.
 
     Raises:
         ConfigError: there is no such encoding for the space.
     """
     if isinstance(space, spaces.Dict):
+        parts = {name: part for name, part in space.spaces.items() if path or name != ACTION_MASK}
+        if not parts:
+            raise ConfigError("the observations are nothing but an action_mask: give them what there is to see too")
         return DictEncoder(
-            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in space.spaces.items()}
+            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in parts.items()}
         )
     if isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3:
         return ImageEncoder(space.shape)
@@ -174,11 +181,15 @@ def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
     )
 
 
-def mlp(sizes: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+def mlp(
+    sizes: Sequence[int],
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    linear: Callable[[int, int], nn.Module] = nn.Linear,
+) -> nn.Sequential:
     """Linear layers of the given sizes with an activation after each but the last."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
-        layers += [nn.Linear(fan_in, fan_out), activation()]
+        layers += [linear(fan_in, fan_out), activation()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -195,43 +206,80 @@ def orthogonal(network: nn.Module, last: float) -> None:
 
 
 class QNetwork(nn.Module):
-    """Action values `[B, A]`, optionally dueling.
+    """Action values `[B, A]`, or what else of an action's return the head takes; optionally dueling, optionally noisy.
 
-    Dueling: Q(s, a) = V(s) + A(s, a) − mean over the valid a' of A(s, a')  (Q3).
+    Dueling: Q(s, a) = V(s) + A(s, a) − mean over the valid a' of A(s, a')  (Q3), for each number of the head.
+    Noisy: the linear layers are `NoisyLinear`, but those of the encoder are not.
 
     Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9.
     """
 
-    def __init__(self, encoder: Encoder, actions: int, hidden: Sequence[int], *, dueling: bool) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        actions: int,
+        hidden: Sequence[int],
+        *,
+        dueling: bool,
+        head: ValueHead | None = None,
+        noisy: bool = False,
+    ) -> None:
         super().__init__()
-        self.trunk = nn.Sequential(encoder, mlp([encoder.features, *hidden]), nn.ReLU())
-        self.advantage = nn.Linear(hidden[-1], actions)
-        self.value = nn.Linear(hidden[-1], 1) if dueling else None
+        linear = NoisyLinear if noisy else nn.Linear
+        self.head = MeanHead() if head is None else head
+        width = math.prod(self.head.shape)
+        self.trunk = nn.Sequential(encoder, mlp([encoder.features, *hidden], linear=linear), nn.ReLU())
+        self.advantage = linear(hidden[-1], actions * width)
+        self.value = linear(hidden[-1], width) if dueling else None
+        self._noise_parts = [layer.draws for layer in self.modules() if isinstance(layer, NoisyLinear)]
 
-    def forward(self, obs: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
-        hidden = self.trunk(obs)
-        advantage: torch.Tensor = self.advantage(hidden)
-        if self.value is None:
+    @property
+    def draws(self) -> int:
+        """Numbers of noise that it takes; 0 where it is not noisy."""
+        return sum(self._noise_parts)
+
+    @property
+    def _networks(self) -> list[nn.Module]:
+        return [self.trunk, self.advantage, *([] if self.value is None else [self.value])]
+
+    def forward(self, obs: Any, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """Values `[B, A]`, with the `noise` of each row, `[B, draws]`, one for all rows, `[1, draws]`, or none."""
+        values: torch.Tensor = self.head(self.outputs(obs, noise))
+        return values
+
+    def outputs(self, obs: Any, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """What the head takes, `[B, A, *head.shape]`."""
+        networks: Sequence[Function] = self._networks
+        if noise is not None:
+            networks = with_noise(map(steps_of, self._networks), torch.split(noise, self._noise_parts, 1))
+        trunk, advantage_of, *value_of = networks
+        hidden = trunk(obs)
+        advantage: torch.Tensor = self._of_each(advantage_of(hidden))
+        if not value_of:
             return advantage
-        if mask is None:
-            mean = advantage.mean(1, keepdim=True)
-        else:
-            mean = (advantage * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
-        q: torch.Tensor = self.value(hidden) + advantage - mean
-        return q
+        mean: torch.Tensor = valid_mean(advantage, action_mask(obs))
+        return self._of_each(value_of[0](hidden)) + advantage - mean
+
+    def _of_each(self, numbers: Any) -> Any:
+        """Numbers `[B, n * K]` as those of n actions, `[B, n, *head.shape]`; tensors or arrays."""
+        return numbers.reshape(len(numbers), -1, *self.head.shape) if self.head.shape else numbers
 
     def in_numpy(self) -> Function:
-        """Of observations alone: acting has no masks."""
-        trunk, advantage_of = in_numpy(self.trunk), in_numpy(self.advantage)
-        if self.value is None:
-            return lambda obs: advantage_of(trunk(obs))
-        value_of, actions = in_numpy(self.value), self.advantage.out_features
+        """Values of observations, and of noise if there is any."""
+        plain = [in_numpy(network) for network in self._networks]
+        noisy, ends = [steps_of(network, in_numpy) for network in self._networks], np.cumsum(self._noise_parts)[:-1]
+        values_of = self.head.in_numpy()
 
-        def forward(obs: Any) -> Array:
+        def forward(obs: Any, noise: Array | None = None) -> Array:
+            networks = plain if noise is None else with_noise(noisy, np.split(noise, ends, 1))
+            trunk, advantage_of, *value_of = networks
             hidden = trunk(obs)
-            advantage = advantage_of(hidden)
-            q: Array = value_of(hidden) + advantage - np.add.reduce(advantage, 1, keepdims=True) / actions
-            return q
+            outputs = self._of_each(advantage_of(hidden))
+            if value_of:
+                mean = valid_mean(outputs, action_mask(obs))
+                outputs = self._of_each(value_of[0](hidden)) + outputs - mean
+            values: Array = values_of(outputs)
+            return values
 
         return forward
 
@@ -247,7 +295,8 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
 class ActorCritic(nn.Module):
     """What an action distribution is made of, `[B, outputs]`, and values `[B]`.
 
-    Two networks of tanh units; an encoder that learns (of images, say) is shared by both.
+    Two networks of tanh units; an encoder that learns (of images, say) is shared by both. Actions that are not valid
+    have probability 0.
     """
 
     def __init__(self, encoder: Encoder, distribution: Distribution, hidden: Sequence[int]) -> None:
@@ -261,7 +310,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.encoder(obs)
-        return self.actor(features), self.critic(features).squeeze(1)
+        return masked(self.actor(features), action_mask(obs)), self.critic(features).squeeze(1)
 
     def value(self, obs: Any) -> torch.Tensor:
         """Values `[B]` alone."""
@@ -284,7 +333,7 @@ class ActorCriticInNumpy:
 
     def __call__(self, obs: Any) -> tuple[Array, Array]:
         features = self.encoder(obs)
-        return self.actor(features), self.critic(features)[:, 0]
+        return masked(self.actor(features), action_mask(obs)), self.critic(features)[:, 0]
 
     def value(self, obs: Any) -> Array:
         """Values `[B]` alone."""

@@ -11,8 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from scipy.special import ndtri
 
+from flowrl.envs.masks import check_mask, choices_of
 from flowrl.errors import ConfigError
-from flowrl.policies.wrappers import Array, above_zero
+from flowrl.policies.masks import action_mask
+from flowrl.policies.wrappers import Array, above_zero, uniform_choice
 
 
 class FixedPolicy:
@@ -68,15 +70,16 @@ class ScriptedPolicy(FixedPolicy):
 class RandomPolicy(FixedPolicy):
     """Draws actions as `action_space.sample()` does, but from each environment's own stream (D2).
 
-    Choices are uniform. So are numbers between two bounds; with one bound they are exponentially, without any
-    normally distributed. As with other policies choices are stored counted from 0, and the environment gets them from
-    the space's start on.
+    Choices are uniform, among the valid ones where there is an action mask. So are numbers between two bounds; with one
+    bound they are exponentially, without any normally distributed. As with other policies choices are stored counted
+    from 0, and the environment gets them from the space's start on.
 
     Raises:
         ConfigError: the actions are of another kind.
     """
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        check_mask(observation_space, action_space)
         super().__init__(observation_space, action_space)
         known = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
         if not isinstance(action_space, known):
@@ -90,9 +93,16 @@ class RandomPolicy(FixedPolicy):
             return {"action": _in_box(space, uniform)}
         binary = isinstance(space, spaces.MultiBinary)
         sizes = 2 if binary else space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n
-        action = (uniform * sizes).astype(np.int64)
+        mask = action_mask(obs)
+        action = (uniform * sizes).astype(np.int64) if mask is None else _valid(uniform, mask, choices_of(space))
         start: Any = 0 if binary else space.start
         return {"action": action, "env_action": (action + start).astype(space.dtype)}
+
+
+def _valid(uniform: Array, mask: Array, sizes: list[int]) -> Array:
+    """Choices among the valid actions of each, whose masks are side by side."""
+    parts = zip(uniform.reshape(len(mask), -1).T, np.split(mask, np.cumsum(sizes)[:-1], 1))
+    return np.stack([uniform_choice(noise, part) for noise, part in parts], 1).reshape(uniform.shape)
 
 
 def _in_box(space: spaces.Box, uniform: Array) -> Array:

@@ -22,6 +22,13 @@ def above_zero(noise: Array) -> Array:
     return np.maximum(noise, 2.0**-54)
 
 
+def uniform_choice(noise: Array, mask: Array) -> Array:
+    """One of the valid actions `[N, A]` at random, by uniform noise `[N]`; 0 where none is valid."""
+    rank = (noise * mask.sum(1)).astype(np.int64)
+    chosen: Array = (mask.cumsum(1) > rank[:, None]).argmax(1)
+    return chosen
+
+
 @attrs.frozen
 class argmax_sample:
     """The action of the highest value `[N, A]` among the valid ones. Draws nothing."""
@@ -48,22 +55,19 @@ class eps_greedy_sample:
 
     def __call__(self, value: Array, noise: Array, env_steps: int, mask: Array | None = None) -> Array:
         greedy = argmax_sample()(value, mask=mask)
-        if mask is None:
-            random = (noise[:, 1] * value.shape[1]).astype(np.int64)
-        else:
-            rank = (noise[:, 1] * mask.sum(1)).astype(np.int64)[:, None]
-            random = (mask.cumsum(1) > rank).argmax(1)
+        chosen = noise[:, 1]
+        random = (chosen * value.shape[1]).astype(np.int64) if mask is None else uniform_choice(chosen, mask)
         return np.where(noise[:, 0] < self.epsilon(env_steps), random, greedy)
 
 
 @attrs.frozen
 class multinomial_sample:
-    """An action with probability proportional to exp(log-probability), by inversion of `noise[:, 0]`."""
+    """A valid action with probability proportional to exp(log-probability), by inversion of `noise[:, 0]`."""
 
     draws = 1
 
-    def __call__(self, logp: Array, noise: Array, env_steps: int = 0) -> Array:
-        bounds = np.exp(logp).cumsum(1)
+    def __call__(self, logp: Array, noise: Array, env_steps: int = 0, mask: Array | None = None) -> Array:
+        bounds = np.exp(logp if mask is None else np.where(mask, logp, -np.inf)).cumsum(1)
         # Scaled by the last bound: rounding must not leave a gap above it.
         action: Array = (bounds > noise[:, :1] * bounds[:, -1:]).argmax(1)
         return action

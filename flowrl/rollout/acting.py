@@ -9,6 +9,9 @@ import numpy as np
 from flowrl.data import Batch
 from flowrl.data.columns import Column, check_names
 from flowrl.envs import Manager, StepResult
+from flowrl.envs.masks import without_choice
+from flowrl.errors import SchemaError
+from flowrl.policies.masks import action_mask
 from flowrl.policies.policy import ActMode, RecurrentMode
 from flowrl.rollout.noise import Array, NoiseStreams
 
@@ -52,6 +55,8 @@ class Actor:
 
         Returns: What was acted from, columns `[N, ...]`: obs, what the mode gave, policy_version, episode_id and t; for
             recurrent modes state and next_state. And what came of it. Of both, the rows count where the result says so.
+
+        Raises: SchemaError for an environment that goes on without a valid action.
         """
         manager = self.manager
         if manager.ready is not None:
@@ -84,6 +89,7 @@ class Actor:
         return {name: column for name, column in self._sent.items() if name != "env_action"}, result
 
     def _act(self, obs: Any, env_steps: int, ids: Array | None) -> dict[str, Column]:
+        self._check_choices(obs, ids)
         noise = self._noise.next(ids)
         row: dict[str, Column]
         if self._state is None:
@@ -96,6 +102,19 @@ class Actor:
         self._state[which] = row["next_state"]
         row["state"] = state
         return row
+
+    def _check_choices(self, obs: Any, ids: Array | None) -> None:
+        manager, mask = self.manager, action_mask(obs)
+        if mask is None:
+            return
+        for row in without_choice(mask, manager.action_space).tolist():
+            env_id = row if ids is None else int(ids[row])
+            if env_id in manager.ready_obs:  # and is not at an end, where the next step only resets it
+                raise SchemaError(
+                    f"environment {env_id} has no valid action in episode {manager.episode_id[env_id]}, step "
+                    f"{manager.t[env_id]}: its action_mask is {mask[row].astype(int)}. Where nothing can be done the "
+                    "episode must have ended: set terminated in the step that leads there"
+                )
 
     def _keep(self, ids: Array, row: dict[str, Column]) -> None:
         """Of the environments that a row is sent to."""

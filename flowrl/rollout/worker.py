@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from flowrl.data.columns import PROVENANCE
 from flowrl.data.steps import real_rows
 from flowrl.data.trajectories import side_by_side
 from flowrl.envs import Episode, Fault, Manager
+from flowrl.envs.masks import UNASKED
 from flowrl.host import PlanHost
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor, initial_states
@@ -22,6 +24,8 @@ from flowrl.rollout.all_reduce import Member
 from flowrl.rollout.fragment import Fragment
 from flowrl.rollout.noise import split_seed
 from flowrl.schema import UNKNOWN, Column, Schema, schema_of
+
+log = logging.getLogger("flowrl")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -55,6 +59,8 @@ class RolloutWorker(PlanHost, Member):
         self.env_steps = 0
         env_seed, noise_seed = split_seed(seed)
         manager.launch(env_seed)
+        if manager.unasked_mask and index == 0:
+            log.warning("%s", UNASKED)
         self._ids = np.arange(manager.num_envs)
         self._fragment = Fragment(manager.num_envs)
         self._actor = Actor(manager, collect_mode_of(policy, index), noise_seed)

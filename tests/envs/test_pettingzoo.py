@@ -128,6 +128,38 @@ def _taking_turns() -> Any:
     return env
 
 
+class MaskedClocks(Clocks):
+    """Only the action (clock + its own number) is valid, which `info` says."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        obs, infos = super().reset(seed, options)
+        return obs, self._told(infos)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        *answer, infos = super().step(actions)
+        return *answer, self._told(infos)
+
+    def _told(self, infos: Any) -> Any:
+        return {
+            agent: {**info, "action_mask": np.eye(10)[self.clock + int(agent[-1])]} for agent, info in infos.items()
+        }
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_masks_of_agents(count: int) -> None:
+    """T2: each agent has its own, also of its last observation."""
+    from flowrl.policies import RandomPolicy
+    from flowrl.rollout import RolloutWorker
+
+    with make_manager(lambda: MaskedClocks(count), 4, wrappers=["ActionMask"]) as manager:
+        policy = RandomPolicy(manager.observation_space, manager.action_space)
+        rows = RolloutWorker(manager, policy, seed=0).sample(8)
+    for obs in (rows.obs, rows.next_obs):
+        assert (obs.action_mask.argmax(-1) == obs.obs[..., 2] + obs.obs[..., 0]).all()
+    assert (rows.action == rows.obs.action_mask.argmax(-1)).all()
+    assert set(rows.next_obs.obs[..., 2].ravel().tolist()) == {1, 2, 3}
+
+
 def test_an_object_serves_its_own_agents() -> None:
     env = Clocks(3)
     assert make_manager(env, 3).num_envs == 3

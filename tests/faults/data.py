@@ -94,6 +94,27 @@ FAULTS = [
         STORED_ONCE + "test_stacks_are_the_loop_over_frames",
     ),
     Fault(
+        "B1",
+        "flowrl/data/frames.py",
+        "{ACTION_MASK: stacks[ACTION_MASK][:, -1]}",
+        "{ACTION_MASK: stacks[ACTION_MASK][:, 0]}",
+        "tests/data/test_masks_in_replay.py::test_a_mask_is_drawn_with_its_observation",
+    ),
+    Fault(
+        "B1",
+        "flowrl/data/frames.py",
+        " and leaf[1:] != (ACTION_MASK,)",
+        "",
+        "tests/data/test_masks_in_replay.py::test_of_frames_that_come_stacked_the_newest_is_kept_and_its_mask",
+    ),
+    Fault(
+        "B1",
+        "flowrl/data/frames.py",
+        " and path[1:] != [ACTION_MASK]",
+        "",
+        "tests/data/test_masks_in_replay.py::test_stacks_are_foretold_without_one_of_masks",
+    ),
+    Fault(
         "B9",
         "flowrl/data/rings.py",
         "back = np.minimum(np.arange(n)[:, None], to_oldest)",

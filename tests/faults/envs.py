@@ -3,6 +3,7 @@
 from tests.faults.fault import Fault
 
 ENVS = "tests/envs/"
+MASKS = ENVS + "test_action_masks.py::"
 THREADS = ENVS + "test_thread.py::"
 SPACES = "flowrl/envs/spaces.py"
 DICTS = "tests/rollout/test_dict_observations.py::"
@@ -15,6 +16,34 @@ FAULTY = ENVS + "test_subprocess_faults.py::"
 PROCESSES = ENVS + "test_processes.py::"
 
 FAULTS = [
+    Fault(
+        "T2",
+        "flowrl/envs/masks.py",
+        "_as_mask(last[ACTION_MASK][env_id], self._masks[env_id].shape)",
+        "self._masks[env_id]",
+        MASKS + "test_masks_of_info_are_those_of_the_observation",
+    ),
+    Fault(
+        "T3",
+        "flowrl/envs/masks.py",
+        "np.ones(self.num_envs, np.bool_) if began is None else began",
+        "np.ones(self.num_envs, np.bool_)",
+        MASKS + "test_masks_of_info_are_those_of_the_observation",
+    ),
+    Fault(
+        "T1",
+        "flowrl/rollout/acting.py",
+        "if env_id in manager.ready_obs:",
+        "if True:",
+        MASKS + "test_masks_of_info_are_those_of_the_observation",
+    ),
+    Fault(
+        "T2",
+        "flowrl/envs/pettingzoo.py",
+        '_KEPT = ("is_success", ACTION_MASK)',
+        '_KEPT = ("is_success",)',
+        ENVS + "test_pettingzoo.py::test_masks_of_agents",
+    ),
     Fault(
         "T2",
         "flowrl/envs/vector.py",

@@ -12,7 +12,7 @@ import torch
 
 from flowrl.errors import ConfigError
 from flowrl.policies import DQNPolicy
-from flowrl.policies.dqn import dqn_target
+from flowrl.policies.dqn import best_action
 from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.policy import pick_device
 from flowrl.policies.streams import TorchStream
@@ -29,30 +29,26 @@ def make(**kwargs: Any) -> DQNPolicy:
 
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_target_against_a_loop(double: bool, masked: bool) -> None:
-    """Q1: action from the online net, value from the target net; invalid actions masked in both."""
+def test_the_best_action_against_a_loop(double: bool, masked: bool) -> None:
+    """Q1: of the online net if double, else of the target net; among the valid ones."""
     draw = torch.Generator().manual_seed(1)
-    reward, discount = torch.rand(50, generator=draw), torch.rand(50, generator=draw)
     online, target = torch.rand(50, 4, generator=draw), torch.rand(50, 4, generator=draw)
     mask = torch.rand(50, 4, generator=draw) < 0.5
     mask[:, 0] = True
-    got = dqn_target(reward, discount, online, target, double=double, mask_t=mask if masked else None)
+    got = best_action(online, target, double=double, mask_t=mask if masked else None)
     for b in range(50):
         valid = [a for a in range(4) if mask[b, a] or not masked]
-        best = max(valid, key=lambda a: float((online if double else target)[b, a]))
-        assert got[b] == pytest.approx(float(reward[b] + discount[b] * target[b, best]))
+        assert int(got[b]) == max(valid, key=lambda a: float((online if double else target)[b, a]))
 
 
-def test_dueling_subtracts_the_mean_over_valid_actions() -> None:
-    """Q3: Q = V + A - mean A."""
+def test_dueling_subtracts_the_mean_over_actions() -> None:
+    """Q3: Q = V + A - mean A; with masks: test_masks.py."""
     with TorchStream(0).swapped_in():
         net = QNetwork(encoder(OBSERVATIONS), 3, (8,), dueling=True)
-    obs, mask = torch.ones(1, 4), torch.tensor([[True, False, True]])
-    hidden = net.trunk(obs)
+    hidden = net.trunk(obs := torch.ones(1, 4))
     assert net.value is not None
     advantage, value = net.advantage(hidden)[0], net.value(hidden)[0, 0]
     torch.testing.assert_close(net(obs)[0], value + advantage - advantage.mean())
-    torch.testing.assert_close(net(obs, mask)[0], value + advantage - (advantage[0] + advantage[2]) / 2)
 
 
 def test_one_update_is_one_adam_step_on_the_huber_loss() -> None:
@@ -79,17 +75,20 @@ def test_masks_and_weights_in_the_loss() -> None:
     mask, next_mask = draw.random((2, 32, 3)) < 0.6
     mask[np.arange(32), batch.action] = next_mask[:, 1] = True
     weight = draw.random(32).astype(np.float32)
-    policy = make()
-    full = policy.learn_mode.prepare(batch.replace(action_mask=mask, next_action_mask=next_mask, weight=weight))
+    space = gymnasium.spaces.Dict(seen=OBSERVATIONS, action_mask=gymnasium.spaces.MultiBinary(3))
+    policy = DQNPolicy(space, ACTIONS, hidden=(16,), seed=3)
+    policy.update_target(0.5)
+    obs = {"seen": batch.obs, "action_mask": mask.astype(np.int8)}
+    next_obs = {"seen": batch.next_obs, "action_mask": next_mask.astype(np.int8)}
+    full = policy.learn_mode.prepare(batch.replace(obs=obs, next_obs=next_obs, weight=weight))
     errors = []
     for b in range(32):
         row = full[b : b + 1]
-        obs, next_obs = torch.from_numpy(row.obs), torch.from_numpy(row.next_obs)
-        here, there = torch.from_numpy(row.action_mask), torch.from_numpy(row.next_action_mask)
-        values = policy.model(next_obs, there)[0].tolist()
+        here, there = row.obs.to_torch("cpu"), row.next_obs.to_torch("cpu")
+        values = policy.model(there)[0].tolist()
         best = max((a for a in range(3) if next_mask[b, a]), key=values.__getitem__)
-        target = row.reward[0] + row.discount[0] * policy.target(next_obs, there)[0, best].item()
-        error = abs(policy.model(obs, here)[0, int(row.action[0])].item() - target)
+        target = row.reward[0] + row.discount[0] * policy.target(there)[0, best].item()
+        error = abs(policy.model(here)[0, int(row.action[0])].item() - target)
         errors.append(weight[b] * (0.5 * error**2 if error < 1 else error - 0.5))
     loss, _ = policy.learn_mode.loss(policy.learn_mode.tensors(full))
     assert loss.item() == pytest.approx(np.mean(errors), rel=1e-4)

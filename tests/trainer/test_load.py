@@ -116,6 +116,20 @@ def test_a_batch_is_acted_on_row_by_row(dqn_run: Path) -> None:
         policy.act(np.zeros(5))
 
 
+def test_a_policy_of_masked_actions_takes_valid_ones(tmp_path: Path) -> None:
+    """Evaluated, loaded, greedy and not; without a valid action it says so."""
+    from tests.masked_envs import Doors
+
+    small = ("--set", "hidden=[8]", "--set", "learning_starts=50", "--set", "device=cpu", "--set", "eval_episodes=3")
+    policy = flowrl.load(run("dqn", tmp_path / "run", "--env", "tests.masked_envs:Doors", *small))
+    env = Doors(length=30)
+    obs, _ = env.reset(seed=0)
+    for step in range(29):
+        obs, *_ = env.step(policy.act(obs, deterministic=step % 2 == 0))
+    with pytest.raises(SchemaError, match="leaves no valid action in observation 1"):
+        policy.act([obs, {**obs, "action_mask": np.zeros(5, np.int8)}])
+
+
 def test_stochastic_acting_is_that_of_the_end_of_the_run_and_repeats(dqn_run: Path) -> None:
     """Exploration as after 300 of its 10 000 steps; loaded again, it draws the same."""
     obs = np.zeros((400, 4))

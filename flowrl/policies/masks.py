@@ -1,0 +1,48 @@
+"""Action masks: which actions are valid, said by the entry `action_mask` of observations that are dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowrl.data import Batch
+from flowrl.data.columns import ACTION_MASK
+
+
+def action_mask(obs: Any) -> Any:
+    """The valid actions of observations `[B, ...]`: bool `[B, A]`, an array or a tensor as they are; None if all are.
+
+    >>> action_mask(Batch(obs=np.zeros((1, 4)), action_mask=np.array([[1, 0, 1]], np.int8)))
+    array([[ True, False,  True]])
+    """
+    if isinstance(obs, Batch | Mapping) and ACTION_MASK in obs:
+        return obs[ACTION_MASK] != 0
+    return None
+
+
+def masked(scores: Any, mask: Any) -> Any:
+    """Scores `[B, A]` that are as low as can be where an action is not valid: there exp(log-probability) is 0.
+
+    They stay finite, and so do entropies, divergences and gradients, also of a row without a valid action.
+    """
+    if mask is None:
+        return scores
+    if isinstance(scores, torch.Tensor):
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return np.where(mask, scores, np.finfo(scores.dtype).min)
+
+
+def valid_mean(values: Any, mask: Any) -> Any:
+    """The mean over the valid actions, `[B, A, ...]` -> `[B, 1, ...]`; 0 where there are none.
+
+    >>> valid_mean(np.array([[1.0, 5.0, 3.0]]), np.array([[True, False, True]]))
+    array([[2.]])
+    """
+    if mask is None:
+        tensor = isinstance(values, torch.Tensor)
+        return values.mean(1, keepdim=True) if tensor else values.sum(1, keepdims=True) / values.shape[1]
+    mask = mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim))
+    return (values * mask).sum(1, keepdims=True) / mask.sum(1, keepdims=True).clip(min=1)
