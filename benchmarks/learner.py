@@ -1,7 +1,7 @@
 """How many gradient updates a second does a learner make, beside Stable-Baselines3 and Tianshou?
 
-One thread of torch; what an update needs belongs to it: drawing from the buffer, the loss, the optimiser step and what
-the library keeps of it. flowrl's updates are those of a plan that a run pulls item by item. DQN: observations of CartPole,
+One thread; what an update needs belongs to it: drawing from the buffer, the loss, the optimiser step and what
+the library keeps of it. flowrl's updates are those of a plan that a run pulls item by item. DQN: as for CartPole,
 two layers of 64, batches of 64. All contestants are given the same rows, Huber loss, Adam and clipping by norm, neither
 double Q-learning nor dueling networks. Contestants take turns in one run. Aim: 1.5x of each peer.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -15,7 +15,7 @@ from flowrl.data.steps import real_rows
 from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.policy import Learning, Policy, ValueActing
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
-from flowrl.schedules import Schedule, linear_schedule, value_at
+from flowrl.schedules import Schedule, linear_schedule
 
 
 def dqn_target(
@@ -60,8 +60,8 @@ class DQNPolicy(Policy):
         gamma: Discount per step.
         learning_rate: Of Adam; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
-        normalize_obs, normalize_rewards: See `Policy`.
-        epsilon: Exploration as a function of env steps.
+        normalize_obs, normalize_rewards, settings: See `Policy`.
+        epsilon: Exploration; a number, or a function of env steps.
 
     Raises:
         ConfigError: the actions are not discrete, or there is no network for the observations.
@@ -80,12 +80,10 @@ class DQNPolicy(Policy):
         gamma: float = 0.99,
         learning_rate: Schedule = 1e-3,
         grad_clip: float | None = 10.0,
-        epsilon: Callable[[int], float] = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
+        epsilon: Schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
-        seed: int = 0,
-        device: str = "auto",
-        act_backend: str = "torch",
+        **settings: Any,
     ) -> None:
         self.actions = actions_of(action_space, "DQN")
         self.hidden, self.dueling, self.double = tuple(hidden), dueling, double
@@ -97,17 +95,15 @@ class DQNPolicy(Policy):
             grad_clip=grad_clip,
             normalize_obs=normalize_obs,
             normalize_rewards=normalize_rewards,
-            seed=seed,
-            device=device,
-            act_backend=act_backend,
+            **settings,
         )
 
     def _build(self) -> None:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         network = QNetwork(encoding, self.actions, self.hidden, dueling=self.dueling)
         self.model = network.to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=value_at(self.learning_rate, 0), fused=True)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), fused=True)
         self.collect_mode = ValueActing(self, eps_greedy_sample(self.epsilon))
         self.eval_mode = ValueActing(self, argmax_sample())
         self.learn_mode = DQNLearning(self)
@@ -157,7 +153,9 @@ class DQNLearning(Learning):
             )
         q = policy.model(rows.obs, mask_tm1).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
         errors = nn.functional.smooth_l1_loss(q, target, reduction="none")
+        mean_q = q.detach().mean()
         if "weight" not in rows:
-            return errors.mean(), {"loss": errors.mean(), "q": q.mean()}
+            loss = errors.mean()
+            return loss, {"loss": loss, "q": mean_q}
         loss = (errors * rows["weight"]).mean()
-        return loss, {"loss": loss, "q": q.mean(), "priority": (target - q).abs()}
+        return loss, {"loss": loss, "q": mean_q, "priority": (target - q.detach()).abs()}

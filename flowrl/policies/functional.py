@@ -14,7 +14,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
-from flowrl.errors import PlanError
+from flowrl.errors import ConfigError, PlanError
 from flowrl.policies.in_numpy import host, log_softmax
 from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Learning, Policy
@@ -111,12 +111,10 @@ class _Functional(Policy):
         self,
         observation_space: Space,
         action_space: Space,
-        *,
-        seed: int = 0,
-        device: str = "auto",
-        act_backend: str = "torch",
+        **settings: Any,
     ) -> None:
-        settings: dict[str, Any] = {"seed": seed, "device": device, "act_backend": act_backend}
+        if settings.get("network") is not None:
+            raise ConfigError(f"network={settings['network']!r}: {type(self).__name__} has a network of its own")
         super().__init__(observation_space, action_space, grad_clip=self.clip, **settings)
 
     def _build(self) -> None:

@@ -24,16 +24,23 @@ from flowrl.policies.wrappers import Array
 NATURE_SIDE = 36
 
 
-def encoder(space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple[str, ...] = ()) -> Encoder:
+def encoder(
+    space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple[str, ...] = (), network: Any = None
+) -> Encoder:
     """A network from observations `[B, ...]` to `[B, features]`.
 
     Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
     a dictionary's parts, each encoded so, are joined in the order of the space. With `normalize` numbers pass a
-    `Normalizer` first; `path` are the keys that led to the space.
+    `Normalizer` first; `path` are the keys that led to the space. A `network` takes the place of all that, see
+    `flowrl.policies.custom.custom_encoder`.
 
     Raises:
-        ConfigError: there is no such encoding for the space.
+        ConfigError: there is no such encoding for the space, or the network does not fit.
     """
+    if network is not None:
+        from flowrl.policies.custom import custom_encoder
+
+        return custom_encoder(network, space)
     if isinstance(space, spaces.Dict):
         return DictEncoder(
             {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in space.spaces.items()}
@@ -68,7 +75,7 @@ class FlatEncoder(Encoder):
         self.features, self.normalizer = features, normalizer
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        numbers = obs.reshape(len(obs), self.features)  # also of scalars, `[B]`
+        numbers = obs.reshape(obs.shape[0], self.features)  # also of scalars, `[B]`
         if self.normalizer is None:
             return numbers.float()
         normalized: torch.Tensor = self.normalizer(numbers)
@@ -90,7 +97,7 @@ class OneHotEncoder(Encoder):
         self.sizes, self.starts, self.features = tuple(sizes), tuple(starts), sum(sizes)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        choices = obs.long().reshape(len(obs), len(self.sizes))
+        choices = obs.long().reshape(obs.shape[0], len(self.sizes))
         parts = [
             nn.functional.one_hot(choices[:, i] - start, size)
             for i, (size, start) in enumerate(zip(self.sizes, self.starts))
@@ -210,14 +217,14 @@ class QNetwork(nn.Module):
 
     def forward(self, obs: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
         hidden = self.trunk(obs)
-        advantage: torch.Tensor = self.advantage(hidden)
+        advantage: torch.Tensor = self.advantage(hidden).float()  # whatever the layers compute in
         if self.value is None:
             return advantage
         if mask is None:
             mean = advantage.mean(1, keepdim=True)
         else:
             mean = (advantage * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
-        q: torch.Tensor = self.value(hidden) + advantage - mean
+        q: torch.Tensor = self.value(hidden).float() + advantage - mean
         return q
 
     def in_numpy(self) -> Function:
@@ -261,7 +268,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.encoder(obs)
-        return self.actor(features), self.critic(features).squeeze(1)
+        return self.actor(features).float(), self.critic(features).float().squeeze(1)  # whatever the layers compute in
 
     def value(self, obs: Any) -> torch.Tensor:
         """Values `[B]` alone."""
