@@ -40,7 +40,11 @@ def scheduled(default: Setting, least: float = 0.0, most: float = float("inf")) 
     """A field of a number or a schedule (see `flowrl.schedules.schedule`) that begins between two bounds."""
 
     def begins_within(config: Any, field: attrs.Attribute[Any], setting: Setting) -> None:
-        if not least <= (first := value_at(schedule(setting), 0)) <= most:
+        try:
+            first = value_at(schedule(setting), 0)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if not least <= first <= most:
             raise ValueError(f"it begins with {first:g}, expected {least:g} .. {most:g}")
 
     return attrs.field(default=default, validator=begins_within)

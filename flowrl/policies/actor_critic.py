@@ -130,6 +130,11 @@ class MostProbable:
             action = model.distribution.mode(model(self.policy.observed(obs))[0])
         return {"action": action, "env_action": model.distribution.for_env(action)}
 
+    def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
+        """The same as the environment gets it, for `Policy.export`."""
+        action: torch.Tensor = model.distribution.mode_for_env(model(obs)[0])
+        return action
+
     def value(self, obs: Any) -> Array:
         """The same as when collecting."""
         return self.policy.collect_mode.value(obs)

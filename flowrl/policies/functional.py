@@ -178,6 +178,17 @@ class FunctionalActing:
             columns["value"] = host(value)
         return columns
 
+    def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
+        """The actions of the highest scores, for `Policy.export`.
+
+        Raises: ConfigError for another wrapper than `argmax_sample`, which works on arrays.
+        """
+        if not isinstance(self.sample, argmax_sample):
+            raise ConfigError(f"only argmax_sample() can be exported, but this policy acts by {self.sample!r}")
+        output = model(_floats(obs))
+        best: torch.Tensor = (output[0] if isinstance(output, tuple) else output).argmax(1)
+        return best
+
     def value(self, obs: Any) -> Array:
         """The model's values `[B]`."""
         _, value = self._forward(obs)

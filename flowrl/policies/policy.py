@@ -6,10 +6,8 @@ import abc
 import copy
 import itertools
 import logging
-import math
-import os
-import shutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import attrs
@@ -20,6 +18,8 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
 from flowrl.errors import ConfigError, PlanError
+from flowrl.policies.clipping import clip_norm
+from flowrl.policies.devices import compile_networks, pick_device
 from flowrl.policies.in_numpy import InNumpy, host
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.precision import Precision
@@ -189,7 +189,7 @@ class Learning(abc.ABC):
 
         Raises: PlanError in float16, whose gradients are scaled for the step of this policy alone.
         """
-        if self.policy.precision.scaler is not None:
+        if self.policy.mixed.scaler is not None:
             raise PlanError("gradients that are applied elsewhere cannot be of float16: take precision='bfloat16'")
         scalars = self._backward(batch)
         parameters = self.policy.model.named_parameters()
@@ -211,11 +211,11 @@ class Learning(abc.ABC):
         rows = self.over_minibatch(self.tensors(batch))
         if all_reduce is not None:
             rows = all_reduce.share(rows)
-        with policy.precision.forward():
+        with policy.mixed.forward():
             loss, scalars = self.loss(rows)
         for parameter in policy.parameters:
             parameter.grad = None
-        scaler = policy.precision.scaler
+        scaler = policy.mixed.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         scalars = {name: value.detach() for name, value in scalars.items()}
         return scalars if all_reduce is None else self._agreed(scalars, rows.rows, all_reduce)
@@ -234,7 +234,7 @@ class Learning(abc.ABC):
         return {**scalars, **{name: part[0] for name, part in zip(means, parts[len(parameters) :])}}
 
     def _step(self) -> None:
-        policy, scaler = self.policy, self.policy.precision.scaler
+        policy, scaler = self.policy, self.policy.mixed.scaler
         if scaler is not None:
             scaler.unscale_(policy.optimizer)
         if policy.grad_clip_value is not None:
@@ -247,25 +247,6 @@ class Learning(abc.ABC):
             scaler.step(policy.optimizer)
             scaler.update()
         policy.version += 1
-
-
-def clip_norm(parameters: list[nn.Parameter], limit: float, *, finite: bool = True) -> None:
-    """Scale the gradients so that the norm of all of them is at most `limit`; others are not touched.
-
-    What `torch.nn.utils.clip_grad_norm_` does, in a third of the time for a small network.
-
-    Raises:
-        RuntimeError: the norm is not finite, and should be: before the gradient has spoilt the weights.
-    """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if not gradients:
-        return
-    norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
-    if not math.isfinite(norm):
-        if finite:
-            raise RuntimeError(f"the gradients have a non-finite norm, {norm}: so has the loss, or what it is made of")
-    elif norm > limit:
-        torch._foreach_mul_(gradients, limit / (norm + 1e-6))
 
 
 class Policy(abc.ABC):
@@ -336,7 +317,7 @@ class Policy(abc.ABC):
         self.device = pick_device(device)
         if self.device.type == "mps" and (normalize_obs or normalize_rewards):
             raise ConfigError("statistics need float64, which device='mps' has not: take 'cpu', or do not normalise")
-        self.precision = Precision(precision, self.device)
+        self.precision, self.mixed = precision, Precision(precision, self.device)
         self.version = 0
         self.stream = TorchStream(seed)
         with self.stream.swapped_in():
@@ -370,12 +351,8 @@ class Policy(abc.ABC):
 
     def _compile(self) -> None:
         """Compile the networks where losses call them; what acts stays as it was, for batches of any size."""
-        if not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))):
-            raise ConfigError("compile=True needs a C++ compiler, and none is found: install g++, or set CXX")
         self._eager = copy.copy(self.model)  # shares weights and parts
-        for module in self.modules().values():
-            # One code for all sizes of batches: what came before must not choose the code, or a resume differs (D3).
-            module.compile(dynamic=True)
+        compile_networks(self.modules().values())
 
     def collect_mode_of(self, worker: int) -> ActMode:
         """How the worker of this index collects, where workers explore differently; here as all of them do."""
@@ -434,7 +411,7 @@ class Policy(abc.ABC):
                 "modules": {name: dict(module.state_dict()) for name, module in self.modules().items()},
                 "optimizer": self.optimizer.state_dict(),
                 "stream": self.stream.state_dict(),
-                "precision": self.precision.state_dict(),
+                "precision": self.mixed.state_dict(),
                 "waiting": {name: each.waiting_state() for name, each in self.normalizers.items()},
             }
         )
@@ -445,7 +422,7 @@ class Policy(abc.ABC):
             module.load_state_dict(state["modules"][name])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.stream.load_state_dict(state["stream"])
-        self.precision.load_state_dict(state["precision"])
+        self.mixed.load_state_dict(state["precision"])
         for name, normalizer in self.normalizers.items():
             normalizer.load_waiting_state(state["waiting"][name])
 
@@ -456,10 +433,21 @@ class Policy(abc.ABC):
     def acting(self) -> Any:
         """What computes actions, as `act_backend` says: the model, or a function of arrays that is equal to it."""
         if self.act_backend == "torch":
-            return self.model if self._eager is None else self._eager
+            return self.acting_model
         if self._in_numpy is None:
             self._in_numpy = InNumpy(self)
         return self._in_numpy()
+
+    @property
+    def acting_model(self) -> nn.Module:
+        """The model as it acts, not compiled."""
+        return self.model if self._eager is None else self._eager
+
+    def export(self, path: str | Path) -> None:
+        """Write the greedy policy as a program, ".pt2" or ".onnx": see `flowrl.policies.export.export`."""
+        from flowrl.policies.export import export
+
+        export(self, path)
 
     def observed(self, obs: Any) -> Any:
         """Observations `[N, ...]` as what computes actions takes them."""
@@ -491,27 +479,13 @@ class ValueActing:
             value = host(self.policy.acting()(self.policy.observed(obs)))
         return {"action": self.sample(value, noise, env_steps)}
 
+    def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
+        """The best actions `[B]`, for `Policy.export`."""
+        best: torch.Tensor = model(obs).argmax(1)
+        return best
+
     def value(self, obs: Array) -> Array:
         """The value of the best action."""
         with torch.inference_mode():
             value: Array = host(self.policy.acting()(self.policy.observed(obs))).max(1)
         return value
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a name; "auto" is a GPU if there is one.
-
-    Raises:
-        ConfigError: there is no such device here.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device={name!r} is none; take 'auto', 'cpu' or 'cuda'") from error
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"device={name!r} cannot train; take 'auto', 'cpu' or 'cuda'")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name!r}, but torch {torch.__version__} finds no GPU here; take 'auto' or 'cpu'")
-    return device
