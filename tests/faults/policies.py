@@ -13,6 +13,9 @@ NORMALIZED_PLANS = "tests/plans/test_normalized_plans.py::"
 IN_NUMPY = "tests/policies/test_in_numpy.py::"
 HOSTS = "tests/rollout/test_hosts.py::"
 ALIKE = "tests/rollout/test_all_reduce.py::"
+OPTIONS = "tests/policies/test_learner_options.py::"
+EXPORT = "tests/policies/test_export.py::"
+SCHEDULES = "tests/test_schedules.py::"
 
 FAULTS = [
     Fault(
@@ -28,6 +31,48 @@ FAULTS = [
         "q_online_t if double else q_target_t\n",
         "q_target_t\n",
         DQN + "test_target_against_a_loop",
+    ),
+    Fault(
+        "Q7",
+        "flowrl/policies/policy.py",
+        '                group["lr"] = rate(env_steps)\n',
+        '                group["lr"] = rate(policy.version)\n',
+        SCHEDULES + "test_schedules_are_functions_of_env_steps_and_the_same_after_a_resume",
+    ),
+    Fault(
+        "Q7 of a group",
+        "flowrl/policies/policy.py",
+        'policy.learning_rates.get(group.get("name", ""), policy.learning_rate)',
+        "policy.learning_rate",
+        OPTIONS + "test_a_parameter_group_may_have_a_rate_of_its_own",
+    ),
+    Fault(
+        "clipping",
+        "flowrl/policies/clipping.py",
+        "    elif norm > limit:\n",
+        "    else:\n",
+        OPTIONS + "test_clipping_by_norm_does_what_torch_does",
+    ),
+    Fault(
+        "precision",
+        "flowrl/policies/policy.py",
+        "        with policy.mixed.forward():\n",
+        "        if True:\n",
+        OPTIONS + "test_bfloat16_is_for_learning_alone",
+    ),
+    Fault(
+        "networks of one's own",
+        "flowrl/policies/custom.py",
+        "if shape != [2, features]:",
+        "if shape == [1, features]:",
+        OPTIONS + "test_a_network_that_does_not_fit_is_refused_before_any_work",
+    ),
+    Fault(
+        "export",
+        "flowrl/policies/distributions.py",
+        "return given.argmax(1) + self.start",
+        "return given.argmax(1)",
+        EXPORT + "test_a_program_of_torch_gives_the_actions_of_the_eval_mode",
     ),
     Fault(
         "Q2",
