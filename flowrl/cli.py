@@ -261,6 +261,18 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any)
 
 
 @cli.command()
+@click.argument("run")
+@click.option("--out", required=True, metavar="FILE", help="A .pt2 (torch.export) or an .onnx (the extra onnx).")
+@click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
+def export(run: str, out: str, last: bool) -> None:
+    """Write the saved policy of the run directory RUN as a program: observations in, greedy actions out."""
+    from flowrl.trained import load
+
+    load(run, last=last, device="cpu").policy.export(out)
+    click.echo(out)
+
+
+@cli.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
 @click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any number of the results.")

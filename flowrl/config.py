@@ -16,6 +16,7 @@ from attrs import validators
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from flowrl.errors import ConfigError, did_you_mean
+from flowrl.schedules import Setting, schedule, value_at
 
 _Config = TypeVar("_Config")
 
@@ -35,10 +36,28 @@ def not_negative(default: Any) -> Any:
     return attrs.field(default=default, validator=validators.optional(validators.ge(0)))
 
 
+def scheduled(default: Setting, least: float = 0.0, most: float = float("inf")) -> Any:
+    """A field of a number or a schedule (see `flowrl.schedules.schedule`) that begins between two bounds."""
+
+    def begins_within(config: Any, field: attrs.Attribute[Any], setting: Setting) -> None:
+        try:
+            first = value_at(schedule(setting), 0)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if not least <= first <= most:
+            raise ValueError(f"it begins with {first:g}, expected {least:g} .. {most:g}")
+
+    return attrs.field(default=default, validator=begins_within)
+
+
 def sizes(*default: int) -> Any:
     """A field of one or more sizes, each at least 1."""
     one = validators.and_(validators.instance_of(int), validators.ge(1))
     return attrs.field(default=default, validator=validators.and_(validators.min_len(1), validators.deep_iterable(one)))
+
+
+#: Settings that are arguments of the same name of every policy.
+FOR_POLICY = ("seed", "device", "act_backend", "network", "precision", "compile", "grad_clip_value")
 
 
 @attrs.frozen(kw_only=True)
@@ -105,6 +124,14 @@ class Configuration:
     device: str = "auto"
     #: What computes actions: "torch", or "numpy" on the CPU, faster for small dense networks and equal to rounding.
     act_backend: str = "torch"
+    #: The network that encodes observations, "module:Class", in the place of the built-in one.
+    network: str | None = None
+    #: What learning computes in: "float32", "bfloat16" where it pays, or "float16" on a GPU.
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    #: Learn with networks that `torch.compile` has made faster; it takes a minute at first.
+    compile: bool = False
+    #: Largest absolute value of a gradient, before its norm is clipped.
+    grad_clip_value: float | None = attrs.field(default=None, validator=validators.optional(validators.gt(0)))
     #: Threads of torch in this process while it trains or evaluates; more than one pays only for large networks.
     torch_threads: int = attrs.field(default=1, validator=validators.ge(1))
     #: Episodes of one evaluation.
@@ -137,6 +164,11 @@ class Configuration:
     def evaluation(self) -> dict[str, Any]:
         """How evaluations inside a run play, as `flowrl.operators.Evaluate` takes it."""
         return {"episodes": self.eval_episodes, "seed": self.seed, "max_steps": self.eval_max_steps}
+
+    @property
+    def for_policy(self) -> dict[str, Any]:
+        """What every policy takes, whatever it learns: `DQNPolicy(..., **config.for_policy)`."""
+        return {name: getattr(self, name) for name in FOR_POLICY}
 
     def to_dict(self) -> dict[str, Any]:
         """All keys and values, as `build_config` takes them."""

@@ -235,11 +235,7 @@ class Plan:
 
     def insert_before(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
         """A plan with `op` before the operator named by path, last part or glob."""
-        node = select(self, where)
-        if len(node.inputs) != 1:
-            raise PlanError(f"insert_before {where!r}: it has {len(node.inputs)} inputs, so 'before' is not one place")
-        if node.inputs[0].kind == "fork":
-            raise PlanError(f"insert_before {where!r}: nothing stands between a fork and its reader; use insert_after")
+        node = self._behind(where)
         return self._edited(node, attrs.evolve(node, inputs=(node.inputs[0].then(op, verb, name),)))
 
     def insert_after(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
@@ -263,12 +259,30 @@ class Plan:
             raise PlanError(f"remove {where!r}: without it its neighbours are not connected; use replace")
         return self._edited(node, node.inputs[0])
 
-    def tap(self, where: str, function: Callable[[Any], Any], *, site: str | None = None) -> Plan:
+    def tap(self, where: str, function: Callable[[Any], Any], *, before: bool = False, site: str | None = None) -> Plan:
         """A plan that also calls `function` with each item that leaves the operator; it changes nothing (D4).
 
-        `site` says where it comes from if not from the caller's line.
+        Args:
+            where: The operator, by path, last part or glob.
+            function: What it returns is not looked at.
+            before: With each item that comes to the operator instead: before an update, say.
+            site: Where the tap comes from if not from the caller's line.
         """
-        return self._appended(where, *_tap(function), site)
+        if not before:
+            return self._appended(where, *_tap(function), site)
+        node = self._behind(where)
+        op, kind, name, explicit = _tap(function)
+        tapped = node.inputs[0].then(op, kind, name, explicit, site)
+        return self._edited(node, attrs.evolve(node, inputs=(tapped,)))
+
+    def around(self, before: Callable[[Run], Any] | None = None, after: Callable[[Run], Any] | None = None) -> Plan:
+        """A plan that calls functions with its run: when it has opened, and before it closes, also after an error.
+
+        They change nothing (D4). A run that is abandoned, and not closed, does not call the second.
+        """
+        if self.on is not None:
+            raise PlanError(f"around: {self.name} is on the workers; a run is around what is gathered")
+        return self.then(transforms.AroundRun(before, after), "tap", "around", False)
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None, *, site: str | None = None) -> Plan:
         """A plan that stops at the items that leave the operator, or those for which `when` is true.
@@ -277,6 +291,15 @@ class Plan:
         `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that one opens instead.
         """
         return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"), site)
+
+    def _behind(self, where: str) -> Plan:
+        """The operator of that name, if there is one place before it."""
+        node = select(self, where)
+        if len(node.inputs) != 1:
+            raise PlanError(f"insert_before {where!r}: it has {len(node.inputs)} inputs, so 'before' is not one place")
+        if node.inputs[0].kind == "fork":
+            raise PlanError(f"insert_before {where!r}: nothing stands between a fork and its reader; use insert_after")
+        return node
 
     def _appended(self, where: str, *operator: Any) -> Plan:
         node = select(self, where)

@@ -39,7 +39,7 @@ class PolicyMaker:
     Args:
         make: What a Trainer is given for a policy.
 
-    Raises: PlanError where it makes something else; ConfigError where it leaves the `act_backend` out.
+    Raises: PlanError where it makes something else; ConfigError where it leaves out what was asked for.
     """
 
     make: Any
@@ -50,17 +50,19 @@ class PolicyMaker:
 
         make, config = self.make, self.config
         made: Policy
+        default = {field.name: field.default for field in attrs.fields(Configuration)}
+        asked = {name: value for name, value in config.for_policy.items() if value != default[name]}
         if isinstance(make, type):
-            # A class of one's own need not know of a backend that was not asked for.
-            chosen = {} if config.act_backend == "torch" else {"act_backend": config.act_backend}
-            made = make(observation_space, action_space, seed=config.seed, device=config.device, **chosen)
+            # A class of one's own need not know of settings that were not asked for.
+            made = make(observation_space, action_space, **{"seed": config.seed, "device": config.device, **asked})
         else:
             made = make(config, observation_space, action_space)
         if not hasattr(made, "collect_mode") and isinstance(made, (NoneType, str, type, Module)):
             raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
-        if config.act_backend != getattr(made, "act_backend", "torch"):
-            raise ConfigError(
-                f"act_backend={config.act_backend!r}, but the {type(made).__name__} was not told: pass "
-                f"act_backend=config.act_backend in {name_of(make)}"
-            )
+        for name in asked.keys() - {"seed", "device"}:
+            if asked[name] != getattr(made, name, default[name]):
+                raise ConfigError(
+                    f"{name}={asked[name]!r}, but the {type(made).__name__} was not told: pass {name}=config.{name}, "
+                    f"or **config.for_policy, in {name_of(make)}"
+                )
         return made

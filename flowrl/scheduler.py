@@ -18,6 +18,7 @@ from flowrl.operator import fresh, resources
 from flowrl.paths import WIRING, graph, matches, paths
 from flowrl.seeds import SeedTree
 from flowrl.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
+from flowrl.transforms import AroundRun
 
 if TYPE_CHECKING:
     from flowrl.debugger import Debugger
@@ -88,6 +89,7 @@ class Run:
             _check_policies(self._error_policies, self.paths.values())
         self._interrupted = False
         self.interrupted = False  #: it was asked to end before its end
+        self._at_end: list[Any] = []  #: what is to be told that it closes
         self._claim()
         self.stages: list[Stage] = []  #: inputs before what they feed
         self._closer = weakref.finalize(self, _close, self.stages, list(self.resources.values()))
@@ -101,6 +103,13 @@ class Run:
             raise
         if self.debugger is not None:
             self.debugger.opened(self)
+        around = [node.op for node in graph(plan) if isinstance(node.op, AroundRun)]
+        try:
+            _tell(self, [op.before for op in around])
+        except BaseException:
+            self.close()
+            raise
+        self._at_end = [op.after for op in around]
 
     # -- pulling
 
@@ -324,14 +333,24 @@ class Run:
 
     def close(self) -> None:
         """End the threads and generators of the run and its part on the workers; resources stay as they are."""
-        self._pull = _refuse
-        self._closer()
+        at_end, self._at_end = self._at_end, []
+        try:
+            _tell(self, at_end)
+        finally:
+            self._pull = _refuse
+            self._closer()
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _tell(run: Run, functions: list[Any]) -> None:
+    for function in functions:
+        if function is not None:
+            function(run)
 
 
 def _refuse() -> Any:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 
+from flowrl.errors import ConfigError, did_you_mean
+
 #: A number, or a function of a count: of env steps where nothing else is said (Q7).
 Schedule = float | Callable[[int], float]
+
+#: What a configuration may say: a number, a schedule as text, or points (count, value). See `schedule`.
+Setting = float | str | list[list[float]]
 
 
 def value_at(schedule: Schedule, count: int) -> float:
@@ -31,4 +39,126 @@ class linear_schedule:
     def __call__(self, count: int) -> float:
         if self.end is None:
             return self.start
-        return self.start + (self.end - self.start) * min(1.0, count / max(1, self.steps))
+        return self.start + (self.end - self.start) * _share(count, self.steps)
+
+
+@attrs.frozen
+class exponential_schedule:
+    """From `start` to `end` over `steps`, by the same factor each step, then constant.
+
+    >>> [round(exponential_schedule(1.0, 0.01, 100)(step), 4) for step in (0, 50, 100, 200)]
+    [1.0, 0.1, 0.01, 0.01]
+    """
+
+    start: float = attrs.field(validator=attrs.validators.gt(0))
+    end: float = attrs.field(validator=attrs.validators.gt(0))
+    steps: int
+
+    def __call__(self, count: int) -> float:
+        return float(self.start * (self.end / self.start) ** _share(count, self.steps))
+
+
+@attrs.frozen
+class cosine_schedule:
+    """From `start` to `end` over `steps` along half a cosine, then constant.
+
+    Source: Loshchilov & Hutter 2017, "SGDR", eq. 5, without restarts.
+
+    >>> [round(cosine_schedule(1.0, 0.0, 100)(step), 4) for step in (0, 25, 50, 100, 200)]
+    [1.0, 0.8536, 0.5, 0.0, 0.0]
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def __call__(self, count: int) -> float:
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * _share(count, self.steps))) / 2
+
+
+@attrs.frozen(init=False)
+class piecewise_schedule:
+    """Linear between points (count, value) in the order of counts, constant before the first and after the last.
+
+    >>> rate = piecewise_schedule((0, 1.0), (100, 0.5), (100, 0.1), (200, 0.0))
+    >>> [round(rate(step), 2) for step in (0, 50, 99, 100, 150, 500)]
+    [1.0, 0.75, 0.5, 0.1, 0.05, 0.0]
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __init__(self, *points: tuple[float, float]) -> None:
+        if not points or any(len(point) != 2 for point in points) or list(points) != sorted(points, key=lambda p: p[0]):
+            raise ValueError(f"expected points (count, value) in the order of counts, got {list(points)}")
+        self.__attrs_init__(tuple((float(at), float(value)) for at, value in points))
+
+    def __call__(self, count: int) -> float:
+        before = [point for point in self.points if point[0] <= count]
+        if not before:
+            return self.points[0][1]
+        (at, value), after = before[-1], self.points[len(before) :]
+        if not after:
+            return value
+        return value + (after[0][1] - value) * (count - at) / (after[0][0] - at)
+
+
+def _share(count: int, steps: int) -> float:
+    return min(1.0, count / max(1, steps))
+
+
+#: By the name in a text.
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": lambda value: linear_schedule(float(value), None, 1),
+    "linear": linear_schedule,
+    "exponential": exponential_schedule,
+    "cosine": cosine_schedule,
+    "piecewise": piecewise_schedule,
+}
+
+
+def schedule(setting: Setting, end: float | None = None, steps: int = 1) -> Schedule:
+    """What a configuration says, as a schedule: a number, from there to `end` over `steps` if there is an end.
+
+    Or a text such as "linear(1e-3, 0, 100_000)", of `SCHEDULES`, or points as of `piecewise_schedule`; these know
+    their own end.
+
+    Raises:
+        ConfigError: the text is none, or the schedule refuses its numbers.
+
+    >>> schedule(1.0), schedule(1.0, 0.0, 10), schedule("cosine(1e-3, 0, 5_000)")
+    (1.0, linear_schedule(start=1.0, end=0.0, steps=10), cosine_schedule(start=0.001, end=0, steps=5000))
+    >>> schedule([[0, 1e-3], [100, 1e-4]])(50)
+    0.00055
+    """
+    if isinstance(setting, str):
+        return _parsed(setting)
+    if isinstance(setting, list | tuple):
+        return _made(f"{setting}", piecewise_schedule, *setting)
+    return setting if end is None else linear_schedule(setting, end, steps)
+
+
+def _parsed(text: str) -> Schedule:
+    """The schedule of a call in a text; nothing in it is run."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        call = None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ConfigError(f"{text!r} is no schedule: expected a number, or a text such as 'linear(1e-3, 0, 100_000)'")
+    if call.func.id not in SCHEDULES:
+        raise ConfigError(f"there is no schedule {call.func.id!r}; {did_you_mean(call.func.id, SCHEDULES)}")
+    try:
+        given = [ast.literal_eval(argument) for argument in call.args]
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except ValueError as error:
+        raise ConfigError(f"the schedule {text!r}: its arguments are numbers") from error
+    return _made(text, SCHEDULES[call.func.id], *given, **named)
+
+
+def _made(text: str, make: Callable[..., Schedule], *given: Any, **named: Any) -> Schedule:
+    try:
+        made = make(*given, **named)
+        float(value_at(made, 0))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the schedule {text!r}: {error.args[0] if error.args else error}") from error
+    return made

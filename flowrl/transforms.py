@@ -79,6 +79,17 @@ class Tap:
 
 
 @operator
+class AroundRun:
+    """Calls functions with the run: `before`, when it has opened, and `after`, before it closes. Items pass."""
+
+    before: Callable[[Any], Any] | None = attrs.field(repr=False)
+    after: Callable[[Any], Any] | None = attrs.field(repr=False)
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+@operator
 class Breakpoint:
     """Opens the debugger at an item for which `when` is true, or at every one.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.config import Configuration, fraction, positive, scheduled, sizes
 from flowrl.operators import (
     GAE,
     ApplyGradients,
@@ -23,8 +23,9 @@ from flowrl.operators import (
     UpdateStatistics,
 )
 from flowrl.plan import Plan
-from flowrl.policies import A2CPolicy, linear_schedule
+from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -48,9 +49,9 @@ class Config(Configuration):
 
     # Learning
     microbatches: int = positive(1)  #: parts of a batch whose gradients are averaged before the step
-    learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
+    learning_rate: Setting = scheduled(1e-3)  #: of Adam, at the beginning
     learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
-    entropy_coef: float = 0.0  #: weight of the entropy, at the beginning
+    entropy_coef: Setting = scheduled(0.0)  #: weight of the entropy, at the beginning
     entropy_coef_end: float | None = None  #: at the end of the schedule; None: as at the beginning
     schedule_steps: int = positive(500_000)  #: env steps of the schedules
     value_coef: float = 0.5  #: weight of the value loss
@@ -69,15 +70,13 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> A2CPoli
         log_std=config.log_std,
         gamma=config.gamma,
         lam=config.lam,
-        learning_rate=linear_schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
-        entropy_coef=linear_schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
+        learning_rate=schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
+        entropy_coef=schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
         value_coef=config.value_coef,
         grad_clip=config.grad_clip,
         normalize_obs=config.normalize_obs,
         normalize_rewards=config.normalize_rewards,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 

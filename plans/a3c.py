@@ -6,11 +6,12 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.config import Configuration, fraction, positive, scheduled, sizes
 from flowrl.operators import ApplyGradients, AsyncGradients, StandardMetricsReporting
 from flowrl.plan import Plan
-from flowrl.policies import A2CPolicy, linear_schedule
+from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -30,10 +31,10 @@ class Config(Configuration):
     lam: float = fraction(0.95)  #: decay of the advantage's trace; 1 as in the paper
 
     # Learning
-    learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
+    learning_rate: Setting = scheduled(1e-3)  #: of Adam, at the beginning
     learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
     schedule_steps: int = positive(500_000)  #: env steps of the schedule
-    entropy_coef: float = 0.0  #: weight of the entropy
+    entropy_coef: Setting = scheduled(0.0)  #: weight of the entropy
     value_coef: float = 0.5  #: weight of the value loss
     grad_clip: float | None = positive(0.5)  #: largest norm of the gradient
 
@@ -50,13 +51,11 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> A2CPoli
         log_std=config.log_std,
         gamma=config.gamma,
         lam=config.lam,
-        learning_rate=linear_schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
-        entropy_coef=config.entropy_coef,
+        learning_rate=schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
+        entropy_coef=schedule(config.entropy_coef),
         value_coef=config.value_coef,
         grad_clip=config.grad_clip,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 

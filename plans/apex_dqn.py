@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.config import Configuration, fraction, positive, scheduled, sizes
 from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayActors
 from flowrl.operators import (
     Concurrently,
@@ -23,6 +23,7 @@ from flowrl.operators import (
 from flowrl.plan import Plan
 from flowrl.policies import ApexDQNPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -51,11 +52,11 @@ class Config(Configuration):
     draws_in_flight: int = positive(2)  #: batches that are asked for at a time
     replay_ratio: float = positive(8.0)  #: rows trained on per row collected
     priority_alpha: float = fraction(0.6)  #: 0 draws uniformly, 1 in proportion to TD errors
-    priority_beta: float = fraction(0.4)  #: how much of that the weights of the loss make up for
+    priority_beta: Setting = scheduled(0.4, most=1)  #: how much of that the weights of the loss make up for
 
     # Learning
     batch_size: int = positive(128)  #: rows of an update
-    learning_rate: float = positive(1e-3)  #: of Adam
+    learning_rate: Setting = scheduled(1e-3)  #: of Adam
     grad_clip: float | None = positive(10.0)  #: largest norm of the gradient
     target_every: int = positive(100)  #: updates between copies to the target network
     tau: float = fraction(1.0)  #: how far the target network moves then; 1 copies
@@ -76,11 +77,9 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQN
         double=config.double,
         noisy=config.noisy,
         gamma=config.gamma,
-        learning_rate=config.learning_rate,
+        learning_rate=schedule(config.learning_rate),
         grad_clip=config.grad_clip,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 
@@ -90,7 +89,7 @@ def replay_memory(config: Config) -> ReplayActors:
         PrioritizedReplayBuffer,
         -(-config.buffer_size // config.replay_shards),
         alpha=config.priority_alpha,
-        beta=config.priority_beta,
+        beta=schedule(config.priority_beta),
         gamma=config.gamma,
     )
     limiter = RateLimiter(

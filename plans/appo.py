@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, not_negative, positive, sizes
+from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
 from flowrl.operators import (
     ConcatBatches,
     ParallelRollouts,
@@ -17,8 +17,9 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.plan import Plan
-from flowrl.policies import APPOPolicy, VTraceLimits, linear_schedule
+from flowrl.policies import APPOPolicy, VTraceLimits
 from flowrl.rollout import WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -51,10 +52,10 @@ class Config(Configuration):
     # Learning
     num_sgd_iter: int = positive(4)  #: epochs over a batch
     minibatch_size: int = positive(256)  #: rows of an optimiser step
-    learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
+    learning_rate: Setting = scheduled(1e-3)  #: of Adam, at the beginning
     learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
-    clip: float = positive(0.2)  #: ε of the ratio
-    entropy_coef: float = 0.0  #: weight of the entropy, at the beginning
+    clip: Setting = scheduled(0.2)  #: ε of the ratio
+    entropy_coef: Setting = scheduled(0.0)  #: weight of the entropy, at the beginning
     entropy_coef_end: float | None = None  #: at the end of the schedule; None: as at the beginning
     schedule_steps: int = positive(500_000)  #: env steps of the schedules
     value_coef: float = 0.5  #: weight of the value loss
@@ -78,16 +79,14 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> APPOPol
         lam=config.lam,
         limits=VTraceLimits(rho_bar=config.rho_bar, c_bar=config.c_bar, rho_pg_bar=config.rho_pg_bar),
         old_weight=config.old_weight,
-        learning_rate=linear_schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
-        clip=config.clip,
-        entropy_coef=linear_schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
+        learning_rate=schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
+        clip=schedule(config.clip),
+        entropy_coef=schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
         value_coef=config.value_coef,
         standardize=config.standardize,
         kl_coef=config.kl_coef,
         grad_clip=config.grad_clip,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.config import Configuration, fraction, positive, scheduled, sizes
 from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
 from flowrl.operators import (
     Concurrently,
@@ -23,8 +23,9 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.plan import Plan
-from flowrl.policies import DQNPolicy, ValueHead, linear_schedule
+from flowrl.policies import DQNPolicy, ValueHead
 from flowrl.rollout import WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -41,7 +42,7 @@ class Config(Configuration):
     # Learning
     gamma: float = fraction(0.99)  #: discount per step
     n_step: int = positive(3)  #: steps of a return before it bootstraps
-    learning_rate: float = positive(1e-3)  #: of Adam
+    learning_rate: Setting = scheduled(1e-3)  #: of Adam
     grad_clip: float | None = positive(10.0)  #: largest norm of the gradient
     batch_size: int = positive(128)  #: rows of an update
     target_every: int = positive(100)  #: updates between copies to the target network
@@ -54,10 +55,10 @@ class Config(Configuration):
     replay_ratio: float = positive(64.0)  #: rows trained on per row collected
     prioritized: bool = False  #: draw rows the more often, the larger their TD error was
     priority_alpha: float = fraction(0.6)  #: how much more often: 0 uniformly, 1 in proportion
-    priority_beta: float = fraction(0.4)  #: how much of that the weights of the loss make up for, at the beginning
+    priority_beta: Setting = scheduled(0.4, most=1)  #: how much of that the loss's weights make up for, at first
     priority_beta_end: float = fraction(1.0)  #: and at the end of its schedule
     priority_beta_steps: int = positive(50_000)  #: env steps of the schedule
-    epsilon_start: float = fraction(1.0)  #: exploration at the beginning
+    epsilon_start: Setting = scheduled(1.0, most=1)  #: exploration, at first
     epsilon_end: float = fraction(0.04)  #: exploration at the end of its schedule
     epsilon_steps: int = positive(10_000)  #: env steps of the schedule
     normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
@@ -76,14 +77,12 @@ def policy(config: Config, observation_space: Any, action_space: Any, head: Valu
         noisy=config.noisy,
         head=head,
         gamma=config.gamma,
-        learning_rate=config.learning_rate,
+        learning_rate=schedule(config.learning_rate),
         grad_clip=config.grad_clip,
-        epsilon=linear_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_steps),
+        epsilon=schedule(config.epsilon_start, config.epsilon_end, config.epsilon_steps),
         normalize_obs=config.normalize_obs,
         normalize_rewards=config.normalize_rewards,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 
@@ -91,7 +90,7 @@ def replay_buffer(config: Config, limiter: RateLimiter) -> ReplayBuffer:
     """Where rows are kept, and which of them are drawn."""
     if not config.prioritized:
         return ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
-    beta = linear_schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
+    beta = schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
     return PrioritizedReplayBuffer(
         config.buffer_size, alpha=config.priority_alpha, beta=beta, gamma=config.gamma, limiter=limiter
     )

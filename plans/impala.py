@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, not_negative, positive, sizes
+from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
 from flowrl.operators import (
     CollectBatches,
     ConcatBatches,
@@ -17,8 +17,9 @@ from flowrl.operators import (
     TrainOneStep,
 )
 from flowrl.plan import Plan
-from flowrl.policies import IMPALAPolicy, VTraceLimits, linear_schedule
+from flowrl.policies import IMPALAPolicy, VTraceLimits
 from flowrl.rollout import Aggregators, LearnerGroup, WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -51,9 +52,9 @@ class Config(Configuration):
     num_aggregators: int = not_negative(0)  #: processes on Ray that join fragments to batches; 0: this process does
     num_learners: int = not_negative(0)  #: 0: this process learns; 1: a thread of it does; more: processes on Ray
     learn_in_flight: int = positive(2)  #: batches that these are given at a time
-    learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
+    learning_rate: Setting = scheduled(1e-3)  #: of Adam, at the beginning
     learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
-    entropy_coef: float = 0.0  #: weight of the entropy, at the beginning
+    entropy_coef: Setting = scheduled(0.0)  #: weight of the entropy, at the beginning
     entropy_coef_end: float | None = None  #: at the end of the schedule; None: as at the beginning
     schedule_steps: int = positive(500_000)  #: env steps of the schedules
     value_coef: float = 0.5  #: weight of the value loss
@@ -73,13 +74,11 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> IMPALAP
         gamma=config.gamma,
         lam=config.lam,
         limits=VTraceLimits(rho_bar=config.rho_bar, c_bar=config.c_bar, rho_pg_bar=config.rho_pg_bar),
-        learning_rate=linear_schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
-        entropy_coef=linear_schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
+        learning_rate=schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
+        entropy_coef=schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
         value_coef=config.value_coef,
         grad_clip=config.grad_clip,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, sizes
+from flowrl.config import Configuration, fraction, positive, scheduled, sizes
 from flowrl.operators import (
     GAE,
     ConcatBatches,
@@ -20,8 +20,9 @@ from flowrl.operators import (
     UpdateStatistics,
 )
 from flowrl.plan import Plan
-from flowrl.policies import PPOPolicy, linear_schedule
+from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -46,11 +47,11 @@ class Config(Configuration):
     # Learning
     num_sgd_iter: int = positive(20)  #: epochs over a batch
     minibatch_size: int = positive(256)  #: rows of an optimiser step
-    learning_rate: float = positive(1e-3)  #: of Adam, at the beginning
+    learning_rate: Setting = scheduled(1e-3)  #: of Adam, at the beginning
     learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
-    clip: float = positive(0.2)  #: ε of the ratio, at the beginning
+    clip: Setting = scheduled(0.2)  #: ε of the ratio, at the beginning
     clip_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
-    entropy_coef: float = 0.0  #: weight of the entropy, at the beginning
+    entropy_coef: Setting = scheduled(0.0)  #: weight of the entropy, at the beginning
     entropy_coef_end: float | None = None  #: at the end of the schedule; None: as at the beginning
     schedule_steps: int = positive(100_000)  #: env steps of the schedules
     value_coef: float = 0.5  #: weight of the value loss
@@ -74,9 +75,9 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPoli
         log_std=config.log_std,
         gamma=config.gamma,
         lam=config.lam,
-        learning_rate=linear_schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
-        clip=linear_schedule(config.clip, config.clip_end, config.schedule_steps),
-        entropy_coef=linear_schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
+        learning_rate=schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
+        clip=schedule(config.clip, config.clip_end, config.schedule_steps),
+        entropy_coef=schedule(config.entropy_coef, config.entropy_coef_end, config.schedule_steps),
         value_coef=config.value_coef,
         value_clip=config.value_clip,
         standardize=config.standardize,
@@ -84,9 +85,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPoli
         grad_clip=config.grad_clip,
         normalize_obs=config.normalize_obs,
         normalize_rewards=config.normalize_rewards,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 

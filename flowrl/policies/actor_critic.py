@@ -37,7 +37,7 @@ class ActorCriticPolicy(Policy):
         entropy_coef: Weight of the entropy; a number, or a function of env steps.
         learning_rate: Of Adam; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
-        normalize_obs, normalize_rewards: See `Policy`.
+        normalize_obs, normalize_rewards, settings: See `Policy`.
 
     Raises:
         ConfigError: there is no distribution for the actions, or no network for the observations.
@@ -62,9 +62,7 @@ class ActorCriticPolicy(Policy):
         grad_clip: float | None = 0.5,
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
-        seed: int = 0,
-        device: str = "auto",
-        act_backend: str = "torch",
+        **settings: Any,
     ) -> None:
         self.hidden, self.squash, self.log_std = tuple(hidden), squash, log_std
         self.gamma, self.lam = gamma, lam
@@ -76,13 +74,11 @@ class ActorCriticPolicy(Policy):
             grad_clip=grad_clip,
             normalize_obs=normalize_obs,
             normalize_rewards=normalize_rewards,
-            seed=seed,
-            device=device,
-            act_backend=act_backend,
+            **settings,
         )
 
     def _build(self) -> None:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
         self.model = ActorCritic(encoding, chosen, self.hidden).to(self.device)
         rate = value_at(self.learning_rate, 0)
@@ -133,6 +129,11 @@ class MostProbable:
         with torch.inference_mode():
             action = model.distribution.mode(model(self.policy.observed(obs))[0])
         return {"action": action, "env_action": model.distribution.for_env(action)}
+
+    def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
+        """The same as the environment gets it, for `Policy.export`."""
+        action: torch.Tensor = model.distribution.mode_for_env(model(obs)[0])
+        return action
 
     def value(self, obs: Any) -> Array:
         """The same as when collecting."""

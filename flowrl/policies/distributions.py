@@ -57,6 +57,10 @@ class Distribution(Acting, Protocol):
         """KL(self | other) `[B]`, of this one and another distribution of its kind."""
         ...
 
+    def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
+        """`for_env(mode(given))` in torch alone."""
+        ...
+
     def in_numpy(self) -> Acting:
         """The same for arrays, which follows what is learned."""
         ...
@@ -115,6 +119,9 @@ class Categorical:
     def for_env(self, action: Array) -> Array:
         return action + self.start if self.start else action
 
+    def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
+        return given.argmax(1) + self.start
+
     def in_numpy(self) -> Acting:
         return self
 
@@ -149,6 +156,10 @@ class MultiCategorical:
     def for_env(self, action: Array) -> Array:
         shifted: Array = action.astype(self.dtype, copy=False) + self.starts
         return shifted
+
+    def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
+        chosen = [choice.mode_for_env(part) for choice, part in zip(self.choices, self._parts(given))]
+        return torch.stack(chosen, 1) + torch.from_numpy(self.starts)
 
     def in_numpy(self) -> Acting:
         return self
@@ -199,6 +210,9 @@ class Gaussian(nn.Module):
     def for_env(self, action: Array) -> Array:
         return np.clip(action, self.low, self.high)
 
+    def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
+        return given.reshape(-1, *self.shape).clamp(torch.from_numpy(self.low), torch.from_numpy(self.high))
+
     def in_numpy(self) -> Acting:
         return GaussianInNumpy(self)
 
@@ -222,6 +236,10 @@ class SquashedGaussian(Gaussian):
     def for_env(self, action: Array) -> Array:
         scaled: Array = self.low + (np.tanh(action) + 1) * self.reach
         return scaled
+
+    def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
+        low, reach = torch.from_numpy(self.low), torch.from_numpy(self.reach)
+        return low + (given.reshape(-1, *self.shape).tanh() + 1) * reach
 
     def in_numpy(self) -> Acting:
         return SquashedInNumpy(self)

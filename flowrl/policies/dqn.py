@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -18,7 +18,7 @@ from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Learning, Policy, ValueActing
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
-from flowrl.schedules import Schedule, linear_schedule, value_at
+from flowrl.schedules import Schedule, linear_schedule
 
 
 def best_action(
@@ -62,8 +62,8 @@ class DQNPolicy(Policy):
         gamma: Discount per step.
         learning_rate: Of Adam; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
-        normalize_obs, normalize_rewards: See `Policy`.
-        epsilon: Exploration as a function of env steps.
+        normalize_obs, normalize_rewards, settings: See `Policy`.
+        epsilon: Exploration; a number, or a function of env steps.
 
     Raises:
         ConfigError: the actions are not discrete, or there is no network for the observations.
@@ -84,12 +84,10 @@ class DQNPolicy(Policy):
         gamma: float = 0.99,
         learning_rate: Schedule = 1e-3,
         grad_clip: float | None = 10.0,
-        epsilon: Callable[[int], float] = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
+        epsilon: Schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
-        seed: int = 0,
-        device: str = "auto",
-        act_backend: str = "torch",
+        **settings: Any,
     ) -> None:
         self.actions = actions_of(action_space, "DQN")
         self.hidden, self.dueling, self.double, self.noisy = tuple(hidden), dueling, double, noisy
@@ -102,23 +100,21 @@ class DQNPolicy(Policy):
             grad_clip=grad_clip,
             normalize_obs=normalize_obs,
             normalize_rewards=normalize_rewards,
-            seed=seed,
-            device=device,
-            act_backend=act_backend,
+            **settings,
         )
 
     def _build(self) -> None:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         parts: dict[str, Any] = {"dueling": self.dueling, "head": self.head, "noisy": self.noisy}
         network = QNetwork(encoding, self.actions, self.hidden, **parts)
         self.model = network.to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=value_at(self.learning_rate, 0), fused=True)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), fused=True)
         self.collect_mode = self.exploring(self.epsilon)
         self.eval_mode = ValueActing(self, argmax_sample())
         self.learn_mode = DQNLearning(self)
 
-    def exploring(self, epsilon: Callable[[int], float]) -> ValueActing:
+    def exploring(self, epsilon: Schedule) -> ValueActing:
         """A collect mode with this epsilon, and with noise in the weights if there is any."""
         return ValueActing(self, eps_greedy_sample(epsilon), noise_draws=self.model.draws)
 
@@ -167,15 +163,16 @@ class DQNLearning(Learning):
         """See `Learning.loss`."""
         policy, head = self.policy, self.policy.model.head
         with torch.no_grad():
-            outputs_t = policy.target.outputs(rows.next_obs, policy.noise())
+            outputs_t = policy.target(rows.next_obs, policy.noise(), values=False)
             q_target_t = head(outputs_t)
             q_online_t = policy.model(rows.next_obs, policy.noise()) if policy.double else q_target_t
             mask_t = action_mask(rows.next_obs)
             best = best_action(q_online_t, q_target_t, double=policy.double, mask_t=mask_t)
             target = head.target(rows.reward.float(), rows.discount, of_action(outputs_t, best))
-        outputs = of_action(policy.model.outputs(rows.obs, policy.noise()), rows.action.long())
-        errors, q = head.errors(outputs, target), head(outputs).mean()
+        outputs = of_action(policy.model(rows.obs, policy.noise(), values=False), rows.action.long())
+        errors, q = head.errors(outputs, target), head(outputs.detach()).mean()
         if "weight" not in rows:
-            return errors.mean(), {"loss": errors.mean(), "q": q}
+            loss = errors.mean()
+            return loss, {"loss": loss, "q": q}
         loss = (errors * rows["weight"]).mean()
         return loss, {"loss": loss, "q": q, "priority": head.priority(errors, outputs, target)}

@@ -14,7 +14,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
-from flowrl.errors import PlanError
+from flowrl.errors import ConfigError, PlanError
 from flowrl.policies.in_numpy import host, log_softmax
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import actions_of
@@ -113,12 +113,10 @@ class _Functional(Policy):
         self,
         observation_space: Space,
         action_space: Space,
-        *,
-        seed: int = 0,
-        device: str = "auto",
-        act_backend: str = "torch",
+        **settings: Any,
     ) -> None:
-        settings: dict[str, Any] = {"seed": seed, "device": device, "act_backend": act_backend}
+        if settings.get("network") is not None:
+            raise ConfigError(f"network={settings['network']!r}: {type(self).__name__} has a network of its own")
         super().__init__(observation_space, action_space, grad_clip=self.clip, **settings)
 
     def _build(self) -> None:
@@ -184,6 +182,17 @@ class FunctionalActing:
         if value is not None:
             columns["value"] = host(value)
         return columns
+
+    def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
+        """The actions of the highest scores, for `Policy.export`.
+
+        Raises: ConfigError for another wrapper than `argmax_sample`, which works on arrays.
+        """
+        if not isinstance(self.sample, argmax_sample):
+            raise ConfigError(f"only argmax_sample() can be exported, but this policy acts by {self.sample!r}")
+        output = model(_floats(obs))
+        best: torch.Tensor = (output[0] if isinstance(output, tuple) else output).argmax(1)
+        return best
 
     def value(self, obs: Any) -> Array:
         """The model's values `[B]`."""

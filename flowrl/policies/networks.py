@@ -28,16 +28,23 @@ from flowrl.policies.wrappers import Array
 NATURE_SIDE = 36
 
 
-def encoder(space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple[str, ...] = ()) -> Encoder:
+def encoder(
+    space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple[str, ...] = (), network: Any = None
+) -> Encoder:
     """A network from observations `[B, ...]` to `[B, features]`.
 
     Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
     a dictionary's parts, each encoded so, are joined in the order of the space; its `action_mask` is left out. With
-    `normalize` numbers pass a `Normalizer` first; `path` are the keys that led to the space.
+    `normalize` numbers pass a `Normalizer` first; `path` are the keys that led to the space. A `network` takes the
+    place of all that, see `flowrl.policies.custom.custom_encoder`.
 
     Raises:
-        ConfigError: there is no such encoding for the space.
+        ConfigError: there is no such encoding for the space, or the network does not fit.
     """
+    if network is not None:
+        from flowrl.policies.custom import custom_encoder
+
+        return custom_encoder(network, space)
     if isinstance(space, spaces.Dict):
         parts = {name: part for name, part in space.spaces.items() if path or name != ACTION_MASK}
         if not parts:
@@ -75,7 +82,7 @@ class FlatEncoder(Encoder):
         self.features, self.normalizer = features, normalizer
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        numbers = obs.reshape(len(obs), self.features)  # also of scalars, `[B]`
+        numbers = obs.reshape(obs.shape[0], self.features)  # also of scalars, `[B]`
         if self.normalizer is None:
             return numbers.float()
         normalized: torch.Tensor = self.normalizer(numbers)
@@ -97,7 +104,7 @@ class OneHotEncoder(Encoder):
         self.sizes, self.starts, self.features = tuple(sizes), tuple(starts), sum(sizes)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        choices = obs.long().reshape(len(obs), len(self.sizes))
+        choices = obs.long().reshape(obs.shape[0], len(self.sizes))
         parts = [
             nn.functional.one_hot(choices[:, i] - start, size)
             for i, (size, start) in enumerate(zip(self.sizes, self.starts))
@@ -242,23 +249,21 @@ class QNetwork(nn.Module):
     def _networks(self) -> list[nn.Module]:
         return [self.trunk, self.advantage, *([] if self.value is None else [self.value])]
 
-    def forward(self, obs: Any, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Values `[B, A]`, with the `noise` of each row, `[B, draws]`, one for all rows, `[1, draws]`, or none."""
-        values: torch.Tensor = self.head(self.outputs(obs, noise))
-        return values
+    def forward(self, obs: Any, noise: torch.Tensor | None = None, *, values: bool = True) -> torch.Tensor:
+        """Values `[B, A]`, or else what the head makes them of, `[B, A, *head.shape]`.
 
-    def outputs(self, obs: Any, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """What the head takes, `[B, A, *head.shape]`."""
+        With the `noise` of each row, `[B, draws]`, one for all rows, `[1, draws]`, or none.
+        """
         networks: Sequence[Function] = self._networks
         if noise is not None:
             networks = with_noise(map(steps_of, self._networks), torch.split(noise, self._noise_parts, 1))
         trunk, advantage_of, *value_of = networks
         hidden = trunk(obs)
-        advantage: torch.Tensor = self._of_each(advantage_of(hidden))
-        if not value_of:
-            return advantage
-        mean: torch.Tensor = valid_mean(advantage, action_mask(obs))
-        return self._of_each(value_of[0](hidden)) + advantage - mean
+        outputs: torch.Tensor = self._of_each(advantage_of(hidden)).float()  # whatever the layers compute in
+        if value_of:
+            mean = valid_mean(outputs, action_mask(obs))
+            outputs = self._of_each(value_of[0](hidden)).float() + outputs - mean
+        return self.head(outputs) if values else outputs
 
     def _of_each(self, numbers: Any) -> Any:
         """Numbers `[B, n * K]` as those of n actions, `[B, n, *head.shape]`; tensors or arrays."""
@@ -310,7 +315,8 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.encoder(obs)
-        return masked(self.actor(features), action_mask(obs)), self.critic(features).squeeze(1)
+        logits = masked(self.actor(features).float(), action_mask(obs))  # whatever the layers compute in
+        return logits, self.critic(features).float().squeeze(1)
 
     def value(self, obs: Any) -> torch.Tensor:
         """Values `[B]` alone."""

@@ -6,7 +6,8 @@ import abc
 import copy
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import attrs
@@ -17,17 +18,23 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
 from flowrl.envs.masks import check_mask
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, PlanError
+from flowrl.policies.clipping import clip_norm
+from flowrl.policies.devices import compile_networks, pick_device
 from flowrl.policies.in_numpy import InNumpy, host
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.noisy import noise_of
 from flowrl.policies.normalize import Normalizer
+from flowrl.policies.precision import Precision
 from flowrl.policies.streams import TorchStream
 from flowrl.policies.wrappers import Array
-from flowrl.schedules import Schedule
+from flowrl.schedules import Schedule, value_at
 from flowrl.training import AllReduce
 
 log = logging.getLogger("flowrl")
+
+#: Makes a network of one's own for observations of a space: a module with `features`.
+NetworkClass = Callable[[gymnasium.Space[Any]], nn.Module]
 
 #: What can compute actions: the model itself, or what it is in numpy.
 ACT_BACKENDS = ("torch", "numpy")
@@ -128,11 +135,18 @@ class Learning(abc.ABC):
         return batch.select(names).to_torch(self.policy.device)
 
     def schedule(self, env_steps: int) -> None:
-        """Set what follows a schedule: here the learning rate, where it is a function of env steps (Q7)."""
-        if callable(rate := self.policy.learning_rate):
-            for group in self.policy.optimizer.param_groups:
+        """Set what follows a schedule: here the learning rates that are functions of env steps (Q7).
+
+        A group of the optimiser's parameters with a `name` may have its own, in the policy's `learning_rates`.
+        """
+        policy, rates = self.policy, []
+        for group in policy.optimizer.param_groups:
+            rate = policy.learning_rates.get(group.get("name", ""), policy.learning_rate)
+            if callable(rate):
                 group["lr"] = rate(env_steps)
-            self._say_if_over(rate(env_steps), env_steps)
+            rates.append(group["lr"])
+        if callable(policy.learning_rate) or policy.learning_rates:
+            self._say_if_over(max(rates), env_steps)
 
     def _say_if_over(self, rate: float, env_steps: int) -> None:
         """Warn, once, of a run that goes on after its learning rate has become 0."""
@@ -174,7 +188,12 @@ class Learning(abc.ABC):
         return scalars
 
     def gradients(self, batch: Batch) -> Gradients:
-        """The gradients of a prepared batch, without a step."""
+        """The gradients of a prepared batch, without a step.
+
+        Raises: PlanError in float16, whose gradients are scaled for the step of this policy alone.
+        """
+        if self.policy.mixed.scaler is not None:
+            raise PlanError("gradients that are applied elsewhere cannot be of float16: take precision='bfloat16'")
         scalars = self._backward(batch)
         parameters = self.policy.model.named_parameters()
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
@@ -191,12 +210,16 @@ class Learning(abc.ABC):
         self._step()
 
     def _backward(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
+        policy = self.policy
         rows = self.over_minibatch(self.tensors(batch))
         if all_reduce is not None:
             rows = all_reduce.share(rows)
-        loss, scalars = self.loss(rows)
-        self.policy.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        with policy.mixed.forward():
+            loss, scalars = self.loss(rows)
+        for parameter in policy.parameters:
+            parameter.grad = None
+        scaler = policy.mixed.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         scalars = {name: value.detach() for name, value in scalars.items()}
         return scalars if all_reduce is None else self._agreed(scalars, rows.rows, all_reduce)
 
@@ -214,11 +237,18 @@ class Learning(abc.ABC):
         return {**scalars, **{name: part[0] for name, part in zip(means, parts[len(parameters) :])}}
 
     def _step(self) -> None:
-        policy = self.policy
+        policy, scaler = self.policy, self.policy.mixed.scaler
+        if scaler is not None:
+            scaler.unscale_(policy.optimizer)
+        if policy.grad_clip_value is not None:
+            nn.utils.clip_grad_value_(policy.parameters, policy.grad_clip_value)
         if policy.grad_clip is not None:
-            # A gradient that is not finite is an error before it has spoilt the weights.
-            nn.utils.clip_grad_norm_(policy.parameters, policy.grad_clip, error_if_nonfinite=True)
-        policy.optimizer.step()
+            clip_norm(policy.parameters, policy.grad_clip, finite=scaler is None)
+        if scaler is None:
+            policy.optimizer.step()
+        else:
+            scaler.step(policy.optimizer)
+            scaler.update()
         policy.version += 1
 
 
@@ -230,7 +260,13 @@ class Policy(abc.ABC):
     Args:
         observation_space, action_space: Of one environment.
         learning_rate: Of the optimiser; a number, or a function of env steps.
+        learning_rates: Those of parameter groups that have one of their own, by the `name` of the group.
         grad_clip: Largest norm of the gradient; None for no limit.
+        grad_clip_value: Largest absolute value of each of its numbers, before that; None for no limit.
+        network: What encodes observations in the place of the built-in encoders: a class, or its name
+            "module:Class", see `flowrl.policies.networks.encoder`.
+        precision: What learning computes in, see `Precision`.
+        compile: Learn with networks that `torch.compile` has made faster. Acting is as without it.
         normalize_obs: Normalise the numbers in observations by running statistics; images are left alone.
         normalize_rewards: Keep running statistics of discounted returns, by which rewards are scaled.
         seed: Of the initialisation, and of `stream`, in which a model that draws in its forward must run.
@@ -254,6 +290,7 @@ class Policy(abc.ABC):
     learn_mode: Learning
     eval_mode: ActMode
     _in_numpy: InNumpy | None = None
+    _eager: nn.Module | None = None  #: the model as it acts, where it learns compiled
 
     def __init__(
         self,
@@ -261,7 +298,12 @@ class Policy(abc.ABC):
         action_space: gymnasium.Space[Any],
         *,
         learning_rate: Schedule = 1e-3,
+        learning_rates: Mapping[str, Schedule] | None = None,
         grad_clip: float | None = None,
+        grad_clip_value: float | None = None,
+        network: NetworkClass | str | None = None,
+        precision: str = "float32",
+        compile: bool = False,
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
         seed: int = 0,
@@ -273,17 +315,21 @@ class Policy(abc.ABC):
         check_mask(observation_space, action_space)
         self.observation_space, self.action_space = observation_space, action_space
         self.act_backend = act_backend
-        self.learning_rate, self.grad_clip = learning_rate, grad_clip
+        self.learning_rate, self.learning_rates = learning_rate, dict(learning_rates or {})
+        self.grad_clip, self.grad_clip_value, self.network, self.compile = grad_clip, grad_clip_value, network, compile
         self.normalize_obs, self.normalize_rewards = normalize_obs, normalize_rewards
         self.device = pick_device(device)
         if self.device.type == "mps" and (normalize_obs or normalize_rewards):
             raise ConfigError("statistics need float64, which device='mps' has not: take 'cpu', or do not normalise")
+        self.precision, self.mixed = precision, Precision(precision, self.device)
         self.version = 0
         self.stream = TorchStream(seed)
         with self.stream.swapped_in():
             self._build()
         self.parameters = list(self.model.parameters())
         self._keep_statistics()
+        if compile:
+            self._compile()
         self.acting()  # refuses what the backend cannot serve
 
     @abc.abstractmethod
@@ -302,6 +348,15 @@ class Policy(abc.ABC):
             self.model.add_module("returns", self.returns)  # so that it is sent and saved with the weights
         named = self.model.named_modules()
         self.normalizers = {name: part for name, part in named if isinstance(part, Normalizer)}
+
+    def rate(self, group: str = "") -> float:
+        """The learning rate that a parameter group of this name begins with."""
+        return value_at(self.learning_rates.get(group, self.learning_rate), 0)
+
+    def _compile(self) -> None:
+        """Compile the networks where losses call them; what acts stays as it was, for batches of any size."""
+        self._eager = copy.copy(self.model)  # shares weights and parts
+        compile_networks(self.modules().values())
 
     def collect_mode_of(self, worker: int) -> ActMode:
         """How the worker of this index collects, where workers explore differently; here as all of them do."""
@@ -360,6 +415,7 @@ class Policy(abc.ABC):
                 "modules": {name: dict(module.state_dict()) for name, module in self.modules().items()},
                 "optimizer": self.optimizer.state_dict(),
                 "stream": self.stream.state_dict(),
+                "precision": self.mixed.state_dict(),
                 "waiting": {name: each.waiting_state() for name, each in self.normalizers.items()},
             }
         )
@@ -370,6 +426,7 @@ class Policy(abc.ABC):
             module.load_state_dict(state["modules"][name])
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.stream.load_state_dict(state["stream"])
+        self.mixed.load_state_dict(state["precision"])
         for name, normalizer in self.normalizers.items():
             normalizer.load_waiting_state(state["waiting"][name])
 
@@ -380,17 +437,34 @@ class Policy(abc.ABC):
     def acting(self) -> Any:
         """What computes actions, as `act_backend` says: the model, or a function of arrays that is equal to it."""
         if self.act_backend == "torch":
-            return self.model
+            return self.acting_model
         if self._in_numpy is None:
             self._in_numpy = InNumpy(self)
         return self._in_numpy()
+
+    @property
+    def acting_model(self) -> nn.Module:
+        """The model as it acts, not compiled."""
+        return self.model if self._eager is None else self._eager
+
+    def export(self, path: str | Path) -> None:
+        """Write the greedy policy as a program, ".pt2" or ".onnx": see `flowrl.policies.export.export`."""
+        from flowrl.policies.export import export
+
+        export(self, path)
 
     def observed(self, obs: Any) -> Any:
         """Observations `[N, ...]` as what computes actions takes them."""
         return self.tensor(obs) if self.act_backend == "torch" else obs
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_in_numpy": None}  # it reads this policy's weights, not those of a copy
+        # It reads this policy's weights, not those of a copy.
+        return {**self.__dict__, "_in_numpy": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.compile:  # compiled code is not copied
+            self._compile()
 
 
 @attrs.frozen
@@ -416,28 +490,14 @@ class ValueActing:
             value = host(policy.acting()(policy.observed(obs), **in_weights))
         return {"action": self.sample(value, noise[:, :drawn], env_steps, mask=action_mask(obs))}
 
+    def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
+        """The best actions `[B]`, for `Policy.export`."""
+        best: torch.Tensor = masked(model(obs), action_mask(obs)).argmax(1)
+        return best
+
     def value(self, obs: Array) -> Array:
         """The value of the best valid action."""
         with torch.inference_mode():
             values = host(self.policy.acting()(self.policy.observed(obs)))
         best: Array = masked(values, action_mask(obs)).max(1)
         return best
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a name; "auto" is a GPU if there is one.
-
-    Raises:
-        ConfigError: there is no such device here.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device={name!r} is none; take 'auto', 'cpu' or 'cuda'") from error
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"device={name!r} cannot train; take 'auto', 'cpu' or 'cuda'")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name!r}, but torch {torch.__version__} finds no GPU here; take 'auto' or 'cpu'")
-    return device

@@ -8,11 +8,12 @@ environments act together (D2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
 import numpy as np
+
+from flowrl.schedules import Schedule, value_at
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -46,18 +47,18 @@ class argmax_sample:
 class eps_greedy_sample:
     """With probability epsilon a valid action at random, else that of the highest value.
 
-    One coin per environment (Q8), from `noise[:, 0]`; `noise[:, 1]` chooses the random action. `epsilon` is
-    a function of the env steps so far (Q7).
+    One coin per environment (Q8), from `noise[:, 0]`; `noise[:, 1]` chooses the random action. `epsilon` is a
+    number, or a function of the env steps so far (Q7).
     """
 
-    epsilon: Callable[[int], float]
+    epsilon: Schedule
     draws = 2
 
     def __call__(self, value: Array, noise: Array, env_steps: int, mask: Array | None = None) -> Array:
         greedy = argmax_sample()(value, mask=mask)
         chosen = noise[:, 1]
         random = (chosen * value.shape[1]).astype(np.int64) if mask is None else uniform_choice(chosen, mask)
-        return np.where(noise[:, 0] < self.epsilon(env_steps), random, greedy)
+        return np.where(noise[:, 0] < value_at(self.epsilon, env_steps), random, greedy)
 
 
 @attrs.frozen

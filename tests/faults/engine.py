@@ -40,6 +40,13 @@ FAULTS = [
         GATHER + "test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again",
     ),
     Fault(
+        "D4",
+        "flowrl/scheduler.py",
+        "            _tell(self, at_end)\n        finally:",
+        "            _tell(self, at_end)\n        except ValueError:",
+        "tests/engine/test_hooks.py::test_an_error_of_the_last_hook_leaves_the_run_closed",
+    ),
+    Fault(
         "F4",
         "flowrl/stages.py",
         "        if item.__class__ is Signal:\n            if item is DONE:",

@@ -16,6 +16,9 @@ NORMALIZED_PLANS = "tests/plans/test_normalized_plans.py::"
 IN_NUMPY = "tests/policies/test_in_numpy.py::"
 HOSTS = "tests/rollout/test_hosts.py::"
 ALIKE = "tests/rollout/test_all_reduce.py::"
+OPTIONS = "tests/policies/test_learner_options.py::"
+EXPORT = "tests/policies/test_export.py::"
+SCHEDULES = "tests/test_schedules.py::"
 
 FAULTS = [
     Fault(
@@ -84,8 +87,8 @@ FAULTS = [
     Fault(
         "Q6",
         "flowrl/policies/dqn.py",
-        "policy.target.outputs(rows.next_obs, policy.noise())",
-        "policy.target.outputs(rows.next_obs)",
+        "policy.target(rows.next_obs, policy.noise(), values=False)",
+        "policy.target(rows.next_obs, values=False)",
         NOISY + "test_learning_has_fresh_noise_in_every_forward",
     ),
     Fault(
@@ -110,6 +113,48 @@ FAULTS = [
         NOISY + "test_a_state_goes_on_with_the_noise_that_would_have_come",
     ),
     Fault(
+        "Q7",
+        "flowrl/policies/policy.py",
+        '                group["lr"] = rate(env_steps)\n',
+        '                group["lr"] = rate(policy.version)\n',
+        SCHEDULES + "test_schedules_are_functions_of_env_steps_and_the_same_after_a_resume",
+    ),
+    Fault(
+        "Q7 of a group",
+        "flowrl/policies/policy.py",
+        'policy.learning_rates.get(group.get("name", ""), policy.learning_rate)',
+        "policy.learning_rate",
+        OPTIONS + "test_a_parameter_group_may_have_a_rate_of_its_own",
+    ),
+    Fault(
+        "clipping",
+        "flowrl/policies/clipping.py",
+        "    elif norm > limit:\n",
+        "    else:\n",
+        OPTIONS + "test_clipping_by_norm_does_what_torch_does",
+    ),
+    Fault(
+        "precision",
+        "flowrl/policies/policy.py",
+        "        with policy.mixed.forward():\n",
+        "        if True:\n",
+        OPTIONS + "test_bfloat16_is_for_learning_alone",
+    ),
+    Fault(
+        "networks of one's own",
+        "flowrl/policies/custom.py",
+        "if shape != [2, features]:",
+        "if shape == [1, features]:",
+        OPTIONS + "test_a_network_that_does_not_fit_is_refused_before_any_work",
+    ),
+    Fault(
+        "export",
+        "flowrl/policies/distributions.py",
+        "return given.argmax(1) + self.start",
+        "return given.argmax(1)",
+        EXPORT + "test_a_program_of_torch_gives_the_actions_of_the_eval_mode",
+    ),
+    Fault(
         "Q2",
         "flowrl/policies/networks.py",
         "value.lerp_(learned[name], tau)",
@@ -119,15 +164,15 @@ FAULTS = [
     Fault(
         "Q3",
         "flowrl/policies/networks.py",
-        "valid_mean(advantage, action_mask(obs))",
-        "valid_mean(advantage, None)",
+        "action_mask(obs))\n            outputs =",
+        "None)\n            outputs =",
         MASKS + "test_values_of_actions_against_a_loop",
     ),
     Fault(
         "Q3",
         "flowrl/policies/networks.py",
-        "mean = valid_mean(outputs, action_mask(obs))",
-        "mean = valid_mean(outputs, None)",
+        "action_mask(obs))\n                outputs =",
+        "None)\n                outputs =",
         MASKS + "test_values_of_actions_against_a_loop",
     ),
     Fault(
@@ -175,8 +220,8 @@ FAULTS = [
     Fault(
         "G6",
         "flowrl/policies/networks.py",
-        "return masked(self.actor(features), action_mask(obs)), self.critic(features).squeeze(1)",
-        "return self.actor(features), self.critic(features).squeeze(1)",
+        "masked(self.actor(features).float(), action_mask(obs))",
+        "self.actor(features).float()",
         MASKS + "test_the_loss_of_ppo_against_a_loop",
     ),
     Fault(
@@ -203,8 +248,8 @@ FAULTS = [
     Fault(
         "Q8",
         "flowrl/policies/wrappers.py",
-        "noise[:, 0] < self.epsilon",
-        "noise[0, 0] < self.epsilon",
+        "noise[:, 0] < value_at",
+        "noise[0, 0] < value_at",
         "tests/policies/test_wrappers.py::test_one_coin_for_each_environment",
     ),
     Fault(
@@ -294,8 +339,8 @@ FAULTS = [
     Fault(
         "O1",
         "flowrl/policies/dqn.py",
-        "policy.model.outputs(rows.obs, policy.noise())",
-        "policy.model.outputs(policy.model.trunk[0].normalizer(rows.obs), policy.noise())",
+        "policy.model(rows.obs, policy.noise(), values=False)",
+        "policy.model(policy.model.trunk[0].normalizer(rows.obs), policy.noise(), values=False)",
         NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
     ),
     Fault(

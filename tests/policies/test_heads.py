@@ -156,7 +156,7 @@ def test_dueling_is_of_each_number_that_is_said(name: str, dueling: bool) -> Non
     hidden = net.trunk({"seen": seen})
     advantage = net.advantage(hidden).reshape(2, 3, -1)
     for masked, counted in (({}, [[0, 1, 2], [0, 1, 2]]), ({"action_mask": mask}, [[0, 1, 2], [0, 2]])):
-        got = net.outputs({"seen": seen, **masked})
+        got = net({"seen": seen, **masked}, values=False)
         assert got.shape == (2, 3, *head.shape)
         for b, a, k in np.ndindex(*got.shape):
             expected = advantage[b, a, k]
@@ -182,7 +182,8 @@ def test_losses_and_priorities_of_rows_against_a_loop(name: str, double: bool) -
             obs, next_obs = rows.obs[b : b + 1], rows.next_obs[b : b + 1]
             best = int((policy.model if double else policy.target)(next_obs)[0].argmax())
             chosen.add((best, int(policy.target(next_obs)[0].argmax())))
-            said_t, said = policy.target.outputs(next_obs)[0, best], policy.model.outputs(obs)[0, batch.action[b]]
+            said_t = policy.target(next_obs, values=False)[0, best]
+            said = policy.model(obs, values=False)[0, batch.action[b]]
             reward, discount = float(batch.reward[b]), 0.99 * (not batch.terminated[b])
             if name == "mean":
                 error = abs(reward + discount * float(said_t) - float(said))

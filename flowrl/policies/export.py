@@ -1,0 +1,93 @@
+"""A policy as a file that runs without flowrl: observations in, greedy actions out."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector.utils import create_empty_array
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.files import replacing
+
+if TYPE_CHECKING:
+    from flowrl.policies.policy import Policy
+
+
+class Greedy(nn.Module):
+    """What a policy's eval mode does, in torch alone: observations `[B, ...]` to actions `[B, ...]` for the env.
+
+    Observations are a tensor, or a dict of them, raw: normalisation belongs to it. It is a copy, on the CPU.
+
+    Raises:
+        ConfigError: the eval mode has no form in torch.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.mode: Any = policy.eval_mode
+        if not hasattr(self.mode, "in_torch"):
+            raise ConfigError(
+                f"{policy!r} cannot be exported: its eval mode, {type(self.mode).__name__}, has no method "
+                "in_torch(model, obs) beside act(), which gives the actions as a tensor"
+            )
+        space: Any = policy.action_space
+        self.model = copy.deepcopy(policy.acting_model).cpu().eval().requires_grad_(False)
+        self.dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
+
+    def forward(self, obs: Any) -> torch.Tensor:
+        rows = Batch(obs) if isinstance(obs, Mapping) else obs
+        action: torch.Tensor = self.mode.in_torch(self.model, rows)
+        return action.to(self.dtype)
+
+
+def export(policy: Policy, path: str | Path) -> None:
+    """Write what `Greedy` computes, for any number of observations at a time.
+
+    A file ".pt2" is for `torch.export.load(path).module()(obs)`. A file ".onnx" is for an ONNX runtime, and needs the
+    extra `onnx`; its input is `obs`, or of dictionaries `obs.KEY` for each, its output `action`.
+
+    Raises:
+        ConfigError: another suffix, the extra is missing, or a policy that has no form in torch.
+    """
+    path = Path(path)
+    if path.suffix not in (".pt2", ".onnx"):
+        raise ConfigError(f"export to {path}: expected a file .pt2 (torch.export) or .onnx")
+    if path.suffix == ".onnx" and find_spec("onnxscript") is None:
+        raise ConfigError(f"export to {path} needs the extra onnx: pip install 'flowrl-engine[onnx]'; or take .pt2")
+    obs = _example(policy.observation_space)
+    batch = torch.export.Dim("batch", min=1)
+    with warnings.catch_warnings():  # torch's own, about its own parts
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Greedy(policy), (obs,), dynamic_shapes=(_map(obs, lambda _: {0: batch}),))
+        with replacing(path) as partial:
+            if path.suffix == ".pt2":
+                with partial.open("wb") as file:
+                    torch.export.save(program, file)
+            else:
+                names = [name for name, _ in Batch(obs=obs).leaves()]
+                made: Any = torch.onnx.export(
+                    program, dynamo=True, input_names=names, output_names=["action"], verbose=False
+                )
+                made.save(partial)
+
+
+def _example(space: gymnasium.Space[Any]) -> Any:
+    """Three observations of zeros, as tensors: of one, the program would be for one."""
+    empty: Any = create_empty_array(space, 3, np.zeros)
+    return _map(empty, torch.from_numpy)
+
+
+def _map(obs: Any, function: Any) -> Any:
+    if isinstance(obs, Mapping):
+        return {name: _map(part, function) for name, part in obs.items()}
+    return function(obs)

@@ -1,0 +1,47 @@
+"""What learning computes in: float32, or half of it where that is faster (mixed precision)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from flowrl.errors import ConfigError
+
+HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Precision:
+    """Mixed precision by `torch.autocast` in the forward of learning; weights and acting stay in float32.
+
+    The small numbers of float16 need a scaled loss: its scale is `torch.amp.GradScaler`'s. A step whose gradients
+    overflow is left out, and the scale halved.
+
+    Args:
+        name: "float32", "bfloat16" or, on a GPU, "float16".
+
+    State: the scaler's.
+    Raises: ConfigError for another name, and for float16 without a GPU.
+    """
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        if name != "float32" and name not in HALVES:
+            raise ConfigError(f"precision={name!r} is none; take one of float32, {', '.join(HALVES)}")
+        if name == "float16" and device.type != "cuda":
+            raise ConfigError(f"precision='float16' is for a GPU, but the device is {device}; take 'bfloat16' there")
+        self._half, self._device = HALVES.get(name), device
+        self.scaler = torch.amp.GradScaler(device.type) if name == "float16" else None
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """The context of a loss."""
+        if self._half is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, self._half)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.scaler is None else self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.scaler is not None and state:
+            self.scaler.load_state_dict(state)

@@ -1,0 +1,84 @@
+"""Schedules as a configuration says them; the schedules themselves are shown in their doctests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowrl.config import build_config, parse_value
+from flowrl.errors import ConfigError
+from flowrl.plans import DQN
+from flowrl.schedules import cosine_schedule, linear_schedule, piecewise_schedule, schedule, value_at
+from tests.plans.small import make as small
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("2e-3", 2e-3),
+        ("linear(1e-3, 0, 100_000)", linear_schedule(1e-3, 0, 100_000)),
+        ("linear(start=1, end=0, steps=10)", linear_schedule(1, 0, 10)),
+        ("cosine(1, 0.1, 50)", cosine_schedule(1, 0.1, 50)),
+        ("constant(0.5)", linear_schedule(0.5, None, 1)),
+        ("piecewise((0, 1), (10, 0.5))", piecewise_schedule((0, 1), (10, 0.5))),
+        ("[[0, 1], [10, 0.5]]", piecewise_schedule((0, 1), (10, 0.5))),
+    ],
+)
+def test_a_schedule_is_written_as_a_number_as_a_call_or_as_points(text: str, made: Any) -> None:
+    """As on the command line, `--set learning_rate=...`."""
+    config = build_config(DQN.Config, {"learning_rate": parse_value(text)})
+    assert schedule(config.learning_rate) == made
+
+
+def test_a_number_goes_to_its_end_and_a_schedule_knows_its_own() -> None:
+    assert schedule(1.0, 0.0, 10) == linear_schedule(1.0, 0.0, 10)
+    assert schedule("constant(1)", 0.0, 10) == linear_schedule(1.0, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("linaer(1, 0, 10)", "did you mean 'linear'"),
+        ("often", "is no schedule"),
+        ("linear(1)", "missing"),
+        ("linear(x, 0, 10)", "its arguments are numbers"),
+        ("exponential(1, 0, 10)", "must be > 0"),
+        ([[10, 1.0], [0, 0.5]], "in the order of counts"),
+        ([[1.0]], r"expected points \(count, value\)"),
+        (-1.0, "it begins with -1"),
+        ("linear(-1, 0, 10)", "it begins with -1"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_by_its_key(setting: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"learning_rate=.*{words}"):
+        build_config(DQN.Config, {"learning_rate": setting})
+
+
+def test_schedules_are_functions_of_env_steps_and_the_same_after_a_resume() -> None:
+    """Q7, D3."""
+    rate, epsilon = "exponential(1e-2, 1e-4, 200)", "piecewise((0, 1), (100, 0.1))"
+    settings = {"learning_rate": rate, "epsilon_start": epsilon}
+
+    def rates(run: Any, workers: Any, until: int) -> list[tuple[int, float]]:
+        seen = []
+        while run.counters.get("env_steps", 0) < until:
+            run.step()
+            version = workers.policy.version
+            if version and (not seen or seen[-1][0] < version):
+                seen.append((version, workers.policy.optimizer.param_groups[0]["lr"]))
+        return seen
+
+    workers, plan = small("dqn", **settings)
+    with workers, plan.run(seed=0) as run:
+        rates(run, workers, 120)
+        saved = run.state_dict()
+        expected = rates(run, workers, 180)
+        assert expected[-1][1] == pytest.approx(value_at(schedule(rate), 180), rel=0.2)
+        assert len({rate for _, rate in expected}) > 3
+        weights = workers.policy.weights()
+    again, plan = small("dqn", **settings)
+    with again, plan.run(seed=0) as resumed:
+        resumed.load_state_dict(saved)
+        assert rates(resumed, again, 180) == expected
+        assert all((again.policy.weights()[name] == value).all() for name, value in weights.items())
