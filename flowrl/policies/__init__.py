@@ -9,7 +9,9 @@ from flowrl.policies.impala import IMPALAPolicy, VTraceLimits
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
+from flowrl.policies.sac import SACPolicy
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
+from flowrl.policies.td3 import DDPGPolicy, TD3Policy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
 
@@ -17,13 +19,16 @@ __all__ = [
     "A2CPolicy",
     "APPOPolicy",
     "ApexDQNPolicy",
+    "DDPGPolicy",
     "DQNPolicy",
     "IMPALAPolicy",
     "Normalizer",
     "PPOPolicy",
     "Policy",
     "RandomPolicy",
+    "SACPolicy",
     "ScriptedPolicy",
+    "TD3Policy",
     "VTraceLimits",
     "argmax_sample",
     "eps_greedy_sample",

@@ -17,9 +17,9 @@ ALIKE = "tests/rollout/test_all_reduce.py::"
 FAULTS = [
     Fault(
         "T6",
-        "flowrl/policies/dqn.py",
-        '(1.0 - batch.terminated.astype("float32"))',
-        '(1.0 - (batch.terminated | batch.truncated).astype("float32"))',
+        "flowrl/data/steps.py",
+        '(1.0 - batch["terminated"].astype(np.float32))',
+        '(1.0 - (batch["terminated"] | batch["truncated"]).astype(np.float32))',
         DQN + "test_truncated_rows_bootstrap_and_terminated_ones_do_not",
     ),
     Fault(
@@ -102,15 +102,15 @@ FAULTS = [
     Fault(
         "A1",
         "flowrl/policies/distributions.py",
-        "slope = 2 * (math.log(2) - action - nn.functional.softplus(-2 * action))",
-        "slope = torch.log(1 - torch.tanh(action).square())",
+        "slope: torch.Tensor = 2 * (math.log(2) - u - nn.functional.softplus(-2 * u))",
+        "slope = torch.log(1 - torch.tanh(u).square())",
         CHOICES + "test_squashed_log_probabilities_are_finite_far_out",
     ),
     Fault(
         "A2",
         "flowrl/policies/distributions.py",
-        " - slope.sum(1) - self.log_scale",
-        " - slope.sum(1)",
+        " - tanh_log_slope(action).sum(1) - self.log_scale",
+        " - tanh_log_slope(action).sum(1)",
         CHOICES + "test_squashed_log_probabilities_are_those_of_the_action_in_its_bounds",
     ),
     Fault(

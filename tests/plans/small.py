@@ -99,8 +99,26 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    **{
+        name: {
+            "env": "Pendulum-v1",
+            "hidden": (16,),
+            "envs_per_worker": 2,
+            "fragment_steps": 3,
+            "batch_size": 8,
+            "random_steps": 30,
+            "learning_starts": 50,
+            "buffer_size": 100,  # wraps during the tests
+            "replay_ratio": 2.0,
+            "report_every": 20,
+            "device": "cpu",
+        }
+        for name in ("sac", "td3", "ddpg")
+    },
 }
 
+SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
+SMALL["td3 prioritized"] = {**SMALL["td3"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["impala replayed"] = {**SMALL["impala"], "replay_ratio": 0.5, "replay_slots": 3}
 SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
