@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -68,7 +69,7 @@ class Critics(nn.Module):
         x = x.expand(1 if first else self.k, *x.shape)
         *hidden, last = self.layers
         for layer in hidden:
-            x = torch.relu(layer(x, frozen))
+            x = torch.relu_(layer(x, frozen))  # in place: large new arrays cost as much as the products
         values: torch.Tensor = last(x, frozen)
         return values if action is None else values.squeeze(2)
 
@@ -84,7 +85,7 @@ class ActorAndCritics(nn.Module):
     def __init__(self, critics: Critics, outputs: int, hidden: Sequence[int]) -> None:
         super().__init__()
         self.critics = critics
-        self.actor = mlp([critics.encoder.features, *hidden, outputs])
+        self.actor = mlp([critics.encoder.features, *hidden, outputs], partial(nn.ReLU, inplace=True))
 
     def forward(self, obs: Any) -> torch.Tensor:
         given: torch.Tensor = self.actor(self.critics.encoder(obs).detach())
