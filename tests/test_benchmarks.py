@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -10,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from flowrl.plan_file import builtin_plans
+from flowrl.plans import apex_dqn
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,6 +89,22 @@ def test_learning_is_a_table_of_interquartile_means_beside_what_is_published(tmp
 def test_the_scheduler_is_measured_with_simulated_workers() -> None:
     text = printed("scheduler_scale.py", "--workers", "2", "20", "--items", "50", "--rounds", "1")
     assert len(re.findall(r"^  20 / 2 workers: \d+\.\d\d$", text, re.MULTILINE)) == 4, text
+
+
+def test_every_plan_has_its_lines_counted_beside_those_of_rllib() -> None:
+    """With the functions that it alone calls, so that a helper makes no plan shorter."""
+    text = printed("plan_lines.py")
+    rows = dict(re.findall(r"^(\w+) +(\d+ +\d+ +[\d-]+)  [A-Z]", text, re.MULTILINE))
+    assert set(rows) == set(builtin_plans())
+    assert rows["a3c"].split() == ["4", "6", "-"]  # its `def` and three statements
+    apex, memory = (inspect.getsource(function) for function in (apex_dqn.execution_plan, apex_dqn.replay_memory))
+    assert int(rows["apex_dqn"].split()[0]) == bare(apex) + bare(memory)
+    assert "apex_dqn.replay_memory" in text.splitlines()[-1]
+
+
+def bare(source: str) -> int:
+    """Lines that are not empty and no comment, and no docstring of one line."""
+    return sum(bool(line.strip()) and not line.strip().startswith(("#", '"""')) for line in source.splitlines())
 
 
 @pytest.mark.slow
