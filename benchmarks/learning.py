@@ -33,10 +33,14 @@ from learning_tasks import TASKS, Task
 import flowrl
 from flowrl.statistics import interquartile_mean, interval
 
+#: Where environments of the tasks are found.
+HERE = str(Path(__file__).parent)
 #: Outcomes of a run that is not to go on.
 ENDED = ("goal", "budget", "done")
 #: The module that tells whether an extra is installed.
 MODULES = {"box2d": "Box2D", "mujoco": "mujoco"}
+#: Seconds after which a seed is given up; with --keep it goes on the next time.
+DEADLINE = 4 * 3600
 #: What the last column of the table says of a task that is passed, and of one that is not.
 VERDICT = {True: "yes", False: "NO"}
 
@@ -62,9 +66,9 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     if outcome_in(out) not in ENDED:
         run = ["--resume", f"{out}"] if (out / "run.json").exists() else [*options_of(task), "--seed", f"{seed}"]
         where = [] if run[0] == "--resume" else ["--out", f"{out}"]
-        paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, "-m", "flowrl", "run", *run, *where, "--quiet"]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=DEADLINE)
         if outcome_in(out) not in ENDED:
             raise SystemExit(f"seed {seed} ended with exit code {done.returncode}:\n{done.stderr}")
     summary = json.loads((out / "summary.json").read_text())

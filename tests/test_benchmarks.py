@@ -49,12 +49,13 @@ def test_acting_in_torch_and_in_numpy_is_compared_with_bare_loops() -> None:
 @pytest.mark.slow
 def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
     """As far as a short budget goes, which nobody is expected to succeed in; a seed that has ended is not run again."""
-    options = ("ppo-units", "--budget", "2000", "--keep", str(tmp_path))
-    texts = [printed("learning.py", *options, "--seeds", seeds) for seeds in ("1", "2")]
+    options = ("ppo-units", "--keep", str(tmp_path), "--budget")
+    texts = [printed("learning.py", *options, "2000", "--seeds", "1") for _ in range(2)]
     lines = [re.search(r"^ +0 .* 2,048 .*$", text, re.MULTILINE) for text in texts]
     first, again = (found[0] for found in lines if found)
     assert first == again, "with its seconds"
     assert re.fullmatch(r" +0 +-\d{6}\.\d +2,048 +[\d.]+  below the goal", first)
+    assert "| task" not in printed("learning.py", *options, "3000", code=1), "seeds of another budget are not mixed in"
 
 
 def ended(folder: Path, returns: list[float]) -> None:
