@@ -1,11 +1,14 @@
 """How many gradient updates a second does a learner make, beside Stable-Baselines3 and Tianshou?
 
-One thread; what an update needs belongs to it: drawing from the buffer, the loss, the optimiser step and what
-the library keeps of it. flowrl's updates are those of a plan that a run pulls item by item. DQN: as for CartPole,
-two layers of 64, batches of 64. All contestants are given the same rows, Huber loss, Adam and clipping by norm, neither
-double Q-learning nor dueling networks. Contestants take turns in one run. Aim: 1.5x of each peer.
+One thread of torch; what an update needs belongs to it: drawing from the buffer, the loss, the optimiser step and what
+the library keeps of it. flowrl's updates are those of a plan that a run pulls item by item. All contestants are given
+the same rows, and take turns in one run. Aim: 1.5x of each peer.
 
-    python benchmarks/learner.py [dqn ...] [--rounds 15] [--updates 300] [--only flowrl] [--cpu]
+DQN: observations of CartPole, two layers of 64, batches of 64; Huber loss, Adam and clipping by norm, neither double
+Q-learning nor dueling networks. SAC: observations of Pendulum, two layers of 256 in the actor and in both critics,
+batches of 256, a learned temperature, targets that move in every update.
+
+    python benchmarks/learner.py [dqn] [sac] [--rounds 15] [--updates 300] [--only flowrl] [--cpu]
 
 `--cpu` counts the processor's seconds instead of the clock's, for a machine that others use too.
 """
@@ -26,7 +29,10 @@ from flowrl.data import Batch, ReplayBuffer
 from flowrl.operators import Replay, TrainOneStep, UpdateTargetNetwork
 from flowrl.rollout import WorkerSet
 
-TASKS = {"dqn": Task("CartPole-v1", hidden=(64, 64), batch_size=64)}
+TASKS = {
+    "dqn": Task("CartPole-v1", hidden=(64, 64), batch_size=64),
+    "sac": Task("Pendulum-v1", hidden=(256, 256), batch_size=256, learning_rate=3e-4),
+}
 
 
 def flowrl_dqn(task: Task) -> Update:
@@ -40,6 +46,17 @@ def flowrl_dqn(task: Task) -> Update:
         )
 
     return flowrl_plan(task, policy, every=task.target_every)
+
+
+def flowrl_sac(task: Task) -> Update:
+    """The same operators; the target critics move in every update."""
+    from flowrl.policies import SACPolicy
+
+    def policy(observation_space: Any, action_space: Any) -> SACPolicy:
+        settings = {"hidden": task.hidden, "gamma": task.gamma, "learning_rate": task.learning_rate}
+        return SACPolicy(observation_space, action_space, **settings)
+
+    return flowrl_plan(task, policy, every=1, tau=0.005)
 
 
 def flowrl_plan(task: Task, policy: Callable[[Any, Any], Any], **target: Any) -> Update:
@@ -58,7 +75,10 @@ def flowrl_plan(task: Task, policy: Callable[[Any, Any], Any], **target: Any) ->
     return update
 
 
-CONTESTANTS: dict[str, dict[str, Callable[[Task], Update]]] = {"dqn": {"flowrl": flowrl_dqn, **PEERS["dqn"]}}
+CONTESTANTS: dict[str, dict[str, Callable[[Task], Update]]] = {
+    "dqn": {"flowrl": flowrl_dqn, **PEERS["dqn"]},
+    "sac": {"flowrl": flowrl_sac, **PEERS["sac"]},
+}
 """Who makes an update of a task, by name."""
 
 

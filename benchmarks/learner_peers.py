@@ -130,7 +130,53 @@ def tianshou_dqn(task: Task) -> Update:
     return tianshou_updates(algorithm, task)
 
 
+def sb3_sac(task: Task) -> Update:
+    """It moves its target critics while it learns."""
+    from stable_baselines3 import SAC
+
+    model = SAC(
+        "MlpPolicy",
+        task.env,
+        learning_rate=task.learning_rate,
+        buffer_size=task.rows,
+        batch_size=task.batch_size,
+        gamma=task.gamma,
+        policy_kwargs={"net_arch": list(task.hidden)},
+        device="cpu",
+        seed=0,
+    )
+    return sb3_updates(model, task)
+
+
+def tianshou_sac(task: Task) -> Update:
+    from tianshou.algorithm import SAC
+    from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.utils.net.common import Net
+    from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+
+    observed, acted = task.spaces
+    adam = AdamOptimizerFactory(lr=task.learning_rate)
+    state: dict[str, Any] = {"state_shape": observed.shape, "hidden_sizes": task.hidden}
+    actor = ContinuousActorProbabilistic(
+        preprocess_net=Net(**state), action_shape=acted.shape, unbounded=True, conditioned_sigma=True
+    )
+    critics = [ContinuousCritic(preprocess_net=Net(**state, action_shape=acted.shape, concat=True)) for _ in range(2)]
+    algorithm: Any = SAC(
+        policy=SACPolicy(actor=actor, action_space=acted, observation_space=observed),
+        policy_optim=adam,
+        critic=critics[0],
+        critic_optim=adam,
+        critic2=critics[1],
+        critic2_optim=adam,
+        gamma=task.gamma,
+        alpha=AutoAlpha(-float(np.prod(acted.shape)), 0.0, adam),
+    )
+    return tianshou_updates(algorithm, task)
+
+
 PEERS: dict[str, dict[str, Callable[[Task], Update]]] = {
     "dqn": {"stable-baselines3": sb3_dqn, "tianshou": tianshou_dqn},
+    "sac": {"stable-baselines3": sb3_sac, "tianshou": tianshou_sac},
 }
 """By task, and by their package's name."""

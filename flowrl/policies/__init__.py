@@ -11,7 +11,9 @@ from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
+from flowrl.policies.sac import SACPolicy
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
+from flowrl.policies.td3 import DDPGPolicy, TD3Policy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
 
@@ -20,6 +22,7 @@ __all__ = [
     "APPOPolicy",
     "ApexDQNPolicy",
     "CategoricalHead",
+    "DDPGPolicy",
     "DQNPolicy",
     "IMPALAPolicy",
     "Normalizer",
@@ -27,7 +30,9 @@ __all__ = [
     "Policy",
     "QuantileHead",
     "RandomPolicy",
+    "SACPolicy",
     "ScriptedPolicy",
+    "TD3Policy",
     "VTraceLimits",
     "ValueHead",
     "action_mask",
