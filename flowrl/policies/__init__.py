@@ -9,6 +9,8 @@ from flowrl.policies.impala import IMPALAPolicy, VTraceLimits
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
+from flowrl.policies.r2d2 import R2D2Policy
+from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
@@ -22,7 +24,9 @@ __all__ = [
     "Normalizer",
     "PPOPolicy",
     "Policy",
+    "R2D2Policy",
     "RandomPolicy",
+    "RecurrentPPOPolicy",
     "ScriptedPolicy",
     "VTraceLimits",
     "argmax_sample",
