@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from flowrl.plans.dqn import DQN
     from flowrl.plans.impala import IMPALA
     from flowrl.plans.ppo import PPO
+    from flowrl.plans.r2d2 import R2D2
 
-__all__ = ["A2C", "A3C", "APPO", "DDPPO", "DQN", "IMPALA", "PPO", "ApexDQN"]
+__all__ = ["A2C", "A3C", "APPO", "DDPPO", "DQN", "IMPALA", "PPO", "R2D2", "ApexDQN"]
 
 #: Files that are not called as their class in small letters.
 _FILES = {"ApexDQN": "apex_dqn"}

@@ -96,10 +96,11 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> R2D2Pol
 def replay_buffer(config: Config) -> PrioritizedSequenceReplayBuffer:
     """Where steps are kept, and sequences drawn; the rate limiter keeps `replay_ratio` between both."""
     steps = config.burn_in + config.sequence_length
-    if config.buffer_size // config.num_envs <= steps:
+    of_each = config.buffer_size // config.num_envs
+    if of_each <= steps:
         raise ConfigError(
-            f"buffer_size={config.buffer_size} for {config.num_envs} environments is {config.buffer_size // config.num_envs} "
-            f"steps of each: too few for a sequence of {steps} (burn_in + sequence_length)"
+            f"buffer_size={config.buffer_size} is {of_each} steps of each of {config.num_envs} environments: it must "
+            f"be more than the {steps} of a sequence (burn_in + sequence_length)"
         )
     limiter = RateLimiter(
         config.replay_ratio,

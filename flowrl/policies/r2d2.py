@@ -26,18 +26,20 @@ EPS = 1e-3
 def rescaled(x: torch.Tensor) -> torch.Tensor:
     """h(x) = sign(x) (√(|x| + 1) − 1) + ε x: values of any size in a range that a network can give.
 
+    √(|x| + 1) − 1 is |x| / (√(|x| + 1) + 1), which loses no digits where x is small.
+
     Source: Pohlen et al. 2018, "Observe and Look Further", proposition A.2.
 
     >>> rescaled(torch.tensor([0.0, 3.0, -3.0, 500.0]))
     tensor([ 0.0000,  1.0030, -1.0030, 21.8830])
     """
-    return x.sign() * ((x.abs() + 1).sqrt() - 1) + EPS * x
+    return x / ((x.abs() + 1).sqrt() + 1) + EPS * x
 
 
 def unscaled(x: torch.Tensor) -> torch.Tensor:
     """The inverse of `rescaled`: sign(x) (((√(1 + 4ε (|x| + 1 + ε)) − 1) / 2ε)² − 1).
 
-    (√(1 + u) − 1) / 2ε is u / (√(1 + u) + 1) / 2ε, which loses no digits where u is small.
+    (√(1 + u) − 1) / 2ε is u / (√(1 + u) + 1) / 2ε, see `rescaled`.
 
     >>> unscaled(rescaled(torch.tensor([0.0, 3.0, -500.0])))
     tensor([   0.0000,    3.0000, -500.0000])

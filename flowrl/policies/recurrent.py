@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -52,7 +53,7 @@ class Memory(nn.Module):
             return self._run(features, state)
         cuts = [0, *(begins[1:].any(1).nonzero().flatten() + 1).tolist(), len(features)]
         outputs = []
-        for first, end in zip(cuts, cuts[1:]):
+        for first, end in pairwise(cuts):
             state = state.masked_fill(begins[first, :, None], 0.0)
             output, state = self._run(features[first:end], state)
             outputs.append(output)
