@@ -162,7 +162,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     ],
     "r2d2": [
         *(
-            ({key: value}, {"learning_rate": 0.03, "target_every": 15})
+            ({key: value}, {"learning_rate": 0.03, "target_every": 3})
             for key, value in {
                 "recurrent": "gru",
                 "memory_size": 4,
