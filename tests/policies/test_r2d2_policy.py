@@ -13,6 +13,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.policies import R2D2Policy
 from flowrl.policies.r2d2 import EPS, rescaled, unscaled
+from flowrl.training import Training
 from tests.policies.test_recurrent import make
 
 BURN_IN, LENGTH, ENVS = 2, 6, 4
@@ -150,3 +151,15 @@ def test_what_padding_holds_does_not_tell() -> None:
         other[name][5:, 2] = 2
     first, second = (policy.learn_mode.loss(prepared(policy, each))[1] for each in (batch, other))
     assert {name: value.tolist() for name, value in first.items()} == {n: v.tolist() for n, v in second.items()}
+
+
+def test_priorities_are_those_of_the_steps_that_count() -> None:
+    """N6, N7, P: a buffer mixes max and mean of |TD error| over them, and over nothing else."""
+    policy, batch = policy_of(), sequences()
+    _, errors = by_loop(policy, batch)
+    place = np.broadcast_to(np.arange(ENVS), batch.shape)
+    drawn = batch.replace(index=place, generation=np.zeros_like(place))
+    told = Training()(policy.learn_mode, drawn, np.random.default_rng(0)).scalars["priorities"]
+    for b in range(ENVS):
+        expected = [error for (_, of), error in errors.items() if of == b]
+        np.testing.assert_allclose(told.priority[told.index == b], expected, rtol=1e-3, atol=1e-4)
