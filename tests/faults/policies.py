@@ -124,14 +124,14 @@ FAULTS = [
         R2D2 + "test_the_loss_against_a_loop",
     ),
     Fault(
-        "P",
+        "P2",
         "flowrl/policies/r2d2.py",
         "priority[counts] = (target - q).detach().abs()",
         "priority[counts] = (target - q).detach()",
         R2D2 + "test_the_loss_against_a_loop",
     ),
     Fault(
-        "P",
+        "N6",
         "flowrl/training.py",
         "    return places.replace(priority=priority).map(lambda column: column[counts])\n",
         "    return places.replace(priority=priority).flat()\n",

@@ -99,7 +99,7 @@ def by_loop(policy: Any, batch: Batch) -> tuple[float, dict[tuple[int, int], flo
 
 @pytest.mark.parametrize("settings", [{}, {"double": False}, {"rescale": False}, {"stored_state": False}])
 def test_the_loss_against_a_loop(settings: dict[str, Any]) -> None:
-    """N2, N3, N6, N7, Q1: windows end with the sequence, burn-in and padding do not count, P: neither in priorities."""
+    """N2, N3, N6, N7, Q1: windows end with the sequence, burn-in and padding do not count; P2: priorities are |errors|."""
     policy, batch = policy_of(**settings), sequences()
     loss, scalars = policy.learn_mode.loss(prepared(policy, batch))
     expected, errors = by_loop(policy, batch)
@@ -154,7 +154,7 @@ def test_what_padding_holds_does_not_tell() -> None:
 
 
 def test_priorities_are_those_of_the_steps_that_count() -> None:
-    """N6, N7, P: a buffer mixes max and mean of |TD error| over them, and over nothing else."""
+    """N6, N7: a buffer mixes max and mean of |TD error| over them, and over nothing else."""
     policy, batch = policy_of(), sequences()
     _, errors = by_loop(policy, batch)
     place = np.broadcast_to(np.arange(ENVS), batch.shape)
