@@ -99,7 +99,7 @@ def by_loop(policy: Any, batch: Batch) -> tuple[float, dict[tuple[int, int], flo
 
 @pytest.mark.parametrize("settings", [{}, {"double": False}, {"rescale": False}, {"stored_state": False}])
 def test_the_loss_against_a_loop(settings: dict[str, Any]) -> None:
-    """N2, N3, N6, N7, Q1: windows end with the sequence, burn-in and padding do not count; P2: priorities are |errors|."""
+    """N2, N3, N6, N7, Q1, P2: windows end with the sequence, burn-in and padding do not count, nor in priorities."""
     policy, batch = policy_of(**settings), sequences()
     loss, scalars = policy.learn_mode.loss(prepared(policy, batch))
     expected, errors = by_loop(policy, batch)
