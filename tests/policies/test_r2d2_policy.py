@@ -14,7 +14,7 @@ from flowrl.data import Batch
 from flowrl.policies import R2D2Policy
 from flowrl.policies.r2d2 import EPS, rescaled, unscaled
 from flowrl.training import Training
-from tests.policies.test_recurrent import make
+from tests.policies.recurrent_parts import make
 
 BURN_IN, LENGTH, ENVS = 2, 6, 4
 
@@ -119,6 +119,7 @@ def test_values_come_back_from_their_scale() -> None:
 def test_burn_in_carries_no_gradient() -> None:
     """N7: what was seen then warms the memory up and is not learned from; in an episode's begin all is."""
     policy, batch = policy_of(), sequences()
+    batch["weight"][:BURN_IN, 3] = 0  # what is learned there comes through the memory, from later steps
     rows = prepared(policy, batch)
     rows = rows.replace(obs=rows.obs.requires_grad_())
     rows = rows.replace(next_obs=torch.cat([rows.obs[1:], rows.next_obs[-1:]]))

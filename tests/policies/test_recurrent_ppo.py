@@ -12,7 +12,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.operators import GAE, Unroll
 from flowrl.training import Training
-from tests.policies.test_recurrent import make, steps
+from tests.policies.recurrent_parts import make, steps
 
 
 def collected(policy: Any, count: int = 10, envs: int = 3) -> Batch:
