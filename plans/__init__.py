@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flowrl.plans.impala import IMPALA
     from flowrl.plans.ppo import PPO
     from flowrl.plans.qrdqn import QRDQN
+    from flowrl.plans.r2d2 import R2D2
     from flowrl.plans.rainbow import Rainbow
     from flowrl.plans.sac import SAC
     from flowrl.plans.td3 import TD3
@@ -32,6 +33,7 @@ __all__ = [
     "IMPALA",
     "PPO",
     "QRDQN",
+    "R2D2",
     "SAC",
     "TD3",
     "ApexDQN",

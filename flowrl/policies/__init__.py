@@ -11,6 +11,8 @@ from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
+from flowrl.policies.r2d2 import R2D2Policy
+from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
 from flowrl.policies.sac import SACPolicy
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
 from flowrl.policies.td3 import DDPGPolicy, TD3Policy
@@ -29,7 +31,9 @@ __all__ = [
     "PPOPolicy",
     "Policy",
     "QuantileHead",
+    "R2D2Policy",
     "RandomPolicy",
+    "RecurrentPPOPolicy",
     "SACPolicy",
     "ScriptedPolicy",
     "TD3Policy",
