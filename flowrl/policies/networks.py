@@ -257,8 +257,9 @@ class QNetwork(nn.Module):
         advantage: torch.Tensor = self._of_each(advantage_of(hidden))
         if not value_of:
             return advantage
-        mean: torch.Tensor = valid_mean(advantage, action_mask(obs))
-        return self._of_each(value_of[0](hidden)) + advantage - mean
+        mean = valid_mean(advantage, action_mask(obs))
+        outputs: torch.Tensor = self._of_each(value_of[0](hidden)) + advantage - mean
+        return outputs
 
     def _of_each(self, numbers: Any) -> Any:
         """Numbers `[B, n * K]` as those of n actions, `[B, n, *head.shape]`; tensors or arrays."""
