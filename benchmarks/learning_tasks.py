@@ -57,6 +57,9 @@ MOUNTAIN_CAR = (
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
+    "c51-cartpole": Task("c51", 475, 50_000),
+    "qrdqn-cartpole": Task("qrdqn", 475, 50_000, published="500"),
+    "rainbow-cartpole": Task("rainbow", 475, 50_000),
     "a2c-cartpole": Task("a2c", 475, 500_000, published="500"),
     "ppo-cartpole": Task("ppo", 475, 100_000, published="500"),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
