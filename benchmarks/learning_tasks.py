@@ -54,6 +54,10 @@ MOUNTAIN_CAR = (
     "--set buffer_size=10000 --set epsilon_end=0.07 --set epsilon_steps=24000 --set normalize_obs=true "
     f"{NUMPY}"
 )
+#: Settings of SAC, TD3 and DDPG: an update for each step, of networks that are large enough for Pendulum-v1.
+SMALL = f"--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3 {NUMPY}"
+#: Of discrete SAC for CartPole-v1: an update for every second step, and values that spread sooner.
+DISCRETE = f"{SMALL} --set replay_ratio=64 --set n_step=3 --set tau=0.02 --set temperature=0.2"
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
@@ -69,6 +73,10 @@ TASKS = {
     "ppo-lunarlander": Task("ppo", 200, 500_000, "LunarLander-v3", LANDER, "242 (v2, at 1M)", extra="box2d"),
     "ppo-pendulum": Task("ppo", -200, 100_000, "Pendulum-v1", f"{PENDULUM} --set reward_scale=0.1", "-172"),
     "ppo-pendulum-normalized": Task("ppo", -200, 100_000, "Pendulum-v1", NORMALIZED, "-172"),
+    "sac-pendulum": Task("sac", -200, 20_000, "Pendulum-v1", SMALL, "-157"),
+    "td3-pendulum": Task("td3", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
+    "ddpg-pendulum": Task("ddpg", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
+    "sac-cartpole": Task("sac", 475, 50_000, settings=DISCRETE),
     # The same goal in other units, with and without normalisation; without it nobody reaches it.
     "ppo-units-normalized": Task("ppo", -20_000, 100_000, OTHER_UNITS, NORMALIZED),
     "ppo-units": Task("ppo", -20_000, 100_000, OTHER_UNITS, PENDULUM, control=True),
