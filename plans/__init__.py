@@ -10,12 +10,15 @@ if TYPE_CHECKING:
     from flowrl.plans.a3c import A3C
     from flowrl.plans.apex_dqn import ApexDQN
     from flowrl.plans.appo import APPO
+    from flowrl.plans.c51 import C51
     from flowrl.plans.ddppo import DDPPO
     from flowrl.plans.dqn import DQN
     from flowrl.plans.impala import IMPALA
     from flowrl.plans.ppo import PPO
+    from flowrl.plans.qrdqn import QRDQN
+    from flowrl.plans.rainbow import Rainbow
 
-__all__ = ["A2C", "A3C", "APPO", "DDPPO", "DQN", "IMPALA", "PPO", "ApexDQN"]
+__all__ = ["A2C", "A3C", "APPO", "C51", "DDPPO", "DQN", "IMPALA", "PPO", "QRDQN", "ApexDQN", "Rainbow"]
 
 #: Files that are not called as their class in small letters.
 _FILES = {"ApexDQN": "apex_dqn"}

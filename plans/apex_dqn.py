@@ -34,6 +34,7 @@ class Config(Configuration):
     hidden: tuple[int, ...] = sizes(128, 128)  #: sizes of the hidden layers
     dueling: bool = True  #: Q = V + A - mean A
     double: bool = True  #: the online network chooses, the target network judges
+    noisy: bool = False  #: noise in the weights, of learned amount, explores beside epsilon
 
     # Experience
     fragment_steps: int = positive(4)  #: steps of each environment of a worker in a request
@@ -73,6 +74,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQN
         hidden=config.hidden,
         dueling=config.dueling,
         double=config.double,
+        noisy=config.noisy,
         gamma=config.gamma,
         learning_rate=config.learning_rate,
         grad_clip=config.grad_clip,

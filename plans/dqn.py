@@ -23,7 +23,7 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.plan import Plan
-from flowrl.policies import DQNPolicy, linear_schedule
+from flowrl.policies import DQNPolicy, ValueHead, linear_schedule
 from flowrl.rollout import WorkerSet
 from flowrl.trainer import Trainer
 
@@ -36,6 +36,7 @@ class Config(Configuration):
     hidden: tuple[int, ...] = sizes(128, 128)  #: sizes of the hidden layers
     dueling: bool = True  #: Q = V + A - mean A
     double: bool = True  #: the online network chooses, the target network judges
+    noisy: bool = False  #: noise in the weights, of learned amount, explores too; epsilon 0 leaves it to that
 
     # Learning
     gamma: float = fraction(0.99)  #: discount per step
@@ -64,14 +65,16 @@ class Config(Configuration):
     report_every: int = positive(500)  #: env steps between results
 
 
-def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
-    """The policy that acts and learns."""
+def policy(config: Config, observation_space: Any, action_space: Any, head: ValueHead | None = None) -> DQNPolicy:
+    """The policy that acts and learns; the head says what of a return, if not its mean."""
     return DQNPolicy(
         observation_space,
         action_space,
         hidden=config.hidden,
         dueling=config.dueling,
         double=config.double,
+        noisy=config.noisy,
+        head=head,
         gamma=config.gamma,
         learning_rate=config.learning_rate,
         grad_clip=config.grad_clip,

@@ -5,6 +5,7 @@ from flowrl.policies.apex_dqn import ApexDQNPolicy
 from flowrl.policies.appo import APPOPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
+from flowrl.policies.heads import CategoricalHead, QuantileHead, ValueHead
 from flowrl.policies.impala import IMPALAPolicy, VTraceLimits
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.normalize import Normalizer
@@ -18,14 +19,17 @@ __all__ = [
     "A2CPolicy",
     "APPOPolicy",
     "ApexDQNPolicy",
+    "CategoricalHead",
     "DQNPolicy",
     "IMPALAPolicy",
     "Normalizer",
     "PPOPolicy",
     "Policy",
+    "QuantileHead",
     "RandomPolicy",
     "ScriptedPolicy",
     "VTraceLimits",
+    "ValueHead",
     "action_mask",
     "argmax_sample",
     "eps_greedy_sample",

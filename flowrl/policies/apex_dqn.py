@@ -8,8 +8,7 @@ import attrs
 import gymnasium
 
 from flowrl.policies.dqn import DQNPolicy
-from flowrl.policies.policy import ActMode, ValueActing
-from flowrl.policies.wrappers import eps_greedy_sample
+from flowrl.policies.policy import ActMode
 
 
 @attrs.frozen
@@ -60,5 +59,5 @@ class ApexDQNPolicy(DQNPolicy):
         super().__init__(observation_space, action_space, epsilon=first, **settings)
 
     def collect_mode_of(self, worker: int) -> ActMode:
-        """Epsilon-greedy, as that worker is."""
-        return ValueActing(self, eps_greedy_sample(attrs.evolve(self.epsilon, worker=worker)))
+        """As that worker explores."""
+        return self.exploring(attrs.evolve(self.epsilon, worker=worker))

@@ -1,4 +1,4 @@
-"""DQN: the loss, and a policy with double Q-learning and dueling networks."""
+"""DQN and its family: the loss, and a policy with double Q-learning, dueling and noisy networks, and any head."""
 
 from __future__ import annotations
 
@@ -12,52 +12,53 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
+from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
+from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Learning, Policy, ValueActing
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
 from flowrl.schedules import Schedule, linear_schedule, value_at
 
 
-def dqn_target(
-    reward: torch.Tensor,
-    discount: torch.Tensor,
-    q_online_t: torch.Tensor,
-    q_target_t: torch.Tensor,
-    *,
-    double: bool,
-    mask_t: torch.Tensor | None = None,
+def best_action(
+    q_online_t: torch.Tensor, q_target_t: torch.Tensor, *, double: bool, mask_t: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The value that Q(s_tm1, a_tm1) should have, `[B]`.
+    """The action of which a target is made, argmax_a Q(s_t, a), `[B]`.
 
-    y = r + d · Q_target(s_t, argmax_a Q(s_t, a)); the argmax is over the online network's values if `double`
-    (Q1), else over the target network's, and over the valid actions only.
+    The argmax is over the online network's values if `double`, so that one network chooses and the other one judges
+    (Q1), else over the target network's; and over the valid actions only.
 
     Args:
-        reward: `[B]`, the return of the window.
-        discount: `[B]`, gamma**k for a window of k steps, 0 where it ended with the terminal state (N2, T6).
         q_online_t, q_target_t: `[B, A]`, both networks' values of the state arrived in.
         mask_t: `[B, A]` bool, the actions that are valid there; all if not given.
 
     Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
     """
-    assert reward.shape == discount.shape == q_online_t.shape[:1]
     assert q_online_t.shape == q_target_t.shape
     chooser = q_online_t if double else q_target_t
     if mask_t is not None:
         chooser = chooser.masked_fill(~mask_t, -torch.inf)
-    best = chooser.argmax(1, keepdim=True)
-    return reward + discount * q_target_t.gather(1, best).squeeze(1)
+    return chooser.argmax(1)
+
+
+def of_action(outputs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    """What is said of one action each: `[B, A, ...]` and `[B]` to `[B, ...]`."""
+    index = action.view(-1, *(1 for _ in outputs.shape[1:])).expand(-1, 1, *outputs.shape[2:])
+    return outputs.gather(1, index).squeeze(1)
 
 
 class DQNPolicy(Policy):
-    """Deep Q-learning over discrete actions.
+    """Deep Q-learning over discrete actions, with what has been made of it since: all are arguments.
 
-    collect: epsilon-greedy; eval: greedy; learn: one step of Adam on the Huber loss.
+    collect: epsilon-greedy, on values with noise of each environment's own where the network is noisy; eval: greedy,
+    without noise (Q6); learn: one step of Adam on the loss of the head.
 
     Args:
         hidden: Sizes of the hidden layers.
-        dueling, double: See `QNetwork` and `dqn_target`.
+        dueling, noisy: See `QNetwork`.
+        double: See `best_action`.
+        head: What is learned of returns: their mean (DQN), a categorical distribution (C51), quantiles (QR-DQN).
         gamma: Discount per step.
         learning_rate: Of Adam; a number, or a function of env steps.
         grad_clip: Largest norm of the gradient; None for no limit.
@@ -78,6 +79,8 @@ class DQNPolicy(Policy):
         hidden: Sequence[int] = (64, 64),
         dueling: bool = True,
         double: bool = True,
+        noisy: bool = False,
+        head: ValueHead | None = None,
         gamma: float = 0.99,
         learning_rate: Schedule = 1e-3,
         grad_clip: float | None = 10.0,
@@ -89,7 +92,8 @@ class DQNPolicy(Policy):
         act_backend: str = "torch",
     ) -> None:
         self.actions = actions_of(action_space, "DQN")
-        self.hidden, self.dueling, self.double = tuple(hidden), dueling, double
+        self.hidden, self.dueling, self.double, self.noisy = tuple(hidden), dueling, double, noisy
+        self.head = MeanHead() if head is None else head
         self.gamma, self.epsilon = gamma, epsilon
         super().__init__(
             observation_space,
@@ -105,13 +109,25 @@ class DQNPolicy(Policy):
 
     def _build(self) -> None:
         encoding = encoder(self.observation_space, normalize=self.normalize_obs)
-        network = QNetwork(encoding, self.actions, self.hidden, dueling=self.dueling)
+        parts: dict[str, Any] = {"dueling": self.dueling, "head": self.head, "noisy": self.noisy}
+        network = QNetwork(encoding, self.actions, self.hidden, **parts)
         self.model = network.to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=value_at(self.learning_rate, 0), fused=True)
-        self.collect_mode = ValueActing(self, eps_greedy_sample(self.epsilon))
+        self.collect_mode = self.exploring(self.epsilon)
         self.eval_mode = ValueActing(self, argmax_sample())
         self.learn_mode = DQNLearning(self)
+
+    def exploring(self, epsilon: Callable[[int], float]) -> ValueActing:
+        """A collect mode with this epsilon, and with noise in the weights if there is any."""
+        return ValueActing(self, eps_greedy_sample(epsilon), noise_draws=self.model.draws)
+
+    def noise(self) -> torch.Tensor | None:
+        """Fresh noise for the rows of one forward of learning, `[1, draws]` (Q6); None where the network has none."""
+        if not self.model.draws:
+            return None
+        noise: torch.Tensor = self.tensor(signed_root(self.stream.normal((1, self.model.draws))))
+        return noise
 
     def modules(self) -> dict[str, nn.Module]:
         return {"model": self.model, "target": self.target}
@@ -126,9 +142,10 @@ class DQNPolicy(Policy):
 
 
 class DQNLearning(Learning):
-    """The learn mode of a `DQNPolicy`: the Huber loss (delta 1) of Q(s_tm1, a_tm1) and `dqn_target`.
+    """The learn mode of a `DQNPolicy`: the loss and the priority of its head.
 
-    The mean over rows of wᵢ · huberᵢ where they have a `weight`; their priority is |TD error|.
+    The mean over rows of wᵢ · lossᵢ where they have a `weight`. The online network, the target network and the choice
+    of the best action have each a noise of their own.
     """
 
     policy: DQNPolicy
@@ -148,17 +165,17 @@ class DQNLearning(Learning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""
-        policy = self.policy
+        policy, head = self.policy, self.policy.model.head
         with torch.no_grad():
             mask_t = action_mask(rows.next_obs)
-            q_target_t = policy.target(rows.next_obs)
-            q_online_t = policy.model(rows.next_obs) if policy.double else q_target_t
-            target = dqn_target(
-                rows.reward.float(), rows.discount, q_online_t, q_target_t, double=policy.double, mask_t=mask_t
-            )
-        q = policy.model(rows.obs).gather(1, rows.action.long().unsqueeze(1)).squeeze(1)
-        errors = nn.functional.smooth_l1_loss(q, target, reduction="none")
+            outputs_t = policy.target.outputs(rows.next_obs, policy.noise())
+            q_target_t = head(outputs_t)
+            q_online_t = policy.model(rows.next_obs, policy.noise()) if policy.double else q_target_t
+            best = best_action(q_online_t, q_target_t, double=policy.double, mask_t=mask_t)
+            target = head.target(rows.reward.float(), rows.discount, of_action(outputs_t, best))
+        outputs = of_action(policy.model.outputs(rows.obs, policy.noise()), rows.action.long())
+        errors, q = head.errors(outputs, target), head(outputs).mean()
         if "weight" not in rows:
-            return errors.mean(), {"loss": errors.mean(), "q": q.mean()}
+            return errors.mean(), {"loss": errors.mean(), "q": q}
         loss = (errors * rows["weight"]).mean()
-        return loss, {"loss": loss, "q": q.mean(), "priority": (target - q).abs()}
+        return loss, {"loss": loss, "q": q, "priority": head.priority(errors, outputs, target)}

@@ -98,7 +98,7 @@ def in_numpy(module: nn.Module) -> Function:
         if kind in ACTIVATIONS:
             return ACTIVATIONS[kind]
         if isinstance(module, nn.Linear) and kind is nn.Linear:
-            return _linear(module)
+            return linear_in_numpy(module.weight, module.bias)
         if isinstance(module, nn.Sequential) and kind is nn.Sequential:
             return _sequential(module)
         if kind is nn.Flatten:
@@ -128,14 +128,15 @@ def log_softmax(scores: Any) -> Array:
     return found
 
 
-def _linear(module: nn.Linear) -> Function:
-    weight = module.weight.detach().numpy().T
-    bias = None if module.bias is None else module.bias.detach().numpy()
+def linear_in_numpy(weight: torch.Tensor, bias: torch.Tensor | None) -> Function:
+    """A linear layer of these `[out, in]` and `[out]`."""
+    weights = weight.detach().numpy().T
+    biases = None if bias is None else bias.detach().numpy()
 
     def forward(x: Array) -> Array:
-        y: Array = np.dot(x, weight)
-        if bias is not None:
-            y += bias
+        y: Array = np.dot(x, weights)
+        if biases is not None:
+            y += biases
         return y
 
     return forward
@@ -143,7 +144,7 @@ def _linear(module: nn.Linear) -> Function:
 
 def _sequential(module: nn.Sequential) -> Function:
     steps, owned = [], False
-    for layer in _layers(module):
+    for layer in layers_of(module):
         function = in_numpy(layer)
         if owned and type(layer) in ACTIVATIONS:
             function = _in_place(function)
@@ -158,11 +159,11 @@ def _sequential(module: nn.Sequential) -> Function:
     return forward
 
 
-def _layers(module: nn.Sequential) -> Iterator[nn.Module]:
+def layers_of(module: nn.Sequential) -> Iterator[nn.Module]:
     """The layers of a Sequential and of those in it."""
     for layer in module:
         if type(layer) is nn.Sequential and not (layer._forward_hooks or layer._forward_pre_hooks):
-            yield from _layers(layer)
+            yield from layers_of(layer)
         else:
             yield layer
 

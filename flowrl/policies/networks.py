@@ -17,8 +17,10 @@ from torch import nn
 from flowrl.data.columns import ACTION_MASK
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.distributions import Acting, Distribution
+from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.in_numpy import Function, in_numpy
 from flowrl.policies.masks import action_mask, masked, valid_mean
+from flowrl.policies.noisy import NoisyLinear, steps_of, with_noise
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.wrappers import Array
 
@@ -179,11 +181,15 @@ def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
     )
 
 
-def mlp(sizes: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+def mlp(
+    sizes: Sequence[int],
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    linear: Callable[[int, int], nn.Module] = nn.Linear,
+) -> nn.Sequential:
     """Linear layers of the given sizes with an activation after each but the last."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
-        layers += [nn.Linear(fan_in, fan_out), activation()]
+        layers += [linear(fan_in, fan_out), activation()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -200,39 +206,80 @@ def orthogonal(network: nn.Module, last: float) -> None:
 
 
 class QNetwork(nn.Module):
-    """Action values `[B, A]`, optionally dueling.
+    """Action values `[B, A]`, or what else of an action's return the head takes; optionally dueling, optionally noisy.
 
-    Dueling: Q(s, a) = V(s) + A(s, a) − mean over the valid a' of A(s, a')  (Q3).
+    Dueling: Q(s, a) = V(s) + A(s, a) − mean over the valid a' of A(s, a')  (Q3), for each number of the head.
+    Noisy: the linear layers are `NoisyLinear`, but those of the encoder are not.
 
     Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9.
     """
 
-    def __init__(self, encoder: Encoder, actions: int, hidden: Sequence[int], *, dueling: bool) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        actions: int,
+        hidden: Sequence[int],
+        *,
+        dueling: bool,
+        head: ValueHead | None = None,
+        noisy: bool = False,
+    ) -> None:
         super().__init__()
-        self.trunk = nn.Sequential(encoder, mlp([encoder.features, *hidden]), nn.ReLU())
-        self.advantage = nn.Linear(hidden[-1], actions)
-        self.value = nn.Linear(hidden[-1], 1) if dueling else None
+        linear = NoisyLinear if noisy else nn.Linear
+        self.head = MeanHead() if head is None else head
+        width = math.prod(self.head.shape)
+        self.trunk = nn.Sequential(encoder, mlp([encoder.features, *hidden], linear=linear), nn.ReLU())
+        self.advantage = linear(hidden[-1], actions * width)
+        self.value = linear(hidden[-1], width) if dueling else None
+        self._noise_parts = [layer.draws for layer in self.modules() if isinstance(layer, NoisyLinear)]
 
-    def forward(self, obs: Any) -> torch.Tensor:
-        hidden = self.trunk(obs)
-        advantage: torch.Tensor = self.advantage(hidden)
-        if self.value is None:
+    @property
+    def draws(self) -> int:
+        """Numbers of noise that it takes; 0 where it is not noisy."""
+        return sum(self._noise_parts)
+
+    @property
+    def _networks(self) -> list[nn.Module]:
+        return [self.trunk, self.advantage, *([] if self.value is None else [self.value])]
+
+    def forward(self, obs: Any, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """Values `[B, A]`, with the `noise` of each row, `[B, draws]`, one for all rows, `[1, draws]`, or none."""
+        values: torch.Tensor = self.head(self.outputs(obs, noise))
+        return values
+
+    def outputs(self, obs: Any, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """What the head takes, `[B, A, *head.shape]`."""
+        networks: Sequence[Function] = self._networks
+        if noise is not None:
+            networks = with_noise(map(steps_of, self._networks), torch.split(noise, self._noise_parts, 1))
+        trunk, advantage_of, *value_of = networks
+        hidden, shape = trunk(obs), self.head.shape
+        advantage: torch.Tensor = advantage_of(hidden).reshape(len(hidden), -1, *shape)
+        if not value_of:
             return advantage
-        q: torch.Tensor = self.value(hidden) + advantage - valid_mean(advantage, action_mask(obs))
-        return q
+        value: torch.Tensor = value_of[0](hidden).reshape(len(hidden), 1, *shape)
+        outputs: torch.Tensor = value + advantage - valid_mean(advantage, action_mask(obs))
+        return outputs
 
     def in_numpy(self) -> Function:
-        """A function of observations."""
-        trunk, advantage_of = in_numpy(self.trunk), in_numpy(self.advantage)
-        if self.value is None:
-            return lambda obs: advantage_of(trunk(obs))
-        value_of = in_numpy(self.value)
+        """Values of observations and noise."""
+        plain, values_of, shape = (
+            [in_numpy(network) for network in self._networks],
+            self.head.in_numpy(),
+            self.head.shape,
+        )
+        noisy, ends = [steps_of(network, in_numpy) for network in self._networks], np.cumsum(self._noise_parts)[:-1]
 
-        def forward(obs: Any) -> Array:
+        def forward(obs: Any, noise: Array | None = None) -> Array:
+            networks = plain if noise is None else with_noise(noisy, np.split(noise, ends, 1))
+            trunk, advantage_of, *value_of = networks
             hidden = trunk(obs)
-            advantage = advantage_of(hidden)
-            q: Array = value_of(hidden) + advantage - valid_mean(advantage, action_mask(obs))
-            return q
+            outputs = advantage_of(hidden).reshape(len(hidden), -1, *shape)
+            if value_of:
+                mean = valid_mean(outputs, action_mask(obs))
+                outputs = value_of[0](hidden).reshape(len(hidden), 1, *shape) + outputs - mean
+            values: Array = values_of(outputs)
+            return values
 
         return forward
 

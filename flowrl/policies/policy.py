@@ -20,6 +20,7 @@ from flowrl.envs.masks import check_mask
 from flowrl.errors import ConfigError
 from flowrl.policies.in_numpy import InNumpy, host
 from flowrl.policies.masks import action_mask, masked
+from flowrl.policies.noisy import noise_of
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.streams import TorchStream
 from flowrl.policies.wrappers import Array
@@ -394,19 +395,26 @@ class Policy(abc.ABC):
 
 @attrs.frozen
 class ValueActing:
-    """Acts on a model's values `[N, A]` of the actions through a wrapper, among the valid ones."""
+    """Acts on a model's values `[N, A]` of the actions through a wrapper, among the valid ones.
+
+    With `noise_draws` each row's values are those of weights with noise of its own, see `flowrl.policies.noisy`: it
+    comes from the environment's stream, so that actions do not depend on which environments act together (D2).
+    """
 
     policy: Policy
     sample: Any
+    noise_draws: int = 0
 
     @property
     def draws(self) -> int:
-        return int(self.sample.draws)
+        return int(self.sample.draws) + self.noise_draws
 
     def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
+        policy, drawn = self.policy, self.sample.draws
+        in_weights = {"noise": policy.observed(noise_of(noise[:, drawn:]))} if self.noise_draws else {}
         with torch.inference_mode():
-            value = host(self.policy.acting()(self.policy.observed(obs)))
-        return {"action": self.sample(value, noise, env_steps, mask=action_mask(obs))}
+            value = host(policy.acting()(policy.observed(obs), **in_weights))
+        return {"action": self.sample(value, noise[:, :drawn], env_steps, mask=action_mask(obs))}
 
     def value(self, obs: Array) -> Array:
         """The value of the best valid action."""

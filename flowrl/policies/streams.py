@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from flowrl.policies.wrappers import Array
+
 _one_at_a_time = threading.RLock()
 
 
@@ -35,6 +37,11 @@ class TorchStream:
             finally:
                 self._generator.set_state(torch.get_rng_state())
                 torch.set_rng_state(outside)
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Normally distributed numbers, float32."""
+        drawn: Array = torch.randn(shape, generator=self._generator).numpy()
+        return drawn
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": self._generator.get_state()}

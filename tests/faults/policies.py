@@ -6,6 +6,8 @@ OFF_POLICY = "tests/policies/test_off_policy.py::"
 APEX = "tests/policies/test_apex_policy.py::"
 MASKS = "tests/policies/test_masks.py::"
 DQN = "tests/policies/test_dqn_policy.py::"
+HEADS = "tests/policies/test_heads.py::"
+NOISY = "tests/policies/test_noisy.py::"
 PPO = "tests/policies/test_ppo_policy.py::"
 CHOICES = "tests/policies/test_distributions.py::"
 VTRACE = "tests/operators/test_v_trace.py::"
@@ -28,7 +30,84 @@ FAULTS = [
         "flowrl/policies/dqn.py",
         "q_online_t if double else q_target_t\n",
         "q_target_t\n",
-        DQN + "test_target_against_a_loop",
+        DQN + "test_the_best_action_against_a_loop",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/dqn.py",
+        "rows.discount, of_action(outputs_t, best)",
+        "rows.discount, outputs_t.amax(1)",
+        HEADS + "test_losses_and_priorities_of_rows_against_a_loop",
+    ),
+    Fault(  # the paper's pseudocode, word by word: a target on an atom has no neighbours to go to
+        "Q4",
+        "flowrl/policies/heads.py",
+        "    above = probabilities * (place - lower)\n",
+        "    probabilities = probabilities * (place % 1 > 0)\n    above = probabilities * (place - lower)\n",
+        HEADS + "test_mass_is_conserved_where_the_target_falls_on_an_atom",
+    ),
+    Fault(
+        "Q4",
+        "flowrl/policies/heads.py",
+        "((returns.clamp(v_min, v_max) - v_min) / (v_max - v_min) * last).clamp(0, last)",
+        "((returns - v_min) / (v_max - v_min) * last) % (last + 1)",
+        HEADS + "test_the_projection_against_a_loop",
+    ),
+    Fault(
+        "Q4",
+        "flowrl/policies/heads.py",
+        "moved = reward[:, None] + discount[:, None] * self.support",
+        "moved = reward[:, None] + discount[:, None].clamp(min=0.5) * self.support",
+        HEADS + "test_a_terminal_state_puts_all_mass_at_the_reward",
+    ),
+    Fault(
+        "Q5",
+        "flowrl/policies/heads.py",
+        "(u < 0)",
+        "(u > 0)",
+        HEADS + "test_what_minimises_it_are_the_quantiles_of_the_samples",
+    ),
+    Fault(
+        "Q5",
+        "flowrl/policies/heads.py",
+        "* huber).mean(2).sum(1)",
+        "* huber).mean(1).sum(1)",
+        HEADS + "test_the_quantile_huber_loss_against_a_loop",
+    ),
+    Fault(  # the cross entropy, which no learning makes 0
+        "P2",
+        "flowrl/policies/heads.py",
+        "(errors - entropy).clamp(min=0)",
+        "errors",
+        HEADS + "test_losses_and_priorities_of_rows_against_a_loop",
+    ),
+    Fault(
+        "Q6",
+        "flowrl/policies/dqn.py",
+        "policy.target.outputs(rows.next_obs, policy.noise())",
+        "policy.target.outputs(rows.next_obs)",
+        NOISY + "test_learning_has_fresh_noise_in_every_forward",
+    ),
+    Fault(
+        "Q6",
+        "flowrl/policies/dqn.py",
+        "self.eval_mode = ValueActing(self, argmax_sample())",
+        "self.eval_mode = ValueActing(self, argmax_sample(), noise_draws=self.model.draws)",
+        NOISY + "test_it_explores_by_its_noise_and_is_evaluated_without",
+    ),
+    Fault(
+        "D2",
+        "flowrl/policies/policy.py",
+        "noise_of(noise[:, drawn:])",
+        "noise_of(noise[:1, drawn:])",
+        NOISY + "test_what_is_drawn_for_one_environment_changes_no_other",
+    ),
+    Fault(
+        "D3",
+        "flowrl/policies/streams.py",
+        "torch.randn(shape, generator=self._generator)",
+        "torch.randn(shape)",
+        NOISY + "test_a_state_goes_on_with_the_noise_that_would_have_come",
     ),
     Fault(
         "Q2",
@@ -40,15 +119,15 @@ FAULTS = [
     Fault(
         "Q3",
         "flowrl/policies/networks.py",
-        "valid_mean(advantage, action_mask(obs))\n        return q",
-        "valid_mean(advantage, None)\n        return q",
+        "valid_mean(advantage, action_mask(obs))",
+        "valid_mean(advantage, None)",
         MASKS + "test_values_of_actions_against_a_loop",
     ),
     Fault(
         "Q3",
         "flowrl/policies/networks.py",
-        "valid_mean(advantage, action_mask(obs))\n            return q",
-        "valid_mean(advantage, None)\n            return q",
+        "valid_mean(outputs, action_mask(obs))",
+        "valid_mean(outputs, None)",
         MASKS + "test_values_of_actions_against_a_loop",
     ),
     Fault(
@@ -215,8 +294,8 @@ FAULTS = [
     Fault(
         "O1",
         "flowrl/policies/dqn.py",
-        "q = policy.model(rows.obs)",
-        "q = policy.model(policy.model.trunk[0].normalizer(rows.obs))",
+        "policy.model.outputs(rows.obs, policy.noise())",
+        "policy.model.outputs(policy.model.trunk[0].normalizer(rows.obs), policy.noise())",
         NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
     ),
     Fault(
@@ -257,8 +336,8 @@ FAULTS = [
     Fault(  # a copy of the weights in the place of their memory
         "F3",
         "flowrl/policies/in_numpy.py",
-        "weight = module.weight.detach().numpy().T",
-        "weight = module.weight.detach().numpy().T.copy()",
+        "weights = weight.detach().numpy().T",
+        "weights = weight.detach().numpy().T.copy()",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
     ),
     Fault(

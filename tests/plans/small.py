@@ -102,6 +102,9 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
+SMALL["qrdqn"] = {**SMALL["dqn"], "quantiles": 5, "learning_starts": 20, "report_every": 12}
+SMALL["c51"] = {**SMALL["dqn"], "atoms": 7, "v_max": 10.0, "learning_starts": 20, "report_every": 12}
+SMALL["rainbow"] = {**SMALL["c51"], "priority_beta_steps": 200}
 SMALL["impala replayed"] = {**SMALL["impala"], "replay_ratio": 0.5, "replay_slots": 3}
 SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
 SMALL |= {

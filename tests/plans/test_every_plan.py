@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flowrl.checkpoint import load_checkpoint, save_checkpoint
+from flowrl.config import Configuration
 from flowrl.paths import paths
 from flowrl.plan_file import builtin_plans, load_plan_file
 from flowrl.testing import check_plan, same
@@ -134,6 +135,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             "hidden": (8,),
             "dueling": False,
             "double": False,
+            "noisy": True,
             "gamma": 0.5,
             "n_step": 1,
             "learning_rate": 0.1,
@@ -159,6 +161,18 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"priority_beta": 0.9}, {}),
         ({"priority_beta_end": 0.5}, {}),
         ({"priority_beta_steps": 50}, {}),
+    ],
+    "c51": [({key: value}, {}) for key, value in {"atoms": 5, "v_min": -1.0, "v_max": 20.0}.items()],
+    "qrdqn": [({"quantiles": 3}, {})],
+    "rainbow": [
+        ({key: value}, {})
+        for key, value in {
+            "noisy": False,
+            "prioritized": False,
+            "priority_alpha": 0.1,
+            "epsilon_start": 1.0,
+            "epsilon_end": 1.0,
+        }.items()
     ],
     "ppo in numpy": [],
     "dqn normalized": [({"gamma": 0.5}, {"normalize_obs": False}), ({"gamma": 0.5}, {"normalize_rewards": False})],
@@ -345,6 +359,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
                 "hidden": (8,),
                 "dueling": False,
                 "double": False,
+                "noisy": True,
                 "fragment_steps": 2,
                 "in_flight": 1,
                 "epsilon": 0.9,
@@ -390,8 +405,11 @@ def test_every_setting_matters(name: str, changed: dict[str, Any], beside: dict[
 
 @pytest.mark.parametrize("name", builtin_plans())
 def test_no_setting_is_forgotten(name: str) -> None:
+    """What one plan has of another's settings is a case of that one."""
     import attrs
 
-    known = {field.name for field in attrs.fields(load_plan_file(name).Config)}
+    config = load_plan_file(name).Config
+    anothers = config.__base__ is not Configuration
+    known = {field.name for field in attrs.fields(config) if not (anothers and field.inherited)}
     cases = [case for variant in PLANS if variant.split()[0] == name for case in MATTERS[variant]]
     assert known - OTHERS == {key for changed, _ in cases for key in changed}

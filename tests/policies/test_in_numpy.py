@@ -18,7 +18,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.operators import ParallelRollouts
-from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, policy_from
+from flowrl.policies import A2CPolicy, CategoricalHead, DQNPolicy, PPOPolicy, QuantileHead, policy_from
 from flowrl.policies.in_numpy import ACTIVATIONS, InNumpy, in_numpy
 from flowrl.policies.networks import ImageEncoder, encoder
 from flowrl.policies.policy import Policy
@@ -128,9 +128,11 @@ def test_it_is_equal_to_torch_for_every_distribution(name: str) -> None:
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_it_is_equal_to_torch_for_values_of_actions(dueling: bool) -> None:
-    """Q3, Q8."""
-    assert_equal_to_torch(make(DQNPolicy, dueling=dueling, hidden=(8, 8)))
+@pytest.mark.parametrize("noisy", [False, True])
+def test_it_is_equal_to_torch_for_values_of_actions(dueling: bool, noisy: bool) -> None:
+    """Q3, Q6, Q8: means, and those of distributions."""
+    for head in (None, CategoricalHead(5, -3, 3), QuantileHead(5)):
+        assert_equal_to_torch(make(DQNPolicy, dueling=dueling, noisy=noisy, head=head, hidden=(8, 8)))
 
 
 def functional(*layers: nn.Module) -> type[Policy]:

@@ -1,0 +1,191 @@
+"""What a Q-network says of an action's return: its mean, probabilities of fixed returns, or quantiles.
+
+A head is what differs between DQN, C51 and QR-DQN. `outputs` are what the network says, `[B, A, *shape]`, or of one
+action each, `[B, *shape]`. `_tm1` is the state acted from, `_t` the state arrived in.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import numpy as np
+import torch
+from torch import nn
+
+from flowrl.errors import ConfigError
+from flowrl.policies.in_numpy import Function, log_softmax
+
+
+class ValueHead(nn.Module, abc.ABC):
+    """Base of heads."""
+
+    shape: tuple[int, ...]  #: of what is said of one action
+
+    @abc.abstractmethod
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The values, `[..., *shape]` to `[...]`."""
+
+    @abc.abstractmethod
+    def in_numpy(self) -> Function:
+        """The same of arrays."""
+
+    @abc.abstractmethod
+    def target(self, reward: torch.Tensor, discount: torch.Tensor, outputs_t: torch.Tensor) -> torch.Tensor:
+        """What should be said of the action that was taken, `[B, ...]`, where `outputs_t` is said of the best next one.
+
+        Args:
+            reward: `[B]`, the return of the window.
+            discount: `[B]`, gamma**k for a window of k steps, 0 where it ended with the terminal state (N2, T6).
+        """
+
+    @abc.abstractmethod
+    def errors(self, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The loss of each row, `[B]`."""
+
+    def priority(self, errors: torch.Tensor, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """How much there was to learn from each row, `[B]`: here its loss."""
+        return errors
+
+
+class MeanHead(ValueHead):
+    """The mean return alone, as DQN learns it: y = r + d · Q_t.
+
+    The loss is the Huber loss with delta 1 of Q and y, the priority |y − Q|.
+
+    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; of the priority: Schaul et al.
+    2016, "Prioritized Experience Replay", section 3.3.
+    """
+
+    shape = ()
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs
+
+    def in_numpy(self) -> Function:
+        return lambda outputs: outputs
+
+    def target(self, reward: torch.Tensor, discount: torch.Tensor, outputs_t: torch.Tensor) -> torch.Tensor:
+        return reward + discount * outputs_t
+
+    def errors(self, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.smooth_l1_loss(outputs_tm1, target, reduction="none")
+
+    def priority(self, errors: torch.Tensor, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (target - outputs_tm1).abs()
+
+
+class CategoricalHead(ValueHead):
+    """Probabilities of `atoms` returns z_0 .. z_{K−1}, evenly spaced from `v_min` to `v_max`, as their logits.
+
+    The value is Σ p_i z_i. The target is the distribution of r + d z, projected onto the atoms; the loss its cross
+    entropy with the one that is predicted. The priority is their KL divergence: the cross entropy but for what no
+    learning can take away.
+
+    Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1; of the
+    priority: Hessel et al. 2018, "Rainbow", section "The Integrated Agent".
+
+    Raises:
+        ConfigError: fewer than two atoms, or no range.
+    """
+
+    support: torch.Tensor
+
+    def __init__(self, atoms: int, v_min: float, v_max: float) -> None:
+        super().__init__()
+        if atoms < 2:
+            raise ConfigError(f"atoms={atoms}: a categorical distribution of returns needs at least 2")
+        if not v_min < v_max:
+            raise ConfigError(f"v_min={v_min} and v_max={v_max}: expected the least and the largest return, in order")
+        self.shape, self.v_min, self.v_max = (atoms,), v_min, v_max
+        # A constant, which need not be saved or sent.
+        self.register_buffer("support", torch.linspace(v_min, v_max, atoms), persistent=False)
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(outputs, -1) @ self.support
+
+    def in_numpy(self) -> Function:
+        support = self.support.numpy()
+        return lambda outputs: np.exp(log_softmax(outputs)) @ support
+
+    def target(self, reward: torch.Tensor, discount: torch.Tensor, outputs_t: torch.Tensor) -> torch.Tensor:
+        moved = reward[:, None] + discount[:, None] * self.support
+        return project(torch.softmax(outputs_t, -1), moved, self.v_min, self.v_max)
+
+    def errors(self, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return -(target * torch.log_softmax(outputs_tm1, -1)).sum(-1)
+
+    def priority(self, errors: torch.Tensor, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        entropy = -torch.xlogy(target, target).sum(-1)
+        return (errors - entropy).clamp(min=0)  # rounding may lead below 0
+
+
+def project(probabilities: torch.Tensor, returns: torch.Tensor, v_min: float, v_max: float) -> torch.Tensor:
+    """Probabilities `[B, K]` of any `returns [B, K]` as those of K atoms evenly spaced from v_min to v_max (Q4).
+
+    A return between two atoms is shared by them, the nearer getting the more; one beyond the range goes to its end. All
+    that is taken from a return is given to its neighbours, also where it is an atom itself: the lower neighbour is
+    never the last atom, so the upper one always is another.
+
+    >>> project(torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[-1.0, 1.0, 1.5]]), 0.0, 2.0)
+    tensor([[0.5000, 0.3750, 0.1250]])
+    """
+    assert probabilities.shape == returns.shape
+    last = returns.shape[1] - 1
+    place = ((returns.clamp(v_min, v_max) - v_min) / (v_max - v_min) * last).clamp(0, last)
+    lower = place.floor().clamp(max=last - 1)
+    above = probabilities * (place - lower)
+    index = lower.long()
+    projected = torch.zeros_like(probabilities).scatter_add_(1, index, probabilities - above)
+    return projected.scatter_add_(1, index + 1, above)
+
+
+class QuantileHead(ValueHead):
+    """Quantiles θ_0 .. θ_{K−1} of the return, at the midpoints τ_i = (2i + 1) / 2K.
+
+    The value is their mean. The target is r + d θ_t, K samples of the return; the loss is the quantile Huber loss, and
+    so is the priority: the paper draws uniformly, and that is what Rainbow's priority is, the loss itself.
+
+    Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", algorithm 1.
+
+    Raises:
+        ConfigError: no quantile.
+    """
+
+    levels: torch.Tensor
+
+    def __init__(self, quantiles: int) -> None:
+        super().__init__()
+        if quantiles < 1:
+            raise ConfigError(f"quantiles={quantiles}: expected at least 1")
+        self.shape = (quantiles,)
+        self.register_buffer("levels", (torch.arange(quantiles) + 0.5) / quantiles, persistent=False)
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.mean(-1)
+
+    def in_numpy(self) -> Function:
+        return lambda outputs: outputs.mean(-1)
+
+    def target(self, reward: torch.Tensor, discount: torch.Tensor, outputs_t: torch.Tensor) -> torch.Tensor:
+        return reward[:, None] + discount[:, None] * outputs_t
+
+    def errors(self, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return quantile_huber(outputs_tm1, target, self.levels)
+
+
+def quantile_huber(quantiles: torch.Tensor, samples: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+    """How far `quantiles [B, K]` at these `levels [K]` are from those of `samples [B, J]`, `[B]` (Q5).
+
+    Σ_i mean_j |τ_i − 1{u_ij < 0}| · huber(u_ij), u_ij = sample_j − θ_i, delta 1: a sample above a quantile costs τ_i,
+    one below it 1 − τ_i.
+
+    Source: Dabney et al. 2018, eq. 10 and algorithm 1.
+
+    >>> quantile_huber(torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0]]), torch.tensor([0.25, 0.75]))
+    tensor([0.2500])
+    """
+    assert quantiles.shape == (len(samples), len(levels))
+    u = samples[:, None, :] - quantiles[:, :, None]
+    size = u.abs()
+    huber = torch.where(size < 1, 0.5 * u * u, size - 0.5)
+    return ((levels[:, None] - (u < 0).float()).abs() * huber).mean(2).sum(1)

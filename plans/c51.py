@@ -1,0 +1,36 @@
+"""C51: DQN that learns the distribution of returns, as probabilities of fixed ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowrl.config import positive
+from flowrl.plans import dqn
+from flowrl.policies import CategoricalHead, DQNPolicy
+from flowrl.trainer import Trainer
+
+
+@attrs.define(kw_only=True)
+class Config(dqn.Config):
+    """The settings of DQN and those of the distribution; defaults that solve CartPole-v1 within 50 000 env steps."""
+
+    # The distribution
+    atoms: int = positive(51)  #: returns that have a probability, evenly spaced
+    v_min: float = 0.0  #: the least of them: what no discounted return falls below
+    v_max: float = 100.0  #: the largest
+
+
+def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
+    """DQN's policy, with probabilities of returns in place of their mean."""
+    head = CategoricalHead(config.atoms, config.v_min, config.v_max)
+    return dqn.policy(config, observation_space, action_space, head)
+
+
+class C51(Trainer):
+    """`C51(env="CartPole-v1").train(until={"env_steps": 20_000})`; its plan is that of DQN."""
+
+    Config = Config
+    policy = staticmethod(policy)
+    execution_plan = staticmethod(dqn.execution_plan)

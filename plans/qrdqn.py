@@ -1,0 +1,33 @@
+"""QR-DQN: DQN that learns the distribution of returns, as its quantiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowrl.config import positive
+from flowrl.plans import dqn
+from flowrl.policies import DQNPolicy, QuantileHead
+from flowrl.trainer import Trainer
+
+
+@attrs.define(kw_only=True)
+class Config(dqn.Config):
+    """The settings of DQN and one more; defaults that solve CartPole-v1 within 50 000 env steps."""
+
+    # The distribution
+    quantiles: int = positive(25)  #: how many, evenly spaced in probability
+
+
+def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
+    """DQN's policy, with quantiles of returns in place of their mean."""
+    return dqn.policy(config, observation_space, action_space, QuantileHead(config.quantiles))
+
+
+class QRDQN(Trainer):
+    """`QRDQN(env="CartPole-v1").train(until={"env_steps": 20_000})`; its plan is that of DQN."""
+
+    Config = Config
+    policy = staticmethod(policy)
+    execution_plan = staticmethod(dqn.execution_plan)

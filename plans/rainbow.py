@@ -1,0 +1,31 @@
+"""Rainbow: DQN with six improvements at once: double, dueling, n-step, prioritised, distributional, noisy."""
+
+from __future__ import annotations
+
+import attrs
+
+from flowrl.config import fraction
+from flowrl.plans import c51, dqn
+from flowrl.trainer import Trainer
+
+
+@attrs.define(kw_only=True)
+class Config(c51.Config):
+    """The settings of C51, with everything switched on; defaults that solve CartPole-v1 within 50 000 env steps.
+
+    Double Q-learning, a dueling network and three-step returns are the defaults of DQN already.
+    """
+
+    noisy: bool = True  #: noise in the weights, of learned amount, explores
+    prioritized: bool = True  #: draw rows the more often, the further their prediction was from its target
+    priority_alpha: float = fraction(0.5)  #: how much more often: 0 uniformly, 1 in proportion
+    epsilon_start: float = fraction(0.0)  #: random actions beside the noise, at the beginning
+    epsilon_end: float = fraction(0.0)  #: and at the end of their schedule
+
+
+class Rainbow(Trainer):
+    """`Rainbow(env="CartPole-v1").train(until={"env_steps": 20_000})`; plan and policy are those of C51."""
+
+    Config = Config
+    policy = staticmethod(c51.policy)
+    execution_plan = staticmethod(dqn.execution_plan)
