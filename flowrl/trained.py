@@ -20,6 +20,7 @@ from flowrl.plan_file import BUILTIN, PlanFile, load_plan_file
 from flowrl.policies.masks import action_mask
 from flowrl.policies.weights import load_weights
 from flowrl.rollout import Scores, evaluate, scores
+from flowrl.rollout.acting import initial_states
 from flowrl.runs.directory import read_about
 from flowrl.seeds import SeedTree
 from flowrl.trainer import named, torch_threads
@@ -49,16 +50,21 @@ class TrainedPolicy:
     def __repr__(self) -> str:
         return f"TrainedPolicy({self.policy!r} of {self.config.env})"
 
-    def act(self, obs: Any, deterministic: bool = True) -> Any:
-        """An action for `env.step`, in the numbers of the action space.
+    def act(self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None) -> Any:
+        """An action for `env.step`, in the numbers of the action space; of a policy with a memory, action and state.
+
+        Such a policy is given the state back with the next observation: `action, state = act(obs, state=state)`.
 
         Args:
             obs: One observation, or `[N, ...]` of them for `[N, ...]` actions; a mapping where the space is a Dict,
                 or a list of them.
             deterministic: The eval mode; else the collect mode, with noise from a stream of its own.
+            state: What it gave with the action before; None where all episodes begin.
+            episode_start: Whether an episode begins with this observation, bool or `[N]`: there no state counts.
 
         Raises:
-            SchemaError: the observation does not fit the observation space, or its action mask leaves no action.
+            SchemaError: the observation does not fit the observation space, or the state the observations; or an
+                action mask leaves no action.
         """
         if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping):
             call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
@@ -68,11 +74,29 @@ class TrainedPolicy:
         if mask is not None and (stuck := without_choice(mask, self.policy.action_space)).size:
             raise SchemaError(f"the action_mask leaves no valid action in observation {stuck[0]}: the episode is over")
         mode = self.policy.eval_mode if deterministic else self.policy.collect_mode
-        columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps)
+        given = self._remembered(mode, count, state, episode_start)
+        columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps, *given)
         # What the environment gets may be a clipped form of what the policy drew (G6).
         action = np.asarray(columns.get("env_action", columns["action"]))
         action = action.astype(self.policy.action_space.dtype, copy=False)
-        return action[0] if count is None else action
+        action = action[0] if count is None else action
+        return (action, columns["next_state"]) if given else action
+
+    def _remembered(self, mode: Any, count: int | None, state: Any, episode_start: Any) -> list[Any]:
+        """The states `[N, ...]` to act from, in a list that is empty where a policy has no memory."""
+        initial = initial_states(mode, count or 1)
+        if initial is None:
+            if state is not None or episode_start is not None:
+                raise SchemaError(f"{type(self.policy).__name__} has no memory: call act without state, episode_start")
+            return []
+        if state is None:
+            return [initial]
+        begins = np.broadcast_to(False if episode_start is None else np.asarray(episode_start, bool), count or 1)
+        before, first = (Batch(state=each).map(np.array) for each in (state, initial))
+        if [(name, each.shape) for name, each in before.leaves()] != [(n, each.shape) for n, each in first.leaves()]:
+            raise SchemaError(f"the state is {before!r}, expected {first!r}: give what act gave before, for as many")
+        before[begins] = first[begins]
+        return [before["state"]]
 
     def evaluate(self, episodes: int | None = None, seed: int | None = None) -> dict[str, Any]:
         """Play whole episodes in the eval mode, in environments of their own (S3); see `flowrl.rollout.Scores`.

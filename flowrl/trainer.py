@@ -229,11 +229,11 @@ class Trainer:
 
     # -- using what was learnt
 
-    def act(self, obs: Any, deterministic: bool = True) -> Any:
-        """An action for `env.step`; see `TrainedPolicy.act`."""
+    def act(self, obs: Any, deterministic: bool = True, **memory: Any) -> Any:
+        """An action for `env.step`, of a policy with a memory action and state; see `TrainedPolicy.act`."""
         trained = self._use()
         trained.env_steps = self.counters.get("env_steps", 0)
-        return trained.act(obs, deterministic)
+        return trained.act(obs, deterministic, **memory)
 
     def evaluate(self, episodes: int | None = None, seed: int | None = None) -> Result:
         """The scores of whole episodes in environments of their own; training goes on as if it had not been (S3).

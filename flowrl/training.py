@@ -11,6 +11,7 @@ import numpy as np
 
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
+from flowrl.data.steps import real_rows, real_steps
 from flowrl.errors import PlanError, SchemaError
 from flowrl.schema import Schema
 
@@ -61,9 +62,10 @@ class Trained:
 def lags(batch: Batch, version: int) -> list[Any]:
     """How many versions older the weights were that made each row than the policy of this version; in one array.
 
-    Rows that do not know their version, of a dataset say, have none.
+    Rows that do not know their version, of a dataset say, have none, nor have steps that do not count (`mask` 0).
     """
-    return [version - np.asarray(batch["policy_version"]).reshape(-1)] if "policy_version" in batch else []
+    known = batch.select([name for name in ("policy_version", "mask") if name in batch])
+    return [version - real_rows(known.to_numpy())["policy_version"]] if "policy_version" in known else []
 
 
 def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
@@ -86,7 +88,8 @@ class Training:
     Args:
         num_sgd_iter: Epochs over a batch.
         minibatch_size: Rows of an optimiser step, the last of an epoch maybe fewer; None: the whole batch. With
-            batches of their own it is that of each learner.
+            batches of their own it is that of each learner. Of sequences: steps that count, about, since minibatches
+            are whole sequences.
         target_kl: Ends the epochs after the first step whose minibatch had a larger `kl` (G5).
     """
 
@@ -108,17 +111,16 @@ class Training:
         prepared = learn.prepare(batch)
         records = {LAG: lags(prepared, learn.policy.version)}
         rows = learn.tensors(prepared)
-        parts = self._minibatches(rows, generator, all_reduce)
+        parts = self._minibatches(learn, rows, generator, all_reduce)
         steps: list[dict[str, Any]] = []
         priorities: list[Batch] = []
         trained = 0
         for part in parts:
             step = learn.update(part, all_reduce)
-            trained += part.rows
+            trained += real_steps(part)
             if "priority" in step:
                 drawn = part if all_reduce is None else all_reduce.share(part)
-                places = drawn.select([name for name in PLACE if name in drawn])
-                priorities.append(places.replace(priority=step.pop("priority")))
+                priorities.append(_told(drawn, step.pop("priority")))
             steps.append(step)
             if self.target_kl is not None and self._kl(learn, step) > self.target_kl:
                 break
@@ -131,15 +133,23 @@ class Training:
         return Trained(scalars, {"trained": trained, "updates": len(steps)}, records)
 
     def _minibatches(
-        self, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce | None
+        self, learn: Learning, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce | None
     ) -> Iterator[Batch]:
         """Those of all epochs; none of a batch without rows, which an adder gives that completed nothing."""
         if all_reduce is not None and not all_reduce.one_batch:
+            if learn.in_sequences:
+                raise PlanError("workers cannot train a policy with a memory together: use TrainOneStep(workers)")
             yield from self._own_minibatches(rows, generator, all_reduce)
             return
-        size = self.minibatch_size or rows.rows
-        for _ in range(self.num_sgd_iter if rows.rows else 0):
-            yield from [rows] if size >= rows.rows else rows.split(size, True, generator)
+        real = real_steps(rows)
+        size = self.minibatch_size or real
+        for _ in range(self.num_sgd_iter if real else 0):
+            if size >= real:
+                yield rows
+            elif learn.in_sequences:
+                yield from _whole_sequences(rows, math.ceil(real / size), generator)
+            else:
+                yield from rows.split(size, True, generator)
 
     def _own_minibatches(self, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce) -> Iterator[Batch]:
         """As many as everybody's, though rows may differ: who stepped once more would wait for the others for ever."""
@@ -157,6 +167,21 @@ class Training:
         if "kl" not in scalars:
             raise PlanError(f"target_kl={self.target_kl}: {type(learn.policy).__name__} reports no kl")
         return float(scalars["kl"])
+
+
+def _whole_sequences(rows: Batch, count: int, generator: np.random.Generator) -> Iterator[Batch]:
+    """So many shuffled parts `[T, B', ...]` of sequences `[T, B, ...]`, or one of each sequence if they are fewer."""
+    sequences = rows.shape[1]
+    return (rows[:, part] for part in np.array_split(generator.permutation(sequences), min(count, sequences)))
+
+
+def _told(drawn: Batch, priority: Any) -> Batch:
+    """Which rows have which priority, `[B]`; of sequences the steps that count."""
+    places = drawn.select([name for name in PLACE if name in drawn])
+    if "mask" not in drawn:
+        return places.replace(priority=priority)
+    counts = drawn["mask"] != 0
+    return places.replace(priority=priority).map(lambda column: column[counts])
 
 
 def required(policy: Any) -> Required:

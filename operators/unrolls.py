@@ -43,6 +43,8 @@ class Unroll:
             they fill no sequence. "drop": they are lost. "last": the sequence ends with them and overlaps more with
             the one before; a shorter episode is padded. "pad": padding follows them.
         burn_in: steps that warm up the state. overlap: steps that count in two sequences, less than `length`.
+        across: whether a sequence may hold steps of several fragments. False: what is left of an episode at a
+            fragment's end is treated as if it had ended, so that on-policy learners have each step at once.
 
     Emits: for each fragment the sequences that it completed, environment by environment, maybe none: `[.., 0, ...]`.
     State: of every environment the steps that sequences to come need.
@@ -65,6 +67,7 @@ class Unroll:
     )
     burn_in: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     overlap: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    across: bool = True
     held: Batch = state(factory=Batch)
     running: Held = state(factory=dict)
 
@@ -79,6 +82,8 @@ class Unroll:
         """The sequences that this fragment completed."""
         check_fragment("Unroll", batch, needs=_NEEDED)
         table, found = trajectories(self.held, self.running, batch)
+        if not self.across:
+            found = [each._replace(open=False) for each in found]
         sequences = [each for trajectory in found for each in self._sequences(trajectory)]
         self.held, self.running = hold(table, [self._needed(each) for each in found if each.open])
         return self._batch(table, sequences)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from flowrl.plans.impala import IMPALA
     from flowrl.plans.ppo import PPO
     from flowrl.plans.qrdqn import QRDQN
+    from flowrl.plans.r2d2 import R2D2
     from flowrl.plans.rainbow import Rainbow
 
-__all__ = ["A2C", "A3C", "APPO", "C51", "DDPPO", "DQN", "IMPALA", "PPO", "QRDQN", "ApexDQN", "Rainbow"]
+__all__ = ["A2C", "A3C", "APPO", "C51", "DDPPO", "DQN", "IMPALA", "PPO", "QRDQN", "R2D2", "ApexDQN", "Rainbow"]
 
 #: Files that are not called as their class in small letters.
 _FILES = {"ApexDQN": "apex_dqn"}

@@ -1,8 +1,10 @@
-"""PPO: clipped policy gradients, several epochs over each batch of fresh experience."""
+"""PPO: clipped policy gradients, several epochs over each batch of fresh experience; with a memory where asked for."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import attrs
 
@@ -16,11 +18,12 @@ from flowrl.operators import (
     ScaleRewards,
     StandardMetricsReporting,
     TrainOneStep,
+    Unroll,
     UpdateKL,
     UpdateStatistics,
 )
 from flowrl.plan import Plan
-from flowrl.policies import PPOPolicy, linear_schedule
+from flowrl.policies import PPOPolicy, RecurrentPPOPolicy, linear_schedule
 from flowrl.rollout import WorkerSet
 from flowrl.trainer import Trainer
 
@@ -33,6 +36,9 @@ class Config(Configuration):
     hidden: tuple[int, ...] = sizes(64, 64)  #: sizes of the hidden layers, of the actor and of the critic
     squash: bool = False  #: continuous actions through tanh into their bounds, instead of clipping
     log_std: float = 0.0  #: of continuous actions, before learning
+    recurrent: Literal["lstm", "gru"] | None = None  #: a memory before the hidden layers, which both share
+    memory_size: int = positive(64)  #: its units
+    sequence_length: int = positive(32)  #: steps that it is unrolled over in learning
 
     # Experience
     fragment_steps: int = positive(32)  #: steps of each environment in a batch
@@ -66,7 +72,10 @@ class Config(Configuration):
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPolicy:
     """The policy that acts and learns."""
-    return PPOPolicy(
+    kind: Callable[..., PPOPolicy] = PPOPolicy
+    if config.recurrent:
+        kind = partial(RecurrentPPOPolicy, cell=config.recurrent, units=config.memory_size)
+    return kind(
         observation_space,
         action_space,
         hidden=config.hidden,
@@ -101,10 +110,12 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         rollouts = rollouts.for_each(NormalizeRewards(workers))
     if config.reward_scale != 1:
         rollouts = rollouts.for_each(ScaleRewards(config.reward_scale))
-    batches = rollouts.for_each(GAE(config.gamma, config.lam)).combine(ConcatBatches(config.train_batch_size))
+    samples = rollouts.for_each(GAE(config.gamma, config.lam))
+    if config.recurrent:
+        samples = samples.for_each(Unroll(config.sequence_length, last="pad", across=False))
 
     # (2) Several epochs over each batch.
-    train_op = batches.for_each(
+    train_op = samples.combine(ConcatBatches(config.train_batch_size)).for_each(
         TrainOneStep(
             workers,
             num_sgd_iter=config.num_sgd_iter,

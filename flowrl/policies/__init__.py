@@ -11,6 +11,8 @@ from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
+from flowrl.policies.r2d2 import R2D2Policy
+from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
@@ -26,7 +28,9 @@ __all__ = [
     "PPOPolicy",
     "Policy",
     "QuantileHead",
+    "R2D2Policy",
     "RandomPolicy",
+    "RecurrentPPOPolicy",
     "ScriptedPolicy",
     "VTraceLimits",
     "ValueHead",

@@ -14,7 +14,7 @@ from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages, with_v_trace
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
-from flowrl.policies.distributions import distribution
+from flowrl.policies.distributions import Acting, distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Learning, Policy
@@ -82,13 +82,17 @@ class ActorCriticPolicy(Policy):
         )
 
     def _build(self) -> None:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
-        chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
-        self.model = ActorCritic(encoding, chosen, self.hidden).to(self.device)
+        self.model = self._network().to(self.device)
         rate = value_at(self.learning_rate, 0)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
         self.collect_mode, self.eval_mode = Drawing(self), MostProbable(self)
         self.learn_mode = self._learning()
+
+    def _network(self) -> ActorCritic:
+        """The model."""
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
+        return ActorCritic(encoding, chosen, self.hidden)
 
     @abc.abstractmethod
     def _learning(self) -> ActorCriticLearning:
@@ -109,16 +113,21 @@ class Drawing:
         model = self.policy.acting()
         with torch.inference_mode():
             given, value = model(self.policy.observed(obs))
-            action, logp = model.distribution.sample(given, noise)
-        columns = {"action": action, "logp": logp, "value": host(value)}
-        if (changed := model.distribution.for_env(action)) is not action:
-            columns["env_action"] = changed
-        return columns
+            return drawn_columns(model.distribution, given, value, noise)
 
     def value(self, obs: Any) -> Array:
         """Values `[N]` of observations `[N, ...]`, for where an episode or fragment ends."""
         with torch.inference_mode():
             return host(self.policy.acting().value(self.policy.observed(obs)))
+
+
+def drawn_columns(distribution: Acting, given: Any, value: Any, noise: Array) -> dict[str, Array]:
+    """The columns of actions drawn `[N, ...]`, of what a network gives."""
+    action, logp = distribution.sample(given, noise)
+    columns = {"action": action, "logp": logp, "value": host(value)}
+    if (changed := distribution.for_env(action)) is not action:
+        columns["env_action"] = changed
+    return columns
 
 
 @attrs.frozen
@@ -136,7 +145,7 @@ class MostProbable:
 
     def value(self, obs: Any) -> Array:
         """The same as when collecting."""
-        return self.policy.collect_mode.value(obs)
+        return Drawing(self.policy).value(obs)
 
 
 #: Why a loss of advantages needs fragments where nobody has estimated them.
@@ -164,13 +173,17 @@ class ActorCriticLearning(Learning):
 
         Padded steps (`mask` 0) are left out.
         """
+        return real_rows(self.advantaged(batch))
+
+    def advantaged(self, batch: Batch) -> Batch:
+        """The batch with advantage and target, `estimated` from fragments `[T, N, ...]` where no adder did that."""
         if "advantage" not in batch:
             missing = [name for name in self.needed if name not in batch]
             if missing or not is_fragment(batch):
                 what = f"the column {missing[0]!r}" if missing else "fragments [T, N, ...]"
                 raise SchemaError(f"advantages need {what}: put GAE(...) before what made {batch!r}")
             batch = self.estimated(batch)
-        return real_rows(batch)
+        return batch
 
     def estimated(self, batch: Batch) -> Batch:
         """A fragment `[T, N, ...]` with advantage and target; here as `GAE` does it (G2)."""

@@ -16,6 +16,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
+from flowrl.data.steps import real_steps
 from flowrl.envs.masks import check_mask
 from flowrl.errors import ConfigError
 from flowrl.policies.in_numpy import InNumpy, host
@@ -108,6 +109,9 @@ class Learning(abc.ABC):
     #: Whether the loss of rows with a `weight`, drawn by priority, reports their new `priority` beside the scalars.
     reports_priority: ClassVar[bool] = False
 
+    #: Whether it learns from sequences `[T, B, ...]`, so that minibatches are whole ones; else from rows `[B, ...]`.
+    in_sequences: ClassVar[bool] = False
+
     _zero_since: int | None = None  #: env steps at which a scheduled rate was first seen to be 0
     _said = False
 
@@ -180,7 +184,7 @@ class Learning(abc.ABC):
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
         scalars.pop("priority", None)
         reported = {name: float(value) for name, value in scalars.items()}
-        return Gradients(values, batch.rows, reported, version=self.policy.version)
+        return Gradients(values, real_steps(batch), reported, version=self.policy.version)
 
     def apply(self, gradients: Gradients) -> None:
         """One optimiser step with these gradients."""
@@ -198,7 +202,7 @@ class Learning(abc.ABC):
         self.policy.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         scalars = {name: value.detach() for name, value in scalars.items()}
-        return scalars if all_reduce is None else self._agreed(scalars, rows.rows, all_reduce)
+        return scalars if all_reduce is None else self._agreed(scalars, real_steps(rows), all_reduce)
 
     def _agreed(self, scalars: dict[str, torch.Tensor], rows: int, all_reduce: AllReduce) -> dict[str, torch.Tensor]:
         """Give every learner the gradients and scalars of all their rows."""
@@ -250,9 +254,9 @@ class Policy(abc.ABC):
     normalizers: dict[str, Normalizer]  #: of the model, by name; of observations, and `returns`
     returns: Normalizer | None  #: statistics of discounted returns
     optimizer: torch.optim.Optimizer
-    collect_mode: ActMode
+    collect_mode: ActMode | RecurrentMode
     learn_mode: Learning
-    eval_mode: ActMode
+    eval_mode: ActMode | RecurrentMode
     _in_numpy: InNumpy | None = None
 
     def __init__(
@@ -303,7 +307,7 @@ class Policy(abc.ABC):
         named = self.model.named_modules()
         self.normalizers = {name: part for name, part in named if isinstance(part, Normalizer)}
 
-    def collect_mode_of(self, worker: int) -> ActMode:
+    def collect_mode_of(self, worker: int) -> ActMode | RecurrentMode:
         """How the worker of this index collects, where workers explore differently; here as all of them do."""
         return self.collect_mode
 

@@ -9,6 +9,7 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy
+from flowrl.policies.distributions import Distribution
 from flowrl.schedules import Schedule, value_at
 
 
@@ -104,7 +105,7 @@ class PPOLearning(ActorCriticLearning):
         "advantage or fragments": OVER_TIME,
         "on_policy": "PPO is right only for what almost the present weights collected: take it from ParallelRollouts",
     }
-    columns = ("obs", "action", "logp", "advantage", "target", "value")
+    columns: tuple[str, ...] = ("obs", "action", "logp", "advantage", "target", "value")
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)
@@ -116,9 +117,15 @@ class PPOLearning(ActorCriticLearning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
+        model = self.policy.model
+        return self.objective(rows, model.distribution, *model(rows.obs))
+
+    def objective(
+        self, rows: Batch, distribution: Distribution, given: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The loss of rows `[B, ...]`, of which the network gave the distribution and values; and the scalars."""
         policy = self.policy
-        given, value = policy.model(rows.obs)
-        logp, entropy = policy.model.distribution.evaluate(given, rows.action)
+        logp, entropy = distribution.evaluate(given, rows.action)
         log_ratio = logp - rows.logp
         ratio = log_ratio.exp()
         policy_loss = clipped_surrogate(ratio, rows.advantage, self.clip).mean()

@@ -16,7 +16,7 @@ from flowrl.data import Batch, DatasetWriter
 from flowrl.errors import ConfigError
 from flowrl.files import plain
 from flowrl.policies import Policy, RandomPolicy, ScriptedPolicy
-from flowrl.policies.policy import ActMode
+from flowrl.policies.policy import ActMode, RecurrentMode
 from flowrl.rollout import RolloutWorker, WorkerSet
 from flowrl.seeds import SeedTree
 from flowrl.trained import TrainedPolicy, load
@@ -159,5 +159,5 @@ class _Exploiting:
         return self.policy.version
 
     @property
-    def collect_mode(self) -> ActMode:
+    def collect_mode(self) -> ActMode | RecurrentMode:
         return self.policy.eval_mode

@@ -13,6 +13,9 @@ CHOICES = "tests/policies/test_distributions.py::"
 VTRACE = "tests/operators/test_v_trace.py::"
 NORMALIZER = "tests/policies/test_normalizer.py::"
 NORMALIZED_PLANS = "tests/plans/test_normalized_plans.py::"
+RECURRENT = "tests/policies/test_recurrent.py::"
+RECURRENT_PPO = "tests/policies/test_recurrent_ppo.py::"
+R2D2 = "tests/policies/test_r2d2_policy.py::"
 IN_NUMPY = "tests/policies/test_in_numpy.py::"
 HOSTS = "tests/rollout/test_hosts.py::"
 ALIKE = "tests/rollout/test_all_reduce.py::"
@@ -153,6 +156,20 @@ FAULTS = [
     ),
     Fault(
         "Q1",
+        "flowrl/policies/r2d2.py",
+        "action_mask(self.met(rows)))",
+        "None)",
+        MASKS + "test_the_target_of_r2d2_is_of_valid_actions",
+    ),
+    Fault(
+        "Q3",
+        "flowrl/policies/recurrent.py",
+        "if action_mask(rows) is not None:",
+        "if False:",
+        MASKS + "test_policies_with_a_memory_act_among_the_valid_actions",
+    ),
+    Fault(
+        "Q1",
         "flowrl/policies/policy.py",
         "best: Array = masked(values, action_mask(obs)).max(1)",
         "best: Array = values.max(1)",
@@ -199,6 +216,97 @@ FAULTS = [
         "if path or name != ACTION_MASK",
         "if True",
         MASKS + "test_the_mask_is_no_input_of_the_network",
+    ),
+    Fault(
+        "T8",
+        "flowrl/policies/recurrent.py",
+        "            state = state.masked_fill(begins[first, :, None], 0.0)\n",
+        "",
+        RECURRENT + "test_the_unroll_equals_one_step_at_a_time",
+    ),
+    Fault(
+        "T8",
+        "flowrl/policies/recurrent.py",
+        'begins[1:] = (batch["terminated"][:-1] != 0) | (batch["truncated"][:-1] != 0)',
+        'begins[1:] = (batch["terminated"][:-1] != 0)',
+        RECURRENT + "test_an_episode_begins_after_an_end_and_where_provenance_breaks",
+    ),
+    Fault(
+        "T8",
+        "flowrl/policies/recurrent_ppo.py",
+        "self.policy.model(rows.obs, rows.state[0], rows.begins)",
+        "self.policy.model(rows.obs, torch.zeros_like(rows.state[0]), rows.begins)",
+        RECURRENT_PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "T8",
+        "flowrl/trained.py",
+        "        before[begins] = first[begins]\n",
+        "",
+        "tests/plans/test_recurrent_plans.py::test_acting_with_the_state_that_it_gives_back",
+    ),
+    Fault(
+        "N6",
+        "flowrl/policies/recurrent_ppo.py",
+        "advantage[rows.mask] = standardized(rows.advantage[rows.mask])",
+        "advantage[:] = standardized(rows.advantage.flatten()).view_as(advantage)",
+        RECURRENT_PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "N6",
+        "flowrl/policies/recurrent_ppo.py",
+        "map(lambda column: column[rows.mask])",
+        "map(lambda column: column[torch.ones_like(rows.mask)])",
+        RECURRENT_PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "N6",
+        "flowrl/policies/r2d2.py",
+        "        last[:-1] &= ~rows.mask[1:]\n",
+        "        last[:-1] = False\n",
+        R2D2 + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "N6",
+        "flowrl/training.py",
+        "            trained += real_steps(part)\n",
+        "            trained += part.rows\n",
+        RECURRENT_PPO + "test_minibatches_are_whole_sequences_and_padding_is_not_counted",
+    ),
+    Fault(
+        "N7",
+        "flowrl/policies/r2d2.py",
+        "            state = torch.where(rows.mask[0, :, None], state, state.detach())\n",
+        "",
+        R2D2 + "test_burn_in_carries_no_gradient",
+    ),
+    Fault(
+        "N7",
+        "flowrl/policies/r2d2.py",
+        "torch.where(rows.mask[0, :, None], state, state.detach())",
+        "state.detach()",
+        R2D2 + "test_burn_in_carries_no_gradient",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/r2d2.py",
+        "best = (online if self.policy.double else target).argmax",
+        "best = target.argmax",
+        R2D2 + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "P",
+        "flowrl/policies/r2d2.py",
+        "priority[counts] = (target - q).detach().abs()",
+        "priority[counts] = (target - q).detach()",
+        R2D2 + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "P",
+        "flowrl/training.py",
+        "    return places.replace(priority=priority).map(lambda column: column[counts])\n",
+        "    return places.replace(priority=priority).flat()\n",
+        R2D2 + "test_priorities_are_those_of_the_steps_that_count",
     ),
     Fault(
         "Q8",

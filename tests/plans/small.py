@@ -101,6 +101,16 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 
+SMALL["r2d2"] = {
+    **SMALL["dqn"],
+    "memory_size": 8,
+    "sequence_length": 4,
+    "burn_in": 2,
+    "overlap": 2,
+    "priority_beta": 0.4,
+    "epsilon_steps": 200,
+}
+SMALL["ppo recurrent"] = {**SMALL["ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["qrdqn"] = {**SMALL["dqn"], "quantiles": 5, "learning_starts": 20, "report_every": 12}
 SMALL["c51"] = {**SMALL["dqn"], "atoms": 7, "v_max": 10.0, "learning_starts": 20, "report_every": 12}

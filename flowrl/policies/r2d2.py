@@ -1,0 +1,201 @@
+"""R2D2: Q-learning with a memory, on sequences that begin with the state that the actor had."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import attrs
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.policies.dqn import DQNPolicy
+from flowrl.policies.in_numpy import host
+from flowrl.policies.masks import action_mask, masked
+from flowrl.policies.networks import QNetwork, encoder
+from flowrl.policies.policy import Learning
+from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
+from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample
+from flowrl.returns import n_step
+from flowrl.schedules import value_at
+
+#: ε of `rescaled`.
+EPS = 1e-3
+
+
+def rescaled(x: torch.Tensor) -> torch.Tensor:
+    """h(x) = sign(x) (√(|x| + 1) − 1) + ε x: values of any size in a range that a network can give.
+
+    √(|x| + 1) − 1 is |x| / (√(|x| + 1) + 1), which loses no digits where x is small.
+
+    Source: Pohlen et al. 2018, "Observe and Look Further", proposition A.2.
+
+    >>> rescaled(torch.tensor([0.0, 3.0, -3.0, 500.0]))
+    tensor([ 0.0000,  1.0030, -1.0030, 21.8830])
+    """
+    return x / ((x.abs() + 1).sqrt() + 1) + EPS * x
+
+
+def unscaled(x: torch.Tensor) -> torch.Tensor:
+    """The inverse of `rescaled`: sign(x) (((√(1 + 4ε (|x| + 1 + ε)) − 1) / 2ε)² − 1).
+
+    (√(1 + u) − 1) / 2ε is u / (√(1 + u) + 1) / 2ε, see `rescaled`.
+
+    >>> unscaled(rescaled(torch.tensor([0.0, 3.0, -80.0])))
+    tensor([  0.0000,   3.0000, -80.0000])
+    """
+    u = 4 * EPS * (x.abs() + 1 + EPS)
+    return x.sign() * ((u / ((1 + u).sqrt() + 1) / (2 * EPS)).square() - 1)
+
+
+class R2D2Policy(DQNPolicy):
+    """Recurrent replay: see `DQNPolicy` for the other arguments.
+
+    Args:
+        units: Size of the memory, which comes after the encoder and before the hidden layers.
+        cell: "lstm" or "gru".
+        n_step: Steps of a return before it bootstraps, inside a sequence.
+        rescale: Learn `rescaled` values.
+        stored_state: Unroll from the state that the actor had; else from that with which episodes begin.
+    """
+
+    model: Any  #: a `RecurrentNetwork` of a `QNetwork`
+
+    def __init__(
+        self,
+        *spaces: Any,
+        units: int = 64,
+        cell: Cell = "lstm",
+        n_step: int = 5,
+        rescale: bool = True,
+        stored_state: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.units, self.cell, self.n_step = units, cell, n_step
+        self.rescale, self.stored_state = rescale, stored_state
+        super().__init__(*spaces, **settings)
+
+    def _build(self) -> None:
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        memory = Memory(encoding.features, self.units, self.cell)
+        network = QNetwork(Remembered(self.units), self.actions, self.hidden, dueling=self.dueling)
+        self.model = RecurrentNetwork(encoding, memory, network).to(self.device)
+        self.target = copy.deepcopy(self.model).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=value_at(self.learning_rate, 0), fused=True)
+        self.collect_mode = RecurrentValueActing(self, eps_greedy_sample(self.epsilon))
+        self.eval_mode = RecurrentValueActing(self, argmax_sample())
+        self.learn_mode: Any = R2D2Learning(self)
+
+
+@attrs.frozen
+class RecurrentValueActing:
+    """Acts on the values `[N, A]` of a network with a memory through a wrapper."""
+
+    policy: R2D2Policy
+    sample: Any
+
+    @property
+    def draws(self) -> int:
+        return int(self.sample.draws)
+
+    def initial_state(self) -> Array:
+        """See `RecurrentMode`."""
+        state: Array = self.policy.model.initial_state()
+        return state
+
+    def act(self, obs: Any, noise: Array, env_steps: int, state: Array) -> dict[str, Any]:
+        values, after = self._step(obs, state)
+        return {"action": self.sample(values, noise, env_steps, mask=action_mask(obs)), "next_state": after}
+
+    def value(self, obs: Any, state: Array) -> Array:
+        """The value of the best valid action."""
+        best: Array = masked(self._step(obs, state)[0], action_mask(obs)).max(1)
+        return best
+
+    def _step(self, obs: Any, state: Array) -> tuple[Array, Array]:
+        with torch.inference_mode():
+            values, after = self.policy.model.step(self.policy.tensor(obs), self.policy.tensor(state))
+        return host(values), host(after)
+
+
+class R2D2Learning(Learning):
+    """The Huber loss (delta 1) of Q(s_t, a_t) and, over the k ≤ n steps to where the window or the sequence ends,
+
+    y_t = h(Σᵢ₌₀ᵏ⁻¹ γⁱ r_t+i + γᵏ h⁻¹(Q_target(s_t+k, argmax_a Q(s_t+k, a))))
+
+    both networks unrolled over the sequence from the same state; Q_target chooses too if not `double` (Q1), and both
+    among the valid actions. Burn-in steps are unrolled and carry neither loss nor gradient (N7).
+
+    The mean over the steps that count of wᵢ · huberᵢ where they have a `weight`; their priority is |TD error|, which a
+    `PrioritizedSequenceReplayBuffer` mixes.
+
+    Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 2.3.
+    """
+
+    policy: R2D2Policy
+    in_sequences = True
+    columns = ("obs", "action", "reward", "terminated", "next_obs", "state", "mask")
+    optional = ("weight",)
+    requires: ClassVar[dict[str, str]] = {
+        **IN_SEQUENCES,
+        "sequences": "each of one episode: draw them from a SequenceReplayBuffer, or make them with Unroll",
+        **dict.fromkeys(("obs", "action", "reward", "terminated", "truncated", "next_obs"), ""),
+    }
+    reports_priority = True
+
+    def prepare(self, batch: Batch) -> Batch:
+        """See `sequenced`."""
+        return sequenced(batch)
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        counts = rows.mask
+        all_q = self.unrolled(self.policy.model, rows)
+        with torch.no_grad():
+            target = self.targets(rows, all_q, self.unrolled(self.policy.target, rows))[counts]
+        q = all_q[:-1].gather(2, rows.action.long().unsqueeze(2)).squeeze(2)[counts]
+        errors = nn.functional.smooth_l1_loss(q, target, reduction="none")
+        if "weight" not in rows:
+            return errors.mean(), {"loss": errors.mean(), "q": q.mean()}
+        loss = (errors * rows["weight"][counts]).mean()
+        priority = torch.zeros_like(rows.mask, dtype=torch.float32)
+        priority[counts] = (target - q).detach().abs()
+        return loss, {"loss": loss, "q": q.mean(), "priority": priority}
+
+    def unrolled(self, model: nn.Module, rows: Batch) -> torch.Tensor:
+        """Q-values `[T + 1, B, A]`: of the observation of every step, and of the one that the last arrives in.
+
+        Inside an episode the observation arrived in is the next one, so that one unroll gives both, and behind an
+        episode's last step there is padding, whose place that observation takes.
+        """
+        obs = self.met(rows)
+        state = rows.state[0] if self.policy.stored_state else torch.zeros_like(rows.state[0])
+        warm_up = int(rows.mask.int().argmax(0).max())  # 0 where all sequences begin with their episodes
+        parts = []
+        if warm_up:
+            values, state = model(obs[:warm_up], state)
+            state = torch.where(rows.mask[0, :, None], state, state.detach())
+            parts.append(values)
+        parts.append(model(obs[warm_up:], state)[0])
+        return torch.cat(parts).reshape(len(rows.mask) + 1, rows.mask.shape[1], -1)
+
+    def met(self, rows: Batch) -> Any:
+        """The observations `[T + 1, B, ...]` of which `unrolled` gives the values."""
+        return Batch.cat([Batch(obs=rows.obs[:1]), Batch(obs=rows.next_obs)])["obs"]
+
+    def targets(self, rows: Batch, online: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """yₜ `[T, B]`, from both networks' values `[T + 1, B, A]`; right at the steps that count."""
+        last = rows.mask.clone()
+        last[:-1] &= ~rows.mask[1:]
+        reward, steps, discount = n_step(
+            rows.reward.float(), rows.terminated, last, gamma=self.policy.gamma, n=self.policy.n_step
+        )
+        chooser = masked(online if self.policy.double else target, action_mask(self.met(rows)))
+        best = chooser.argmax(2, keepdim=True)
+        value = target.gather(2, best).squeeze(2)
+        at = torch.arange(len(steps), device=steps.device)[:, None] + steps
+        if self.policy.rescale:
+            value = unscaled(value)
+        target_t: torch.Tensor = reward + discount * value.gather(0, at)
+        return rescaled(target_t) if self.policy.rescale else target_t

@@ -1,0 +1,140 @@
+"""Networks with a memory: an LSTM or a GRU after the encoder, over sequences or one step at a time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.data.columns import ACTION_MASK, episode_breaks
+from flowrl.data.steps import is_fragment
+from flowrl.errors import SchemaError
+from flowrl.policies.masks import action_mask
+from flowrl.policies.networks import Encoder
+from flowrl.policies.wrappers import Array
+
+Cell = Literal["lstm", "gru"]
+
+#: What a recurrent learner needs, and the way out.
+IN_SEQUENCES = {
+    "state": "a recurrent policy learns from the states that it acted from: collect with it, it records them",
+    "fragments": "a recurrent policy unrolls over steps in the order of time: leave them fragments, or make sequences "
+    "of them with Unroll, or draw them from a SequenceReplayBuffer",
+}
+
+
+class Memory(nn.Module):
+    """Features `[T, B, features]` in, `[T, B, units]` out; what it remembers is a state `[B, width]`.
+
+    An episode begins with a state of zeros (T8). That of an LSTM is its output and its cell, side by side.
+    """
+
+    def __init__(self, features: int, units: int, cell: Cell = "lstm") -> None:
+        super().__init__()
+        self.units, self.cell = units, cell
+        self.width = 2 * units if cell == "lstm" else units
+        self.layer: Any = nn.LSTM(features, units) if cell == "lstm" else nn.GRU(features, units)
+
+    def forward(
+        self, features: torch.Tensor, state: torch.Tensor, begins: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The outputs, and the state after the last step.
+
+        Args:
+            features: `[T, B, features]`.
+            state: `[B, width]`, that the first step is met in.
+            begins: bool `[T, B]`, steps with which an episode begins; None: there is none.
+        """
+        assert state.shape == (features.shape[1], self.width)
+        if begins is None:
+            return self._run(features, state)
+        cuts = [0, *(begins[1:].any(1).nonzero().flatten() + 1).tolist(), len(features)]
+        outputs = []
+        for first, end in pairwise(cuts):
+            state = state.masked_fill(begins[first, :, None], 0.0)
+            output, state = self._run(features[first:end], state)
+            outputs.append(output)
+        return torch.cat(outputs), state
+
+    def _run(self, features: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        parts = [part[None].contiguous() for part in torch.split(state, self.units, 1)]
+        output, after = self.layer(features, tuple(parts) if self.cell == "lstm" else parts[0])
+        return output, (torch.cat(after, 2) if self.cell == "lstm" else after)[0]
+
+
+class Remembered(Encoder):
+    """What a memory gives, `[rows, units]`, as it is; beside it there may be an action mask."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.features = units
+
+    def forward(self, given: Any) -> torch.Tensor:
+        remembered: torch.Tensor = given["remembered"] if isinstance(given, Batch) else given
+        return remembered
+
+
+class RecurrentNetwork(nn.Module):
+    """An encoder, a memory, and a network of what is `Remembered`."""
+
+    def __init__(self, encoder: Encoder, memory: Memory, network: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.memory, self.network = encoder, memory, network
+
+    def forward(self, obs: Any, state: torch.Tensor, begins: torch.Tensor | None = None) -> tuple[Any, torch.Tensor]:
+        """What the network gives for observations `[T, B, ...]`, in rows `[T * B, ...]`, and the state after them.
+
+        See `Memory.forward` for the rest.
+        """
+        steps, envs = obs.shape[:2]
+        rows = Batch(obs=obs).flat()["obs"]
+        outputs, after = self.memory(self.encoder(rows).reshape(steps, envs, -1), state, begins)
+        remembered: Any = outputs.flatten(0, 1)
+        if action_mask(rows) is not None:
+            remembered = Batch(remembered=remembered, action_mask=rows[ACTION_MASK])
+        return self.network(remembered), after
+
+    def step(self, obs: Any, state: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        """What the network gives for observations `[N, ...]` met in states `[N, width]`, and the states after."""
+        return self(obs[None], state)  # type: ignore[no-any-return]
+
+    def initial_state(self) -> Array:
+        """The state that an episode begins with, `[1, width]`."""
+        return np.zeros((1, self.memory.width), np.float32)
+
+
+def sequenced(batch: Batch) -> Batch:
+    """Sequences `[T, B, ...]` as a recurrent learner takes them, with the columns `begins` and `mask`.
+
+    `begins` is True where an episode begins, `mask` where a step counts. Padding holds the observations of its
+    sequence's first step, not zeros, which not every encoder can take.
+
+    Raises:
+        SchemaError: the batch is no sequences, has no `state`, or sequences of which no step counts.
+    """
+    for name, fits in (("state", "state" in batch), ("fragments", is_fragment(batch))):
+        if not fits:
+            raise SchemaError(f"{batch!r} cannot be unrolled: {IN_SEQUENCES[name]}")
+    mask = np.asarray(batch["mask"] != 0) if "mask" in batch else np.ones(batch.shape[:2], bool)
+    if not mask.any(0).all():
+        raise SchemaError(
+            f"{int((~mask.any(0)).sum())} of {mask.shape[1]} sequences of {len(mask)} steps have no step that counts: "
+            "they are no longer than their burn-in; make them longer, or the burn-in shorter"
+        )
+    begins = np.zeros(mask.shape, bool)
+    begins[1:] = (batch["terminated"][:-1] != 0) | (batch["truncated"][:-1] != 0) | episode_breaks(batch)
+    padded = ~np.logical_or.accumulate(mask[::-1])[::-1]
+    begins &= ~padded
+    seen = batch.select([name for name in ("obs", "next_obs") if name in batch])
+    if padded.any():
+        seen = seen.map(lambda column: _filled(column, padded))
+    return batch.replace(begins=begins, mask=mask, **dict(seen.items()))
+
+
+def _filled(column: Array, padded: Array) -> Array:
+    """The first step's entries where steps are padded, `[T, B, ...]`."""
+    return np.where(padded.reshape(*padded.shape, *[1] * (column.ndim - 2)), column[:1], column)

@@ -1,0 +1,118 @@
+"""Networks with a memory, and what both recurrent learners make of sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError, SchemaError
+from flowrl.policies import R2D2Policy, RecurrentPPOPolicy
+from flowrl.policies.recurrent import Memory, sequenced
+from flowrl.policies.streams import TorchStream
+
+OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+ACTIONS = gymnasium.spaces.Discrete(3)
+KINDS = (RecurrentPPOPolicy, R2D2Policy)
+
+
+def make(kind: Any = RecurrentPPOPolicy, **settings: Any) -> Any:
+    return kind(OBSERVATIONS, ACTIONS, **{"hidden": (8,), "units": 6, "seed": 3, "device": "cpu", **settings})
+
+
+def steps(count: int = 7, envs: int = 3, seed: int = 0) -> Batch:
+    """Experience `[count, envs]` in which episodes end here and there."""
+    draw = np.random.default_rng(seed)
+    ended = draw.random((2, count, envs)) < 0.15
+    obs = draw.normal(size=(count + 1, envs, 4)).astype(np.float32)
+    over = np.logical_or(*ended)
+    episode = np.vstack([np.zeros((1, envs), int), over.cumsum(0)[:-1]])
+    return Batch(
+        obs=obs[:-1], next_obs=obs[1:], terminated=ended[0], truncated=ended[1], episode_id=episode,
+        reward=draw.normal(size=(count, envs)), action=draw.integers(3, size=(count, envs)),
+        state=np.zeros((count, envs, 12), np.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_the_unroll_equals_one_step_at_a_time(cell: Any) -> None:
+    """T8: over sequences in which episodes begin; a state that is kept beyond such a step would show."""
+    with TorchStream(0).swapped_in():
+        memory = Memory(4, 6, cell)
+        features, state = torch.randn(9, 3, 4), torch.randn(3, memory.width)
+    begins = torch.zeros(9, 3, dtype=torch.bool)
+    begins[[0, 4, 4, 7], [2, 0, 1, 1]] = True
+    outputs, after = memory(features, state, begins)
+    for env in range(3):
+        one = state[env : env + 1]
+        for t in range(9):
+            one = torch.zeros_like(one) if begins[t, env] else one
+            output, one = memory(features[t : t + 1, env : env + 1], one)
+            torch.testing.assert_close(outputs[t, env], output[0, 0])
+        torch.testing.assert_close(after[env], one[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_acting_equals_the_unroll(kind: Any) -> None:
+    """T8: what the mode gives step by step, with the states that it is given back, is what the learner sees."""
+    policy = make(kind)
+    batch, mode = steps(), policy.collect_mode
+    fresh = np.repeat(mode.initial_state(), 3, 0)
+    state, values = fresh, []
+    for t in range(7):
+        begins = batch.episode_id[t] != batch.episode_id[max(t - 1, 0)]
+        state = np.where(begins[:, None], fresh, state)
+        values.append(mode.value(batch.obs[t], state))
+        state = mode.act(batch.obs[t], np.zeros((3, mode.draws)), 0, state)["next_state"]
+    rows = sequenced(batch).to_torch()
+    with torch.no_grad():
+        given, _ = policy.model(rows.obs, rows.state[0], rows.begins)
+    found = given[1] if kind is RecurrentPPOPolicy else given.max(1).values
+    np.testing.assert_allclose(found.reshape(7, 3).numpy(), np.stack(values), atol=1e-6)
+
+
+def test_an_episode_begins_after_an_end_and_where_provenance_breaks() -> None:
+    """T8: terminated, truncated, or cut without a word; padding begins nothing."""
+    no = np.zeros((5, 3), bool)
+    ends = [no.copy(), no.copy()]
+    ends[0][1, 0] = ends[1][2, 1] = True
+    episode = np.array([[0, 0, 0, 0, 0]] * 3).T
+    episode[3:, 2] = 1
+    mask = ~no
+    mask[2:, 0] = False
+    batch = Batch(obs=np.ones((5, 3, 2)), state=np.ones((5, 3, 2)), terminated=ends[0], truncated=ends[1])
+    found = sequenced(batch.replace(episode_id=episode, mask=mask)).begins
+    assert list(zip(*np.nonzero(found))) == [(3, 1), (3, 2)]
+
+
+def test_padding_holds_what_an_encoder_can_take() -> None:
+    """N6: choices that start at 1 have no 0."""
+    mask = np.array([[True], [True], [False]])
+    no = np.zeros((3, 1), bool)
+    batch = Batch(obs=np.array([[2], [3], [0]]), state=np.ones((3, 1, 2)), terminated=no, truncated=no, mask=mask)
+    assert sequenced(batch).obs.T.tolist() == [[2, 3, 2]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_in_no_sequences_is_refused(kind: Any) -> None:
+    """Rows, rows without states, and sequences that are no longer than their burn-in."""
+    prepare, batch = make(kind).learn_mode.prepare, steps()
+    batch = batch.replace(advantage=batch.reward, target=batch.reward, value=batch.reward, logp=batch.reward)
+    with pytest.raises(SchemaError, match="SequenceReplayBuffer"):
+        prepare(batch.flat())
+    with pytest.raises(SchemaError, match="states that it acted from"):
+        prepare(batch.select([name for name in batch if name != "state"]))
+    mask = np.ones((7, 3), bool)
+    mask[:, 1] = False
+    with pytest.raises(SchemaError, match="1 of 3 sequences of 7 steps have no step that counts"):
+        prepare(batch.replace(mask=mask))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numpy_does_not_act_for_a_memory(kind: Any) -> None:
+    with pytest.raises(ConfigError, match="numpy"):
+        make(kind, act_backend="numpy")
