@@ -126,7 +126,7 @@ class Training:
                 break
         if not steps:
             return Trained({}, {}, {})
-        scalars: dict[str, Any] = {name: sum(float(step[name]) for step in steps) / len(steps) for name in steps[-1]}
+        scalars: dict[str, Any] = _means(steps)
         scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
         if priorities:
             scalars["priorities"] = Batch.cat(priorities).to_numpy()
@@ -182,6 +182,13 @@ def _told(drawn: Batch, priority: Any) -> Batch:
         return places.replace(priority=priority)
     counts = drawn["mask"] != 0
     return places.replace(priority=priority).map(lambda column: column[counts])
+
+
+def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
+    """By name, over the steps that have it: an actor that is delayed does not learn in each."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    found = {name: [float(step[name]) for step in steps if name in step] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def required(policy: Any) -> Required:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from flowrl.plans.apex_dqn import ApexDQN
     from flowrl.plans.appo import APPO
     from flowrl.plans.c51 import C51
+    from flowrl.plans.ddpg import DDPG
     from flowrl.plans.ddppo import DDPPO
     from flowrl.plans.dqn import DQN
     from flowrl.plans.impala import IMPALA
@@ -18,8 +19,26 @@ if TYPE_CHECKING:
     from flowrl.plans.qrdqn import QRDQN
     from flowrl.plans.r2d2 import R2D2
     from flowrl.plans.rainbow import Rainbow
+    from flowrl.plans.sac import SAC
+    from flowrl.plans.td3 import TD3
 
-__all__ = ["A2C", "A3C", "APPO", "C51", "DDPPO", "DQN", "IMPALA", "PPO", "QRDQN", "R2D2", "ApexDQN", "Rainbow"]
+__all__ = [
+    "A2C",
+    "A3C",
+    "APPO",
+    "C51",
+    "DDPG",
+    "DDPPO",
+    "DQN",
+    "IMPALA",
+    "PPO",
+    "QRDQN",
+    "R2D2",
+    "SAC",
+    "TD3",
+    "ApexDQN",
+    "Rainbow",
+]
 
 #: Files that are not called as their class in small letters.
 _FILES = {"ApexDQN": "apex_dqn"}

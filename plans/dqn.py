@@ -87,7 +87,7 @@ def policy(config: Config, observation_space: Any, action_space: Any, head: Valu
     )
 
 
-def replay_buffer(config: Config, limiter: RateLimiter) -> ReplayBuffer:
+def replay_buffer(config: Any, limiter: RateLimiter) -> ReplayBuffer:
     """Where rows are kept, and which of them are drawn."""
     if not config.prioritized:
         return ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)

@@ -38,6 +38,17 @@ def real_rows(batch: Batch) -> Batch:
     return rows[np.flatnonzero(rows["mask"])] if "mask" in rows and not np.all(rows["mask"]) else rows
 
 
+def one_step_windows(batch: Batch, gamma: float) -> Batch:
+    """Its rows, with `discount = gamma · (1 − terminated)` where no adder made windows of several steps (T6).
+
+    >>> one_step_windows(Batch(reward=np.ones(2), terminated=[True, False], truncated=[True, True]), 0.5).discount
+    array([0. , 0.5], dtype=float32)
+    """
+    if "discount" not in batch:
+        batch = batch.replace(discount=gamma * (1.0 - batch["terminated"].astype(np.float32)))
+    return real_rows(batch)
+
+
 def check_joinable(first: Batch, batch: Batch, what: str) -> None:
     """Raise a SchemaError, beginning with `what`, that says why two batches cannot be joined and what to do."""
     cols.check_names(dict(first.items()), batch, f"{what}: a batch beside others")

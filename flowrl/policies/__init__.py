@@ -13,7 +13,9 @@ from flowrl.policies.policy import Policy
 from flowrl.policies.ppo import PPOPolicy
 from flowrl.policies.r2d2 import R2D2Policy
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
+from flowrl.policies.sac import SACPolicy
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
+from flowrl.policies.td3 import DDPGPolicy, TD3Policy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
 
@@ -22,6 +24,7 @@ __all__ = [
     "APPOPolicy",
     "ApexDQNPolicy",
     "CategoricalHead",
+    "DDPGPolicy",
     "DQNPolicy",
     "IMPALAPolicy",
     "Normalizer",
@@ -31,7 +34,9 @@ __all__ = [
     "R2D2Policy",
     "RandomPolicy",
     "RecurrentPPOPolicy",
+    "SACPolicy",
     "ScriptedPolicy",
+    "TD3Policy",
     "VTraceLimits",
     "ValueHead",
     "action_mask",

@@ -216,8 +216,7 @@ class SquashedGaussian(Gaussian):
         self.log_scale = float(np.log(self.reach).sum())
 
     def _logp(self, mean: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        slope = 2 * (math.log(2) - action - nn.functional.softplus(-2 * action))
-        return super()._logp(mean, action) - slope.sum(1) - self.log_scale
+        return super()._logp(mean, action) - tanh_log_slope(action).sum(1) - self.log_scale
 
     def for_env(self, action: Array) -> Array:
         scaled: Array = self.low + (np.tanh(action) + 1) * self.reach
@@ -225,6 +224,12 @@ class SquashedGaussian(Gaussian):
 
     def in_numpy(self) -> Acting:
         return SquashedInNumpy(self)
+
+
+def tanh_log_slope(u: torch.Tensor) -> torch.Tensor:
+    """log d tanh(u) / du = log (1 − tanh² u) = 2 (log 2 − u − softplus(−2 u)), finite however far out u is (A1)."""
+    slope: torch.Tensor = 2 * (math.log(2) - u - nn.functional.softplus(-2 * u))
+    return slope
 
 
 class GaussianInNumpy:

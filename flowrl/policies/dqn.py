@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.data.steps import real_rows
+from flowrl.data.steps import one_step_windows
 from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
@@ -155,13 +155,8 @@ class DQNLearning(Learning):
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:
-        """One-step windows where no adder made longer ones: `discount = gamma · (1 − terminated)` (T6).
-
-        Fragments `[T, N, ...]` become rows; padded steps (`mask` 0) are left out (N6).
-        """
-        if "discount" not in batch:
-            batch = batch.replace(discount=self.policy.gamma * (1.0 - batch.terminated.astype("float32")))
-        return real_rows(batch)
+        """Rows, of one-step windows where no adder made longer ones (T6); padded steps are left out (N6)."""
+        return one_step_windows(batch, self.policy.gamma)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""

@@ -3,6 +3,10 @@
 from tests.faults.fault import Fault
 
 OFF_POLICY = "tests/policies/test_off_policy.py::"
+SAC = "tests/policies/test_sac_policy.py::"
+TD3 = "tests/policies/test_td3_policy.py::"
+BOUNDED = "tests/policies/test_bounded.py::"
+CRITICS = "tests/policies/test_critics.py::"
 APEX = "tests/policies/test_apex_policy.py::"
 MASKS = "tests/policies/test_masks.py::"
 DQN = "tests/policies/test_dqn_policy.py::"
@@ -23,9 +27,9 @@ ALIKE = "tests/rollout/test_all_reduce.py::"
 FAULTS = [
     Fault(
         "T6",
-        "flowrl/policies/dqn.py",
-        '(1.0 - batch.terminated.astype("float32"))',
-        '(1.0 - (batch.terminated | batch.truncated).astype("float32"))',
+        "flowrl/data/steps.py",
+        '(1.0 - batch["terminated"].astype(np.float32))',
+        '(1.0 - (batch["terminated"] | batch["truncated"]).astype(np.float32))',
         DQN + "test_truncated_rows_bootstrap_and_terminated_ones_do_not",
     ),
     Fault(
@@ -167,6 +171,20 @@ FAULTS = [
         "if action_mask(rows) is not None:",
         "if False:",
         MASKS + "test_policies_with_a_memory_act_among_the_valid_actions",
+    ),
+    Fault(
+        "A3",
+        "flowrl/policies/sac.py",
+        "mask.sum(1).clamp(min=1)",
+        "mask.shape[1] + 0 * mask.sum(1)",
+        MASKS + "test_discrete_sac_goes_by_the_valid_actions",
+    ),
+    Fault(
+        "G6",
+        "flowrl/policies/critics.py",
+        "masked(self.actor(features.detach()), action_mask(obs))",
+        "self.actor(features.detach())",
+        MASKS + "test_discrete_sac_goes_by_the_valid_actions",
     ),
     Fault(
         "Q1",
@@ -367,16 +385,122 @@ FAULTS = [
     Fault(
         "A1",
         "flowrl/policies/distributions.py",
-        "slope = 2 * (math.log(2) - action - nn.functional.softplus(-2 * action))",
-        "slope = torch.log(1 - torch.tanh(action).square())",
+        "slope: torch.Tensor = 2 * (math.log(2) - u - nn.functional.softplus(-2 * u))",
+        "slope = torch.log(1 - torch.tanh(u).square())",
         CHOICES + "test_squashed_log_probabilities_are_finite_far_out",
     ),
     Fault(
         "A2",
         "flowrl/policies/distributions.py",
-        " - slope.sum(1) - self.log_scale",
-        " - slope.sum(1)",
+        " - tanh_log_slope(action).sum(1) - self.log_scale",
+        " - tanh_log_slope(action).sum(1)",
         CHOICES + "test_squashed_log_probabilities_are_those_of_the_action_in_its_bounds",
+    ),
+    Fault(
+        "A1",
+        "flowrl/policies/bounded.py",
+        "logp = -0.5 * normal.square() - log_std - tanh_log_slope(u)",
+        "logp = -0.5 * normal.square() - log_std",
+        BOUNDED + "test_squashed_densities_are_torchs",
+    ),
+    Fault(
+        "A2",
+        "flowrl/policies/bounded.py",
+        "return u.tanh(), logp.sum(1) - self.size",
+        "return u.tanh(), logp.sum(1) - float(np.log(self.high - self.low).sum()) - self.size",
+        SAC + "test_units_of_the_environment_change_nothing_but_its_actions",
+    ),
+    Fault(
+        "A3",
+        "flowrl/policies/sac.py",
+        "if self.discrete else -outputs / 2",
+        "if self.discrete else -outputs",
+        SAC + "test_target_entropies",
+    ),
+    Fault(
+        "A3",
+        "flowrl/policies/sac.py",
+        "temperature = log_temperature * (entropy - wanted)",
+        "temperature = log_temperature * (wanted - entropy)",
+        SAC + "test_the_temperature_rises_where_entropy_is_missing",
+    ),
+    Fault(
+        "A4",
+        "flowrl/policies/sac.py",
+        "self.policy.model.log_temperature, entropy.detach()",
+        "self.policy.model.log_temperature, entropy",
+        SAC + "test_each_network_learns_from_its_own_terms",
+    ),
+    Fault(
+        "A4",
+        "flowrl/policies/critics.py",
+        "(self.weight.detach(), self.bias.detach()) if frozen else",
+        "(self.weight, self.bias) if frozen else",
+        SAC + "test_each_network_learns_from_its_own_terms",
+    ),
+    Fault(
+        "A4",
+        "flowrl/policies/sac.py",
+        "choosing.sample(model.actor(features.detach()), rows.noise)",
+        "choosing.sample(model.actor(features), rows.noise)",
+        SAC + "test_images_are_encoded_by_what_the_critics_have_learned",
+    ),
+    Fault(
+        "A5",
+        "flowrl/policies/sac.py",
+        "next_action).amin(0)",
+        "next_action).mean(0)",
+        SAC + "test_the_continuous_loss_against_plain_networks",
+    ),
+    Fault(
+        "A5",
+        "flowrl/policies/sac.py",
+        "soft = target(target.encoder(rows.next_obs)).amin(0)",
+        "soft = target(target.encoder(rows.next_obs))[0]",
+        SAC + "test_the_discrete_loss_against_a_loop",
+    ),
+    Fault(
+        "A5",
+        "flowrl/policies/td3.py",
+        "self._next_action(rows)).amin(0)",
+        "self._next_action(rows)).amax(0)",
+        TD3 + "test_the_loss_against_plain_networks",
+    ),
+    Fault(
+        "A6",
+        "flowrl/policies/td3.py",
+        "(policy.target_noise * rows.next_noise).clamp(-limit, limit)",
+        "policy.target_noise * rows.next_noise",
+        TD3 + "test_the_loss_against_plain_networks",
+    ),
+    Fault(
+        "A6",
+        "flowrl/policies/td3.py",
+        "return (action + noise).clamp(-1, 1)",
+        "return action + noise",
+        TD3 + "test_the_loss_against_plain_networks",
+    ),
+    Fault(
+        "A6",
+        "flowrl/policies/td3.py",
+        "        if (policy.version + 1) % policy.policy_delay:\n",
+        '        self.__dict__["seen"] = self.__dict__.get("seen", 0) + 1\n'
+        '        if self.__dict__["seen"] % policy.policy_delay:\n',
+        TD3 + "test_the_actor_learns_in_every_second_update_also_after_a_resume",
+    ),
+    Fault(
+        "P2",
+        "flowrl/policies/q_actor_critic.py",
+        '(each * rows["weight"]).mean()',
+        "each.mean()",
+        SAC + "test_the_continuous_loss_against_plain_networks",
+    ),
+    Fault(
+        "D6",
+        "flowrl/policies/streams.py",
+        "torch.randn(shape, generator=self._generator)",
+        "torch.randn(shape)",
+        SAC + "test_noise_comes_from_the_policys_own_stream_and_goes_on_after_a_resume",
     ),
     Fault(
         "V2",

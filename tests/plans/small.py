@@ -99,6 +99,22 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    **{
+        name: {
+            "env": "Pendulum-v1",
+            "hidden": (16,),
+            "envs_per_worker": 2,
+            "fragment_steps": 3,
+            "batch_size": 8,
+            "random_steps": 30,
+            "learning_starts": 50,
+            "buffer_size": 100,  # wraps during the tests
+            "replay_ratio": 2.0,
+            "report_every": 20,
+            "device": "cpu",
+        }
+        for name in ("sac", "td3", "ddpg")
+    },
 }
 
 SMALL["r2d2"] = {
@@ -111,6 +127,8 @@ SMALL["r2d2"] = {
     "epsilon_steps": 200,
 }
 SMALL["ppo recurrent"] = {**SMALL["ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
+SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
+SMALL["td3 prioritized"] = {**SMALL["td3"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["qrdqn"] = {**SMALL["dqn"], "quantiles": 5, "learning_starts": 20, "report_every": 12}
 SMALL["c51"] = {**SMALL["dqn"], "atoms": 7, "v_max": 10.0, "learning_starts": 20, "report_every": 12}

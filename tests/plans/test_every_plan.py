@@ -127,6 +127,30 @@ def test_global_generators_are_left_alone(name: str) -> None:
     assert torch.equal(torch_before, torch.get_rng_state())
 
 
+# Settings of SAC, TD3 and DDPG.
+OFF_POLICY: dict[str, Any] = {
+    "hidden": (8,),
+    "gamma": 0.5,
+    "n_step": 3,
+    "learning_rate": 0.1,
+    "critic_learning_rate": 0.1,
+    "grad_clip": 0.01,
+    "batch_size": 4,
+    "target_every": 5,
+    "tau": 0.5,
+    "fragment_steps": 2,
+    "random_steps": 0,
+    "exploration_noise": 0.5,
+    "buffer_size": 60,
+    "learning_starts": 30,
+    "replay_ratio": 1.0,
+    "envs_per_worker": 3,
+    "prioritized": True,
+    "normalize_obs": True,
+    "normalize_rewards": True,
+}
+PRIORITY = {"priority_alpha": 0.1, "priority_beta": 0.9, "priority_beta_end": 0.5, "priority_beta_steps": 50}
+
 # Another value of every setting of learning, and the settings beside which it shows.
 MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "dqn": [
@@ -218,6 +242,26 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"normalize_obs": True}, {}),
     ],
     "ppo in numpy": [],
+    "ddpg": [
+        *(({key: value}, {}) for key, value in OFF_POLICY.items()),
+        *(({key: value}, {"prioritized": True}) for key, value in PRIORITY.items()),
+    ],
+    "td3": [
+        *(({key: value}, {}) for key, value in OFF_POLICY.items()),
+        *(({key: value}, {"prioritized": True}) for key, value in PRIORITY.items()),
+        ({"policy_delay": 1}, {}),
+        ({"target_noise": 0.5}, {}),
+        ({"target_noise_clip": 0.01}, {}),
+    ],
+    "td3 prioritized": [],
+    "sac": [
+        *(({key: value}, {}) for key, value in OFF_POLICY.items() if key != "exploration_noise"),
+        *(({key: value}, {"prioritized": True}) for key, value in PRIORITY.items()),
+        ({"temperature": 0.2}, {}),
+        ({"learn_temperature": False}, {"learning_rate": 0.1}),
+        ({"target_entropy": -3.0}, {"learning_rate": 0.1}),
+    ],
+    "sac discrete": [({"entropy_fraction": 0.9}, {"learning_rate": 0.1})],
     "dqn normalized": [({"gamma": 0.5}, {"normalize_obs": False}), ({"gamma": 0.5}, {"normalize_rewards": False})],
     "ppo normalized": [({"reward_scale": 0.5}, {})],
     "ppo": [

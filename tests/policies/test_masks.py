@@ -15,7 +15,7 @@ from torch.distributions import Categorical, kl_divergence
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies import APPOPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, policy_from
+from flowrl.policies import APPOPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, SACPolicy, policy_from
 from flowrl.policies.distributions import distribution
 from flowrl.policies.masks import action_mask, masked, valid_mean
 from flowrl.policies.networks import QNetwork, encoder
@@ -294,6 +294,33 @@ def test_policies_with_a_memory_act_among_the_valid_actions(kind: Any) -> None:
     for row in range(ROWS):
         ((part, _),) = over_valid(other[0][0], mask, [5], row)
         np.testing.assert_allclose(torch.softmax(given[0][0], 1)[row][mask[row]], part.probs, atol=1e-5)
+
+
+def test_discrete_sac_goes_by_the_valid_actions() -> None:
+    """A3, G6: what it draws, the value it bootstraps from and the entropy that it keeps, against a loop."""
+    policy = SACPolicy(observations(5), ACTIONS["discrete"], hidden=(8,), random_steps=1, seed=1)
+    mask, next_mask = masks([5]), masks([5], seed=1)
+    draw = np.random.default_rng(2)
+    obs, next_obs = seen(mask), seen(next_mask, seed=1)
+    for step in (0, 5):
+        action = policy.collect_mode.act(obs, draw.random((ROWS, policy.collect_mode.draws)), step)["action"]
+        assert mask[np.arange(ROWS), action].all()
+    rows = Batch(obs=obs, next_obs=next_obs, action=action, reward=np.zeros(ROWS), discount=np.full(ROWS, 0.9))
+    _, found = policy.learn_mode.loss(policy.learn_mode.tensors(rows))
+    model, target, wanted, entropies = policy.model, policy.target, policy.learn_mode.wanted, []
+    critic, alpha = 0.0, float(model.log_temperature.detach().exp())
+    with torch.no_grad():
+        here, there = obs.to_torch("cpu"), next_obs.to_torch("cpu")
+        q, next_q = model.critics(model.critics.encoder(here)), target(target.encoder(there)).amin(0)
+        logits, next_logits = (model.actor(model.critics.encoder(each)) for each in (here, there))
+        for row in range(ROWS):
+            ((part, valid),) = over_valid(next_logits, next_mask, [5], row)
+            value = float((part.probs * (next_q[row, valid] - alpha * part.logits)).sum())
+            critic += float(0.5 * (q[:, row, action[row]] - 0.9 * value).square().sum()) / ROWS
+            entropies.append(float(over_valid(logits, mask, [5], row)[0][0].entropy()))
+    assert float(found["critic_loss"].detach()) == pytest.approx(critic, rel=1e-4)
+    assert float(found["entropy"].detach()) == pytest.approx(np.mean(entropies), rel=1e-4)
+    assert wanted(torch.from_numpy(mask)).tolist() == pytest.approx((0.5 * np.log(mask.sum(1))).tolist())
 
 
 def test_the_mask_is_no_input_of_the_network() -> None:

@@ -1,0 +1,101 @@
+"""Critics of an action that is given: several networks computed as one; and the actor that learns from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.policies.masks import action_mask, masked
+from flowrl.policies.networks import Encoder, mlp
+
+
+class Stacked(nn.Module):
+    """Linear layers of k networks side by side: `[k, B, in]` to `[k, B, out]`, begun as `nn.Linear` begins.
+
+    Inputs `[1, B, in]` are for the first network alone.
+    """
+
+    def __init__(self, k: int, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(fan_in)
+        self.weight = nn.Parameter(torch.empty(k, fan_in, fan_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(k, 1, fan_out).uniform_(-bound, bound))
+
+    def forward(self, x: torch.Tensor, frozen: bool = False) -> torch.Tensor:
+        """With `frozen` gradients pass to `x`, and none to the weights."""
+        weight, bias = (self.weight.detach(), self.bias.detach()) if frozen else (self.weight, self.bias)
+        if len(x) < len(weight):
+            weight, bias = weight[: len(x)], bias[: len(x)]
+        if weight.shape[2] == 1:  # several times as fast as a product with a matrix of one column
+            single: torch.Tensor = (x * weight.mT).sum(2, keepdim=True) + bias
+            return single
+        return torch.baddbmm(bias, x, weight)
+
+
+class Critics(nn.Module):
+    """k networks that judge actions, and the encoder of observations that all of them share.
+
+    Args:
+        size: Numbers of an action that is judged; 0: there are n actions, and all are judged at once.
+        outputs: 1, or n.
+    """
+
+    def __init__(self, encoder: Encoder, size: int, outputs: int, hidden: Sequence[int], k: int) -> None:
+        super().__init__()
+        self.encoder, self.k, self.size = encoder, k, size
+        sizes = [encoder.features + size, *hidden, outputs]
+        self.layers = nn.ModuleList(Stacked(k, *pair) for pair in pairwise(sizes))
+
+    def forward(
+        self,
+        features: torch.Tensor,
+        action: torch.Tensor | None = None,
+        *,
+        frozen: bool = False,
+        first: bool = False,
+    ) -> torch.Tensor:
+        """Values `[k, B]` of actions `[B, ...]`, or without actions `[k, B, n]`, by the encoder's features `[B, ...]`.
+
+        With `frozen` gradients pass to the actions, and none to the critics' weights. With `first` the first critic
+        judges alone, `[1, B]`.
+        """
+        x = features if action is None else torch.cat([features, action.reshape(len(action), self.size)], 1)
+        x = x.expand(1 if first else self.k, *x.shape)
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = torch.relu_(layer(x, frozen))  # in place: large new arrays cost as much as the products
+        values: torch.Tensor = last(x, frozen)
+        return values if action is None else values.squeeze(2)
+
+
+class ActorAndCritics(nn.Module):
+    """An actor, which acts by the critics' features, and the critics. What is called is the actor: `[B, outputs]`.
+
+    An encoder that learns (of images, say) learns from the critics alone.
+
+    Source: Yarats et al. 2021, "Improving Sample Efficiency in Model-Free Reinforcement Learning from Images".
+    """
+
+    def __init__(self, critics: Critics, outputs: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.critics = critics
+        self.actor = mlp([critics.encoder.features, *hidden, outputs], partial(nn.ReLU, inplace=True))
+
+    def forward(self, obs: Any) -> torch.Tensor:
+        return self.choose(self.critics.encoder(obs), obs)
+
+    def choose(self, features: torch.Tensor, obs: Any) -> torch.Tensor:
+        """The same by the encoder's features of these observations; actions that are not valid have probability 0."""
+        given: torch.Tensor = masked(self.actor(features.detach()), action_mask(obs))
+        return given
+
+    def in_numpy(self) -> Function:
+        encode, actor = in_numpy(self.critics.encoder), in_numpy(self.actor)
+        return lambda obs: masked(actor(encode(obs)), action_mask(obs))

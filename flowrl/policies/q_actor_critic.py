@@ -1,0 +1,222 @@
+"""What SAC, TD3 and DDPG share: an actor, critics of its actions, targets that follow, and a loss in one piece."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import gymnasium
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.data.steps import one_step_windows
+from flowrl.policies.bounded import Choosing
+from flowrl.policies.critics import ActorAndCritics, Critics
+from flowrl.policies.in_numpy import host
+from flowrl.policies.masks import action_mask
+from flowrl.policies.networks import encoder, follow
+from flowrl.policies.policy import Learning, Policy
+from flowrl.policies.wrappers import Array
+from flowrl.schedules import Schedule, value_at
+
+
+class QActorCriticPolicy(Policy):
+    """An actor, critics of its actions, and target networks; a subclass says how it chooses and how it learns.
+
+    collect: uniform actions for `random_steps`, then as the actor explores; eval: its greedy action.
+
+    Args:
+        hidden: Sizes of the hidden layers of each network.
+        critics: How many judge an action; targets take the minimum of them (A5).
+        gamma: Discount per step.
+        random_steps: Env steps of uniform actions at first.
+        learning_rate: Of Adam; a number, or a function of env steps.
+        critic_learning_rate: Of the critics; None: that of the others.
+        grad_clip: Largest norm of the gradient of all networks together; None for no limit.
+        normalize_obs, normalize_rewards: See `Policy`.
+
+    Raises:
+        ConfigError: actions that it cannot take, or no network for the observations.
+    """
+
+    model: ActorAndCritics
+    learn_mode: QActorCriticLearning
+    choosing: Choosing
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        hidden: Sequence[int] = (256, 256),
+        critics: int = 2,
+        gamma: float = 0.99,
+        random_steps: int = 0,
+        learning_rate: Schedule = 3e-4,
+        critic_learning_rate: Schedule | None = None,
+        grad_clip: float | None = None,
+        normalize_obs: bool = False,
+        normalize_rewards: bool = False,
+        seed: int = 0,
+        device: str = "auto",
+        act_backend: str = "torch",
+    ) -> None:
+        self.hidden, self.critics, self.gamma, self.random_steps = tuple(hidden), critics, gamma, random_steps
+        self.critic_learning_rate = learning_rate if critic_learning_rate is None else critic_learning_rate
+        super().__init__(
+            observation_space,
+            action_space,
+            learning_rate=learning_rate,
+            grad_clip=grad_clip,
+            normalize_obs=normalize_obs,
+            normalize_rewards=normalize_rewards,
+            seed=seed,
+            device=device,
+            act_backend=act_backend,
+        )
+
+    def _build(self) -> None:
+        self.choosing = self._choosing()
+        self.model = self._network().to(self.device)
+        self.target = copy.deepcopy(self.followed).requires_grad_(False)
+        critics = list(self.model.critics.parameters())
+        theirs = {id(parameter) for parameter in critics}
+        others = [parameter for parameter in self.model.parameters() if id(parameter) not in theirs]
+        groups: list[dict[str, Any]] = [
+            {"params": others, "lr": value_at(self.learning_rate, 0)},
+            {"params": critics, "lr": value_at(self.critic_learning_rate, 0)},
+        ]
+        self.optimizer = torch.optim.Adam(groups, fused=True)
+        self.collect_mode, self.eval_mode = Exploring(self), Greedy(self)
+        self.learn_mode = self._learning()
+
+    @abc.abstractmethod
+    def _choosing(self) -> Choosing:
+        """How actions come of what the actor gives."""
+
+    @abc.abstractmethod
+    def _network(self) -> ActorAndCritics:
+        """The model."""
+
+    @abc.abstractmethod
+    def _learning(self) -> QActorCriticLearning:
+        """The learn mode."""
+
+    def _critics(self, size: int, outputs: int = 1) -> Critics:
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        return Critics(encoding, size, outputs, self.hidden, self.critics)
+
+    @property
+    @abc.abstractmethod
+    def followed(self) -> nn.Module:
+        """What the target networks follow."""
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"model": self.model, "target": self.target}
+
+    def update_target(self, tau: float = 1.0) -> None:
+        """target ← tau · online + (1 − tau) · target, parameters and statistics of observations (Q2, O1)."""
+        follow(self.target, self.followed, tau)
+
+
+@attrs.frozen
+class Exploring:
+    """The collect mode: the action drawn, and `env_action`, what it is in the environment's own numbers (G6)."""
+
+    policy: QActorCriticPolicy
+
+    @property
+    def draws(self) -> int:
+        return self.policy.choosing.draws
+
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        choosing = self.policy.choosing
+        if env_steps < self.policy.random_steps:
+            action = choosing.uniform(noise, action_mask(obs))
+        else:
+            action = choosing.explore(actor_gives(self.policy, obs), noise, env_steps)
+        return {"action": action, "env_action": choosing.for_env(action)}
+
+    def value(self, obs: Any) -> Array:
+        """Asked only of modes that give values."""
+        raise NotImplementedError
+
+
+@attrs.frozen
+class Greedy:
+    """The eval mode: the action without noise. Draws nothing."""
+
+    policy: QActorCriticPolicy
+    draws = 0
+
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        choosing = self.policy.choosing
+        action = choosing.greedy(actor_gives(self.policy, obs))
+        return {"action": action, "env_action": choosing.for_env(action)}
+
+    def value(self, obs: Any) -> Array:
+        """Asked only of modes that give values."""
+        raise NotImplementedError
+
+
+def actor_gives(policy: QActorCriticPolicy, obs: Any) -> Array:
+    """What the actor network makes of observations `[N, ...]`: an array `[N, outputs]`."""
+    with torch.inference_mode():
+        return host(policy.acting()(policy.observed(obs)))
+
+
+class QActorCriticLearning(Learning):
+    """A loss of the critics' squared errors and what a subclass adds for the actor, in one step of Adam.
+
+    Everything is computed with the weights before the step. The actor's terms pass through critics whose weights are
+    detached, and act on features that are, so that each network learns from its own terms alone.
+    """
+
+    policy: QActorCriticPolicy
+    columns = ("obs", "action", "reward", "next_obs", "discount")
+    optional = ("weight",)
+    requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
+    reports_priority = True
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Rows, of one-step windows where no adder made longer ones (T6); padded steps are left out (N6)."""
+        return one_step_windows(batch, self.policy.gamma)
+
+    def schedule(self, env_steps: int) -> None:
+        super().schedule(env_steps)
+        if callable(self.policy.critic_learning_rate) or callable(self.policy.learning_rate):
+            critics = self.policy.optimizer.param_groups[1]
+            critics["lr"] = value_at(self.policy.critic_learning_rate, env_steps)
+
+    def normal(self, rows: Batch, size: int) -> torch.Tensor:
+        """Numbers `[B, size]` for the rows of a minibatch, from the policy's own stream (D6)."""
+        return torch.from_numpy(self.policy.stream.normal((rows.rows, size))).to(self.policy.device)
+
+    def combined(
+        self,
+        rows: Batch,
+        q: torch.Tensor,
+        value_t: torch.Tensor,
+        actor_terms: torch.Tensor | None,
+        reported: dict[str, torch.Tensor],
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The mean over rows of wᵢ (Σₖ ½ (Qₖ(sᵢ, aᵢ) − yᵢ)² + actor termsᵢ), with y = r + d · value_t.
+
+        Args:
+            q: `[k, B]`. value_t: `[B]`, of the state arrived in, of which d is the discount (T6, N2).
+            actor_terms: `[B]`, or none.
+
+        Reports the mean over critics of |Qₖ − y| as each row's priority.
+        """
+        assert q.shape[1:] == value_t.shape == rows.reward.shape
+        errors = q - (rows.reward.float() + rows.discount * value_t)
+        critic = 0.5 * errors.square().sum(0)
+        each = critic if actor_terms is None else critic + actor_terms
+        scalars = {"critic_loss": critic.mean(), "q": q.mean(), **reported}
+        if "weight" not in rows:
+            return each.mean(), scalars
+        return (each * rows["weight"]).mean(), {**scalars, "priority": errors.detach().abs().mean(0)}

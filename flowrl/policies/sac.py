@@ -1,0 +1,187 @@
+"""SAC: soft actor-critic with a learned temperature, for continuous and for discrete actions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.policies.bounded import Choosing, DiscreteChoice, SquashedChoice
+from flowrl.policies.critics import ActorAndCritics, Critics
+from flowrl.policies.masks import action_mask
+from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
+
+Scalars = dict[str, torch.Tensor]
+
+
+class SoftActorAndCritics(ActorAndCritics):
+    """And the logarithm of the temperature."""
+
+    def __init__(self, critics: Critics, outputs: int, hidden: tuple[int, ...], temperature: float) -> None:
+        super().__init__(critics, outputs, hidden)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+
+class SACPolicy(QActorCriticPolicy):
+    """Soft actor-critic: twin critics, a stochastic actor, and a temperature that keeps its entropy at a target.
+
+    collect: draws from the actor; eval: tanh of the mean, or the most probable of discrete actions.
+    Actions are stored as they were drawn: continuous ones in -1 .. 1 whatever the bounds are.
+
+    Args:
+        temperature: α, how much a unit of entropy is worth, at first.
+        learn_temperature: Whether it is learned.
+        target_entropy: H of the actor; None: −dim(A) of continuous actions, in the scale of -1 .. 1 (A3).
+        entropy_fraction: Of n discrete actions H is so much of log n, the most that there can be (A3).
+        settings: See `QActorCriticPolicy`.
+
+    Raises:
+        ConfigError: the actions are neither discrete nor a bounded Box of floats; see `QActorCriticPolicy` too.
+    """
+
+    model: SoftActorAndCritics
+    target: Critics
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        temperature: float = 1.0,
+        learn_temperature: bool = True,
+        target_entropy: float | None = None,
+        entropy_fraction: float = 0.5,
+        **settings: Any,
+    ) -> None:
+        if temperature <= 0:
+            raise ConfigError(f"temperature={temperature}: its logarithm is learned, so it is above 0")
+        if not 0 < entropy_fraction < 1:
+            raise ConfigError(f"entropy_fraction={entropy_fraction}: it lies between 0 and 1, for no policy has more")
+        self.discrete = isinstance(action_space, spaces.Discrete)
+        self.temperature, self.learn_temperature = temperature, learn_temperature
+        self.target_entropy, self.entropy_fraction = target_entropy, entropy_fraction
+        super().__init__(observation_space, action_space, **settings)
+
+    def _choosing(self) -> Choosing:
+        space = self.action_space
+        if isinstance(space, spaces.Discrete):
+            return DiscreteChoice(int(space.n), int(space.start))
+        return SquashedChoice(space, "SAC")
+
+    @property
+    def entropy(self) -> float:
+        """H, what the temperature keeps the actor's entropy at, where all actions are valid (A3)."""
+        if self.target_entropy is not None:
+            return self.target_entropy
+        outputs = self.choosing.outputs
+        return self.entropy_fraction * math.log(outputs) if self.discrete else -outputs / 2
+
+    def _network(self) -> SoftActorAndCritics:
+        outputs = self.choosing.outputs
+        critics = self._critics(0, outputs) if self.discrete else self._critics(outputs // 2)
+        model = SoftActorAndCritics(critics, outputs, self.hidden, self.temperature)
+        model.log_temperature.requires_grad_(self.learn_temperature)
+        return model
+
+    def _learning(self) -> SACLearning:
+        return (DiscreteSACLearning if self.discrete else SACLearning)(self)
+
+    @property
+    def followed(self) -> Critics:
+        return self.model.critics
+
+
+class SACLearning(QActorCriticLearning):
+    """The learn mode for continuous actions, which are drawn anew: a of s_tm1, a' of s_t.
+
+    critics: ½ (Qₖ(s_tm1, a_tm1) − y)² each, y = r + d (minₖ Q'ₖ(s_t, a') − α log π(a' | s_t))  (A5);
+    actor: α log π(a | s_tm1) − minₖ Qₖ(s_tm1, a), through a;
+    temperature: log α · (−log π(a | s_tm1) − H), with log π detached (A4).
+
+    Source: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", eqs. 5, 9 and 18, which is of α:
+    like the authors' code, this takes log α.
+    """
+
+    policy: SACPolicy
+
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """With the `noise` and `next_noise [B, size]` that actions are drawn with."""
+        size = self.policy.choosing.draws
+        return rows.replace(noise=self.normal(rows, size), next_noise=self.normal(rows, size))
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
+        """See `Learning.loss`."""
+        policy, model, target = self.policy, self.policy.model, self.policy.target
+        choosing: Any = policy.choosing
+        alpha = model.log_temperature.detach().exp()
+        with torch.no_grad():
+            next_action, next_logp = choosing.sample(model(rows.next_obs), rows.next_noise)
+            value_t = target(target.encoder(rows.next_obs), next_action).amin(0) - alpha * next_logp
+        features = model.critics.encoder(rows.obs)
+        q = model.critics(features, rows.action)
+        action, logp = choosing.sample(model.actor(features.detach()), rows.noise)
+        actor = alpha * logp - model.critics(features.detach(), action, frozen=True).amin(0)
+        return self.with_temperature(rows, q, value_t, actor, -logp, policy.entropy)
+
+    def with_temperature(
+        self,
+        rows: Batch,
+        q: torch.Tensor,
+        value_t: torch.Tensor,
+        actor: torch.Tensor,
+        entropy: torch.Tensor,
+        wanted: torch.Tensor | float,
+    ) -> tuple[torch.Tensor, Scalars]:
+        """The loss of all three; `entropy [B]` is the actor's, or what it is in the mean, and `wanted` is H."""
+        log_temperature, entropy = self.policy.model.log_temperature, entropy.detach()
+        temperature = log_temperature * (entropy - wanted)
+        reported = {
+            "actor_loss": actor.mean(),
+            "entropy": entropy.mean(),
+            "temperature": log_temperature.exp(),
+        }
+        return self.combined(rows, q, value_t, actor + temperature, reported)
+
+
+class DiscreteSACLearning(SACLearning):
+    """The learn mode for discrete actions: in place of an action that is drawn the mean over all, by π.
+
+    critics: y = r + d Σₐ π(a | s_t) (minₖ Q'ₖ(s_t, a) − α log π(a | s_t));
+    actor: Σₐ π(a | s_tm1) (α log π(a | s_tm1) − minₖ Qₖ(s_tm1, a)).
+
+    Source: Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", section 3.
+    """
+
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """The rows: nothing is drawn."""
+        return rows
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
+        """See `Learning.loss`."""
+        model, target = self.policy.model, self.policy.target
+        alpha = model.log_temperature.detach().exp()
+        with torch.no_grad():
+            next_logp = torch.log_softmax(model(rows.next_obs), 1)
+            soft = target(target.encoder(rows.next_obs)).amin(0) - alpha * next_logp
+            value_t = (next_logp.exp() * soft).sum(1)
+        features = model.critics.encoder(rows.obs)
+        values = model.critics(features)
+        taken = rows.action.long().expand(len(values), -1).unsqueeze(2)
+        logp = torch.log_softmax(model.choose(features, rows.obs), 1)
+        probability = logp.exp()
+        actor = (probability * (alpha * logp - values.detach().amin(0))).sum(1)
+        entropy = -(probability * logp).sum(1)
+        wanted = self.wanted(action_mask(rows.obs))
+        return self.with_temperature(rows, values.gather(2, taken).squeeze(2), value_t, actor, entropy, wanted)
+
+    def wanted(self, mask: torch.Tensor | None) -> torch.Tensor | float:
+        """H `[B]`: its fraction of the logarithm of how many actions are valid (A3), unless a number was given."""
+        if mask is None or self.policy.target_entropy is not None:
+            return self.policy.entropy
+        return self.policy.entropy_fraction * mask.sum(1).clamp(min=1).log()

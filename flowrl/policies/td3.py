@@ -1,0 +1,125 @@
+"""TD3 and DDPG: a deterministic actor that climbs the values of its critics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import torch
+
+from flowrl.data import Batch
+from flowrl.policies.bounded import NoisyChoice
+from flowrl.policies.critics import ActorAndCritics
+from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
+from flowrl.schedules import Schedule
+
+
+class TD3Policy(QActorCriticPolicy):
+    """Twin delayed deep deterministic policy gradients, for bounded continuous actions.
+
+    collect: the actor's action and normal noise, clipped to the bounds; eval: the actor's action.
+    Actions are stored in -1 .. 1 whatever the bounds are, and all noise is in that scale.
+
+    Args:
+        exploration_noise: Deviation of the noise when collecting; a number, or a function of env steps.
+        policy_delay: The actor learns in every so many updates.
+        target_noise, target_noise_clip: Deviation and bound of the noise on the target actor's actions.
+        settings: See `QActorCriticPolicy`.
+
+    Raises:
+        ConfigError: the actions are no bounded Box of floats; see `QActorCriticPolicy` too.
+    """
+
+    algorithm = "TD3"
+    choosing: NoisyChoice
+    target: ActorAndCritics
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        exploration_noise: Schedule = 0.1,
+        policy_delay: int = 2,
+        target_noise: float = 0.2,
+        target_noise_clip: float = 0.5,
+        **settings: Any,
+    ) -> None:
+        self.exploration_noise, self.policy_delay = exploration_noise, policy_delay
+        self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
+        super().__init__(observation_space, action_space, **settings)
+
+    def _choosing(self) -> NoisyChoice:
+        return NoisyChoice(self.action_space, self.algorithm, self.exploration_noise)
+
+    def _network(self) -> ActorAndCritics:
+        return ActorAndCritics(self._critics(self.choosing.size), self.choosing.outputs, self.hidden)
+
+    def _learning(self) -> TD3Learning:
+        return TD3Learning(self)
+
+    @property
+    def followed(self) -> ActorAndCritics:
+        return self.model
+
+
+class DDPGPolicy(TD3Policy):
+    """Deep deterministic policy gradients: TD3 with one critic, and neither delay nor noise in its targets.
+
+    Args:
+        settings: `exploration_noise`, and those of `QActorCriticPolicy`.
+    """
+
+    algorithm = "DDPG"
+
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], **settings: Any
+    ) -> None:
+        settings |= {"critics": 1, "policy_delay": 1, "target_noise": 0.0}
+        super().__init__(observation_space, action_space, **settings)
+
+
+class TD3Learning(QActorCriticLearning):
+    """The learn mode of a `TD3Policy`. μ is the actor, ' are the targets.
+
+    critics: ½ (Qₖ(s_tm1, a_tm1) − y)² each, y = r + d minₖ Q'ₖ(s_t, a')  (A5),
+    a' = clip(μ'(s_t) + clip(σ n, −c, c), −1, 1), n normal  (A6);
+    actor: −Q₁(s_tm1, μ(s_tm1)), in every `policy_delay`-th update of the policy.
+
+    Which update it is follows from the policy's version, so it is the same after a resume.
+
+    Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", algorithm 1;
+    without noise, delay and a second critic: Lillicrap et al. 2016, "Continuous control with deep reinforcement
+    learning", algorithm 1.
+    """
+
+    policy: TD3Policy
+
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """With the `next_noise [B, size]` of the targets' actions."""
+        if not self.policy.target_noise:
+            return rows
+        return rows.replace(next_noise=self.normal(rows, self.policy.choosing.size))
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See `Learning.loss`."""
+        policy, model = self.policy, self.policy.model
+        with torch.no_grad():
+            judges = policy.target.critics
+            value_t = judges(judges.encoder(rows.next_obs), self._next_action(rows)).amin(0)
+        features = model.critics.encoder(rows.obs)
+        q = model.critics(features, rows.action)
+        if (policy.version + 1) % policy.policy_delay:
+            return self.combined(rows, q, value_t, None, {})
+        seen = features.detach()
+        actor = -model.critics(seen, torch.tanh(model.actor(seen)), frozen=True, first=True).squeeze(0)
+        return self.combined(rows, q, value_t, actor, {"actor_loss": actor.mean()})
+
+    def _next_action(self, rows: Batch) -> torch.Tensor:
+        policy = self.policy
+        action = torch.tanh(policy.target(rows.next_obs))
+        if not policy.target_noise:
+            return action
+        limit = policy.target_noise_clip
+        noise: torch.Tensor = (policy.target_noise * rows.next_noise).clamp(-limit, limit)
+        return (action + noise).clamp(-1, 1)

@@ -1,0 +1,130 @@
+"""SAC: soft actor-critic with twin critics and a learned temperature, for continuous and for discrete actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowrl.config import Configuration, fraction, not_negative, positive, sizes
+from flowrl.data import PrioritizedReplayBuffer, RateLimiter
+from flowrl.operators import (
+    Concurrently,
+    GatherStatistics,
+    NormalizeRewards,
+    NStep,
+    ParallelRollouts,
+    Replay,
+    StandardMetricsReporting,
+    StoreToReplay,
+    TrainOneStep,
+    UpdatePriorities,
+    UpdateStatistics,
+    UpdateTargetNetwork,
+)
+from flowrl.plan import Plan
+from flowrl.plans.dqn import replay_buffer
+from flowrl.policies import SACPolicy
+from flowrl.rollout import WorkerSet
+from flowrl.trainer import Trainer
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    """Defaults as they were published, for one environment: an update for each of its steps."""
+
+    env: str = "Pendulum-v1"
+    envs_per_worker: int = positive(1)
+
+    # The networks
+    hidden: tuple[int, ...] = sizes(256, 256)  #: sizes of the hidden layers of the actor and of each critic
+
+    # Learning
+    gamma: float = fraction(0.99)  #: discount per step
+    n_step: int = positive(1)  #: steps of a return before it bootstraps
+    learning_rate: float = positive(3e-4)  #: of Adam
+    critic_learning_rate: float | None = positive(None)  #: of the critics; None: the same
+    grad_clip: float | None = positive(None)  #: largest norm of the gradient
+    batch_size: int = positive(256)  #: rows of an update
+    temperature: float = positive(1.0)  #: what a unit of entropy is worth, at first
+    learn_temperature: bool = True  #: whether it follows the entropy
+    target_entropy: float | None = None  #: None: minus the numbers of an action, or as the next line says
+    entropy_fraction: float = fraction(0.5)  #: of n discrete actions: so much of log n
+    target_every: int = positive(1)  #: updates between moves of the target networks
+    tau: float = fraction(0.005)  #: how far they move then
+
+    # Experience
+    fragment_steps: int = positive(1)  #: steps of each environment between two looks at the learner
+    random_steps: int = not_negative(1_000)  #: env steps of uniform actions at first
+    buffer_size: int = positive(1_000_000)  #: rows kept
+    learning_starts: int = positive(1_000)  #: rows stored before the first update
+    replay_ratio: float = positive(256.0)  #: rows trained on per row collected
+    prioritized: bool = False  #: draw rows the more often, the larger their TD error was
+    priority_alpha: float = fraction(0.6)  #: how much more often: 0 uniformly, 1 in proportion
+    priority_beta: float = fraction(0.4)  #: how much of that the weights of the loss make up for, at the beginning
+    priority_beta_end: float = fraction(1.0)  #: and at the end of its schedule
+    priority_beta_steps: int = positive(50_000)  #: env steps of the schedule
+    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
+    normalize_rewards: bool = False  #: rewards divided by the running deviation of the discounted return
+    report_every: int = positive(1_000)  #: env steps between results
+
+
+def policy(config: Config, observation_space: Any, action_space: Any) -> SACPolicy:
+    """The policy that acts and learns."""
+    return SACPolicy(
+        observation_space,
+        action_space,
+        hidden=config.hidden,
+        gamma=config.gamma,
+        temperature=config.temperature,
+        learn_temperature=config.learn_temperature,
+        target_entropy=config.target_entropy,
+        entropy_fraction=config.entropy_fraction,
+        random_steps=config.random_steps,
+        learning_rate=config.learning_rate,
+        critic_learning_rate=config.critic_learning_rate,
+        grad_clip=config.grad_clip,
+        normalize_obs=config.normalize_obs,
+        normalize_rewards=config.normalize_rewards,
+        seed=config.seed,
+        device=config.device,
+        act_backend=config.act_backend,
+    )
+
+
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
+    limiter = RateLimiter(
+        config.replay_ratio,
+        config.learning_starts,
+        sample_batch=config.batch_size,
+        insert_batch=config.fragment_steps * config.num_envs * config.n_step,
+    )
+    buffer = replay_buffer(config, limiter)
+
+    # (1) Act, and store transitions.
+    rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
+    if config.normalize_obs or config.normalize_rewards:
+        rollouts = rollouts.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
+    store = rollouts.for_each(NStep(config.n_step, config.gamma)).for_each(StoreToReplay(buffer))
+
+    # (2) Critics, actor and temperature learn in one step; the target critics follow.
+    replay = Replay(buffer, config.batch_size)
+    if config.normalize_rewards:
+        replay = replay.for_each(NormalizeRewards(workers))
+    train = replay.for_each(TrainOneStep(workers))
+    if isinstance(buffer, PrioritizedReplayBuffer):
+        train = train.for_each(UpdatePriorities(buffer))
+    train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
+
+    # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.
+    train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
+    return StandardMetricsReporting(train_op, workers, config)
+
+
+class SAC(Trainer):
+    """`SAC(env="Pendulum-v1").train(until={"env_steps": 10_000})`."""
+
+    Config = Config
+    policy = staticmethod(policy)
+    execution_plan = staticmethod(execution_plan)

@@ -1,0 +1,62 @@
+"""Several critics as one network are as good as each alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from flowrl.policies.critics import ActorAndCritics, Critics
+from flowrl.policies.in_numpy import in_numpy
+from flowrl.policies.networks import encoder
+from flowrl.policies.streams import TorchStream
+from tests.policies.plain import apart, pairs, rows
+
+OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)
+
+
+def make(size: int = 2, outputs: int = 1, k: int = 3) -> Critics:
+    with TorchStream(0).swapped_in():
+        return Critics(encoder(OBSERVATIONS), size, outputs, (16, 8), k)
+
+
+def test_values_and_gradients_are_those_of_networks_apart() -> None:
+    critics, batch = make(), rows(20, 2).to_torch()
+    networks = apart(critics)
+    values = critics(batch.obs, batch.action)
+    wanted = torch.stack([each(torch.cat([batch.obs, batch.action], 1)).squeeze(1) for each in networks])
+    torch.testing.assert_close(values, wanted)
+    values.square().sum().backward()
+    wanted.square().sum().backward()
+    for ours, theirs in pairs(critics, networks):
+        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(critics(batch.obs, batch.action, first=True), values[:1])
+
+
+def test_all_discrete_actions_are_judged_at_once() -> None:
+    critics, batch = make(0, 4), rows(20, 1, actions=4).to_torch()
+    values = critics(batch.obs)
+    torch.testing.assert_close(values, torch.stack([each(batch.obs) for each in apart(critics)]))
+
+
+def test_frozen_critics_learn_nothing_and_their_actions_do() -> None:
+    critics, batch = make(), rows(20, 2).to_torch()
+    action, again = (batch.action.clone().requires_grad_() for _ in range(2))
+    critics(batch.obs, action, frozen=True).sum().backward()
+    assert all(parameter.grad is None for parameter in critics.parameters())
+    critics(batch.obs, again).sum().backward()
+    torch.testing.assert_close(action.grad, again.grad)
+
+
+def test_they_begin_as_linear_layers_do() -> None:
+    """Uniform in ±1/√in; no two critics alike."""
+    weight = make(k=2).layers[1].weight.detach()
+    assert float(weight.abs().max()) <= 0.25
+    assert float(weight.std()) > 0.12
+    assert not torch.equal(weight[0], weight[1])
+
+
+def test_the_actor_acts_alike_in_numpy() -> None:
+    model, obs = ActorAndCritics(make(), 4, (16,)), rows(20, 2).obs
+    with torch.no_grad():
+        assert np.allclose(in_numpy(model)(obs), model(torch.from_numpy(obs)), atol=1e-6)
