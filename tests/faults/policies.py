@@ -308,8 +308,8 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/r2d2.py",
-        "best = (online if self.policy.double else target).argmax",
-        "best = target.argmax",
+        "masked(online if self.policy.double else target,",
+        "masked(target,",
         R2D2 + "test_the_loss_against_a_loop",
     ),
     Fault(
