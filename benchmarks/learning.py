@@ -50,6 +50,7 @@ NATIVE, OTHER_UNITS = ("--env", "Pendulum-v1"), ("--env", "learning:pendulum_in_
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000),
+    **{f"{plan}-cartpole": Task(plan, 475, 50_000) for plan in ("c51", "qrdqn", "rainbow")},
     "a2c-cartpole": Task("a2c", 475, 500_000),
     "ppo-cartpole": Task("ppo", 475, 100_000),
     "ppo-pendulum": Task("ppo", -200, 100_000, (*NATIVE, *PENDULUM, "--set", "reward_scale=0.1"), of_ten=8),

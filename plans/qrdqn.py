@@ -17,7 +17,10 @@ class Config(dqn.Config):
     """The settings of DQN and one more; defaults that solve CartPole-v1 within 50 000 env steps."""
 
     # The distribution
-    quantiles: int = positive(25)  #: how many, evenly spaced in probability
+    quantiles: int = positive(10)  #: how many, evenly spaced in probability
+
+    # Learning
+    grad_clip: float | None = positive(None)  #: largest norm of the gradient, which grows with the quantiles
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:

@@ -19,8 +19,7 @@ class Config(c51.Config):
     noisy: bool = True  #: noise in the weights, of learned amount, explores
     prioritized: bool = True  #: draw rows the more often, the further their prediction was from its target
     priority_alpha: float = fraction(0.5)  #: how much more often: 0 uniformly, 1 in proportion
-    epsilon_start: float = fraction(0.0)  #: random actions beside the noise, at the beginning
-    epsilon_end: float = fraction(0.0)  #: and at the end of their schedule
+    epsilon_end: float = fraction(0.0)  #: random actions at the end of their schedule: from there on the noise explores
 
 
 class Rainbow(Trainer):

@@ -162,10 +162,10 @@ class DQNLearning(Learning):
         """See `Learning.loss`."""
         policy, head = self.policy, self.policy.model.head
         with torch.no_grad():
-            mask_t = action_mask(rows.next_obs)
             outputs_t = policy.target.outputs(rows.next_obs, policy.noise())
             q_target_t = head(outputs_t)
             q_online_t = policy.model(rows.next_obs, policy.noise()) if policy.double else q_target_t
+            mask_t = action_mask(rows.next_obs)
             best = best_action(q_online_t, q_target_t, double=policy.double, mask_t=mask_t)
             target = head.target(rows.reward.float(), rows.discount, of_action(outputs_t, best))
         outputs = of_action(policy.model.outputs(rows.obs, policy.noise()), rows.action.long())

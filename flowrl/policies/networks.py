@@ -253,31 +253,32 @@ class QNetwork(nn.Module):
         if noise is not None:
             networks = with_noise(map(steps_of, self._networks), torch.split(noise, self._noise_parts, 1))
         trunk, advantage_of, *value_of = networks
-        hidden, shape = trunk(obs), self.head.shape
-        advantage: torch.Tensor = advantage_of(hidden).reshape(len(hidden), -1, *shape)
+        hidden = trunk(obs)
+        advantage: torch.Tensor = self._of_each(advantage_of(hidden))
         if not value_of:
             return advantage
-        value: torch.Tensor = value_of[0](hidden).reshape(len(hidden), 1, *shape)
-        outputs: torch.Tensor = value + advantage - valid_mean(advantage, action_mask(obs))
+        mean = valid_mean(advantage, action_mask(obs))
+        outputs: torch.Tensor = self._of_each(value_of[0](hidden)) + advantage - mean
         return outputs
 
+    def _of_each(self, numbers: Any) -> Any:
+        """Numbers `[B, n * K]` as those of n actions, `[B, n, *head.shape]`; tensors or arrays."""
+        return numbers.reshape(len(numbers), -1, *self.head.shape) if self.head.shape else numbers
+
     def in_numpy(self) -> Function:
-        """Values of observations and noise."""
-        plain, values_of, shape = (
-            [in_numpy(network) for network in self._networks],
-            self.head.in_numpy(),
-            self.head.shape,
-        )
+        """Values of observations, and of noise if there is any."""
+        plain = [in_numpy(network) for network in self._networks]
         noisy, ends = [steps_of(network, in_numpy) for network in self._networks], np.cumsum(self._noise_parts)[:-1]
+        values_of = self.head.in_numpy()
 
         def forward(obs: Any, noise: Array | None = None) -> Array:
             networks = plain if noise is None else with_noise(noisy, np.split(noise, ends, 1))
             trunk, advantage_of, *value_of = networks
             hidden = trunk(obs)
-            outputs = advantage_of(hidden).reshape(len(hidden), -1, *shape)
+            outputs = self._of_each(advantage_of(hidden))
             if value_of:
                 mean = valid_mean(outputs, action_mask(obs))
-                outputs = value_of[0](hidden).reshape(len(hidden), 1, *shape) + outputs - mean
+                outputs = self._of_each(value_of[0](hidden)) + outputs - mean
             values: Array = values_of(outputs)
             return values
 

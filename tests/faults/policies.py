@@ -133,8 +133,8 @@ FAULTS = [
     Fault(
         "Q3",
         "flowrl/policies/networks.py",
-        "valid_mean(outputs, action_mask(obs))",
-        "valid_mean(outputs, None)",
+        "mean = valid_mean(outputs, action_mask(obs))",
+        "mean = valid_mean(outputs, None)",
         MASKS + "test_values_of_actions_against_a_loop",
     ),
     Fault(

@@ -187,14 +187,13 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"priority_beta_steps": 50}, {}),
     ],
     "c51": [({key: value}, {}) for key, value in {"atoms": 5, "v_min": -1.0, "v_max": 20.0}.items()],
-    "qrdqn": [({"quantiles": 3}, {})],
+    "qrdqn": [({"quantiles": 3}, {}), ({"grad_clip": 0.01}, {})],
     "rainbow": [
-        ({key: value}, {})
+        ({key: value}, {"epsilon_steps": 20})
         for key, value in {
             "noisy": False,
             "prioritized": False,
             "priority_alpha": 0.1,
-            "epsilon_start": 1.0,
             "epsilon_end": 1.0,
         }.items()
     ],

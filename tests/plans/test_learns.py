@@ -44,6 +44,16 @@ def test_asynchronous_plans_learn(plan: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("plan", ["c51", "qrdqn", "rainbow"])
+def test_plans_of_distributions_learn(plan: str, tmp_path: Path) -> None:
+    """S6: seven times the return of random actions on CartPole-v1, soon; the whole of it: benchmarks/learning.py."""
+    command = [sys.executable, "-m", "flowrl", "run", plan, "--stop-return", "150", "--stop-steps", "10000", "--quiet"]
+    command += ["--set", "eval_every=2500", "--set", "eval_episodes=20", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, timeout=600, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_ppo_swings_the_pendulum_up(tmp_path: Path) -> None:
     """S6, T5: a return of -200 within 75 000 steps for 4 of 5 seeds; two where truncation is treated as an end."""
     settings = ["--env", "Pendulum-v1", "--envs", "4", "--set", "fragment_steps=256", "--set", "train_batch_size=1024"]

@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies import CategoricalHead, DQNPolicy, QuantileHead, ValueHead
 from flowrl.policies.heads import MeanHead, project, quantile_huber
@@ -150,14 +149,14 @@ def test_values_are_means_of_what_is_said(name: str) -> None:
 def test_dueling_is_of_each_number_that_is_said(name: str, dueling: bool) -> None:
     """Q3: the mean over the valid actions of each atom, or quantile, is taken away."""
     head = HEADS[name]()
+    space = gymnasium.spaces.Dict(seen=OBSERVATIONS, action_mask=gymnasium.spaces.MultiBinary(3))
     with TorchStream(0).swapped_in():
-        net = QNetwork(encoder(gymnasium.spaces.Dict(seen=OBSERVATIONS)), 3, (8,), dueling=dueling, head=head)
-    obs = Batch(seen=torch.ones(2, 4))
-    masked = obs.replace(action_mask=torch.tensor([[1, 1, 1], [1, 0, 1]]))
-    hidden = net.trunk(obs)
+        net = QNetwork(encoder(space), 3, (8,), dueling=dueling, head=head)
+    seen, mask = torch.ones(2, 4), torch.tensor([[True, True, True], [True, False, True]])
+    hidden = net.trunk({"seen": seen})
     advantage = net.advantage(hidden).reshape(2, 3, -1)
-    for rows, counted in ((obs, [[0, 1, 2], [0, 1, 2]]), (masked, [[0, 1, 2], [0, 2]])):
-        got = net.outputs(rows)
+    for masked, counted in (({}, [[0, 1, 2], [0, 1, 2]]), ({"action_mask": mask}, [[0, 1, 2], [0, 2]])):
+        got = net.outputs({"seen": seen, **masked})
         assert got.shape == (2, 3, *head.shape)
         for b, a, k in np.ndindex(*got.shape):
             expected = advantage[b, a, k]
