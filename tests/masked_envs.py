@@ -25,7 +25,7 @@ class Doors(gymnasium.Env[Any, Any]):
     """Some doors are open, behind each is a prize; the observation says in which of two orders the prizes are.
 
     The reward is how much the prize is short of the best one behind an open door, so the best return is 0. Every
-    episode has `length` steps; half of them terminate, and then the last observation leaves no action.
+    episode has `length` steps or one less; half of them terminate, and then the last observation leaves no action.
 
     `where`: the mask is in the observation, or in `info`. `stuck`: from that step on no door is open.
     """
@@ -41,6 +41,7 @@ class Doors(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.t, self.terminates = 0, bool(self.np_random.integers(2))
+        self.end = self.length - int(self.np_random.integers(2))
         return self._arrive()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -52,7 +53,7 @@ class Doors(gymnasium.Env[Any, Any]):
             prizes = np.linspace(0, 1, len(open_))[:: 1 - 2 * self.reversed]
             reward += float(prizes[choice] - prizes[open_ > 0].max()) / len(self.sizes)
         self.t += 1
-        over, dead = self.t == self.length, self.t == self.length and self.terminates
+        over, dead = self.t == self.end, self.t == self.end and self.terminates
         return self._arrive(dead), reward, dead, over and not dead, self._info
 
     def _arrive(self, dead: bool = False) -> Any:

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from flowrl.errors import ConfigError
 from flowrl.policies.distributions import Categorical, tanh_log_slope
-from flowrl.policies.wrappers import Array, above_zero
+from flowrl.policies.wrappers import Array, above_zero, uniform_choice
 from flowrl.schedules import Schedule, value_at
 
 #: Between which the logarithm of a standard deviation is kept, as the authors of SAC do.
@@ -34,8 +34,8 @@ class Choosing(Protocol):
         """What is done without noise."""
         ...
 
-    def uniform(self, noise: Array) -> Array:
-        """An action at random, whatever the network gives."""
+    def uniform(self, noise: Array, mask: Array | None) -> Array:
+        """A valid action at random, whatever the network gives."""
         ...
 
     def for_env(self, action: Array) -> Array:
@@ -66,7 +66,7 @@ class Bounded:
         self.shape, self.low, self.high = space.shape, space.low, space.high
         self.size = self.draws = math.prod(space.shape)
 
-    def uniform(self, noise: Array) -> Array:
+    def uniform(self, noise: Array, mask: Array | None = None) -> Array:
         return (2 * noise - 1).astype(np.float32).reshape(-1, *self.shape)
 
     def for_env(self, action: Array) -> Array:
@@ -134,5 +134,5 @@ class DiscreteChoice(Categorical):
     def greedy(self, given: Array) -> Array:
         return self.mode(given)
 
-    def uniform(self, noise: Array) -> Array:
-        return (noise[:, 0] * self.outputs).astype(np.int64)
+    def uniform(self, noise: Array, mask: Array | None = None) -> Array:
+        return uniform_choice(noise[:, 0], np.ones((len(noise), self.outputs), np.bool_) if mask is None else mask)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import Encoder, mlp
 
 
@@ -88,9 +89,13 @@ class ActorAndCritics(nn.Module):
         self.actor = mlp([critics.encoder.features, *hidden, outputs], partial(nn.ReLU, inplace=True))
 
     def forward(self, obs: Any) -> torch.Tensor:
-        given: torch.Tensor = self.actor(self.critics.encoder(obs).detach())
+        return self.choose(self.critics.encoder(obs), obs)
+
+    def choose(self, features: torch.Tensor, obs: Any) -> torch.Tensor:
+        """The same by the encoder's features of these observations; actions that are not valid have probability 0."""
+        given: torch.Tensor = masked(self.actor(features.detach()), action_mask(obs))
         return given
 
     def in_numpy(self) -> Function:
         encode, actor = in_numpy(self.critics.encoder), in_numpy(self.actor)
-        return lambda obs: actor(encode(obs))
+        return lambda obs: masked(actor(encode(obs)), action_mask(obs))

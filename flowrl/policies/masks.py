@@ -11,6 +11,9 @@ import torch
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
 
+#: What e to the power of is 0; finite also where it is multiplied by a temperature or the like.
+LOWEST = -1e30
+
 
 def action_mask(obs: Any) -> Any:
     """The valid actions of observations `[B, ...]`: bool `[B, A]`, an array or a tensor as they are; None if all are.
@@ -24,15 +27,15 @@ def action_mask(obs: Any) -> Any:
 
 
 def masked(scores: Any, mask: Any) -> Any:
-    """Scores `[B, A]` that are as low as can be where an action is not valid: there exp(log-probability) is 0.
+    """Scores `[B, A]` that are very low where an action is not valid: there exp(log-probability) is 0.
 
     They stay finite, and so do entropies, divergences and gradients, also of a row without a valid action.
     """
     if mask is None:
         return scores
     if isinstance(scores, torch.Tensor):
-        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return np.where(mask, scores, np.finfo(scores.dtype).min)
+        return scores.masked_fill(~mask, max(torch.finfo(scores.dtype).min, LOWEST))
+    return np.where(mask, scores, scores.dtype.type(LOWEST))
 
 
 def valid_mean(values: Any, mask: Any) -> Any:

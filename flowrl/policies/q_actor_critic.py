@@ -17,6 +17,7 @@ from flowrl.data.steps import one_step_windows
 from flowrl.policies.bounded import Choosing
 from flowrl.policies.critics import ActorAndCritics, Critics
 from flowrl.policies.in_numpy import host
+from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import encoder, follow
 from flowrl.policies.policy import Learning, Policy
 from flowrl.policies.wrappers import Array
@@ -135,7 +136,7 @@ class Exploring:
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         choosing = self.policy.choosing
         if env_steps < self.policy.random_steps:
-            action = choosing.uniform(noise)
+            action = choosing.uniform(noise, action_mask(obs))
         else:
             action = choosing.explore(actor_gives(self.policy, obs), noise, env_steps)
         return {"action": action, "env_action": choosing.for_env(action)}

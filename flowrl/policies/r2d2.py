@@ -12,9 +12,10 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.in_numpy import host
-from flowrl.policies.networks import FlatEncoder, QNetwork, encoder
+from flowrl.policies.masks import action_mask, masked
+from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.policy import Learning
-from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, sequenced
+from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
 from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample
 from flowrl.returns import n_step
 from flowrl.schedules import value_at
@@ -78,7 +79,7 @@ class R2D2Policy(DQNPolicy):
     def _build(self) -> None:
         encoding = encoder(self.observation_space, normalize=self.normalize_obs)
         memory = Memory(encoding.features, self.units, self.cell)
-        network = QNetwork(FlatEncoder(self.units), self.actions, self.hidden, dueling=self.dueling)
+        network = QNetwork(Remembered(self.units), self.actions, self.hidden, dueling=self.dueling)
         self.model = RecurrentNetwork(encoding, memory, network).to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=value_at(self.learning_rate, 0), fused=True)
@@ -105,11 +106,11 @@ class RecurrentValueActing:
 
     def act(self, obs: Any, noise: Array, env_steps: int, state: Array) -> dict[str, Any]:
         values, after = self._step(obs, state)
-        return {"action": self.sample(values, noise, env_steps), "next_state": after}
+        return {"action": self.sample(values, noise, env_steps, mask=action_mask(obs)), "next_state": after}
 
     def value(self, obs: Any, state: Array) -> Array:
-        """The value of the best action."""
-        best: Array = self._step(obs, state)[0].max(1)
+        """The value of the best valid action."""
+        best: Array = masked(self._step(obs, state)[0], action_mask(obs)).max(1)
         return best
 
     def _step(self, obs: Any, state: Array) -> tuple[Array, Array]:
@@ -123,8 +124,8 @@ class R2D2Learning(Learning):
 
     y_t = h(Σᵢ₌₀ᵏ⁻¹ γⁱ r_t+i + γᵏ h⁻¹(Q_target(s_t+k, argmax_a Q(s_t+k, a))))
 
-    both networks unrolled over the sequence from the same state; Q_target chooses too if not `double` (Q1). Burn-in
-    steps are unrolled and carry neither loss nor gradient (N7).
+    both networks unrolled over the sequence from the same state; Q_target chooses too if not `double` (Q1), and both
+    among the valid actions. Burn-in steps are unrolled and carry neither loss nor gradient (N7).
 
     The mean over the steps that count of wᵢ · huberᵢ where they have a `weight`; their priority is |TD error|, which a
     `PrioritizedSequenceReplayBuffer` mixes.
@@ -168,7 +169,7 @@ class R2D2Learning(Learning):
         Inside an episode the observation arrived in is the next one, so that one unroll gives both, and behind an
         episode's last step there is padding, whose place that observation takes.
         """
-        obs = Batch.cat([Batch(obs=rows.obs[:1]), Batch(obs=rows.next_obs)])["obs"]
+        obs = self.met(rows)
         state = rows.state[0] if self.policy.stored_state else torch.zeros_like(rows.state[0])
         warm_up = int(rows.mask.int().argmax(0).max())  # 0 where all sequences begin with their episodes
         parts = []
@@ -179,6 +180,10 @@ class R2D2Learning(Learning):
         parts.append(model(obs[warm_up:], state)[0])
         return torch.cat(parts).reshape(len(rows.mask) + 1, rows.mask.shape[1], -1)
 
+    def met(self, rows: Batch) -> Any:
+        """The observations `[T + 1, B, ...]` of which `unrolled` gives the values."""
+        return Batch.cat([Batch(obs=rows.obs[:1]), Batch(obs=rows.next_obs)])["obs"]
+
     def targets(self, rows: Batch, online: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """yₜ `[T, B]`, from both networks' values `[T + 1, B, A]`; right at the steps that count."""
         last = rows.mask.clone()
@@ -186,7 +191,8 @@ class R2D2Learning(Learning):
         reward, steps, discount = n_step(
             rows.reward.float(), rows.terminated, last, gamma=self.policy.gamma, n=self.policy.n_step
         )
-        best = (online if self.policy.double else target).argmax(2, keepdim=True)
+        chooser = masked(online if self.policy.double else target, action_mask(self.met(rows)))
+        best = chooser.argmax(2, keepdim=True)
         value = target.gather(2, best).squeeze(2)
         at = torch.arange(len(steps), device=steps.device)[:, None] + steps
         if self.policy.rescale:

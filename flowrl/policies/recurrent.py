@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.data.columns import episode_breaks
+from flowrl.data.columns import ACTION_MASK, episode_breaks
 from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError
+from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import Encoder
 from flowrl.policies.wrappers import Array
 
@@ -65,8 +66,20 @@ class Memory(nn.Module):
         return output, (torch.cat(after, 2) if self.cell == "lstm" else after)[0]
 
 
+class Remembered(Encoder):
+    """What a memory gives, `[rows, units]`, as it is; beside it there may be an action mask."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.features = units
+
+    def forward(self, given: Any) -> torch.Tensor:
+        remembered: torch.Tensor = given["remembered"] if isinstance(given, Batch) else given
+        return remembered
+
+
 class RecurrentNetwork(nn.Module):
-    """An encoder, a memory, and a network of what is remembered, `[rows, units]`."""
+    """An encoder, a memory, and a network of what is `Remembered`."""
 
     def __init__(self, encoder: Encoder, memory: Memory, network: nn.Module) -> None:
         super().__init__()
@@ -78,9 +91,12 @@ class RecurrentNetwork(nn.Module):
         See `Memory.forward` for the rest.
         """
         steps, envs = obs.shape[:2]
-        features = self.encoder(Batch(obs=obs).flat()["obs"])
-        remembered, after = self.memory(features.reshape(steps, envs, -1), state, begins)
-        return self.network(remembered.flatten(0, 1)), after
+        rows = Batch(obs=obs).flat()["obs"]
+        outputs, after = self.memory(self.encoder(rows).reshape(steps, envs, -1), state, begins)
+        remembered: Any = outputs.flatten(0, 1)
+        if action_mask(rows) is not None:
+            remembered = Batch(remembered=remembered, action_mask=rows[ACTION_MASK])
+        return self.network(remembered), after
 
     def step(self, obs: Any, state: torch.Tensor) -> tuple[Any, torch.Tensor]:
         """What the network gives for observations `[N, ...]` met in states `[N, width]`, and the states after."""

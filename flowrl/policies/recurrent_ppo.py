@@ -12,9 +12,9 @@ from flowrl.errors import SchemaError
 from flowrl.policies.actor_critic import drawn_columns
 from flowrl.policies.distributions import distribution
 from flowrl.policies.in_numpy import host
-from flowrl.policies.networks import ActorCritic, FlatEncoder, encoder
+from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
-from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, sequenced
+from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
 from flowrl.policies.wrappers import Array
 
 
@@ -36,7 +36,7 @@ class RecurrentPPOPolicy(PPOPolicy):
         encoding = encoder(self.observation_space, normalize=self.normalize_obs)
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
         memory = Memory(encoding.features, self.units, self.cell)
-        return RecurrentNetwork(encoding, memory, ActorCritic(FlatEncoder(self.units), chosen, self.hidden))
+        return RecurrentNetwork(encoding, memory, ActorCritic(Remembered(self.units), chosen, self.hidden))
 
     def _build(self) -> None:
         super()._build()

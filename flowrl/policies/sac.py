@@ -14,6 +14,7 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.bounded import Choosing, DiscreteChoice, SquashedChoice
 from flowrl.policies.critics import ActorAndCritics, Critics
+from flowrl.policies.masks import action_mask
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
 
 Scalars = dict[str, torch.Tensor]
@@ -75,7 +76,7 @@ class SACPolicy(QActorCriticPolicy):
 
     @property
     def entropy(self) -> float:
-        """H, what the temperature keeps the actor's entropy at (A3)."""
+        """H, what the temperature keeps the actor's entropy at, where all actions are valid (A3)."""
         if self.target_entropy is not None:
             return self.target_entropy
         outputs = self.choosing.outputs
@@ -126,14 +127,20 @@ class SACLearning(QActorCriticLearning):
         q = model.critics(features, rows.action)
         action, logp = choosing.sample(model.actor(features.detach()), rows.noise)
         actor = alpha * logp - model.critics(features.detach(), action, frozen=True).amin(0)
-        return self.with_temperature(rows, q, value_t, actor, -logp)
+        return self.with_temperature(rows, q, value_t, actor, -logp, policy.entropy)
 
     def with_temperature(
-        self, rows: Batch, q: torch.Tensor, value_t: torch.Tensor, actor: torch.Tensor, entropy: torch.Tensor
+        self,
+        rows: Batch,
+        q: torch.Tensor,
+        value_t: torch.Tensor,
+        actor: torch.Tensor,
+        entropy: torch.Tensor,
+        wanted: torch.Tensor | float,
     ) -> tuple[torch.Tensor, Scalars]:
-        """The loss of all three; `entropy [B]` is the actor's, or what it is in the mean."""
+        """The loss of all three; `entropy [B]` is the actor's, or what it is in the mean, and `wanted` is H."""
         log_temperature, entropy = self.policy.model.log_temperature, entropy.detach()
-        temperature = log_temperature * (entropy - self.policy.entropy)
+        temperature = log_temperature * (entropy - wanted)
         reported = {
             "actor_loss": actor.mean(),
             "entropy": entropy.mean(),
@@ -166,8 +173,15 @@ class DiscreteSACLearning(SACLearning):
         features = model.critics.encoder(rows.obs)
         values = model.critics(features)
         taken = rows.action.long().expand(len(values), -1).unsqueeze(2)
-        logp = torch.log_softmax(model.actor(features.detach()), 1)
+        logp = torch.log_softmax(model.choose(features, rows.obs), 1)
         probability = logp.exp()
         actor = (probability * (alpha * logp - values.detach().amin(0))).sum(1)
         entropy = -(probability * logp).sum(1)
-        return self.with_temperature(rows, values.gather(2, taken).squeeze(2), value_t, actor, entropy)
+        wanted = self.wanted(action_mask(rows.obs))
+        return self.with_temperature(rows, values.gather(2, taken).squeeze(2), value_t, actor, entropy, wanted)
+
+    def wanted(self, mask: torch.Tensor | None) -> torch.Tensor | float:
+        """H `[B]`: its fraction of the logarithm of how many actions are valid (A3), unless a number was given."""
+        if mask is None or self.policy.target_entropy is not None:
+            return self.policy.entropy
+        return self.policy.entropy_fraction * mask.sum(1).clamp(min=1).log()

@@ -213,6 +213,34 @@ FAULTS = [
     ),
     Fault(
         "Q1",
+        "flowrl/policies/r2d2.py",
+        "action_mask(self.met(rows)))",
+        "None)",
+        MASKS + "test_the_target_of_r2d2_is_of_valid_actions",
+    ),
+    Fault(
+        "Q3",
+        "flowrl/policies/recurrent.py",
+        "if action_mask(rows) is not None:",
+        "if False:",
+        MASKS + "test_policies_with_a_memory_act_among_the_valid_actions",
+    ),
+    Fault(
+        "A3",
+        "flowrl/policies/sac.py",
+        "mask.sum(1).clamp(min=1)",
+        "mask.shape[1] + 0 * mask.sum(1)",
+        MASKS + "test_discrete_sac_goes_by_the_valid_actions",
+    ),
+    Fault(
+        "G6",
+        "flowrl/policies/critics.py",
+        "masked(self.actor(features.detach()), action_mask(obs))",
+        "self.actor(features.detach())",
+        MASKS + "test_discrete_sac_goes_by_the_valid_actions",
+    ),
+    Fault(
+        "Q1",
         "flowrl/policies/policy.py",
         "best: Array = masked(values, action_mask(obs)).max(1)",
         "best: Array = values.max(1)",
@@ -298,8 +326,8 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/r2d2.py",
-        "best = (online if self.policy.double else target).argmax",
-        "best = target.argmax",
+        "masked(online if self.policy.double else target,",
+        "masked(target,",
         R2D2 + "test_the_loss_against_a_loop",
     ),
     Fault(
@@ -445,8 +473,8 @@ FAULTS = [
     Fault(
         "A3",
         "flowrl/policies/sac.py",
-        "temperature = log_temperature * (entropy - self.policy.entropy)",
-        "temperature = log_temperature * (self.policy.entropy - entropy)",
+        "temperature = log_temperature * (entropy - wanted)",
+        "temperature = log_temperature * (wanted - entropy)",
         SAC + "test_the_temperature_rises_where_entropy_is_missing",
     ),
     Fault(

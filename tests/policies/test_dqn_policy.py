@@ -77,7 +77,7 @@ def test_masks_and_weights_in_the_loss() -> None:
     weight = draw.random(32).astype(np.float32)
     space = gymnasium.spaces.Dict(seen=OBSERVATIONS, action_mask=gymnasium.spaces.MultiBinary(3))
     policy = DQNPolicy(space, ACTIONS, hidden=(16,), seed=3)
-    policy.update_target(0.5)
+    policy.target.load_state_dict(DQNPolicy(space, ACTIONS, hidden=(16,), seed=9).weights())
     obs = {"seen": batch.obs, "action_mask": mask.astype(np.int8)}
     next_obs = {"seen": batch.next_obs, "action_mask": next_mask.astype(np.int8)}
     full = policy.learn_mode.prepare(batch.replace(obs=obs, next_obs=next_obs, weight=weight))

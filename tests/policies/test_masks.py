@@ -15,11 +15,12 @@ from torch.distributions import Categorical, kl_divergence
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies import APPOPolicy, DQNPolicy, PPOPolicy, RandomPolicy, policy_from
+from flowrl.policies import APPOPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, SACPolicy, policy_from
 from flowrl.policies.distributions import distribution
 from flowrl.policies.masks import action_mask, masked, valid_mean
 from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.policy import ValueActing
+from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
 from flowrl.policies.streams import TorchStream
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
@@ -246,6 +247,80 @@ def test_the_divergence_of_appo_is_over_valid_actions() -> None:
     ]
     assert float(scalars["kl"]) == pytest.approx(np.mean(wanted), rel=1e-4)
     assert float(scalars["kl"]) > 0.01
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_the_target_of_r2d2_is_of_valid_actions(double: bool) -> None:
+    """Q1: by the mask of what a step arrives in."""
+    settings = {"hidden": (8,), "units": 4, "n_step": 1, "rescale": False, "gamma": 0.9, "double": double}
+    learning = R2D2Policy(observations(5), ACTIONS["discrete"], **settings).learn_mode
+    draw = np.random.default_rng(4)
+    mask = masks([5]).reshape(5, 8, 5)  # [T + 1, B, A]
+    flags = draw.random((4, 8)) < 0.2
+    rows = Batch(
+        obs=seen(mask[:4].reshape(-1, 5)).map(lambda column: column.reshape(4, 8, -1)),
+        next_obs=seen(mask[1:].reshape(-1, 5)).map(lambda column: column.reshape(4, 8, -1)),
+        reward=draw.normal(size=(4, 8)),
+        terminated=flags,
+        mask=np.ones((4, 8), bool),
+    ).to_torch("cpu")
+    online, target = torch.from_numpy(draw.normal(size=(2, 5, 8, 5)))
+    found = learning.targets(rows, online, target)
+    for t, b in np.ndindex(4, 8):
+        valid = [a for a in range(5) if mask[t + 1, b, a]]
+        best = max(valid, key=lambda a: float((online if double else target)[t + 1, b, a]))
+        wanted = float(rows.reward[t, b]) + 0.9 * (not flags[t, b]) * float(target[t + 1, b, best])
+        assert float(found[t, b]) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [R2D2Policy, RecurrentPPOPolicy])
+def test_policies_with_a_memory_act_among_the_valid_actions(kind: Any) -> None:
+    """Q3, G6, T8: and what they remember is no mask."""
+    policy = kind(observations(5), ACTIONS["discrete"], hidden=(8,), units=4, seed=1)
+    obs = seen(mask := masks([5]))
+    state = np.zeros((ROWS, 8), np.float32)
+    with torch.no_grad():
+        given, other = (policy.collect_mode._step(each, state) for each in (obs, seen(np.ones_like(mask))))
+    np.testing.assert_array_equal(given[1], other[1])
+    for mode in (policy.collect_mode, policy.eval_mode):
+        columns = mode.act(obs, np.random.default_rng(2).random((ROWS, mode.draws)), 0, state)
+        assert mask[np.arange(ROWS), columns["action"]].all()
+    if kind is R2D2Policy:
+        best = np.where(mask, given[0], -np.inf).max(1)
+        np.testing.assert_allclose(policy.eval_mode.value(obs, state), best)
+        # Of the valid ones the mean is the state's value, which all actions together have as theirs.
+        np.testing.assert_allclose(valid_mean(given[0], mask), other[0].mean(1, keepdims=True), atol=1e-5)
+        return
+    for row in range(ROWS):
+        ((part, _),) = over_valid(other[0][0], mask, [5], row)
+        np.testing.assert_allclose(torch.softmax(given[0][0], 1)[row][mask[row]], part.probs, atol=1e-5)
+
+
+def test_discrete_sac_goes_by_the_valid_actions() -> None:
+    """A3, G6: what it draws, the value it bootstraps from and the entropy that it keeps, against a loop."""
+    policy = SACPolicy(observations(5), ACTIONS["discrete"], hidden=(8,), random_steps=1, seed=1)
+    mask, next_mask = masks([5]), masks([5], seed=1)
+    draw = np.random.default_rng(2)
+    obs, next_obs = seen(mask), seen(next_mask, seed=1)
+    for step in (0, 5):
+        action = policy.collect_mode.act(obs, draw.random((ROWS, policy.collect_mode.draws)), step)["action"]
+        assert mask[np.arange(ROWS), action].all()
+    rows = Batch(obs=obs, next_obs=next_obs, action=action, reward=np.zeros(ROWS), discount=np.full(ROWS, 0.9))
+    _, found = policy.learn_mode.loss(policy.learn_mode.tensors(rows))
+    model, target, wanted, entropies = policy.model, policy.target, policy.learn_mode.wanted, []
+    critic, alpha = 0.0, float(model.log_temperature.detach().exp())
+    with torch.no_grad():
+        here, there = obs.to_torch("cpu"), next_obs.to_torch("cpu")
+        q, next_q = model.critics(model.critics.encoder(here)), target(target.encoder(there)).amin(0)
+        logits, next_logits = (model.actor(model.critics.encoder(each)) for each in (here, there))
+        for row in range(ROWS):
+            ((part, valid),) = over_valid(next_logits, next_mask, [5], row)
+            value = float((part.probs * (next_q[row, valid] - alpha * part.logits)).sum())
+            critic += float(0.5 * (q[:, row, action[row]] - 0.9 * value).square().sum()) / ROWS
+            entropies.append(float(over_valid(logits, mask, [5], row)[0][0].entropy()))
+    assert float(found["critic_loss"].detach()) == pytest.approx(critic, rel=1e-4)
+    assert float(found["entropy"].detach()) == pytest.approx(np.mean(entropies), rel=1e-4)
+    assert wanted(torch.from_numpy(mask)).tolist() == pytest.approx((0.5 * np.log(mask.sum(1))).tolist())
 
 
 def test_the_mask_is_no_input_of_the_network() -> None:

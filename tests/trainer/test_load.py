@@ -124,7 +124,7 @@ def test_a_policy_of_masked_actions_takes_valid_ones(tmp_path: Path) -> None:
     policy = flowrl.load(run("dqn", tmp_path / "run", "--env", "tests.masked_envs:Doors", *small))
     env = Doors(length=30)
     obs, _ = env.reset(seed=0)
-    for step in range(29):
+    for step in range(28):
         obs, *_ = env.step(policy.act(obs, deterministic=step % 2 == 0))
     with pytest.raises(SchemaError, match="leaves no valid action in observation 1"):
         policy.act([obs, {**obs, "action_mask": np.zeros(5, np.int8)}])
