@@ -3,7 +3,7 @@
 Lines as the formatter leaves them, from `def` to the end, but for docstrings, comments and empty lines; and how many
 they would be at RLlib's line length. A function that only one plan calls is part of it and counted with it, so that
 nothing is hidden in helpers. The operators that a plan uses stand beside it with their own lines, counted alike; those
-that only this plan uses are marked with a star.
+that only this plan uses are marked with a star. A plan may differ from another one in its policy alone.
 
     python benchmarks/plan_lines.py
 """
@@ -77,21 +77,30 @@ def narrow(source: str) -> str:
 
 
 def main() -> None:
-    plans = {name: with_helpers(load_plan_file(name).trainer.execution_plan) for name in builtin_plans()}
-    users = Counter(part for parts in plans.values() for part in parts)
-    calls = {plan: dict(called for part in parts for called in mentioned(part)) for plan, parts in plans.items()}
-    operators = {plan: {name: op for name, op in found.items() if name in OPERATORS} for plan, found in calls.items()}
+    plans = {name: load_plan_file(name).trainer.execution_plan for name in builtin_plans()}
+    parts = {function: with_helpers(function) for function in plans.values()}
+    users = Counter(part for found in parts.values() for part in found)
+    operators = {
+        function: {name: op for part in found for name, op in mentioned(part) if name in OPERATORS}
+        for function, found in parts.items()
+    }
     used = Counter(name for found in operators.values() for name in found)
     print(f"{'plan':<12} {'lines':>5}  {f'at {RLLIB_COLUMNS} columns':>13}  {'RLlib':>5}  operators and their lines")
-    for plan, parts in plans.items():
-        own = [source_of(part) for part in parts if users[part] == 1]
+    for plan, function in plans.items():
+        if (home := function.__module__.rpartition(".")[2]) != plan:
+            print(f"{plan:<12} that of {home}")
+            continue
+        own = [source_of(part) for part in parts[function] if users[part] == 1]
         counts = [sum(map(code_lines, sources)) for sources in (own, map(narrow, own))]
-        shared = {part.__name__: part for part in parts if users[part] > 1} | operators[plan]
+        shared = {part.__name__: part for part in parts[function] if users[part] > 1} | operators[function]
         lines = {name: sum(code_lines(source_of(part)) for part in with_helpers(op)) for name, op in shared.items()}
         beside = ", ".join(f"{name}{'*' if used[name] == 1 else ''} {lines[name]}" for name in sorted(lines))
         print(f"{plan:<12} {counts[0]:>5}  {counts[1]:>13}  {RLLIB.get(plan, '-'):>5}  {beside}")
-    alone = [f"{plan}.{part.__name__}" for plan, parts in plans.items() for part in parts[1:] if users[part] == 1]
-    print(f"helpers of one plan, counted with it: {', '.join(alone) or 'none'}")
+    helpers = {
+        part: f"{part.__module__.rpartition('.')[2]}.{part.__name__}" for found in parts.values() for part in found[1:]
+    }
+    alone = ", ".join(sorted(name for part, name in helpers.items() if users[part] == 1))
+    print(f"helpers of one plan, counted with it: {alone or 'none'}")
 
 
 if __name__ == "__main__":
