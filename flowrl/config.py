@@ -36,10 +36,12 @@ def not_negative(default: Any) -> Any:
     return attrs.field(default=default, validator=validators.optional(validators.ge(0)))
 
 
-def scheduled(default: Setting, least: float = 0.0, most: float = float("inf")) -> Any:
+def scheduled(default: Setting | None, least: float = 0.0, most: float = float("inf")) -> Any:
     """A field of a number or a schedule (see `flowrl.schedules.schedule`) that begins between two bounds."""
 
-    def begins_within(config: Any, field: attrs.Attribute[Any], setting: Setting) -> None:
+    def begins_within(config: Any, field: attrs.Attribute[Any], setting: Setting | None) -> None:
+        if setting is None:
+            return  # whether it may be is a matter of types
         try:
             first = value_at(schedule(setting), 0)
         except ConfigError as error:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
-from flowrl.config import Configuration, fraction, not_negative, positive, sizes
+from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
 from flowrl.data import PrioritizedSequenceReplayBuffer, RateLimiter
 from flowrl.errors import ConfigError
 from flowrl.operators import (
@@ -22,8 +22,9 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.plan import Plan
-from flowrl.policies import R2D2Policy, linear_schedule
+from flowrl.policies import R2D2Policy
 from flowrl.rollout import WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -48,7 +49,7 @@ class Config(Configuration):
     gamma: float = fraction(0.99)  #: discount per step
     n_step: int = positive(5)  #: steps of a return before it bootstraps
     rescale: bool = True  #: learn values on the scale of their square roots
-    learning_rate: float = positive(1e-3)  #: of Adam
+    learning_rate: Setting = scheduled(1e-3)  #: of Adam
     grad_clip: float | None = positive(10.0)  #: largest norm of the gradient
     batch_size: int = positive(32)  #: sequences of an update
     target_every: int = positive(100)  #: updates between copies to the target network
@@ -62,7 +63,7 @@ class Config(Configuration):
     priority_alpha: float = fraction(0.9)  #: 0 draws uniformly, 1 in proportion to priorities
     priority_beta: float = fraction(0.6)  #: how much of that the weights of the loss make up for
     priority_eta: float = fraction(0.9)  #: a priority is so much of the largest TD error, and of the mean the rest
-    epsilon_start: float = fraction(1.0)  #: exploration at the beginning
+    epsilon_start: Setting = scheduled(1.0, most=1)  #: exploration, at first
     epsilon_end: float = fraction(0.04)  #: exploration at the end of its schedule
     epsilon_steps: int = positive(20_000)  #: env steps of the schedule
     normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
@@ -83,13 +84,11 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> R2D2Pol
         n_step=config.n_step,
         rescale=config.rescale,
         stored_state=config.stored_state,
-        learning_rate=config.learning_rate,
+        learning_rate=schedule(config.learning_rate),
         grad_clip=config.grad_clip,
-        epsilon=linear_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_steps),
+        epsilon=schedule(config.epsilon_start, config.epsilon_end, config.epsilon_steps),
         normalize_obs=config.normalize_obs,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 

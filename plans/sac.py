@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, not_negative, positive, sizes
+from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
 from flowrl.data import PrioritizedReplayBuffer, RateLimiter
 from flowrl.operators import (
     Concurrently,
@@ -26,6 +26,7 @@ from flowrl.plan import Plan
 from flowrl.plans.dqn import replay_buffer
 from flowrl.policies import SACPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
 
@@ -42,8 +43,8 @@ class Config(Configuration):
     # Learning
     gamma: float = fraction(0.99)  #: discount per step
     n_step: int = positive(1)  #: steps of a return before it bootstraps
-    learning_rate: float = positive(3e-4)  #: of Adam
-    critic_learning_rate: float | None = positive(None)  #: of the critics; None: the same
+    learning_rate: Setting = scheduled(3e-4)  #: of Adam
+    critic_learning_rate: Setting | None = scheduled(None)  #: of the critics; None: the same
     grad_clip: float | None = positive(None)  #: largest norm of the gradient
     batch_size: int = positive(256)  #: rows of an update
     temperature: float = positive(1.0)  #: what a unit of entropy is worth, at first
@@ -61,7 +62,7 @@ class Config(Configuration):
     replay_ratio: float = positive(256.0)  #: rows trained on per row collected
     prioritized: bool = False  #: draw rows the more often, the larger their TD error was
     priority_alpha: float = fraction(0.6)  #: how much more often: 0 uniformly, 1 in proportion
-    priority_beta: float = fraction(0.4)  #: how much of that the weights of the loss make up for, at the beginning
+    priority_beta: Setting = scheduled(0.4, most=1)  #: how much of that the loss's weights make up for, at first
     priority_beta_end: float = fraction(1.0)  #: and at the end of its schedule
     priority_beta_steps: int = positive(50_000)  #: env steps of the schedule
     normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
@@ -81,14 +82,14 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> SACPoli
         target_entropy=config.target_entropy,
         entropy_fraction=config.entropy_fraction,
         random_steps=config.random_steps,
-        learning_rate=config.learning_rate,
-        critic_learning_rate=config.critic_learning_rate,
+        learning_rate=schedule(config.learning_rate),
+        critic_learning_rate=schedule(
+            config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
+        ),
         grad_clip=config.grad_clip,
         normalize_obs=config.normalize_obs,
         normalize_rewards=config.normalize_rewards,
-        seed=config.seed,
-        device=config.device,
-        act_backend=config.act_backend,
+        **config.for_policy,
     )
 
 

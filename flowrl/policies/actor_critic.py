@@ -79,14 +79,13 @@ class ActorCriticPolicy(Policy):
 
     def _build(self) -> None:
         self.model = self._network().to(self.device)
-        rate = value_at(self.learning_rate, 0)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, eps=1e-5, fused=True)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), eps=1e-5, fused=True)
         self.collect_mode, self.eval_mode = Drawing(self), MostProbable(self)
         self.learn_mode = self._learning()
 
     def _network(self) -> ActorCritic:
         """The model."""
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
         return ActorCritic(encoding, chosen, self.hidden)
 

@@ -71,7 +71,7 @@ class Critics(nn.Module):
         *hidden, last = self.layers
         for layer in hidden:
             x = torch.relu_(layer(x, frozen))  # in place: large new arrays cost as much as the products
-        values: torch.Tensor = last(x, frozen)
+        values = last(x, frozen).float()  # whatever the layers compute in
         return values if action is None else values.squeeze(2)
 
 
@@ -93,7 +93,7 @@ class ActorAndCritics(nn.Module):
 
     def choose(self, features: torch.Tensor, obs: Any) -> torch.Tensor:
         """The same by the encoder's features of these observations; actions that are not valid have probability 0."""
-        given: torch.Tensor = masked(self.actor(features.detach()), action_mask(obs))
+        given: torch.Tensor = masked(self.actor(features.detach()).float(), action_mask(obs))
         return given
 
     def in_numpy(self) -> Function:

@@ -21,7 +21,7 @@ from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import encoder, follow
 from flowrl.policies.policy import Learning, Policy
 from flowrl.policies.wrappers import Array
-from flowrl.schedules import Schedule, value_at
+from flowrl.schedules import Schedule
 
 
 class QActorCriticPolicy(Policy):
@@ -61,12 +61,11 @@ class QActorCriticPolicy(Policy):
         grad_clip: float | None = None,
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
-        seed: int = 0,
-        device: str = "auto",
-        act_backend: str = "torch",
+        **settings: Any,
     ) -> None:
         self.hidden, self.critics, self.gamma, self.random_steps = tuple(hidden), critics, gamma, random_steps
-        self.critic_learning_rate = learning_rate if critic_learning_rate is None else critic_learning_rate
+        if critic_learning_rate is not None:
+            settings["learning_rates"] = {"critics": critic_learning_rate}
         super().__init__(
             observation_space,
             action_space,
@@ -74,9 +73,7 @@ class QActorCriticPolicy(Policy):
             grad_clip=grad_clip,
             normalize_obs=normalize_obs,
             normalize_rewards=normalize_rewards,
-            seed=seed,
-            device=device,
-            act_backend=act_backend,
+            **settings,
         )
 
     def _build(self) -> None:
@@ -87,8 +84,8 @@ class QActorCriticPolicy(Policy):
         theirs = {id(parameter) for parameter in critics}
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in theirs]
         groups: list[dict[str, Any]] = [
-            {"params": others, "lr": value_at(self.learning_rate, 0)},
-            {"params": critics, "lr": value_at(self.critic_learning_rate, 0)},
+            {"params": others, "lr": self.rate()},
+            {"params": critics, "lr": self.rate("critics"), "name": "critics"},
         ]
         self.optimizer = torch.optim.Adam(groups, fused=True)
         self.collect_mode, self.eval_mode = Exploring(self), Greedy(self)
@@ -107,7 +104,7 @@ class QActorCriticPolicy(Policy):
         """The learn mode."""
 
     def _critics(self, size: int, outputs: int = 1) -> Critics:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         return Critics(encoding, size, outputs, self.hidden, self.critics)
 
     @property
@@ -185,12 +182,6 @@ class QActorCriticLearning(Learning):
     def prepare(self, batch: Batch) -> Batch:
         """Rows, of one-step windows where no adder made longer ones (T6); padded steps are left out (N6)."""
         return one_step_windows(batch, self.policy.gamma)
-
-    def schedule(self, env_steps: int) -> None:
-        super().schedule(env_steps)
-        if callable(self.policy.critic_learning_rate) or callable(self.policy.learning_rate):
-            critics = self.policy.optimizer.param_groups[1]
-            critics["lr"] = value_at(self.policy.critic_learning_rate, env_steps)
 
     def normal(self, rows: Batch, size: int) -> torch.Tensor:
         """Numbers `[B, size]` for the rows of a minibatch, from the policy's own stream (D6)."""

@@ -18,7 +18,6 @@ from flowrl.policies.policy import Learning
 from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
 from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample
 from flowrl.returns import n_step
-from flowrl.schedules import value_at
 
 #: ε of `rescaled`.
 EPS = 1e-3
@@ -77,12 +76,12 @@ class R2D2Policy(DQNPolicy):
         super().__init__(*spaces, **settings)
 
     def _build(self) -> None:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         memory = Memory(encoding.features, self.units, self.cell)
         network = QNetwork(Remembered(self.units), self.actions, self.hidden, dueling=self.dueling)
         self.model = RecurrentNetwork(encoding, memory, network).to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=value_at(self.learning_rate, 0), fused=True)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), fused=True)
         self.collect_mode = RecurrentValueActing(self, eps_greedy_sample(self.epsilon))
         self.eval_mode = RecurrentValueActing(self, argmax_sample())
         self.learn_mode: Any = R2D2Learning(self)

@@ -33,7 +33,7 @@ class RecurrentPPOPolicy(PPOPolicy):
         super().__init__(*spaces, **settings)
 
     def _network(self) -> Any:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
         memory = Memory(encoding.features, self.units, self.cell)
         return RecurrentNetwork(encoding, memory, ActorCritic(Remembered(self.units), chosen, self.hidden))
