@@ -152,8 +152,8 @@ class VectorActionMask(VectorWrapper[Any, Any, Any]):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Resets; who is not reset (T3) keeps its mask."""
+        began = (options or {}).get("reset_mask")  # which the environment takes out
         obs, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
-        began = (options or {}).get("reset_mask")
         return self._masked(obs, infos, "reset", np.ones(self.num_envs, np.bool_) if began is None else began), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
