@@ -91,8 +91,8 @@ FAULTS = [
     Fault(
         "Q8",
         "flowrl/policies/wrappers.py",
-        "noise[:, 0] < self.epsilon",
-        "noise[0, 0] < self.epsilon",
+        "noise[:, 0] < value_at(self.epsilon",
+        "noise[0, 0] < value_at(self.epsilon",
         "tests/policies/test_wrappers.py::test_one_coin_for_each_environment",
     ),
     Fault(
