@@ -71,7 +71,7 @@ class Critics(nn.Module):
         *hidden, last = self.layers
         for layer in hidden:
             x = torch.relu_(layer(x, frozen))  # in place: large new arrays cost as much as the products
-        values = last(x, frozen).float()  # whatever the layers compute in
+        values: torch.Tensor = last(x, frozen).float()  # whatever the layers compute in
         return values if action is None else values.squeeze(2)
 
 

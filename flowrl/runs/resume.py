@@ -25,7 +25,7 @@ FREE |= {"worker_cpus", "worker_gpus", "worker_memory", "worker_resources", "max
 #: Settings that change none either while they form the same groups of environments (D2).
 GROUPING = {"num_workers", "envs_per_worker", "env_groups"}
 #: Settings that change the last bits only: allowed, with a warning.
-ROUNDING = {"act_backend", "device", "torch_threads"}
+ROUNDING = {"act_backend", "compile", "device", "torch_threads"}
 
 
 def may_differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:

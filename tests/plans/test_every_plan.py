@@ -477,6 +477,7 @@ OTHERS |= {"act_backend", "eval_max_steps", "checkpoint_every", "report_every", 
 OTHERS |= {"wrappers", "env_manager", "env_manager_args", "episode_seeds"}  # of the environment, see tests/rollout
 OTHERS |= {"env_groups", "worker_cpus", "worker_gpus", "worker_memory", "worker_resources"}  # see tests/rollout
 OTHERS |= {"max_worker_restarts", "on_worker_death", "address", "num_aggregators"}
+OTHERS |= {"network", "precision", "compile", "grad_clip_value"}  # see tests/policies/test_learner_options.py
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
 
 
