@@ -57,6 +57,7 @@ def test_a_run_that_a_hook_refuses_is_closed() -> None:
 
 
 def test_an_error_of_the_last_hook_leaves_the_run_closed() -> None:
+    """F15: what it began has ended."""
     run = from_items([1]).around(after=lambda run: 1 // 0).run()
     with pytest.raises(ZeroDivisionError):
         run.close()

@@ -40,7 +40,7 @@ FAULTS = [
         GATHER + "test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again",
     ),
     Fault(
-        "D4",
+        "F15",
         "flowrl/scheduler.py",
         "            _tell(self, at_end)\n        finally:",
         "            _tell(self, at_end)\n        except ValueError:",
