@@ -6,6 +6,7 @@ OFF_POLICY = "tests/policies/test_off_policy.py::"
 APEX = "tests/policies/test_apex_policy.py::"
 DQN = "tests/policies/test_dqn_policy.py::"
 PPO = "tests/policies/test_ppo_policy.py::"
+ABLATIONS = "tests/plans/test_ablations.py::"
 CHOICES = "tests/policies/test_distributions.py::"
 VTRACE = "tests/operators/test_v_trace.py::"
 NORMALIZER = "tests/policies/test_normalizer.py::"
@@ -38,6 +39,13 @@ FAULTS = [
         "value.lerp_(learned[name], tau)",
         "value.lerp_(learned[name], 1 - tau)",
         DQN + "test_target_network_moves_by_tau",
+    ),
+    Fault(
+        "Q2",
+        "flowrl/policies/dqn.py",
+        "self.target = copy.deepcopy(self.model).requires_grad_(False)",
+        "self.target = self.model",
+        ABLATIONS + "test_without_a_target_network_values_run_away",
     ),
     Fault(
         "Q3",
