@@ -54,11 +54,17 @@ MOUNTAIN_CAR = (
     "--set buffer_size=10000 --set epsilon_end=0.07 --set epsilon_steps=24000 --set normalize_obs=true "
     f"{NUMPY}"
 )
+#: CartPole-v1 that does not show velocities: for policies with a memory.
+POSITIONS = "flowrl.envs.cartpole:without_velocities"
+MEMORY = "--set normalize_obs=true"
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
     "a2c-cartpole": Task("a2c", 475, 500_000, published="500"),
     "ppo-cartpole": Task("ppo", 475, 100_000, published="500"),
+    "ppo-positions": Task("ppo", 450, 100_000, POSITIONS, f"{MEMORY} --set recurrent=lstm", "500 (recurrent PPO)"),
+    "ppo-positions-no-memory": Task("ppo", 450, 100_000, POSITIONS, MEMORY, control=True),
+    "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
     "ppo-acrobot": Task("ppo", -100, 500_000, "Acrobot-v1", NUMPY, "-86.4 (CleanRL)"),
