@@ -58,6 +58,9 @@ MOUNTAIN_CAR = (
 SMALL = f"--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3 {NUMPY}"
 #: Of discrete SAC for CartPole-v1: an update for every second step, and values that spread sooner.
 DISCRETE = f"{SMALL} --set replay_ratio=64 --set n_step=3 --set tau=0.02 --set temperature=0.2"
+#: CartPole-v1 that does not show velocities: for policies with a memory.
+POSITIONS = "flowrl.envs.cartpole:without_velocities"
+MEMORY = "--set normalize_obs=true"
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
@@ -66,6 +69,8 @@ TASKS = {
     "rainbow-cartpole": Task("rainbow", 475, 50_000),
     "a2c-cartpole": Task("a2c", 475, 500_000, published="500"),
     "ppo-cartpole": Task("ppo", 475, 100_000, published="500"),
+    "ppo-positions": Task("ppo", 450, 100_000, POSITIONS, f"{MEMORY} --set recurrent=lstm", "500 (recurrent PPO)"),
+    "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
     "ppo-acrobot": Task("ppo", -100, 500_000, "Acrobot-v1", NUMPY, "-86.4 (CleanRL)"),
