@@ -1,10 +1,14 @@
-"""Do the built-in plans learn, and in how many steps and seconds? One run of the command line for each seed.
+"""Do the built-in plans learn, and in how many steps and seconds? A table, beside what others have published.
 
-A seed is solved (S6) when 100 evaluation episodes reach the task's mean return within its budget of env steps, and so
-do 100 more on fresh seeds for the saved policy. Seeds 0 to 4 were looked at while the settings were chosen; 10 to 19
-were not. Tasks that end in "-2-workers" sample in two processes on Ray.
+A seed is one `flowrl run`. It ends when 100 evaluation episodes reach the task's return, and 100 more on fresh seeds do
+so for the saved policy (S6), or else with the task's budget; then its return is that of the best policy it saved, on
+100 fresh seeds too. A task is passed if the interquartile mean of its seeds' returns reaches the task's (S4). Settings
+were chosen with the seeds 0 to 4 in sight; `--seed 10 --seeds 10` are fresh ones. Tasks that end in "-2-workers" sample
+in two processes on Ray.
 
-    python benchmarks/learning.py [TASK ...] [--seeds 0 1 2 3 4 10 ...] [--budget STEPS] [--keep DIR]
+With --keep, seeds that have ended are not run again, and those that were interrupted go on.
+
+    python benchmarks/learning.py [TASK ...] [--plans dqn ...] [--seeds 5] [--seed 0] [--keep DIR] [--out table.md]
 """
 
 from __future__ import annotations
@@ -15,118 +19,162 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from math import nan
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import gymnasium
-import numpy as np
 from common import print_machine
+from learning_tasks import TASKS, Task
 
-TUNED, FRESH = range(5), range(10, 20)
+import flowrl
+from flowrl.statistics import interquartile_mean, interval
 
-
-class Task(NamedTuple):
-    """`flowrl run PLAN --stop-return GOAL --stop-steps BUDGET`, with settings; how many seeds in ten must succeed."""
-
-    plan: str
-    goal: float
-    budget: int
-    settings: tuple[str, ...] = ()
-    of_ten: int = 9
-
-
-#: Settings of PPO for Pendulum-v1: a shorter horizon, fragments longer than its episodes, no gradient clipping. They,
-#: and the scale of its rewards, were chosen with the seeds 0 to 4 in sight.
-PENDULUM = (
-    *("--envs", "4", "--set", "fragment_steps=256", "--set", "train_batch_size=1024", "--set", "minibatch_size=64"),
-    *("--set", "num_sgd_iter=10", "--set", "gamma=0.95", "--set", "lam=0.9", "--set", "hidden=[128, 128]"),
-    *("--set", "clip_end=null", "--set", "grad_clip=null"),
-)
-NORMALIZED = ("--set", "normalize_obs=true", "--set", "normalize_rewards=true")
-WORKERS = ("--workers", "2")
-NATIVE, OTHER_UNITS = ("--env", "Pendulum-v1"), ("--env", "learning:pendulum_in_other_units")
-
-TASKS = {
-    "dqn-cartpole": Task("dqn", 475, 50_000),
-    **{f"{plan}-cartpole": Task(plan, 475, 50_000) for plan in ("c51", "qrdqn", "rainbow")},
-    "a2c-cartpole": Task("a2c", 475, 500_000),
-    "ppo-cartpole": Task("ppo", 475, 100_000),
-    "ppo-pendulum": Task("ppo", -200, 100_000, (*NATIVE, *PENDULUM, "--set", "reward_scale=0.1"), of_ten=8),
-    "ppo-pendulum-normalized": Task("ppo", -200, 100_000, (*NATIVE, *PENDULUM, *NORMALIZED), of_ten=8),
-    # The same goal in other units, with and without normalisation; without it nobody reaches it.
-    "ppo-units-normalized": Task("ppo", -20_000, 100_000, (*OTHER_UNITS, *PENDULUM, *NORMALIZED), of_ten=8),
-    "ppo-units": Task("ppo", -20_000, 100_000, (*OTHER_UNITS, *PENDULUM), of_ten=0),
-    **{
-        f"{plan}-2-workers": Task(plan, 475, 1_000_000, WORKERS, of_ten=10)
-        for plan in ("a3c", "impala", "appo", "apex_dqn", "ddppo")
-    },
-}
+#: Where environments of the tasks are found.
+HERE = str(Path(__file__).parent)
+#: Outcomes of a run that is not to go on.
+ENDED = ("goal", "budget", "done")
+#: The module that tells whether an extra is installed.
+MODULES = {"box2d": "Box2D", "mujoco": "mujoco"}
+#: Seconds after which a seed is given up; with --keep it goes on the next time.
+DEADLINE = 4 * 3600
+#: What the last column of the table says of a task that is passed, and of one that is not.
+VERDICT = {True: "yes", False: "NO"}
 
 
-def pendulum_in_other_units() -> gymnasium.Env[Any, Any]:
-    """Pendulum-v1: positions and rewards are a hundred times as large, speeds a hundredth."""
-    env, factor = gymnasium.make("Pendulum-v1"), np.array([100.0, 100.0, 0.01], np.float32)
-    space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
-    scaled = gymnasium.wrappers.TransformObservation(env, lambda obs: obs * factor, space)
-    return gymnasium.wrappers.TransformReward(scaled, lambda reward: 100 * float(reward))
+class Outcome(NamedTuple):
+    """What one seed came to."""
+
+    seed: int
+    score: float  #: mean return of 100 episodes on fresh seeds
+    env_steps: int
+    seconds: float
 
 
-def solve(task: Task, seed: int, out: Path) -> dict[str, object]:
-    """Run the plan with a seed; its summary."""
-    command = [sys.executable, "-m", "flowrl", "run", task.plan, *task.settings]
-    command += ["--stop-return", str(task.goal), "--stop-steps", str(task.budget)]
-    command += ["--seed", str(seed), "--out", str(out), "--quiet"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, env=env)
-    if not (out / "summary.json").exists():
-        raise SystemExit(f"seed {seed} ended with exit code {done.returncode}:\n{done.stderr}")
-    summary: dict[str, object] = json.loads((out / "summary.json").read_text())
-    return {**summary, "exit": done.returncode}
+def options_of(task: Task) -> list[str]:
+    """What `flowrl run` is given, but for seed and directory."""
+    stop = ["--stop-return", f"{task.goal}", "--stop-steps", f"{task.budget}"]
+    return [task.plan, "--env", task.env, *task.settings.split(), *stop]
 
 
-def report(name: str, task: Task, seeds: list[int], folder: Path) -> bool:
-    """Run the seeds of one task and print a line for each; whether enough of them were solved."""
-    print(f"\n{name}: a return of {task.goal:g} within {task.budget:,} env steps  {' '.join(task.settings)}")
-    print(f"{'seed':>4}  {'return':>7}  {'fresh seeds':>11}  {'env steps':>9}  {'seconds':>7}")
-    solved, steps, seconds = [], [], []
-    for seed in seeds:
-        summary = solve(task, seed, folder / name / f"seed-{seed}")
-        last: dict[str, float] = summary["last"]  # type: ignore[assignment]
-        solved.append(summary["exit"] == 0)
-        steps.append(last["env_steps"])
-        seconds.append(float(summary["seconds"]))  # type: ignore[arg-type]
-        scores = f"{last.get('eval_return', nan):7.1f}  {last.get('confirmed_return', nan):11.1f}"
-        mark = "" if solved[-1] else f"  NOT SOLVED (exit {summary['exit']})"
-        print(f"{seed:>4}  {scores}  {steps[-1]:>9,}  {seconds[-1]:7.1f}{mark}", flush=True)
-    by_seed = dict(zip(seeds, solved))
-    passed = True
-    for what, group in (("looked at while tuning", TUNED), ("fresh", FRESH)):
-        ours = [by_seed[seed] for seed in group if seed in by_seed]
-        if ours:
-            passed &= 10 * sum(ours) >= task.of_ten * len(ours)
-            print(f"solved {sum(ours)} of {len(ours)} seeds that were {what}")
-    print(f"median {np.median(steps):,.0f} env steps, {np.median(seconds):.1f} s")
-    return passed
+def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
+    """Run one seed, or go on with it, or read what it came to."""
+    out = folder / f"seed-{seed}"
+    if outcome_in(out) not in ENDED:
+        run = ["--resume", f"{out}"] if (out / "run.json").exists() else [*options_of(task), "--seed", f"{seed}"]
+        where = [] if run[0] == "--resume" else ["--out", f"{out}"]
+        command = [sys.executable, "-m", "flowrl", "run", *run, *where, "--quiet"]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=DEADLINE)
+        if outcome_in(out) not in ENDED:
+            raise SystemExit(f"seed {seed} ended with exit code {done.returncode}:\n{done.stderr}")
+    summary = json.loads((out / "summary.json").read_text())
+    score = summary["confirmed_return"]
+    if summary["outcome"] != "goal":
+        score = flowrl.load(out).evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
+    return Outcome(seed, score, summary["last"]["env_steps"], summary["seconds"])
+
+
+def outcome_in(out: Path) -> str | None:
+    """How the run in a directory ended; None if it has not."""
+    summary = out / "summary.json"
+    return str(json.loads(summary.read_text())["outcome"]) if summary.exists() else None
+
+
+def claim(folder: Path, task: Task) -> None:
+    """Let a folder be of this task alone: seeds of other settings must not be taken for its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept, options = folder / "options.json", options_of(task)
+    if kept.exists() and json.loads(kept.read_text()) != options:
+        raise SystemExit(f"{folder} has runs of {' '.join(json.loads(kept.read_text()))}: remove it, or keep elsewhere")
+    kept.write_text(json.dumps(options))
+
+
+def run_task(name: str, task: Task, seeds: Sequence[int], jobs: int, folder: Path) -> list[Outcome]:
+    """Run the seeds of one task, so many at a time, and print a line for each."""
+    claim(folder, task)
+    print(f"\n{name}: flowrl run {' '.join(options_of(task))}")
+    print(f"{'seed':>4}  {'return':>9}  {'env steps':>9}  {'seconds':>7}")
+    outcomes = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for one in pool.map(partial(run_seed, task, folder), seeds):
+            outcomes.append(one)
+            mark = "" if one.score >= task.goal else "  below the goal"
+            print(f"{one.seed:>4}  {one.score:9.1f}  {one.env_steps:>9,}  {one.seconds:7.1f}{mark}", flush=True)
+    return outcomes
+
+
+HEADER = ("task", "environment", "budget", "pass", "return (IQM)", "95 % interval", "seeds", "env steps", "seconds")
+
+
+def row(name: str, task: Task, outcomes: Sequence[Outcome]) -> list[str]:
+    """A task's line of the table; steps and seconds are interquartile means too."""
+    scores = [one.score for one in outcomes]
+    bounds = interval([scores])
+    steps = interquartile_mean([one.env_steps for one in outcomes])
+    seconds = interquartile_mean([one.seconds for one in outcomes])
+    return [
+        *(name, task.env, f"{task.budget:,}", f"{task.goal:g}", f"{interquartile_mean(scores):.1f}"),
+        *("-" if bounds is None else f"{bounds[0]:.1f} .. {bounds[1]:.1f}", f"{len(scores)}"),
+        *(f"{steps:,.0f}", f"{seconds:.1f}", task.published, VERDICT[passes(task, outcomes)]),
+    ]
+
+
+def passes(task: Task, outcomes: Sequence[Outcome]) -> bool:
+    """Whether the seeds come to what is expected of them."""
+    reached = bool(interquartile_mean([one.score for one in outcomes]) >= task.goal)
+    return reached != task.control
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table of padded cells, the first row its header."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths)) + " |" for cells in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]) + "\n"
+
+
+def chosen_of(options: argparse.Namespace) -> dict[str, Task]:
+    """The tasks that were asked for, without those whose extra is not installed."""
+    chosen = {}
+    for name, task in TASKS.items():
+        if (options.tasks and name not in options.tasks) or (options.plans and task.plan not in options.plans):
+            continue
+        if task.extra and find_spec(MODULES[task.extra]) is None:
+            print(f"{name} is left out; it needs: pip install -c constraints.txt -e '.[{task.extra}]'")
+            continue
+        chosen[name] = task._replace(budget=options.budget) if options.budget else task
+    return chosen
 
 
 def main() -> None:
+    plans = sorted({task.plan for task in TASKS.values()})
     parser = argparse.ArgumentParser()
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(TASKS)}; all if none is given")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*TUNED, *FRESH])
+    parser.add_argument("--plans", nargs="+", choices=plans, metavar="PLAN", help=f"their tasks: {', '.join(plans)}")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="how many (default 5)")
+    parser.add_argument("--seed", type=int, default=0, metavar="K", help="the first of them (default 0)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds that run at a time (default 1)")
     parser.add_argument("--budget", type=int, metavar="STEPS", help="instead of each task's own")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run directories here")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run directories here, and use what is there")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there too, after each task")
     options = parser.parse_args()
     if unknown := set(options.tasks) - set(TASKS):
         parser.error(f"no task {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
     print_machine("numpy", "torch", "gymnasium", "ray")
-    tasks = {name: TASKS[name] for name in options.tasks or TASKS}
-    if options.budget:
-        tasks = {name: task._replace(budget=options.budget) for name, task in tasks.items()}
+    rows, passed = [[*HEADER, "published", "passed"]], True
     with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
-        passed = [report(name, task, options.seeds, Path(folder)) for name, task in tasks.items()]
-    sys.exit(0 if all(passed) else 1)
+        for name, task in chosen_of(options).items():
+            seeds = range(options.seed, options.seed + options.seeds)
+            outcomes = run_task(name, task, seeds, options.jobs, Path(folder) / name)
+            rows.append(row(name, task, outcomes))
+            passed &= passes(task, outcomes)
+            if options.out:
+                options.out.write_text(markdown(rows))
+    print(f"\n{markdown(rows)}", end="")
+    sys.exit(0 if passed else 1)
 
 
 if __name__ == "__main__":

@@ -331,12 +331,12 @@ class Gather(Stage):
         self._hosting.each(request, "to take their state")
 
     def close(self) -> None:
-        """Those that are late are told too, but not waited for."""
+        """Those that are late, or were not there yet, are told too, but not waited for."""
         late = self._waiting_for(clock())
         members, present = self.workers.members, self._hosting.present()
         told = {place: ask(members[place], "close_plan", self.link.path) for place in present}
         wait_for(
-            [told[place] for place in present if place not in late],
+            [told[place] for place in present if place not in late and not self._hosting.waits_for_part(place)],
             f"{self.link.path}: the workers to close their part of the plan",
         )
 

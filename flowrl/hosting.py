@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from math import inf
 from time import perf_counter as clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
 
@@ -59,6 +59,10 @@ class Hosting:
             hosted = self._hosted[place] = Hosted(worker, ask(worker, "open_plan", self.link.path, *part))
         return hosted
 
+    def waits_for_part(self, place: int) -> bool:
+        """Whether the worker of a place was not there yet to take the part."""
+        return place in self._hosted and not self._hosted[place].opening.done()
+
     def present(self) -> list[int]:
         """The places that are not empty."""
         return [place for place, worker in enumerate(self.workers.members) if worker is not None]
@@ -78,11 +82,11 @@ class Hosting:
                     raise error
         return answers
 
-    def is_death(self, error: BaseException) -> bool:
+    def is_death(self, error: BaseException) -> TypeGuard[WorkerDied]:
         """A death that costs requests and nothing else, since there is who starts workers again (F10)."""
         return isinstance(error, WorkerDied) and hasattr(self.workers, "restart")
 
-    def revive(self, place: int, worker: Any, error: BaseException) -> None:
+    def revive(self, place: int, worker: Any, error: WorkerDied) -> None:
         """Have a worker that died started again, unless that was done already.
 
         Counts: worker_restarts.
@@ -91,7 +95,7 @@ class Hosting:
         if self.workers.members[place] is not worker:
             return
         try:
-            self.workers.restart(place)
+            self.workers.restart(place, error)
         except WorkerDied as final:
             self.link.blamed(final)
             raise

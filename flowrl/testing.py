@@ -217,7 +217,7 @@ class ManualWorkers:
             request.future.set_exception(member.death())
         return lost
 
-    def restart(self, worker: int) -> None:
+    def restart(self, worker: int, died: WorkerDied | None = None) -> None:
         """Another one in the place of one that died; nothing that it knew is left."""
         if self.restarts[worker] < self.max_restarts:
             self.restarts[worker] += 1
@@ -225,7 +225,8 @@ class ManualWorkers:
         elif self.on_death == "go_on" and sum(member is not None for member in self.members) > 1:
             self.members[worker] = None
         else:
-            raise WorkerDied(f"worker {worker}", f"it was restarted {self.restarts[worker]} times already")
+            why = f"it was restarted {self.restarts[worker]} times already"
+            raise WorkerDied(f"worker {worker}", why) from died
 
     def add(self) -> None:
         """One worker more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import re
 import subprocess
@@ -10,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from flowrl.plan_file import builtin_plans
+from flowrl.plans import apex_dqn
+
 ROOT = Path(__file__).parents[1]
 
 
-def printed(name: str, *options: str) -> str:
-    """What a benchmark prints."""
+def printed(name: str, *options: str, code: int = 0) -> str:
+    """What a benchmark prints that ends with this exit code."""
     command = [sys.executable, f"benchmarks/{name}", *options]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout
 
 
@@ -42,16 +47,65 @@ def test_acting_in_torch_and_in_numpy_is_compared_with_bare_loops() -> None:
 
 
 @pytest.mark.slow
-def test_learning_is_told_seed_by_seed() -> None:
-    """As far as a short budget goes; of this task nobody is expected to succeed."""
-    text = printed("learning.py", "ppo-units", "--seeds", "3", "--budget", "2000")
-    assert re.search(r"^ +3 +-[\d.]+ +nan +2,048 +[\d.]+  NOT SOLVED \(exit 3\)$", text, re.MULTILINE), text
-    assert "solved 0 of 1 seeds that were looked at while tuning" in text
+def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
+    """As far as a short budget goes, which nobody is expected to succeed in; a seed that has ended is not run again."""
+    options = ("ppo-units", "--keep", str(tmp_path), "--budget")
+    texts = [printed("learning.py", *options, "2000", "--seeds", "1") for _ in range(2)]
+    lines = [re.search(r"^ +0 .* 2,048 .*$", text, re.MULTILINE) for text in texts]
+    first, again = (found[0] for found in lines if found)
+    assert first == again, "with its seconds"
+    assert re.fullmatch(r" +0 +-\d{6}\.\d +2,048 +[\d.]+  below the goal", first)
+    assert "| task" not in printed("learning.py", *options, "3000", code=1), "seeds of another budget are not mixed in"
+
+
+def ended(folder: Path, returns: list[float]) -> None:
+    """Seeds of a task as if they had been run."""
+    for seed, score in enumerate(returns):
+        run = folder / f"seed-{seed}"
+        run.mkdir(parents=True)
+        last = {"env_steps": 1_000 * (seed + 1)}
+        summary = {"outcome": "goal", "confirmed_return": score, "seconds": 60.0 + seed, "last": last}
+        (run / "summary.json").write_text(json.dumps(summary))
+
+
+def test_learning_is_a_table_of_interquartile_means_beside_what_is_published(tmp_path: Path) -> None:
+    """S4: of what has been run already; one task is passed, the other one is not."""
+    ended(tmp_path / "dqn-cartpole", [476, 480, 490, 500, 500])
+    ended(tmp_path / "ppo-cartpole", [100, 470, 474, 480, 500])
+    table = tmp_path / "table.md"
+    options = ("dqn-cartpole", "ppo-cartpole", "--keep", str(tmp_path), "--out", str(table))
+    text = printed("learning.py", *options, code=1)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.read_text().splitlines()]
+    by_name = {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
+    assert table.read_text() in text
+    dqn = by_name["dqn-cartpole"]
+    assert (dqn["return (IQM)"], dqn["seeds"], dqn["env steps"], dqn["seconds"]) == ("490.0", "5", "3,000", "62.0")
+    low, high = map(float, dqn["95 % interval"].split(" .. "))
+    assert 476 <= low < 490 < high <= 500
+    assert (dqn["pass"], dqn["published"], dqn["passed"]) == ("475", "500", "yes")
+    ppo = by_name["ppo-cartpole"]
+    assert (ppo["return (IQM)"], ppo["passed"]) == ("474.7", "NO")
 
 
 def test_the_scheduler_is_measured_with_simulated_workers() -> None:
     text = printed("scheduler_scale.py", "--workers", "2", "20", "--items", "50", "--rounds", "1")
     assert len(re.findall(r"^  20 / 2 workers: \d+\.\d\d$", text, re.MULTILINE)) == 4, text
+
+
+def test_every_plan_has_its_lines_counted_beside_those_of_rllib() -> None:
+    """With the functions that it alone calls, so that a helper makes no plan shorter."""
+    text = printed("plan_lines.py")
+    rows = dict(re.findall(r"^(\w+) +(\d+ +\d+ +[\d-]+|that of \w+)", text, re.MULTILINE))
+    assert set(rows) == set(builtin_plans())
+    assert rows["a3c"].split() == ["4", "6", "-"]  # its `def` and three statements
+    apex, memory = (inspect.getsource(function) for function in (apex_dqn.execution_plan, apex_dqn.replay_memory))
+    assert int(rows["apex_dqn"].split()[0]) == bare(apex) + bare(memory)
+    assert "apex_dqn.replay_memory" in text.splitlines()[-1]
+
+
+def bare(source: str) -> int:
+    """Lines that are not empty and no comment, and no docstring of one line."""
+    return sum(bool(line.strip()) and not line.strip().startswith(("#", '"""')) for line in source.splitlines())
 
 
 @pytest.mark.slow

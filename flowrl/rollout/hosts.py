@@ -158,8 +158,8 @@ class Hosts:
         """The groups of the process of a group."""
         return [group.index for group in self._maker(self._member(index).process).groups]
 
-    def restart(self, index: int) -> None:
-        """Make the process of a group again; other members take the places of all that it has.
+    def restart(self, index: int, died: WorkerDied | None = None) -> None:
+        """Make the process of a group again, of what it died; other members take the places of all that it has.
 
         They begin fresh episodes from fresh streams, with the newest weights. Nothing is waited for.
 
@@ -171,7 +171,7 @@ class Hosts:
             self._lives[group.index] = self._lives.get(group.index, 0) + 1
         afresh = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in groups)
         self._actors.makes[process] = HostMaker(afresh, self._policy)
-        self._actors.restart(process)
+        self._actors.restart(process, died)
         self._asked.pop(process, None)
         self._sent.pop(process, None)
         for group in groups:
@@ -212,7 +212,11 @@ class Hosts:
         """One more process."""
         process = len(self._actors.makes)
         self._actors.add(HostMaker(tuple(groups), self._policy))
-        self._begin([process])
+        try:
+            self._begin([process])
+        except BaseException:
+            self._actors.remove(process)
+            raise
 
     def remove(self) -> None:
         """Take the newest process's groups out; it ends when it has answered what it was asked."""

@@ -278,7 +278,7 @@ class WorkerSet:
 
     # -- workers that come and go
 
-    def restart(self, index: int) -> None:
+    def restart(self, index: int, died: WorkerDied | None = None) -> None:
         """Make the process of a member again after its death: new environments, fresh streams, the newest weights.
 
         Another member takes its place, and those of other groups of that process. Nothing is waited for. Where it may
@@ -290,7 +290,7 @@ class WorkerSet:
         hosts = self._processes("restart")
         cost = len(hosts.neighbours(index)) * self.layout.envs_per_group
         try:
-            hosts.restart(index)
+            hosts.restart(index, died)
         except WorkerDied:
             if self.on_death == "stop" or not hosts.give_up(index):
                 raise

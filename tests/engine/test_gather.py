@@ -13,7 +13,7 @@ from engine_parts import Fails, Host, InlineWorkers, Noise, Numbers, Total, answ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl import Plan, from_workers, gather, hosting, operator
+from flowrl import Plan, from_workers, gather, hosting, operator, testing
 from flowrl.errors import PlanError, WorkerDied
 from flowrl.operators.concurrency import Concurrently
 from flowrl.remote import Remote
@@ -324,6 +324,20 @@ def test_a_worker_that_dies_too_often_stops_the_run_by_name() -> None:
             settle(run)
         assert caught.value.__notes__[0].startswith("in operator gather_async (")
         assert run.counters == {"lost_requests": 3, "worker_restarts": 2}
+
+
+def test_a_run_ends_without_waiting_for_a_worker_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F15: no machine may ever take it."""
+    workers = ManualWorkers(2)
+    with from_workers(workers, Numbers(100)).gather_async().run() as run:
+        settle(run)
+        monkeypatch.setattr(testing, "_AT_ONCE", ("close_plan",))  # who is started again takes its part later
+        workers.kill(0)
+        settle(run)
+        never: Future[None] = Future()
+        monkeypatch.setattr(workers.members[0], "submit", lambda *_: never)
+        run.close()
+    assert not never.done()
 
 
 @pytest.mark.parametrize("sync", [True, False])

@@ -9,6 +9,7 @@ DQN = "tests/policies/test_dqn_policy.py::"
 HEADS = "tests/policies/test_heads.py::"
 NOISY = "tests/policies/test_noisy.py::"
 PPO = "tests/policies/test_ppo_policy.py::"
+ABLATIONS = "tests/plans/test_ablations.py::"
 CHOICES = "tests/policies/test_distributions.py::"
 VTRACE = "tests/operators/test_v_trace.py::"
 NORMALIZER = "tests/policies/test_normalizer.py::"
@@ -115,6 +116,13 @@ FAULTS = [
         "value.lerp_(learned[name], tau)",
         "value.lerp_(learned[name], 1 - tau)",
         DQN + "test_target_network_moves_by_tau",
+    ),
+    Fault(
+        "Q2",
+        "flowrl/policies/dqn.py",
+        "self.target = copy.deepcopy(self.model).requires_grad_(False)",
+        "self.target = self.model",
+        ABLATIONS + "test_without_a_target_network_values_run_away",
     ),
     Fault(
         "Q3",

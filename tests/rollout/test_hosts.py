@@ -27,6 +27,7 @@ from flowrl.operators import (
 )
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.rollout.groups import GroupHost
 from flowrl.rollout.hosts import Hosts
 from flowrl.rollout.parts import packed, unpacked
 from flowrl.testing import same
@@ -291,8 +292,10 @@ def test_it_is_made_again_only_so_often() -> None:
     with make(max_restarts=1) as workers:
         workers.start(Context())
         workers.restart(0)
-        with pytest.raises(WorkerDied, match="restarted 1 times already"):
-            workers.restart(0)
+        died = WorkerDied("worker 0", "its machine ran out of memory")
+        with pytest.raises(WorkerDied, match="ran out of memory; it was restarted 1 times already") as caught:
+            workers.restart(0, died)
+        assert caught.value.__cause__ is died
         assert None not in workers.members
 
 
@@ -327,6 +330,24 @@ def test_workers_are_added_and_removed() -> None:
             workers.restart(3)
         workers.add()
         assert workers.members[4].submit("sample", 2).result().worker[0, 0] == 4
+
+
+def test_a_worker_whose_environments_do_not_begin_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F15: its process ends, and the others go on."""
+
+    def fails(self: Any) -> bool:
+        raise ZeroDivisionError
+
+    with make() as workers:
+        workers.start(Context())
+        monkeypatch.setattr(GroupHost, "begin", fails)
+        with pytest.raises(ZeroDivisionError):
+            workers.add()
+        assert len(workers.members) == 2
+        assert workers._hosts._actors.members[2] is None  # type: ignore[union-attr]
+        monkeypatch.undo()
+        workers.add()
+        assert workers.members[2].submit("sample", 2).result().worker[0, 0] == 2
 
 
 def test_workers_of_this_process_do_not_come_and_go() -> None:
