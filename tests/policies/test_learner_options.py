@@ -17,7 +17,7 @@ from flowrl.config import Configuration, build_config
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.plans import DQN, PPO
-from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, RandomPolicy
+from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, RecurrentPPOPolicy
 from flowrl.policies.clipping import clip_norm
 from flowrl.policies.policy import Policy
 from flowrl.policy_maker import PolicyMaker
@@ -220,6 +220,14 @@ def test_float16_keeps_the_scale_of_the_loss() -> None:
     again.load_state_dict(policy.state_dict())
     assert again.mixed.state_dict() == policy.mixed.state_dict() != {}
     assert same(learn(policy), learn(again))
+
+
+@pytest.mark.parametrize("kind", [R2D2Policy, RecurrentPPOPolicy])
+def test_a_memory_is_neither_compiled_nor_made_numpy(kind: type[Policy]) -> None:
+    with pytest.raises(ConfigError, match="networks without a memory"):
+        make(kind, compile=True)
+    with pytest.raises(ConfigError, match="act_backend='numpy' serves small dense networks"):
+        make(kind, act_backend="numpy")
 
 
 @pytest.mark.slow
