@@ -21,9 +21,9 @@ from flowrl.rollout.all_reduce import GroupAllReduce, Meeting, listen
 from flowrl.testing import same
 from flowrl.training import Training
 from tests.operators.test_train import make
+from tests.policies.recurrent_parts import make as make_recurrent
 from tests.policies.test_ppo_policy import fragment
 from tests.policies.test_ppo_policy import make as make_ppo
-from tests.policies.recurrent_parts import make as make_recurrent
 from tests.policies.test_r2d2_policy import sequences
 from tests.scripted import transitions
 
