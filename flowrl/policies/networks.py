@@ -294,7 +294,10 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
     learned = online.state_dict()
     with torch.no_grad():
         for name, value in target.state_dict().items():
-            value.lerp_(learned[name], tau)
+            if value.is_floating_point():
+                value.lerp_(learned[name], tau)
+            else:  # a count, say, of a network of one's own
+                value.copy_(learned[name])
 
 
 class ActorCritic(nn.Module):
