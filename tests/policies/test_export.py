@@ -116,7 +116,7 @@ def expected(policy: Any, obs: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)])
 def test_a_program_of_torch_gives_the_actions_of_the_eval_mode(case: str, tmp_path: Path) -> None:
-    """For any number of observations, not only as many as it was made with."""
+    """A2, Q3: for any number of observations, in the numbers of the environment, and among the valid actions."""
     policy = stirred({**CASES, **MORE}[case]())
     policy.export(tmp_path / "policy.pt2")
     program = torch.export.load(tmp_path / "policy.pt2").module()
