@@ -12,6 +12,7 @@ from flowrl.errors import ConfigError
 from flowrl.operators import (
     Concurrently,
     GatherStatistics,
+    NormalizeRewards,
     ParallelRollouts,
     Replay,
     StandardMetricsReporting,
@@ -67,6 +68,7 @@ class Config(Configuration):
     epsilon_end: float = fraction(0.04)  #: exploration at the end of its schedule
     epsilon_steps: int = positive(20_000)  #: env steps of the schedule
     normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
+    normalize_rewards: bool = False  #: rewards divided by the running deviation of the discounted return
     report_every: int = positive(1_000)  #: env steps between results
 
 
@@ -88,6 +90,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> R2D2Pol
         grad_clip=config.grad_clip,
         epsilon=schedule(config.epsilon_start, config.epsilon_end, config.epsilon_steps),
         normalize_obs=config.normalize_obs,
+        normalize_rewards=config.normalize_rewards,
         **config.for_policy,
     )
 
@@ -125,12 +128,15 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
 
     # (1) Act, and store steps with the states that they were acted from.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
-    if config.normalize_obs:
+    if config.normalize_obs or config.normalize_rewards:
         rollouts = rollouts.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
     store = rollouts.for_each(StoreToReplay(buffer))
 
     # (2) Unroll sequences from these states, learn, and tell how much there was to learn; the target network follows.
-    train = Replay(buffer, config.batch_size).for_each(TrainOneStep(workers)).for_each(UpdatePriorities(buffer))
+    replay = Replay(buffer, config.batch_size)
+    if config.normalize_rewards:
+        replay = replay.for_each(NormalizeRewards(workers))
+    train = replay.for_each(TrainOneStep(workers)).for_each(UpdatePriorities(buffer))
     train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
     # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.

@@ -29,12 +29,17 @@ class Greedy(nn.Module):
     Observations are a tensor, or a dict of them, raw: normalisation belongs to it. It is a copy, on the CPU.
 
     Raises:
-        ConfigError: the eval mode has no form in torch.
+        ConfigError: the eval mode has a memory, or no form in torch.
     """
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.mode: Any = policy.eval_mode
+        if hasattr(self.mode, "initial_state"):
+            raise ConfigError(
+                f"{policy!r} cannot be exported: it has a memory, and a program of observations alone has none; "
+                "act with flowrl.load(run).act(obs, state=...), which is given the memory and gives it back"
+            )
         if not hasattr(self.mode, "in_torch"):
             raise ConfigError(
                 f"{policy!r} cannot be exported: its eval mode, {type(self.mode).__name__}, has no method "

@@ -267,7 +267,7 @@ class QNetwork(nn.Module):
 
     def _of_each(self, numbers: Any) -> Any:
         """Numbers `[B, n * K]` as those of n actions, `[B, n, *head.shape]`; tensors or arrays."""
-        return numbers.reshape(len(numbers), -1, *self.head.shape) if self.head.shape else numbers
+        return numbers.reshape(numbers.shape[0], -1, *self.head.shape) if self.head.shape else numbers
 
     def in_numpy(self) -> Function:
         """Values of observations, and of noise if there is any."""
@@ -294,7 +294,10 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
     learned = online.state_dict()
     with torch.no_grad():
         for name, value in target.state_dict().items():
-            value.lerp_(learned[name], tau)
+            if value.is_floating_point():
+                value.lerp_(learned[name], tau)
+            else:  # a count, say, of a network of one's own
+                value.copy_(learned[name])
 
 
 class ActorCritic(nn.Module):

@@ -270,7 +270,7 @@ class Policy(abc.ABC):
         network: What encodes observations in the place of the built-in encoders: a class, or its name
             "module:Class", see `flowrl.policies.networks.encoder`.
         precision: What learning computes in, see `Precision`.
-        compile: Learn with networks that `torch.compile` has made faster. Acting is as without it.
+        compile: Learn with networks that `torch.compile` has made faster; not with a memory. Acting is as without it.
         normalize_obs: Normalise the numbers in observations by running statistics; images are left alone.
         normalize_rewards: Keep running statistics of discounted returns, by which rewards are scaled.
         seed: Of the initialisation, and of `stream`, in which a model that draws in its forward must run.
@@ -333,6 +333,8 @@ class Policy(abc.ABC):
         self.parameters = list(self.model.parameters())
         self._keep_statistics()
         if compile:
+            if hasattr(self.eval_mode, "initial_state"):
+                raise ConfigError("compile=True is for networks without a memory, which torch does not compile")
             self._compile()
         self.acting()  # refuses what the backend cannot serve
 

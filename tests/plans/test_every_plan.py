@@ -230,6 +230,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
                 "epsilon_steps": 20,
                 "envs_per_worker": 3,
                 "normalize_obs": True,
+                "normalize_rewards": True,
             }.items()
         ),
     ],

@@ -14,7 +14,20 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, argmax_sample, eps_greedy_sample, policy_from
+from flowrl.policies import (
+    A2CPolicy,
+    DDPGPolicy,
+    DQNPolicy,
+    PPOPolicy,
+    R2D2Policy,
+    RecurrentPPOPolicy,
+    SACPolicy,
+    TD3Policy,
+    argmax_sample,
+    eps_greedy_sample,
+    policy_from,
+)
+from flowrl.policies.heads import CategoricalHead, QuantileHead
 
 NUMBERS = spaces.Box(-1, 1, (4,), np.float32)
 PARTS = spaces.Dict(
@@ -24,8 +37,13 @@ PARTS = spaces.Dict(
         "room": spaces.Discrete(3),
     }
 )
+MASKED = spaces.Dict({"seen": NUMBERS, "action_mask": spaces.MultiBinary(5)})
+CHOICES = spaces.Discrete(5)
 BOUNDED = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([3.0, 0.5], np.float32))
 Functional = policy_from(lambda obs, act: nn.Linear(4, act.n), lambda model, batch: model(batch.obs).mean())
+
+#: Of five actions, or of two and three side by side.
+VALID = np.array([[1, 0, 0, 0, 1], [0, 1, 0, 1, 0], [0, 1, 1, 0, 0]], np.int8)
 
 CASES: dict[str, Callable[[], Any]] = {
     "values of a dictionary, normalised": lambda: DQNPolicy(
@@ -35,7 +53,36 @@ CASES: dict[str, Callable[[], Any]] = {
     "several choices": lambda: A2CPolicy(NUMBERS, spaces.MultiDiscrete([2, 3], start=[1, 0]), device="cpu"),
     "clipped": lambda: PPOPolicy(NUMBERS, BOUNDED, normalize_obs=True, device="cpu"),
     "squashed": lambda: PPOPolicy(NUMBERS, BOUNDED, squash=True, device="cpu"),
+    "soft": lambda: SACPolicy(NUMBERS, BOUNDED, normalize_obs=True, device="cpu"),
+    "valid actions of noisy categorical values": lambda: DQNPolicy(
+        MASKED, CHOICES, head=CategoricalHead(7, -1, 1), noisy=True, device="cpu"
+    ),
     "functions": lambda: Functional(NUMBERS, spaces.Discrete(3), device="cpu"),
+}
+MORE: dict[str, Callable[[], Any]] = {
+    "soft, in double precision and two axes": lambda: SACPolicy(
+        PARTS, spaces.Box(-3.0, 0.5, (2, 3), np.float64), device="cpu"
+    ),
+    "soft choices that do not start at 0": lambda: SACPolicy(NUMBERS, spaces.Discrete(3, start=2), device="cpu"),
+    "twins": lambda: TD3Policy(NUMBERS, BOUNDED, device="cpu"),
+    "one critic": lambda: DDPGPolicy(PARTS, BOUNDED, device="cpu"),
+    "noisy categorical values": lambda: DQNPolicy(
+        NUMBERS, CHOICES, head=CategoricalHead(7, -1, 1), noisy=True, device="cpu"
+    ),
+    "noisy quantiles": lambda: DQNPolicy(NUMBERS, CHOICES, head=QuantileHead(5), noisy=True, device="cpu"),
+    **{
+        f"the valid ones, {kind.__name__} {settings}": lambda kind=kind, settings=settings: kind(
+            MASKED, CHOICES, device="cpu", **settings
+        )
+        for kind, settings in (
+            (DQNPolicy, {}),
+            (DQNPolicy, {"dueling": False}),
+            (DQNPolicy, {"head": QuantileHead(5)}),
+            (PPOPolicy, {}),
+            (SACPolicy, {"precision": "bfloat16"}),
+        )
+    },
+    "several valid choices": lambda: A2CPolicy(MASKED, spaces.MultiDiscrete([2, 3], start=[1, 0]), device="cpu"),
 }
 
 
@@ -55,7 +102,10 @@ def observations(space: Any, count: int) -> Any:
     space.seed(0)
     drawn = [space.sample() for _ in range(count)]
     if isinstance(space, spaces.Dict):
-        return {name: np.stack([each[name] for each in drawn]) for name in space}
+        stacked = {name: np.stack([each[name] for each in drawn]) for name in space}
+        if "action_mask" in stacked:
+            stacked["action_mask"] = VALID[np.arange(count) % len(VALID)]
+        return stacked
     return np.stack(drawn)
 
 
@@ -64,10 +114,10 @@ def expected(policy: Any, obs: Any) -> np.ndarray:
     return np.asarray(columns.get("env_action", columns["action"]))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)])
 def test_a_program_of_torch_gives_the_actions_of_the_eval_mode(case: str, tmp_path: Path) -> None:
-    """For any number of observations, not only as many as it was made with."""
-    policy = stirred(CASES[case]())
+    """A2, Q3: for any number of observations, in the numbers of the environment, and among the valid actions."""
+    policy = stirred({**CASES, **MORE}[case]())
     policy.export(tmp_path / "policy.pt2")
     program = torch.export.load(tmp_path / "policy.pt2").module()
     for count in (1, 5):
@@ -76,6 +126,9 @@ def test_a_program_of_torch_gives_the_actions_of_the_eval_mode(case: str, tmp_pa
         actions = program(given).numpy()
         np.testing.assert_allclose(actions, expected(policy, obs), rtol=1e-5, atol=1e-6)
         assert actions.dtype == policy.action_space.dtype
+        assert all(action in policy.action_space for action in actions)
+        if isinstance(obs, dict) and "action_mask" in obs and policy.action_space is CHOICES:
+            assert obs["action_mask"][np.arange(count), actions].all()
     assert list(tmp_path.iterdir()) == [tmp_path / "policy.pt2"]
 
 
@@ -102,6 +155,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     policy.eval_mode = object()  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="has no method in_torch"):
         policy.export(tmp_path / "policy.pt2")
+    for kind in (R2D2Policy, RecurrentPPOPolicy):
+        with pytest.raises(ConfigError, match="it has a memory"):
+            kind(NUMBERS, spaces.Discrete(3), device="cpu").export(tmp_path / "policy.pt2")
     by_coin = policy_from(
         lambda obs, act: nn.Linear(4, act.n), lambda model, batch: model(batch.obs).mean(), eval=eps_greedy_sample(0.1)
     )

@@ -17,7 +17,7 @@ from flowrl.config import Configuration, build_config
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.plans import DQN, PPO
-from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, RandomPolicy
+from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, RecurrentPPOPolicy
 from flowrl.policies.clipping import clip_norm
 from flowrl.policies.policy import Policy
 from flowrl.policy_maker import PolicyMaker
@@ -41,6 +41,14 @@ class Doubled(nn.Module):
         return encoded
 
 
+class Flattened(Doubled):
+    """Of numbers, however many there are."""
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__(space)
+        self.layer = nn.Linear(int(np.prod(space.shape)), 8)
+
+
 class OfParts(nn.Module):
     """Of a dictionary with an image in it."""
 
@@ -61,6 +69,23 @@ class NoFeatures(Doubled):
 
 class WrongWidth(Doubled):
     features = 5
+
+
+class WithDropout(Doubled):
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        super().__init__(space)
+        self.layer = nn.Sequential(self.layer, nn.Dropout())  # type: ignore[assignment]
+
+
+class Counting(Doubled):
+    """Draws where it believes to be trained, and keeps a number that is no parameter."""
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        super().__init__(space)
+        self.register_buffer("count", torch.tensor(3))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(super().forward(obs), training=self.training)
 
 
 class NoModule:
@@ -122,6 +147,7 @@ def test_a_network_is_given_dictionaries_and_bytes_as_they_are(kind: Any) -> Non
         (NoFeatures, "its `features` are None"),
         (WrongWidth, r"for two observations it gave \[2, 8\], expected \[2, 5\]"),
         (NoModule, "made a NoModule"),
+        (WithDropout, "its Dropout computes something else in training"),
         ("Doubled", "'module:Class'"),
         ("no.such.module:Doubled", "No module named 'no'"),
         (f"{__name__}:Dubled", "did you mean 'Doubled'"),
@@ -130,6 +156,21 @@ def test_a_network_is_given_dictionaries_and_bytes_as_they_are(kind: Any) -> Non
 def test_a_network_that_does_not_fit_is_refused_before_any_work(network: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make(network=network)
+
+
+@pytest.mark.parametrize("kind", [DQNPolicy, PPOPolicy])
+def test_a_network_learns_what_it_acts_by(kind: type[Policy]) -> None:
+    """D1, Q2: nothing is drawn from torch's own generator; a target network follows in what is no parameter too."""
+    policy = make(kind, network=Counting)
+    generator = torch.get_rng_state()
+    learned = learn(policy)
+    assert torch.equal(generator, torch.get_rng_state())
+    assert same(learned, learn(make(kind, network=Counting)))
+    if isinstance(policy, DQNPolicy):
+        for part in policy.model.buffers():
+            part += 4
+        policy.update_target(0.5)
+        assert [int(part) for part in policy.target.buffers()] == [7]
 
 
 def test_an_error_of_a_network_says_what_it_was_given() -> None:
@@ -220,6 +261,14 @@ def test_float16_keeps_the_scale_of_the_loss() -> None:
     again.load_state_dict(policy.state_dict())
     assert again.mixed.state_dict() == policy.mixed.state_dict() != {}
     assert same(learn(policy), learn(again))
+
+
+@pytest.mark.parametrize("kind", [R2D2Policy, RecurrentPPOPolicy])
+def test_a_memory_is_neither_compiled_nor_made_numpy(kind: type[Policy]) -> None:
+    with pytest.raises(ConfigError, match="networks without a memory"):
+        make(kind, compile=True)
+    with pytest.raises(ConfigError, match="act_backend='numpy' serves small dense networks"):
+        make(kind, act_backend="numpy")
 
 
 @pytest.mark.slow

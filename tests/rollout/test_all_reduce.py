@@ -11,16 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import Disconnected, SchemaError
+from flowrl.policies import DQNPolicy, R2D2Policy, SACPolicy, TD3Policy
+from flowrl.policies.heads import CategoricalHead
 from flowrl.rollout.all_reduce import GroupAllReduce, Meeting, listen
 from flowrl.testing import same
 from flowrl.training import Training
 from tests.operators.test_train import make
+from tests.policies.recurrent_parts import make as make_recurrent
 from tests.policies.test_ppo_policy import fragment
 from tests.policies.test_ppo_policy import make as make_ppo
+from tests.policies.test_r2d2_policy import sequences
 from tests.scripted import transitions
+
+OBS = spaces.Box(-5, 5, (4,), np.float32)
 
 
 def together(size: int, work: Callable[[GroupAllReduce], Any], *, one_batch: bool = True, seconds: float = 20) -> list:
@@ -87,6 +94,50 @@ def test_gradients_are_those_of_one_learner_on_the_joined_batch(size: int) -> No
         for name, value in expected.values.items():
             torch.testing.assert_close(gradients[name], value)
         assert float(scalars["loss"]) == pytest.approx(expected.scalars["loss"], rel=1e-5)
+
+
+CHOICES, BOX = spaces.Discrete(2), spaces.Box(-2, 1, (2,), np.float32)
+OFF_POLICY: dict[str, Callable[[], Any]] = {
+    "sac": lambda: SACPolicy(OBS, BOX, hidden=(8,), device="cpu"),
+    "sac of choices": lambda: SACPolicy(OBS, CHOICES, hidden=(8,), device="cpu"),
+    "td3": lambda: TD3Policy(OBS, BOX, hidden=(8,), device="cpu"),
+    "noisy c51": lambda: DQNPolicy(OBS, CHOICES, hidden=(8,), head=CategoricalHead(5, -1, 1), noisy=True, device="cpu"),
+    "r2d2": lambda: make_recurrent(R2D2Policy),
+}
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_what_is_drawn_for_a_minibatch_is_that_of_one_learner(name: str) -> None:
+    """F13, D6, A6, N6, Q6: noise of all rows before they are shared, or one for all; an actor that is delayed waits on
+    every learner; of sequences the steps that count. And priorities are those of the rows that each learned from."""
+    if name == "r2d2":
+        batch = sequences()
+    else:
+        batch = transitions(11)
+        draw = np.random.default_rng(1)
+        batch = batch.replace(weight=draw.random(11).astype(np.float32))
+        if name in ("sac", "td3"):
+            batch = batch.replace(action=draw.uniform(-1, 1, (11, 2)).astype(np.float32))
+    shape = batch["weight"].shape
+    index = np.arange(batch["weight"].size).reshape(shape)
+    batch = batch.replace(index=index, generation=np.zeros(shape, np.int64))
+    one, alone = trained(OFF_POLICY[name](), [batch] * 4)
+    alike = [OFF_POLICY[name]() for _ in range(2)]
+    first, second = together(2, lambda group: trained(alike[group.rank], [batch] * 4, group))
+    assert same(first[1], second[1])
+    for ours, theirs, (expected, *counted) in zip(first[0], second[0], one, strict=True):
+        assert list(ours[1:]) == list(theirs[1:]) == counted
+        told = [scalars.pop("priorities") for scalars in (ours[0], theirs[0])]
+        whole = expected.pop("priorities")
+        order = np.argsort(joined := np.concatenate([part["index"] for part in told]))
+        assert sorted(joined) == sorted(whole["index"])
+        priority = np.concatenate([part["priority"] for part in told])[order]
+        np.testing.assert_allclose(priority, whole["priority"][np.argsort(whole["index"])], rtol=1e-3, atol=1e-5)
+        assert ours[0] == pytest.approx(expected, rel=1e-3, abs=1e-5)
+        assert theirs[0] == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    for part in alone["modules"]:
+        for key, value in alone["modules"][part].items():
+            torch.testing.assert_close(first[1]["modules"][part][key], value, rtol=1e-3, atol=1e-5)
 
 
 def trained(policy: Any, batches: list[Batch], group: Any = None, **settings: Any) -> Any:
