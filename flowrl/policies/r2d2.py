@@ -12,9 +12,9 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.in_numpy import host
+from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.policy import Learning
 from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
 from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample
 from flowrl.returns import n_step
