@@ -42,6 +42,10 @@ class Choosing(Protocol):
         """What the environment gets for it."""
         ...
 
+    def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
+        """`for_env(greedy(given))` in torch alone."""
+        ...
+
 
 class Bounded:
     """Actions of a Box as numbers from -1, the lower bound, to 1, the upper one, in the shape of the space.
@@ -74,6 +78,11 @@ class Bounded:
         # Rounding must not lead out of the space.
         inside: Array = np.clip(scaled, self.low, self.high)
         return inside
+
+    def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
+        low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
+        action = given[:, : self.size].tanh().reshape(-1, *self.shape)
+        return (low + (action + 1) * ((high - low) / 2)).clamp(low, high)
 
 
 class NoisyChoice(Bounded):

@@ -267,7 +267,7 @@ class QNetwork(nn.Module):
 
     def _of_each(self, numbers: Any) -> Any:
         """Numbers `[B, n * K]` as those of n actions, `[B, n, *head.shape]`; tensors or arrays."""
-        return numbers.reshape(len(numbers), -1, *self.head.shape) if self.head.shape else numbers
+        return numbers.reshape(numbers.shape[0], -1, *self.head.shape) if self.head.shape else numbers
 
     def in_numpy(self) -> Function:
         """Values of observations, and of noise if there is any."""

@@ -156,6 +156,10 @@ class Greedy:
         action = choosing.greedy(actor_gives(self.policy, obs))
         return {"action": action, "env_action": choosing.for_env(action)}
 
+    def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
+        """The same as the environment gets it, for `Policy.export`."""
+        return self.policy.choosing.mode_for_env(model(obs))
+
     def value(self, obs: Any) -> Array:
         """Asked only of modes that give values."""
         raise NotImplementedError

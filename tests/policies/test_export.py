@@ -14,7 +14,17 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, argmax_sample, eps_greedy_sample, policy_from
+from flowrl.policies import (
+    A2CPolicy,
+    CategoricalHead,
+    DQNPolicy,
+    PPOPolicy,
+    SACPolicy,
+    TD3Policy,
+    argmax_sample,
+    eps_greedy_sample,
+    policy_from,
+)
 
 NUMBERS = spaces.Box(-1, 1, (4,), np.float32)
 PARTS = spaces.Dict(
@@ -35,6 +45,14 @@ CASES: dict[str, Callable[[], Any]] = {
     "several choices": lambda: A2CPolicy(NUMBERS, spaces.MultiDiscrete([2, 3], start=[1, 0]), device="cpu"),
     "clipped": lambda: PPOPolicy(NUMBERS, BOUNDED, normalize_obs=True, device="cpu"),
     "squashed": lambda: PPOPolicy(NUMBERS, BOUNDED, squash=True, device="cpu"),
+    "distributions of returns": lambda: DQNPolicy(
+        NUMBERS, spaces.Discrete(3), head=CategoricalHead(5, -1, 1), noisy=True, device="cpu"
+    ),
+    "soft": lambda: SACPolicy(NUMBERS, BOUNDED, hidden=(8,), normalize_obs=True, device="cpu"),
+    "soft choices that do not start at 0": lambda: SACPolicy(
+        NUMBERS, spaces.Discrete(3, start=2), hidden=(8,), device="cpu"
+    ),
+    "deterministic": lambda: TD3Policy(NUMBERS, BOUNDED, hidden=(8,), device="cpu"),
     "functions": lambda: Functional(NUMBERS, spaces.Discrete(3), device="cpu"),
 }
 
