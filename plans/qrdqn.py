@@ -20,6 +20,7 @@ class Config(dqn.Config):
     quantiles: int = positive(10)  #: how many, evenly spaced in probability
 
     # Learning
+    learning_rate: float = positive(2e-3)  #: of Adam
     grad_clip: float | None = positive(None)  #: largest norm of the gradient, which grows with the quantiles
 
 

@@ -187,7 +187,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({"priority_beta_steps": 50}, {}),
     ],
     "c51": [({key: value}, {}) for key, value in {"atoms": 5, "v_min": -1.0, "v_max": 20.0}.items()],
-    "qrdqn": [({"quantiles": 3}, {}), ({"grad_clip": 0.01}, {})],
+    "qrdqn": [({"quantiles": 3}, {}), ({"grad_clip": 0.01}, {}), ({"learning_rate": 0.1}, {})],
     "rainbow": [
         ({key: value}, {"epsilon_steps": 20})
         for key, value in {
