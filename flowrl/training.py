@@ -18,7 +18,7 @@ from flowrl.schema import Schema
 if TYPE_CHECKING:
     import torch
 
-    from flowrl.policies.policy import Learning
+    from flowrl.policies.learning import Learning
 
 #: What an operator needs of its input: words, perhaps with the way out, see `flowrl.schema`.
 Required = tuple[str, ...] | Mapping[str, str]

@@ -18,7 +18,7 @@ from flowrl.training import APART, LAG, Required, Training, reported, required
 from flowrl.workers import wait_for
 
 if TYPE_CHECKING:
-    from flowrl.policies.policy import Gradients
+    from flowrl.policies.learning import Gradients
     from flowrl.rollout import WorkerSet
 
 

@@ -7,25 +7,8 @@ from typing import Any
 import attrs
 
 from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
-from flowrl.data import PrioritizedReplayBuffer, RateLimiter
-from flowrl.operators import (
-    Concurrently,
-    GatherStatistics,
-    NormalizeRewards,
-    NStep,
-    ParallelRollouts,
-    Replay,
-    StandardMetricsReporting,
-    StoreToReplay,
-    TrainOneStep,
-    UpdatePriorities,
-    UpdateStatistics,
-    UpdateTargetNetwork,
-)
-from flowrl.plan import Plan
-from flowrl.plans.dqn import replay_buffer
+from flowrl.plans import dqn
 from flowrl.policies import DDPGPolicy
-from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
 
@@ -90,39 +73,9 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> DDPGPol
     return DDPGPolicy(observation_space, action_space, **policy_settings(config))
 
 
-def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
-    limiter = RateLimiter(
-        config.replay_ratio,
-        config.learning_starts,
-        sample_batch=config.batch_size,
-        insert_batch=config.fragment_steps * config.num_envs * config.n_step,
-    )
-    buffer = replay_buffer(config, limiter)
-
-    # (1) Act with noise, and store transitions.
-    rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
-    if config.normalize_obs or config.normalize_rewards:
-        rollouts = rollouts.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
-    store = rollouts.for_each(NStep(config.n_step, config.gamma)).for_each(StoreToReplay(buffer))
-
-    # (2) Critic and actor learn in one step; the targets of both follow.
-    replay = Replay(buffer, config.batch_size)
-    if config.normalize_rewards:
-        replay = replay.for_each(NormalizeRewards(workers))
-    train = replay.for_each(TrainOneStep(workers))
-    if isinstance(buffer, PrioritizedReplayBuffer):
-        train = train.for_each(UpdatePriorities(buffer))
-    train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
-
-    # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.
-    train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
-    return StandardMetricsReporting(train_op, workers, config)
-
-
 class DDPG(Trainer):
-    """`DDPG(env="Pendulum-v1").train(until={"env_steps": 10_000})`."""
+    """`DDPG(env="Pendulum-v1").train(until={"env_steps": 10_000})`; its plan is that of DQN."""
 
     Config = Config
     policy = staticmethod(policy)
-    execution_plan = staticmethod(execution_plan)
+    execution_plan = staticmethod(dqn.execution_plan)

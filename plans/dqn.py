@@ -97,7 +97,7 @@ def replay_buffer(config: Any, limiter: RateLimiter) -> ReplayBuffer:
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
+    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG learn so too."""
     limiter = RateLimiter(
         config.replay_ratio,
         config.learning_starts,

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from flowrl.config import not_negative, positive
-from flowrl.plans import ddpg
+from flowrl.plans import ddpg, dqn
 from flowrl.policies import TD3Policy
 from flowrl.trainer import Trainer
 
@@ -35,8 +35,8 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> TD3Poli
 
 
 class TD3(Trainer):
-    """`TD3(env="Pendulum-v1").train(until={"env_steps": 10_000})`; its plan is that of DDPG."""
+    """`TD3(env="Pendulum-v1").train(until={"env_steps": 10_000})`; its plan is that of DQN."""
 
     Config = Config
     policy = staticmethod(policy)
-    execution_plan = staticmethod(ddpg.execution_plan)
+    execution_plan = staticmethod(dqn.execution_plan)

@@ -16,8 +16,9 @@ from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
 from flowrl.policies.distributions import Acting, distribution
 from flowrl.policies.in_numpy import host
+from flowrl.policies.learning import Learning
 from flowrl.policies.networks import ActorCritic, encoder
-from flowrl.policies.policy import Learning, Policy
+from flowrl.policies.policy import Policy
 from flowrl.policies.wrappers import Array
 from flowrl.schedules import Schedule, value_at
 

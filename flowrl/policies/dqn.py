@@ -13,10 +13,11 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
 from flowrl.policies.heads import MeanHead, ValueHead
+from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.noisy import signed_root
-from flowrl.policies.policy import Learning, Policy, ValueActing
+from flowrl.policies.policy import Policy, ValueActing
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
 from flowrl.schedules import Schedule, linear_schedule
 

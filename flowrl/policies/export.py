@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flowrl.policies.policy import Policy
 
 
-class Greedy(nn.Module):
+class Program(nn.Module):
     """What a policy's eval mode does, in torch alone: observations `[B, ...]` to actions `[B, ...]` for the env.
 
     Observations are a tensor, or a dict of them, raw: normalisation belongs to it. It is a copy, on the CPU.
@@ -56,7 +56,7 @@ class Greedy(nn.Module):
 
 
 def export(policy: Policy, path: str | Path) -> None:
-    """Write what `Greedy` computes, for any number of observations at a time.
+    """Write what `Program` computes, for any number of observations at a time.
 
     A file ".pt2" is for `torch.export.load(path).module()(obs)`. A file ".onnx" is for an ONNX runtime, and needs the
     extra `onnx`; its input is `obs`, or of dictionaries `obs.KEY` for each, its output `action`.
@@ -73,7 +73,7 @@ def export(policy: Policy, path: str | Path) -> None:
     batch = torch.export.Dim("batch", min=1)
     with warnings.catch_warnings():  # torch's own, about its own parts
         warnings.simplefilter("ignore")
-        program = torch.export.export(Greedy(policy), (obs,), dynamic_shapes=(_map(obs, lambda _: {0: batch}),))
+        program = torch.export.export(Program(policy), (obs,), dynamic_shapes=(_map(obs, lambda _: {0: batch}),))
         with replacing(path) as partial:
             if path.suffix == ".pt2":
                 with partial.open("wb") as file:

@@ -16,9 +16,10 @@ from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.errors import ConfigError, PlanError
 from flowrl.policies.in_numpy import host, log_softmax
+from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import actions_of
-from flowrl.policies.policy import Learning, Policy
+from flowrl.policies.policy import Policy
 from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample, multinomial_sample
 
 Space: TypeAlias = gymnasium.Space[Any]

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.errors import ConfigError
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.in_numpy import host
+from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.policy import Learning
 from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
 from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample
 from flowrl.returns import n_step
@@ -57,6 +58,9 @@ class R2D2Policy(DQNPolicy):
         n_step: Steps of a return before it bootstraps, inside a sequence.
         rescale: Learn `rescaled` values.
         stored_state: Unroll from the state that the actor had; else from that with which episodes begin.
+
+    Raises:
+        ConfigError: a `noisy` network or a `head`, which it has not; see `DQNPolicy` too.
     """
 
     model: Any  #: a `RecurrentNetwork` of a `QNetwork`
@@ -71,6 +75,9 @@ class R2D2Policy(DQNPolicy):
         stored_state: bool = True,
         **settings: Any,
     ) -> None:
+        for name in ("noisy", "head"):
+            if settings.get(name):
+                raise ConfigError(f"{name}={settings[name]!r}: R2D2 learns mean values, without noise in the weights")
         self.units, self.cell, self.n_step = units, cell, n_step
         self.rescale, self.stored_state = rescale, stored_state
         super().__init__(*spaces, **settings)

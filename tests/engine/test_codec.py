@@ -24,7 +24,7 @@ from flowrl.codec import Encoded, Pickled, decode, encode
 from flowrl.data import Batch
 from flowrl.envs import Episode
 from flowrl.errors import CheckpointError
-from flowrl.policies.policy import Gradients
+from flowrl.policies.learning import Gradients
 from flowrl.testing import same
 
 

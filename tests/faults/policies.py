@@ -122,21 +122,21 @@ FAULTS = [
     ),
     Fault(
         "Q7",
-        "flowrl/policies/policy.py",
+        "flowrl/policies/learning.py",
         '                group["lr"] = rate(env_steps)\n',
         '                group["lr"] = rate(policy.version)\n',
         SCHEDULES + "test_schedules_are_functions_of_env_steps_and_the_same_after_a_resume",
     ),
     Fault(
         "Q7",
-        "flowrl/policies/policy.py",
+        "flowrl/policies/learning.py",
         'policy.learning_rates.get(group.get("name", ""), policy.learning_rate)',
         "policy.learning_rate",
         OPTIONS + "test_a_parameter_group_may_have_a_rate_of_its_own",
     ),
     Fault(
         "D1",
-        "flowrl/policies/policy.py",
+        "flowrl/policies/learning.py",
         "        with policy.mixed.forward():\n",
         "        if True:\n",
         OPTIONS + "test_bfloat16_is_for_learning_alone",
@@ -437,7 +437,7 @@ FAULTS = [
     ),
     Fault(
         "Q7",
-        "flowrl/policies/policy.py",
+        "flowrl/policies/learning.py",
         'group["lr"] = rate(env_steps)',
         'group["lr"] = rate(0)',
         PPO + "test_schedules_follow_env_steps",
@@ -725,14 +725,14 @@ FAULTS = [
     ),
     Fault(
         "F13",
-        "flowrl/policies/policy.py",
+        "flowrl/policies/learning.py",
         "        if all_reduce is not None:\n            rows = all_reduce.share(rows)\n",
         "        if all_reduce is not None:\n            rows = all_reduce.share(rows)[:2]\n",
         ALIKE + "test_gradients_are_those_of_one_learner_on_the_joined_batch",
     ),
     Fault(
         "G3",
-        "flowrl/policies/policy.py",
+        "flowrl/policies/learning.py",
         "        rows = self.over_minibatch(self.tensors(batch))\n        if all_reduce is not None:\n"
         "            rows = all_reduce.share(rows)\n",
         "        rows = self.tensors(batch)\n        if all_reduce is not None:\n"

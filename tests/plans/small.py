@@ -118,7 +118,6 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
-SMALL["td3 prioritized"] = {**SMALL["td3"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["r2d2"] = {
     **SMALL["dqn"],
     "memory_size": 8,

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies import R2D2Policy
+from flowrl.errors import ConfigError
+from flowrl.policies import CategoricalHead, R2D2Policy
 from flowrl.policies.r2d2 import EPS, rescaled, unscaled
 from flowrl.training import Training
 from tests.policies.recurrent_parts import make
@@ -142,6 +143,12 @@ def test_burn_in_and_the_stored_state_tell_in_the_values() -> None:
     for other in (without_burn_in, without_state):
         apart = (usual[0, :2] - other[0, :2]).abs().amax(1)
         assert (apart > 1e-3).all()
+
+
+def test_what_it_has_not_is_refused() -> None:
+    for settings in ({"noisy": True}, {"head": CategoricalHead(5, 0, 1)}):
+        with pytest.raises(ConfigError, match="R2D2 learns mean values, without noise"):
+            make(R2D2Policy, **settings)
 
 
 def test_what_padding_holds_does_not_tell() -> None:
