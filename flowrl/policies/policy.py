@@ -6,7 +6,8 @@ import abc
 import copy
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -218,7 +219,7 @@ class Learning(abc.ABC):
         rows = self.over_minibatch(self.tensors(batch))
         if all_reduce is not None:
             rows = all_reduce.share(rows)
-        with policy.mixed.forward():
+        with policy.learning(), policy.mixed.forward():
             loss, scalars = self.loss(rows)
         for parameter in policy.parameters:
             parameter.grad = None
@@ -330,6 +331,9 @@ class Policy(abc.ABC):
         self.stream = TorchStream(seed)
         with self.stream.swapped_in():
             self._build()
+        if network is not None:
+            for module in self.modules().values():
+                module.eval()
         self.parameters = list(self.model.parameters())
         self._keep_statistics()
         if compile:
@@ -352,6 +356,19 @@ class Policy(abc.ABC):
             self.model.add_module("returns", self.returns)  # so that it is sent and saved with the weights
         named = self.model.named_modules()
         self.normalizers = {name: part for name, part in named if isinstance(part, Normalizer)}
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Forwards of learning: in them alone a network of one's own drops out, and draws, from the stream (D6)."""
+        if self.network is None:  # others do in learning what they do in acting, and draw nothing
+            yield
+            return
+        self.model.train()
+        try:
+            with self.stream.swapped_in():
+                yield
+        finally:
+            self.model.eval()
 
     def rate(self, group: str = "") -> float:
         """The learning rate that a parameter group of this name begins with."""
