@@ -44,6 +44,13 @@ FAULTS = [
         OPTIONS + "test_what_a_network_does_to_learn_it_does_not_in_acting",
     ),
     Fault(
+        "D1",
+        "flowrl/policies/policy.py",
+        "                module.eval()\n",
+        "                pass\n",
+        OPTIONS + "test_what_a_network_does_to_learn_it_does_not_in_acting",
+    ),
+    Fault(
         "Q6",
         "flowrl/policies/streams.py",
         "generator=None if self._inside else self._generator",
@@ -144,7 +151,7 @@ FAULTS = [
     Fault(
         "D3",
         "flowrl/policies/streams.py",
-        "torch.randn(shape, generator=self._generator)",
+        "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape)",
         NOISY + "test_a_state_goes_on_with_the_noise_that_would_have_come",
     ),
@@ -165,8 +172,8 @@ FAULTS = [
     Fault(
         "D1",
         "flowrl/policies/policy.py",
-        "        with policy.mixed.forward():\n",
-        "        if True:\n",
+        "        with policy.learning(), policy.mixed.forward():\n",
+        "        with policy.learning():\n",
         OPTIONS + "test_bfloat16_is_for_learning_alone",
     ),
     Fault(
@@ -558,7 +565,7 @@ FAULTS = [
     Fault(
         "D6",
         "flowrl/policies/streams.py",
-        "torch.randn(shape, generator=self._generator)",
+        "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape)",
         SAC + "test_noise_comes_from_the_policys_own_stream_and_goes_on_after_a_resume",
     ),

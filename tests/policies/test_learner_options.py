@@ -132,6 +132,7 @@ def test_what_a_network_does_to_learn_it_does_not_in_acting(kind: type[Policy]) 
     learned, outside = learn(policy), torch.get_rng_state()
     torch.rand(1)
     assert same(learned, learn(again))
+    assert any(name.endswith("num_batches_tracked") and value > 0 for name, value in learned.items())
     torch.manual_seed(7)
     before = torch.get_rng_state()
     one = rows().obs[:1]
