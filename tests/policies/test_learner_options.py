@@ -129,13 +129,14 @@ def test_a_network_is_given_dictionaries_and_bytes_as_they_are(kind: Any) -> Non
 def test_what_a_network_does_to_learn_it_does_not_in_acting(kind: type[Policy]) -> None:
     """D1, D6: one observation is acted on alike each time; what learning draws comes from the policy's stream."""
     policy, again = make(kind, network=Dropping), make(kind, network=Dropping)
+    one = rows().obs[:1]
+    assert policy.eval_mode.value(one) == policy.eval_mode.value(one)
     learned, outside = learn(policy), torch.get_rng_state()
     torch.rand(1)
     assert same(learned, learn(again))
     assert any(name.endswith("num_batches_tracked") and value > 0 for name, value in learned.items())
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    one = rows().obs[:1]
     assert policy.eval_mode.value(one) == policy.eval_mode.value(one)
     learn(policy)
     assert torch.equal(torch.get_rng_state(), before)
