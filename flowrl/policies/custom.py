@@ -22,15 +22,12 @@ EXPECTED = (
     "observations [B, ...] to [B, features], which has an attribute `features`"
 )
 
-#: Layers whose learning would not be about what acts, nor be repeatable.
-CHANGING = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
-
 
 def custom_encoder(network: Any, space: gymnasium.Space[Any]) -> Encoder:
     """The network that a class, or the name of one, makes for observations of a space.
 
     It is given what the space holds as tensors `[B, ...]`, a `Batch` of them where it is a Dict: bytes of images as
-    bytes, numbers as they are. It has been tried on observations of zeros, and stays in its eval mode.
+    bytes, numbers as they are. It has been tried on observations of zeros.
 
     Raises:
         ConfigError: there is no such class, or what it makes does not fit.
@@ -42,11 +39,6 @@ def custom_encoder(network: Any, space: gymnasium.Space[Any]) -> Encoder:
     features = getattr(made, "features", None)
     if not isinstance(features, int) or features < 1:
         raise ConfigError(f"network={name}: its `features` are {features!r}, expected how many it gives, 1 or more")
-    if changing := [type(part).__name__ for part in made.modules() if isinstance(part, CHANGING)]:
-        raise ConfigError(
-            f"network={name}: its {changing[0]} computes something else in training than in acting; take LayerNorm or "
-            "none, or a policy of your own, see flowrl.policies.policy_from"
-        )
     empty: Any = create_empty_array(space, 2, np.zeros)
     zeros: Any = Batch(empty).to_torch() if isinstance(empty, Mapping) else torch.from_numpy(empty)
     try:

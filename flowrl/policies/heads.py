@@ -101,7 +101,7 @@ class CategoricalHead(ValueHead):
         self.register_buffer("support", torch.linspace(v_min, v_max, atoms), persistent=False)
 
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(outputs, -1) @ self.support
+        return (torch.softmax(outputs, -1) * self.support).sum(-1)  # a product `@` would be rounded in mixed precision
 
     def in_numpy(self) -> Function:
         support = self.support.numpy()

@@ -157,7 +157,7 @@ class Learning(abc.ABC):
         rows = self.over_minibatch(self.tensors(batch))
         if all_reduce is not None:
             rows = all_reduce.share(rows)
-        with policy.mixed.forward():
+        with policy.learning(), policy.mixed.forward():
             loss, scalars = self.loss(rows)
         for parameter in policy.parameters:
             parameter.grad = None

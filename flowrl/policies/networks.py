@@ -238,7 +238,8 @@ class QNetwork(nn.Module):
         self.trunk = nn.Sequential(encoder, mlp([encoder.features, *hidden], linear=linear), nn.ReLU())
         self.advantage = linear(hidden[-1], actions * width)
         self.value = linear(hidden[-1], width) if dueling else None
-        self._noise_parts = [layer.draws for layer in self.modules() if isinstance(layer, NoisyLinear)]
+        steps = [step for network in self._networks for step in steps_of(network)]
+        self._noise_parts = [layer.draws for layer, _ in steps if isinstance(layer, NoisyLinear)]
 
     @property
     def draws(self) -> int:
@@ -290,7 +291,10 @@ class QNetwork(nn.Module):
 
 
 def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """target ← tau · online + (1 − tau) · target, in place: parameters, and statistics of observations."""
+    """target ← tau · online + (1 − tau) · target, in place: parameters, and statistics of observations.
+
+    What counts (the batches that a network of one's own has normalised, say) is copied.
+    """
     learned = online.state_dict()
     with torch.no_grad():
         for name, value in target.state_dict().items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import copy
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -93,7 +94,7 @@ class Policy(abc.ABC):
         network: What encodes observations in the place of the built-in encoders: a class, or its name
             "module:Class", see `flowrl.policies.networks.encoder`.
         precision: What learning computes in, see `Precision`.
-        compile: Learn with networks that `torch.compile` has made faster; not with a memory. Acting is as without it.
+        compile: Learn with networks that `torch.compile` has made faster. Acting is as without it.
         normalize_obs: Normalise the numbers in observations by running statistics; images are left alone.
         normalize_rewards: Keep running statistics of discounted returns, by which rewards are scaled.
         seed: Of the initialisation, and of `stream`, in which a model that draws in its forward must run.
@@ -153,11 +154,12 @@ class Policy(abc.ABC):
         self.stream = TorchStream(seed)
         with self.stream.swapped_in():
             self._build()
+        if network is not None:
+            for module in self.modules().values():
+                module.eval()
         self.parameters = list(self.model.parameters())
         self._keep_statistics()
         if compile:
-            if hasattr(self.eval_mode, "initial_state"):
-                raise ConfigError("compile=True is for networks without a memory, which torch does not compile")
             self._compile()
         self.acting()  # refuses what the backend cannot serve
 
@@ -177,6 +179,19 @@ class Policy(abc.ABC):
             self.model.add_module("returns", self.returns)  # so that it is sent and saved with the weights
         named = self.model.named_modules()
         self.normalizers = {name: part for name, part in named if isinstance(part, Normalizer)}
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Forwards of learning: in them alone a network of one's own drops out, and draws, from the stream (D6)."""
+        if self.network is None:  # others do in learning what they do in acting, and draw nothing
+            yield
+            return
+        self.model.train()
+        try:
+            with self.stream.swapped_in():
+                yield
+        finally:
+            self.model.eval()
 
     def rate(self, group: str = "") -> float:
         """The learning rate that a parameter group of this name begins with."""

@@ -121,7 +121,7 @@ class RecurrentValueActing:
 
     def _step(self, obs: Any, state: Array) -> tuple[Array, Array]:
         with torch.inference_mode():
-            values, after = self.policy.model.step(self.policy.tensor(obs), self.policy.tensor(state))
+            values, after = self.policy.acting().step(self.policy.tensor(obs), self.policy.tensor(state))
         return host(values), host(after)
 
 

@@ -74,7 +74,7 @@ class Remembered(Encoder):
         self.features = units
 
     def forward(self, given: Any) -> torch.Tensor:
-        remembered: torch.Tensor = given["remembered"] if isinstance(given, Batch) else given
+        remembered: torch.Tensor = given["remembered"] if isinstance(given, dict) else given
         return remembered
 
 
@@ -91,11 +91,11 @@ class RecurrentNetwork(nn.Module):
         See `Memory.forward` for the rest.
         """
         steps, envs = obs.shape[:2]
-        rows = Batch(obs=obs).flat()["obs"]
+        rows = obs.flat() if isinstance(obs, Batch) else obs.flatten(0, 1)
         outputs, after = self.memory(self.encoder(rows).reshape(steps, envs, -1), state, begins)
         remembered: Any = outputs.flatten(0, 1)
         if action_mask(rows) is not None:
-            remembered = Batch(remembered=remembered, action_mask=rows[ACTION_MASK])
+            remembered = {"remembered": remembered, ACTION_MASK: rows[ACTION_MASK]}
         return self.network(remembered), after
 
     def step(self, obs: Any, state: torch.Tensor) -> tuple[Any, torch.Tensor]:

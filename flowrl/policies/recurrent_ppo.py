@@ -64,7 +64,7 @@ class RecurrentActing:
         return host(value)
 
     def _step(self, obs: Any, state: Array) -> Any:
-        return self.policy.model.step(self.policy.tensor(obs), self.policy.tensor(state))
+        return self.policy.acting().step(self.policy.tensor(obs), self.policy.tensor(state))
 
 
 @attrs.frozen

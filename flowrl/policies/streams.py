@@ -25,6 +25,7 @@ class TorchStream:
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator()
         self._generator.manual_seed(seed)
+        self._inside = False
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
@@ -32,15 +33,17 @@ class TorchStream:
         with _one_at_a_time:
             outside = torch.get_rng_state()
             torch.set_rng_state(self._generator.get_state())
+            self._inside = True
             try:
                 yield
             finally:
+                self._inside = False
                 self._generator.set_state(torch.get_rng_state())
                 torch.set_rng_state(outside)
 
     def normal(self, shape: tuple[int, ...]) -> Array:
         """Normally distributed numbers, float32."""
-        drawn: Array = torch.randn(shape, generator=self._generator).numpy()
+        drawn: Array = torch.randn(shape, generator=None if self._inside else self._generator).numpy()
         return drawn
 
     def state_dict(self) -> dict[str, Any]:

@@ -37,6 +37,41 @@ FAULTS = [
         DQN + "test_truncated_rows_bootstrap_and_terminated_ones_do_not",
     ),
     Fault(
+        "D6",
+        "flowrl/policies/learning.py",
+        "        with policy.learning(), policy.mixed.forward():\n",
+        "        with policy.mixed.forward():\n",
+        OPTIONS + "test_what_a_network_does_to_learn_it_does_not_in_acting",
+    ),
+    Fault(
+        "D1",
+        "flowrl/policies/policy.py",
+        "                module.eval()\n",
+        "                pass\n",
+        OPTIONS + "test_what_a_network_does_to_learn_it_does_not_in_acting",
+    ),
+    Fault(
+        "Q6",
+        "flowrl/policies/streams.py",
+        "generator=None if self._inside else self._generator",
+        "generator=self._generator",
+        OPTIONS + "test_noise_in_weights_stays_fresh_beside_a_network_of_ones_own",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/heads.py",
+        "(torch.softmax(outputs, -1) * self.support).sum(-1)",
+        "torch.softmax(outputs, -1) @ self.support",
+        HEADS + "test_values_are_not_rounded_in_mixed_precision",
+    ),
+    Fault(
+        "Q2",
+        "flowrl/policies/networks.py",
+        "                value.copy_(learned[name])\n",
+        "                pass\n",
+        OPTIONS + "test_a_network_that_counts_batches_has_a_target",
+    ),
+    Fault(
         "Q1",
         "flowrl/policies/dqn.py",
         "q_online_t if double else q_target_t\n",
@@ -116,7 +151,7 @@ FAULTS = [
     Fault(
         "D3",
         "flowrl/policies/streams.py",
-        "torch.randn(shape, generator=self._generator)",
+        "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape)",
         NOISY + "test_a_state_goes_on_with_the_noise_that_would_have_come",
     ),
@@ -137,16 +172,9 @@ FAULTS = [
     Fault(
         "D1",
         "flowrl/policies/learning.py",
-        "        with policy.mixed.forward():\n",
-        "        if True:\n",
+        "        with policy.learning(), policy.mixed.forward():\n",
+        "        with policy.learning():\n",
         OPTIONS + "test_bfloat16_is_for_learning_alone",
-    ),
-    Fault(
-        "D1",
-        "flowrl/policies/custom.py",
-        "made.eval()(zeros)",
-        "made(zeros)",
-        OPTIONS + "test_a_network_learns_what_it_acts_by",
     ),
     Fault(
         "F13",
@@ -558,7 +586,7 @@ FAULTS = [
     Fault(
         "D6",
         "flowrl/policies/streams.py",
-        "torch.randn(shape, generator=self._generator)",
+        "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape)",
         SAC + "test_noise_comes_from_the_policys_own_stream_and_goes_on_after_a_resume",
     ),

@@ -144,6 +144,14 @@ def test_values_are_means_of_what_is_said(name: str) -> None:
     assert float(values[1, 2]) == pytest.approx(expected, rel=1e-5)
 
 
+def test_values_are_not_rounded_in_mixed_precision() -> None:
+    """Q1: near 100 bfloat16 knows steps of a half, and the best action would be the first of many."""
+    head, outputs = CategoricalHead(51, 0.0, 100.0), torch.randn(1, 8, 51, generator=torch.Generator().manual_seed(1))
+    with torch.autocast("cpu", torch.bfloat16):
+        values = head(outputs)
+    torch.testing.assert_close(values, head(outputs))
+
+
 @pytest.mark.parametrize("name", ["categorical", "quantile"])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_dueling_is_of_each_number_that_is_said(name: str, dueling: bool) -> None:

@@ -19,6 +19,7 @@ from flowrl.errors import ConfigError
 from flowrl.plans import DQN, PPO
 from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, RecurrentPPOPolicy
 from flowrl.policies.clipping import clip_norm
+from flowrl.policies.noisy import NoisyLinear
 from flowrl.policies.policy import Policy
 from flowrl.policy_maker import PolicyMaker
 
@@ -49,6 +50,14 @@ class Flattened(Doubled):
         self.layer = nn.Linear(int(np.prod(space.shape)), 8)
 
 
+class Dropping(Doubled):
+    """One that does in learning what it does not do in acting: it drops out, and normalises over the rows."""
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        super().__init__(space)
+        self.layer = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))  # type: ignore[assignment]
+
+
 class OfParts(nn.Module):
     """Of a dictionary with an image in it."""
 
@@ -69,12 +78,6 @@ class NoFeatures(Doubled):
 
 class WrongWidth(Doubled):
     features = 5
-
-
-class WithDropout(Doubled):
-    def __init__(self, space: gymnasium.Space[Any]) -> None:
-        super().__init__(space)
-        self.layer = nn.Sequential(self.layer, nn.Dropout())  # type: ignore[assignment]
 
 
 class Counting(Doubled):
@@ -141,13 +144,56 @@ def test_a_network_is_given_dictionaries_and_bytes_as_they_are(kind: Any) -> Non
     assert policy.eval_mode.act(obs, np.empty((2, 0)), 0)["action"].shape == (2,)
 
 
+@pytest.mark.parametrize("kind", [DQNPolicy, PPOPolicy])
+def test_what_a_network_does_to_learn_it_does_not_in_acting(kind: type[Policy]) -> None:
+    """D1, D6: one observation is acted on alike each time; what learning draws comes from the policy's stream."""
+    policy, again = make(kind, network=Dropping), make(kind, network=Dropping)
+    one = rows().obs[:1]
+    assert policy.eval_mode.value(one) == policy.eval_mode.value(one)
+    learned, outside = learn(policy), torch.get_rng_state()
+    torch.rand(1)
+    assert same(learned, learn(again))
+    assert any(name.endswith("num_batches_tracked") and value > 0 for name, value in learned.items())
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    assert policy.eval_mode.value(one) == policy.eval_mode.value(one)
+    learn(policy)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.set_rng_state(outside)
+
+
+def test_a_network_that_counts_batches_has_a_target() -> None:
+    """Q2: numbers are mixed, counts are copied."""
+    policy: Any = make(network=Dropping)
+    learn(policy)
+    policy.update_target(0.5)
+    counted, mean = (f"trunk.0.layer.1.{name}" for name in ("num_batches_tracked", "running_mean"))
+    online, target = policy.model.state_dict(), policy.target.state_dict()
+    assert target[counted] == online[counted] > 0
+    torch.testing.assert_close(target[mean], online[mean] / 2)
+
+
+def test_noise_in_weights_stays_fresh_beside_a_network_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q6: also where learning has the stream swapped in, and where the network holds a noisy layer."""
+
+    class Noisy(Doubled):
+        def __init__(self, space: gymnasium.Space[Any]) -> None:
+            super().__init__(space)
+            self.layer = NoisyLinear(4, 8)
+
+    policy: Any = make(network=Noisy, noisy=True)
+    drawn, noise = [], policy.noise
+    monkeypatch.setattr(policy, "noise", lambda: drawn.append(noise()) or drawn[-1])
+    learn(policy)
+    assert len({tuple(each.flatten().tolist()) for each in drawn}) == len(drawn) == 9
+
+
 @pytest.mark.parametrize(
     ("network", "words"),
     [
         (NoFeatures, "its `features` are None"),
         (WrongWidth, r"for two observations it gave \[2, 8\], expected \[2, 5\]"),
         (NoModule, "made a NoModule"),
-        (WithDropout, "its Dropout computes something else in training"),
         ("Doubled", "'module:Class'"),
         ("no.such.module:Doubled", "No module named 'no'"),
         (f"{__name__}:Dubled", "did you mean 'Doubled'"),
@@ -264,9 +310,7 @@ def test_float16_keeps_the_scale_of_the_loss() -> None:
 
 
 @pytest.mark.parametrize("kind", [R2D2Policy, RecurrentPPOPolicy])
-def test_a_memory_is_neither_compiled_nor_made_numpy(kind: type[Policy]) -> None:
-    with pytest.raises(ConfigError, match="networks without a memory"):
-        make(kind, compile=True)
+def test_a_memory_is_not_made_numpy(kind: type[Policy]) -> None:
     with pytest.raises(ConfigError, match="act_backend='numpy' serves small dense networks"):
         make(kind, act_backend="numpy")
 
