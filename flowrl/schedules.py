@@ -81,8 +81,8 @@ class piecewise_schedule:
     """Linear between points (count, value) in the order of counts, constant before the first and after the last.
 
     >>> rate = piecewise_schedule((0, 1.0), (100, 0.5), (100, 0.1), (200, 0.0))
-    >>> [round(rate(step), 2) for step in (0, 50, 99, 100, 150, 500)]
-    [1.0, 0.75, 0.5, 0.1, 0.05, 0.0]
+    >>> [round(rate(step), 3) for step in (0, 50, 99, 100, 150, 500)]
+    [1.0, 0.75, 0.505, 0.1, 0.05, 0.0]
     """
 
     points: tuple[tuple[float, float], ...]

@@ -234,6 +234,7 @@ def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema
         mode: Any = policy.collect_mode
         state = initial_states(mode, 1)
         row = mode.act(obs, np.zeros((1, mode.draws)), 0, *([] if state is None else [state]))
+        row.pop("env_action", None)  # which is not stored (G6)
         if state is not None:
             row["state"] = row.pop("next_state")
     except Exception:  # a policy that needs more than that says what is wrong when it acts
