@@ -60,8 +60,8 @@ MOUNTAIN_CAR = (
 )
 #: Settings of SAC, TD3 and DDPG: an update for each step, of networks that are large enough for Pendulum-v1.
 SMALL = f"--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3 {NUMPY}"
-#: Of discrete SAC for CartPole-v1, the best found so far: an update for every second step, a fixed small temperature, and
-#: a rate of learning that falls.
+#: Of discrete SAC for CartPole-v1, the best found so far: an update for every second step, a fixed small temperature,
+#: and a rate of learning that falls.
 DISCRETE = (
     f"{SMALL} --set replay_ratio=64 --set n_step=3 --set tau=0.01 --set temperature=0.05 --set learn_temperature=false "
     "--set learning_rate=linear(1e-3,1e-4,50_000)"
