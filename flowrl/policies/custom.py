@@ -27,7 +27,7 @@ def custom_encoder(network: Any, space: gymnasium.Space[Any]) -> Encoder:
     """The network that a class, or the name of one, makes for observations of a space.
 
     It is given what the space holds as tensors `[B, ...]`, a `Batch` of them where it is a Dict: bytes of images as
-    bytes, numbers as they are. It has been tried on observations of zeros.
+    bytes, numbers as they are. It has been tried on observations of zeros, and is in its eval mode.
 
     Raises:
         ConfigError: there is no such class, or what it makes does not fit.

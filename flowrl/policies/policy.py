@@ -154,9 +154,6 @@ class Policy(abc.ABC):
         self.stream = TorchStream(seed)
         with self.stream.swapped_in():
             self._build()
-        if network is not None:
-            for module in self.modules().values():
-                module.eval()
         self.parameters = list(self.model.parameters())
         self._keep_statistics()
         if compile:

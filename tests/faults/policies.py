@@ -45,9 +45,9 @@ FAULTS = [
     ),
     Fault(
         "D1",
-        "flowrl/policies/policy.py",
-        "                module.eval()\n",
-        "                pass\n",
+        "flowrl/policies/custom.py",
+        "made.eval()(zeros)",
+        "made(zeros)",
         OPTIONS + "test_what_a_network_does_to_learn_it_does_not_in_acting",
     ),
     Fault(
