@@ -14,7 +14,7 @@ from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
 from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask
+from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Policy, ValueActing
@@ -37,10 +37,7 @@ def best_action(
     Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
     """
     assert q_online_t.shape == q_target_t.shape
-    chooser = q_online_t if double else q_target_t
-    if mask_t is not None:
-        chooser = chooser.masked_fill(~mask_t, -torch.inf)
-    return chooser.argmax(1)
+    return torch.argmax(masked(q_online_t if double else q_target_t, mask_t), 1)
 
 
 def of_action(outputs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:

@@ -74,8 +74,8 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/dqn.py",
-        "q_online_t if double else q_target_t\n",
-        "q_target_t\n",
+        "masked(q_online_t if double else q_target_t,",
+        "masked(q_target_t,",
         DQN + "test_the_best_action_against_a_loop",
     ),
     Fault(
