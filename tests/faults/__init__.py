@@ -5,9 +5,11 @@
 They lie in the files of this folder by the part of the source that they break.
 """
 
-from tests.faults import data, engine, envs, operators, policies, rollout
+from tests.faults import data, engine, envs, operators, policies, replay, rollout, value_based
 from tests.faults.fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
-FAULTS = [fault for part in (data, engine, envs, operators, policies, rollout) for fault in part.FAULTS]
+FAULTS = [
+    fault for part in (data, engine, envs, operators, policies, replay, rollout, value_based) for fault in part.FAULTS
+]

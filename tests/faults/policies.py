@@ -6,14 +6,10 @@ OFF_POLICY = "tests/policies/test_off_policy.py::"
 SAC = "tests/policies/test_sac_policy.py::"
 TD3 = "tests/policies/test_td3_policy.py::"
 BOUNDED = "tests/policies/test_bounded.py::"
-CRITICS = "tests/policies/test_critics.py::"
-APEX = "tests/policies/test_apex_policy.py::"
 MASKS = "tests/policies/test_masks.py::"
 DQN = "tests/policies/test_dqn_policy.py::"
-HEADS = "tests/policies/test_heads.py::"
 NOISY = "tests/policies/test_noisy.py::"
 PPO = "tests/policies/test_ppo_policy.py::"
-ABLATIONS = "tests/plans/test_ablations.py::"
 CHOICES = "tests/policies/test_distributions.py::"
 VTRACE = "tests/operators/test_v_trace.py::"
 NORMALIZER = "tests/policies/test_normalizer.py::"
@@ -56,90 +52,6 @@ FAULTS = [
         "generator=None if self._inside else self._generator",
         "generator=self._generator",
         OPTIONS + "test_noise_in_weights_stays_fresh_beside_a_network_of_ones_own",
-    ),
-    Fault(
-        "Q1",
-        "flowrl/policies/heads.py",
-        "(torch.softmax(outputs, -1) * self.support).sum(-1)",
-        "torch.softmax(outputs, -1) @ self.support",
-        HEADS + "test_values_are_not_rounded_in_mixed_precision",
-    ),
-    Fault(
-        "Q2",
-        "flowrl/policies/networks.py",
-        "                value.copy_(learned[name])\n",
-        "                pass\n",
-        OPTIONS + "test_a_network_that_counts_batches_has_a_target",
-    ),
-    Fault(
-        "Q1",
-        "flowrl/policies/dqn.py",
-        "masked(q_online_t if double else q_target_t,",
-        "masked(q_target_t,",
-        DQN + "test_the_best_action_against_a_loop",
-    ),
-    Fault(
-        "Q1",
-        "flowrl/policies/dqn.py",
-        "rows.discount, of_action(outputs_t, best)",
-        "rows.discount, outputs_t.amax(1)",
-        HEADS + "test_losses_and_priorities_of_rows_against_a_loop",
-    ),
-    Fault(  # the paper's pseudocode, word by word: a target on an atom has no neighbours to go to
-        "Q4",
-        "flowrl/policies/heads.py",
-        "    above = probabilities * (place - lower)\n",
-        "    probabilities = probabilities * (place % 1 > 0)\n    above = probabilities * (place - lower)\n",
-        HEADS + "test_mass_is_conserved_where_the_target_falls_on_an_atom",
-    ),
-    Fault(
-        "Q4",
-        "flowrl/policies/heads.py",
-        "((returns.clamp(v_min, v_max) - v_min) / (v_max - v_min) * last).clamp(0, last)",
-        "((returns - v_min) / (v_max - v_min) * last) % (last + 1)",
-        HEADS + "test_the_projection_against_a_loop",
-    ),
-    Fault(
-        "Q4",
-        "flowrl/policies/heads.py",
-        "moved = reward[:, None] + discount[:, None] * self.support",
-        "moved = reward[:, None] + discount[:, None].clamp(min=0.5) * self.support",
-        HEADS + "test_a_terminal_state_puts_all_mass_at_the_reward",
-    ),
-    Fault(
-        "Q5",
-        "flowrl/policies/heads.py",
-        "(u < 0)",
-        "(u > 0)",
-        HEADS + "test_what_minimises_it_are_the_quantiles_of_the_samples",
-    ),
-    Fault(
-        "Q5",
-        "flowrl/policies/heads.py",
-        "* huber).mean(2).sum(1)",
-        "* huber).mean(1).sum(1)",
-        HEADS + "test_the_quantile_huber_loss_against_a_loop",
-    ),
-    Fault(  # the cross entropy, which no learning makes 0
-        "P2",
-        "flowrl/policies/heads.py",
-        "(errors - entropy).clamp(min=0)",
-        "errors",
-        HEADS + "test_losses_and_priorities_of_rows_against_a_loop",
-    ),
-    Fault(
-        "Q6",
-        "flowrl/policies/dqn.py",
-        "policy.target(rows.next_obs, policy.noise(), values=False)",
-        "policy.target(rows.next_obs, values=False)",
-        NOISY + "test_learning_has_fresh_noise_in_every_forward",
-    ),
-    Fault(
-        "Q6",
-        "flowrl/policies/dqn.py",
-        "self.eval_mode = ValueActing(self, argmax_sample())",
-        "self.eval_mode = ValueActing(self, argmax_sample(), noise_draws=self.model.draws)",
-        NOISY + "test_it_explores_by_its_noise_and_is_evaluated_without",
     ),
     Fault(
         "D2",
@@ -196,62 +108,6 @@ FAULTS = [
         "masked(model(obs), action_mask(obs)).argmax(1)",
         "model(obs).argmax(1)",
         EXPORT + "test_a_program_of_torch_gives_the_actions_of_the_eval_mode",
-    ),
-    Fault(
-        "Q2",
-        "flowrl/policies/networks.py",
-        "value.lerp_(learned[name], tau)",
-        "value.lerp_(learned[name], 1 - tau)",
-        DQN + "test_target_network_moves_by_tau",
-    ),
-    Fault(
-        "Q2",
-        "flowrl/policies/dqn.py",
-        "self.target = copy.deepcopy(self.model).requires_grad_(False)",
-        "self.target = self.model",
-        ABLATIONS + "test_without_a_target_network_values_run_away",
-    ),
-    Fault(
-        "Q3",
-        "flowrl/policies/networks.py",
-        "action_mask(obs))\n            outputs =",
-        "None)\n            outputs =",
-        MASKS + "test_values_of_actions_against_a_loop",
-    ),
-    Fault(
-        "Q3",
-        "flowrl/policies/networks.py",
-        "action_mask(obs))\n                outputs =",
-        "None)\n                outputs =",
-        MASKS + "test_values_of_actions_against_a_loop",
-    ),
-    Fault(
-        "Q3",
-        "flowrl/policies/masks.py",
-        "mask.sum(1, keepdims=True).clip(min=1)",
-        "mask.shape[1]",
-        MASKS + "test_the_mean_over_valid_actions",
-    ),
-    Fault(
-        "N6",
-        "flowrl/policies/masks.py",
-        "mask.sum(1, keepdims=True).clip(min=1)",
-        "mask.sum(1, keepdims=True)",
-        MASKS + "test_a_row_without_a_valid_action_stays_finite",
-    ),
-    Fault(
-        "Q1",
-        "flowrl/policies/dqn.py",
-        "mask_t = action_mask(rows.next_obs)",
-        "mask_t = action_mask(rows.obs)",
-        DQN + "test_masks_and_weights_in_the_loss",
-    ),
-    Fault(
-        "Q1",
-        "flowrl/policies/r2d2.py",
-        "action_mask(self.met(rows)))",
-        "None)",
-        MASKS + "test_the_target_of_r2d2_is_of_valid_actions",
     ),
     Fault(
         "Q3",
@@ -332,45 +188,10 @@ FAULTS = [
     ),
     Fault(
         "N6",
-        "flowrl/policies/r2d2.py",
-        "        last[:-1] &= ~rows.mask[1:]\n",
-        "        last[:-1] = False\n",
-        R2D2 + "test_the_loss_against_a_loop",
-    ),
-    Fault(
-        "N6",
         "flowrl/training.py",
         "            trained += real_steps(part)\n",
         "            trained += part.rows\n",
         RECURRENT_PPO + "test_minibatches_are_whole_sequences_and_padding_is_not_counted",
-    ),
-    Fault(
-        "N7",
-        "flowrl/policies/r2d2.py",
-        "            state = torch.where(rows.mask[0, :, None], state, state.detach())\n",
-        "",
-        R2D2 + "test_burn_in_carries_no_gradient",
-    ),
-    Fault(
-        "N7",
-        "flowrl/policies/r2d2.py",
-        "torch.where(rows.mask[0, :, None], state, state.detach())",
-        "state.detach()",
-        R2D2 + "test_burn_in_carries_no_gradient",
-    ),
-    Fault(
-        "Q1",
-        "flowrl/policies/r2d2.py",
-        "masked(online if self.policy.double else target,",
-        "masked(target,",
-        R2D2 + "test_the_loss_against_a_loop",
-    ),
-    Fault(
-        "P2",
-        "flowrl/policies/r2d2.py",
-        "priority[counts] = (target - q).detach().abs()",
-        "priority[counts] = (target - q).detach()",
-        R2D2 + "test_the_loss_against_a_loop",
     ),
     Fault(
         "N6",
@@ -388,31 +209,10 @@ FAULTS = [
     ),
     Fault(
         "G6",
-        "flowrl/policies/networks.py",
-        "masked(self.actor(features).float(), action_mask(obs))",
-        "self.actor(features).float()",
-        MASKS + "test_the_loss_of_ppo_against_a_loop",
-    ),
-    Fault(
-        "G6",
-        "flowrl/policies/networks.py",
-        "return masked(self.actor(features), action_mask(obs)), self.critic(features)[:, 0]",
-        "return self.actor(features), self.critic(features)[:, 0]",
-        "tests/plans/test_masked_plans.py::test_other_actions_backends_and_managers",
-    ),
-    Fault(
-        "G6",
         "flowrl/policies/functional.py",
         "scores = masked(host(scores), mask)",
         "pass",
         MASKS + "test_a_policy_of_functions_acts_among_the_valid_actions",
-    ),
-    Fault(
-        "O1",
-        "flowrl/policies/networks.py",
-        "if path or name != ACTION_MASK",
-        "if True",
-        MASKS + "test_the_mask_is_no_input_of_the_network",
     ),
     Fault(
         "Q8",
@@ -420,13 +220,6 @@ FAULTS = [
         "noise[:, 0] < value_at",
         "noise[0, 0] < value_at",
         "tests/policies/test_wrappers.py::test_one_coin_for_each_environment",
-    ),
-    Fault(
-        "P2",
-        "flowrl/policies/dqn.py",
-        '(errors * rows["weight"]).mean()',
-        "errors.mean()",
-        "tests/operators/test_replay_ops.py::test_the_loss_is_the_mean_of_weighted_errors",
     ),
     Fault(
         "D6",
@@ -613,13 +406,6 @@ FAULTS = [
     ),
     Fault(
         "O1",
-        "flowrl/policies/dqn.py",
-        "policy.model(rows.obs, policy.noise(), values=False)",
-        "policy.model(policy.model.trunk[0].normalizer(rows.obs), policy.noise(), values=False)",
-        NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
-    ),
-    Fault(
-        "O1",
         "flowrl/policies/policy.py",
         'normalizer.load_waiting_state(state["waiting"][name])',
         "pass",
@@ -722,13 +508,6 @@ FAULTS = [
         'np.maximum(old, batch["logp"] - math.log(policy.old_weight))',
         'batch["logp"]',
         OFF_POLICY + "test_the_loss_of_appo_against_a_loop",
-    ),
-    Fault(
-        "Q7",
-        "flowrl/policies/apex_dqn.py",
-        "self.base ** (1 + place * self.alpha)",
-        "self.base ** (place * self.alpha)",
-        APEX + "test_the_epsilons_are_those_of_the_paper",
     ),
     Fault(
         "Q2",
