@@ -8,7 +8,6 @@ import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from math import inf
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import attrs
 
 from flowrl.calls import Receipt
+from flowrl.context import Bell
 from flowrl.errors import WorkerDied
 from flowrl.hosting import Hosted, Hosting
 from flowrl.link import judged
@@ -38,13 +38,23 @@ LOOK_SECONDS = 1.0
 
 @attrs.define(eq=False)
 class Request:
-    """A request for one item: which worker was asked, when, and with which version of the weights."""
+    """A request for one item: which worker was asked, when, and with which version of the weights.
+
+    It is what its future calls when it is done, in whichever thread completes it.
+    """
 
     place: int
     host: Hosted
     version: int
     asked: float
+    arrived: deque[Request]
+    bell: Bell
     seconds: float = 0.0
+
+    def __call__(self, _: Future[Any]) -> None:
+        self.seconds = clock() - self.asked
+        self.arrived.append(self)
+        self.bell.ring()
 
 
 class Answer(NamedTuple):
@@ -87,7 +97,7 @@ class Gather(Stage):
     ended: set[int] = state(factory=set)
     _pace: Pace = runtime(factory=Pace)
     _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # in the order in which they were asked
-    _arrived: deque[Request] = runtime(factory=deque)  # filled by whichever thread completes a future
+    _arrived: deque[Request] = runtime(factory=deque)  # filled by the requests
     _hosting: Hosting = runtime()
     _welcomed: int = runtime(default=0)  # members that are asked, or were
     _late: set[int] = runtime(factory=set)  # workers that were named in the log
@@ -112,6 +122,7 @@ class Gather(Stage):
         """Members that were added are asked from now on."""
         added = range(self._welcomed, len(self.workers.members))
         self._welcomed = len(self.workers.members)
+        self._pace.expect(self._welcomed)
         if not self.sync:
             self.todo.extend(place for place in added for _ in range(self.in_flight))
 
@@ -182,14 +193,9 @@ class Gather(Stage):
         else:
             future = ask(host.worker, "pull_plan", self.link.path)
         self.link.busy += clock() - start
-        request = Request(place, host, version, start)
+        request = Request(place, host, version, start, self._arrived, self.link.context.bell)
         self._open[request] = future  # and not in the request, which the future will hold
-        future.add_done_callback(partial(self._announce, request))
-
-    def _announce(self, request: Request, _: Future[Any]) -> None:
-        request.seconds = clock() - request.asked
-        self._arrived.append(request)
-        self.link.context.bell.ring()
+        future.add_done_callback(request)
 
     def _settle(self, request: Request) -> None:
         """What became of a request: an answer, a death or another error."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from array import array
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 
 import attrs
 
@@ -20,9 +22,10 @@ LISTED = 8
 
 @attrs.define(eq=False)
 class Pace:
-    """Items and seconds of each worker since the run opened.
+    """Items and seconds of each worker since the run opened: numbers side by side, for there may be many workers.
 
     >>> pace = Pace()
+    >>> pace.expect(2)
     >>> for worker, seconds in ((0, 0.25), (0, 0.75), (1, 0.5)):
     ...     pace.answered(worker, seconds)
     >>> pace.usual, pace.limit
@@ -31,13 +34,18 @@ class Pace:
     '0: 2 items, 1 request, 0.5 s each; 1: 1 item, 2 requests, 0.5 s each, no answer for 30 s'
     """
 
-    items: dict[int, int] = attrs.field(factory=dict)
-    seconds: dict[int, float] = attrs.field(factory=dict)
+    items: array[int] = attrs.field(factory=partial(array, "q"))
+    seconds: array[float] = attrs.field(factory=partial(array, "d"))
     _recent: deque[float] = attrs.field(factory=lambda: deque(maxlen=RECENT))
 
+    def expect(self, workers: int) -> None:
+        """There are so many workers from now on."""
+        for numbers in (self.items, self.seconds):
+            numbers.extend([0] * (workers - len(numbers)))
+
     def answered(self, worker: int, seconds: float) -> None:
-        self.items[worker] = self.items.get(worker, 0) + 1
-        self.seconds[worker] = self.seconds.get(worker, 0.0) + seconds
+        self.items[worker] += 1
+        self.seconds[worker] += seconds
         self._recent.append(seconds)
 
     @property
@@ -54,12 +62,12 @@ class Pace:
         """In words, for the workers of `requests`, which says how many each has not answered yet."""
         if len(requests) <= LISTED:
             return "; ".join(f"{worker}: {self._words(worker, n, late)}" for worker, n in requests.items())
-        items = [self.items.get(worker, 0) for worker in requests]
+        items = [self.items[worker] for worker in requests]
         total = f"{len(requests)} workers: {min(items)} to {max(items)} items each, {sum(requests.values())} requests"
         return "; ".join([total, *(f"{worker}: {self._words(worker, requests[worker], late)}" for worker in late)])
 
     def _words(self, worker: int, requests: int, late: Mapping[int, float]) -> str:
-        items = self.items.get(worker, 0)
+        items = self.items[worker]
         words = [f"{items} item{'s' * (items != 1)}", f"{requests} request{'s' * (requests != 1)}"]
         words += [f"{self.seconds[worker] / items:.2g} s each"] if items else []
         words += [f"no answer for {late[worker]:.0f} s"] if worker in late else []
