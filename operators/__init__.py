@@ -10,7 +10,7 @@ from flowrl.operators.batches import (
     StandardizeFields,
 )
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
-from flowrl.operators.datasets import FromDataset, Record, from_minari
+from flowrl.operators.datasets import Demonstrations, FromDataset, Record, from_minari
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
@@ -40,6 +40,7 @@ __all__ = [
     "ConcatBatches",
     "Concurrently",
     "Confirm",
+    "Demonstrations",
     "Dequeue",
     "Enqueue",
     "Episodes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from flowrl.operator import context, operator, runtime, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema
 from flowrl.stages import DONE, Signal
+
+#: Before the id of a dataset of Minari, where a folder could stand too.
+MINARI = "minari:"
 
 
 @operator
@@ -104,7 +108,7 @@ class Recorded:
     Raises: DatasetError when it starts for a dataset that is damaged or has nothing in it.
     """
 
-    data: Dataset
+    data: Dataset | MinariEpisodes
     batch_size: int | None = attrs.field(default=None, validator=_at_least_one)
     shuffle: bool | None = None
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
@@ -160,7 +164,7 @@ class Recorded:
 
 
 def FromDataset(
-    dataset: str | Path | Dataset,
+    dataset: str | Path | Dataset | MinariEpisodes,
     batch_size: int | None = None,
     *,
     shuffle: bool | None = None,
@@ -170,7 +174,7 @@ def FromDataset(
     """What was recorded, as a stream. See `Recorded`.
 
     Args:
-        dataset: The folder, or the dataset; it may grow meanwhile.
+        dataset: The folder, which may grow meanwhile, or "minari:" and the id of a dataset of Minari; or either opened.
         batch_size: Rows of each batch; without it the batches come as they were recorded.
         shuffle: In an order that follows from the run's seed, another one in each epoch; if not said, rows are
             shuffled and batches are not.
@@ -180,37 +184,53 @@ def FromDataset(
     Raises:
         DatasetError: there is none, or it is damaged.
     """
-    opened = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
-    return Plan(Recorded(opened, batch_size, shuffle, epochs, verify), name="FromDataset")
+    return Plan(Recorded(open_dataset(dataset), batch_size, shuffle, epochs, verify), name="FromDataset")
 
 
-@operator
-class Episodic:
-    """Source of the episodes of a Minari dataset, in its order: fragments `[T, 1, ...]`.
+def open_dataset(source: str | Path | Dataset | MinariEpisodes) -> Dataset | MinariEpisodes:
+    """The dataset itself, or the one in a folder, or that of Minari whose id follows "minari:".
 
-    State: the number of episodes given. Counts: read (rows).
+    Raises: DatasetError where there is none, or it is damaged.
     """
+    if isinstance(source, Dataset | MinariEpisodes):
+        return source
+    if isinstance(source, str) and source.startswith(MINARI):
+        return MinariEpisodes(source.removeprefix(MINARI))
+    return Dataset(source)
 
-    data: MinariEpisodes
-    context: Context = context()
-    given: int = state(default=0)
 
-    def schema(self, given: Schema) -> Schema:
-        return self.data.schema()
+def Demonstrations(
+    source: str | Path | Dataset | MinariEpisodes,
+    policy: Any,
+    batch_size: int | None = None,
+    *,
+    epochs: int | None = 1,
+    needs: Sequence[str] = ("obs", "action"),
+) -> Plan:
+    """What somebody else did, as a stream to learn from. See `FromDataset`.
 
-    def pull(self) -> Batch | Signal:
-        if self.given >= len(self.data):
-            return DONE
-        batch = self.data[self.given]
-        self.given += 1
-        self.context.count("read", batch.rows)
-        return batch
+    Args:
+        source: As for `FromDataset`.
+        policy: Who is to learn from it: its spaces must be those of the demonstrations.
+        batch_size: Rows of each batch, shuffled; without it the batches come as they were recorded.
+        epochs: How often; None for ever.
+        needs: The columns that are learned from.
+
+    Raises:
+        DatasetError: there is none, or it is damaged, or does not fit: see `flowrl.envs.datasets.check_dataset`.
+    """
+    from flowrl.envs.datasets import check_dataset
+
+    data = open_dataset(source)
+    check_dataset(data, policy.observation_space, policy.action_space, needs)
+    stream = FromDataset(data, batch_size, epochs=epochs)
+    return attrs.evolve(stream, name="Demonstrations")
 
 
 def from_minari(dataset: Any) -> Plan:
     """The episodes of a Minari dataset, as a stream. See `flowrl.data.minari.MinariEpisodes` for their columns.
 
-    To draw shuffled rows, record it once: `from_minari(...).for_each(Record(path))`, then `FromDataset(path, 256)`.
+    `FromDataset("minari:...", batch_size)` draws shuffled rows of them, which it keeps in memory.
 
     Args:
         dataset: A MinariDataset, or the id of one that is on this machine.
@@ -218,4 +238,4 @@ def from_minari(dataset: Any) -> Plan:
     Raises:
         DatasetError: Minari is not installed (the extra `data`), or there is no such dataset here.
     """
-    return Plan(Episodic(MinariEpisodes(dataset)), name="from_minari")
+    return Plan(Recorded(MinariEpisodes(dataset)), name="from_minari")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
 from flowrl.errors import DatasetError, SchemaError, did_you_mean
 from flowrl.schema import Column, Schema, schema_of
 
 
 class MinariEpisodes:
-    """The episodes of a Minari dataset, each as a fragment `[T, 1, ...]` of its own.
+    """The episodes of a Minari dataset, each as a fragment `[T, 1, ...]` of its own; to be read as a `Dataset` is.
 
     Columns: obs, action, reward (float64), next_obs (the observation arrived in, so the true last one of an episode),
     terminated, truncated as the dataset has them, and the provenance env_id (0), episode_id, t. An episode that was
@@ -41,6 +43,39 @@ class MinariEpisodes:
         """An episode by its place in the dataset."""
         (episode,) = self.dataset.iterate_episodes([self.dataset.episode_indices[number]])
         return episode_batch(episode)
+
+    @property
+    def path(self) -> str:
+        """What it is called where something is wrong with it."""
+        return self.name
+
+    @cached_property
+    def _table(self) -> Batch:
+        """The rows of all episodes, which are read once."""
+        return Batch.cat([self[number][:, 0] for number in range(len(self))])
+
+    @property
+    def rows(self) -> int:
+        """Steps of all episodes."""
+        return int(self.dataset.total_steps)
+
+    def real_rows(self, batches: int | None = None) -> Array:
+        """The numbers of the rows of the first so many episodes, or of all."""
+        whole = batches is None or batches >= len(self)
+        return np.arange(self.rows if whole else sum(len(self[number]) for number in range(batches or 0)))
+
+    def take(self, rows: Sequence[int] | Array) -> Batch:
+        """Copies of rows by number `[B, ...]`, in the order of the episodes; the first call reads all of them."""
+        taken: Batch = self._table[np.asarray(rows)]
+        return taken
+
+    def refresh(self) -> MinariEpisodes:
+        """Itself: it does not grow."""
+        return self
+
+    def verify(self, start: int = 0) -> MinariEpisodes:
+        """Itself: it has no checksums."""
+        return self
 
     def schema(self) -> Schema:
         """What is known of the episodes from the first."""

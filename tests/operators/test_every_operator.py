@@ -175,6 +175,10 @@ def from_disk() -> Plan:
     return ops.FromDataset(RECORDED[0], 5, epochs=2)
 
 
+def demonstrated() -> Plan:
+    return ops.Demonstrations(RECORDED[0], workers().policy, 5, epochs=2, needs=("obs",))
+
+
 def from_minari() -> Plan:
     for package in ("minari", "h5py"):
         pytest.importorskip(package, reason="reading Minari's datasets needs the extra `data`")
@@ -199,6 +203,7 @@ def gradients_of_workers() -> Plan:
 PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "AsyncGradients": (gradients_of_workers, 4),
     "Concurrently": (through_a_queue, None),
+    "Demonstrations": (demonstrated, None),
     "Dequeue": (through_a_queue, None),
     "FromDataset": (from_disk, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
