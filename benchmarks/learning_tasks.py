@@ -60,11 +60,12 @@ MOUNTAIN_CAR = (
 )
 #: Settings of SAC, TD3 and DDPG: an update for each step, of networks that are large enough for Pendulum-v1.
 SMALL = f"--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3 {NUMPY}"
-#: Of discrete SAC for CartPole-v1, the best found so far: an update for every second step, a fixed small temperature,
-#: and a rate of learning that falls.
+#: Of discrete SAC for CartPole-v1: environments, network and targets as DQN has them; and against a slow drift off the
+#: track observations of one scale, and a far horizon.
 DISCRETE = (
-    f"{SMALL} --set replay_ratio=64 --set n_step=3 --set tau=0.01 --set temperature=0.05 --set learn_temperature=false "
-    "--set learning_rate=linear(1e-3,1e-4,50_000)"
+    "--envs 8 --set fragment_steps=4 --set hidden=[128,128] --set batch_size=128 --set replay_ratio=64 "
+    "--set learning_rate=1e-3 --set grad_clip=10 --set n_step=3 --set target_every=100 --set tau=1 "
+    f"--set gamma=0.995 --set normalize_obs=true {NUMPY}"
 )
 #: CartPole-v1 that does not show velocities: for policies with a memory.
 POSITIONS = "flowrl.envs.cartpole:without_velocities"
