@@ -47,11 +47,12 @@ DQN_LANDER = (
     "--set target_every=250 --set n_step=1 --set dueling=false --set double=false --set epsilon_end=0.1 "
     f"--set epsilon_steps=12000 {NUMPY}"
 )
-#: Settings of PPO for LunarLander: many environments, a far horizon, and some entropy.
+#: Settings of PPO for LunarLander: many environments, a far horizon, some entropy, and normalised rewards; with raw
+#: ones seeds 0 to 4 came to 166.
 LANDER = (
     "--envs 16 --set fragment_steps=128 --set train_batch_size=2048 --set minibatch_size=128 --set num_sgd_iter=6 "
     "--set gamma=0.995 --set lam=0.95 --set entropy_coef=0.01 --set learning_rate=7e-4 --set clip_end=null "
-    f"--set schedule_steps=500000 {NUMPY}"
+    f"--set schedule_steps=500000 --set normalize_rewards=true {NUMPY}"
 )
 #: Settings of DQN that RL-Zoo has for MountainCar-v0: one environment, and a rate of learning so large that what seems
 #: best changes often, for nobody gets to the goal by acting at random. And observations whose speeds can be told apart.
