@@ -41,15 +41,18 @@ OTHER_UNITS = "learning_tasks:pendulum_in_other_units"
 #: Acting is faster so, with networks as small as these.
 NUMPY = "--set act_backend=numpy"
 DQN_ACROBOT = "--set learning_rate=6.3e-4 --set target_every=250 --set epsilon_end=0.05"
-#: Little exploration: whoever fires an engine by accident does not come to rest.
+#: What RL-Zoo has for LunarLander: one environment, and for each of its steps an update, of wide networks.
 DQN_LANDER = (
-    f"--set learning_rate=6.3e-4 --set target_every=250 --set epsilon_end=0.02 --set epsilon_steps=15000 {NUMPY}"
+    "--envs 1 --set hidden=[256,256] --set replay_ratio=128 --set learning_starts=128 --set learning_rate=6.3e-4 "
+    "--set target_every=250 --set n_step=1 --set dueling=false --set double=false --set epsilon_end=0.1 "
+    f"--set epsilon_steps=12000 {NUMPY}"
 )
-#: Settings of PPO for LunarLander: many environments, a far horizon, and some entropy.
+#: Settings of PPO for LunarLander: many environments, a far horizon, some entropy, and normalised rewards; with raw
+#: ones seeds 0 to 4 came to 166.
 LANDER = (
     "--envs 16 --set fragment_steps=128 --set train_batch_size=2048 --set minibatch_size=128 --set num_sgd_iter=6 "
     "--set gamma=0.995 --set lam=0.95 --set entropy_coef=0.01 --set learning_rate=7e-4 --set clip_end=null "
-    f"--set schedule_steps=500000 {NUMPY}"
+    f"--set schedule_steps=500000 --set normalize_rewards=true {NUMPY}"
 )
 #: Settings of DQN that RL-Zoo has for MountainCar-v0: one environment, and a rate of learning so large that what seems
 #: best changes often, for nobody gets to the goal by acting at random. And observations whose speeds can be told apart.
@@ -84,7 +87,6 @@ TASKS = {
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
     "ppo-acrobot": Task("ppo", -100, 500_000, "Acrobot-v1", NUMPY, "-86.4 (CleanRL)"),
     "dqn-mountaincar": Task("dqn", -110, 120_000, "MountainCar-v0", MOUNTAIN_CAR, "-100.8"),
-    # Not reached so far: it learns to hover, not to land.
     "dqn-lunarlander": Task("dqn", 100, 100_000, "LunarLander-v3", DQN_LANDER, "154 (v2)", extra="box2d"),
     "ppo-lunarlander": Task("ppo", 200, 500_000, "LunarLander-v3", LANDER, "242 (v2, at 1M)", extra="box2d"),
     "ppo-pendulum": Task("ppo", -200, 100_000, "Pendulum-v1", f"{PENDULUM} --set reward_scale=0.1", "-172"),
