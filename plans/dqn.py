@@ -86,25 +86,16 @@ def policy(config: Config, observation_space: Any, action_space: Any, head: Valu
     )
 
 
-def replay_buffer(config: Any, limiter: RateLimiter) -> ReplayBuffer:
-    """Where rows are kept, and which of them are drawn."""
-    if not config.prioritized:
-        return ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
-    beta = schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
-    return PrioritizedReplayBuffer(
-        config.buffer_size, alpha=config.priority_alpha, beta=beta, gamma=config.gamma, limiter=limiter
-    )
-
-
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG learn so too."""
-    limiter = RateLimiter(
-        config.replay_ratio,
-        config.learning_starts,
-        sample_batch=config.batch_size,
-        insert_batch=config.fragment_steps * config.num_envs * config.n_step,
-    )
-    buffer = replay_buffer(config, limiter)
+    drawn, added = config.batch_size, config.fragment_steps * config.num_envs * config.n_step  # at once, at most
+    limiter = RateLimiter(config.replay_ratio, config.learning_starts, sample_batch=drawn, insert_batch=added)
+    buffer = ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
+    if config.prioritized:
+        beta = schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
+        buffer = PrioritizedReplayBuffer(
+            config.buffer_size, alpha=config.priority_alpha, beta=beta, gamma=config.gamma, limiter=limiter
+        )
 
     # (1) Act, and store n-step transitions.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
