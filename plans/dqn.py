@@ -23,7 +23,7 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.plan import Plan
-from flowrl.policies import DQNPolicy, ValueHead
+from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
@@ -66,8 +66,8 @@ class Config(Configuration):
     report_every: int = positive(500)  #: env steps between results
 
 
-def policy(config: Config, observation_space: Any, action_space: Any, head: ValueHead | None = None) -> DQNPolicy:
-    """The policy that acts and learns; the head says what of a return, if not its mean."""
+def policy(config: Config, observation_space: Any, action_space: Any, **others: Any) -> DQNPolicy:
+    """The policy that acts and learns; others of its kind have their own `head` and `algorithm`."""
     return DQNPolicy(
         observation_space,
         action_space,
@@ -75,7 +75,6 @@ def policy(config: Config, observation_space: Any, action_space: Any, head: Valu
         dueling=config.dueling,
         double=config.double,
         noisy=config.noisy,
-        head=head,
         gamma=config.gamma,
         learning_rate=schedule(config.learning_rate),
         grad_clip=config.grad_clip,
@@ -83,6 +82,7 @@ def policy(config: Config, observation_space: Any, action_space: Any, head: Valu
         normalize_obs=config.normalize_obs,
         normalize_rewards=config.normalize_rewards,
         **config.for_policy,
+        **others,
     )
 
 
