@@ -66,7 +66,7 @@ def test_averaging_divides_by_the_rows(batch: Batch) -> None:
 def test_a_scalar_that_a_part_does_not_report_is_no_zero(
     batch: Batch, rows: tuple[int, ...], reported: tuple[float | None, ...], mean: float
 ) -> None:
-    """As the actor's loss, of updates in which it learns only; a gradient that a part has not is 0."""
+    """F13: as TD3's delayed loss of the actor; a gradient that a part has not is 0."""
     whole = ComputeGradients(make())(batch)
     parts = [
         attrs.evolve(whole, rows=n, values={} if x is None else {"w": x}, scalars={} if x is None else {"loss": x})
