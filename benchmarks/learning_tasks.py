@@ -12,13 +12,14 @@ class Task(NamedTuple):
     """`flowrl run PLAN --env ENV SETTINGS --stop-return GOAL --stop-steps BUDGET`."""
 
     plan: str
-    goal: float
+    goal: float | None  #: return; None: what the peer comes to in the same run
     budget: int  #: env steps
     env: str = "CartPole-v1"
     settings: str = ""  #: options, separated by spaces
     published: str = "-"  #: return of somebody else's plan of that name; of one tuned run of RL-Zoo unless said
     extra: str = ""  #: of setup.cfg, which the environment needs
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
+    peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
 
 
 def pendulum_in_other_units() -> gymnasium.Env[Any, Any]:
@@ -70,6 +71,8 @@ DISCRETE = (
     "--set learning_rate=1e-3 --set grad_clip=10 --set n_step=3 --set target_every=100 --set tau=1 "
     f"--set gamma=0.995 --set normalize_obs=true {NUMPY}"
 )
+#: Of SAC beside Stable-Baselines3: RL-Zoo's, which are the defaults of both, but for how long they act at random.
+CHEETAH = f"--set learning_starts=10000 --set random_steps=10000 --set eval_every=25000 --set eval_episodes=10 {NUMPY}"
 #: CartPole-v1 that does not show velocities: for policies with a memory.
 POSITIONS = "flowrl.envs.cartpole:without_velocities"
 MEMORY = "--set normalize_obs=true"
@@ -94,6 +97,7 @@ TASKS = {
     "sac-pendulum": Task("sac", -200, 20_000, "Pendulum-v1", SMALL, "-157"),
     "td3-pendulum": Task("td3", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     "ddpg-pendulum": Task("ddpg", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
+    "sac-halfcheetah": Task("sac", None, 100_000, "HalfCheetah-v5", CHEETAH, extra="mujoco", peer="stable-baselines3"),
     "sac-cartpole": Task("sac", 475, 50_000, settings=DISCRETE),
     # The same goal in other units, with and without normalisation; without it nobody reaches it.
     "ppo-units-normalized": Task("ppo", -20_000, 100_000, OTHER_UNITS, NORMALIZED),

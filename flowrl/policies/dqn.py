@@ -62,6 +62,7 @@ class DQNPolicy(Policy):
         grad_clip: Largest norm of the gradient; None for no limit.
         normalize_obs, normalize_rewards, settings: See `Policy`.
         epsilon: Exploration; a number, or a function of env steps.
+        algorithm: What it is called where it cannot serve.
 
     Raises:
         ConfigError: the actions are not discrete, or there is no network for the observations.
@@ -85,9 +86,10 @@ class DQNPolicy(Policy):
         epsilon: Schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
+        algorithm: str = "DQN",
         **settings: Any,
     ) -> None:
-        self.actions = actions_of(action_space, "DQN")
+        self.actions = actions_of(action_space, algorithm)
         self.hidden, self.dueling, self.double, self.noisy = tuple(hidden), dueling, double, noisy
         self.head = MeanHead() if head is None else head
         self.gamma, self.epsilon = gamma, epsilon

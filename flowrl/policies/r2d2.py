@@ -80,7 +80,7 @@ class R2D2Policy(DQNPolicy):
                 raise ConfigError(f"{name}={settings[name]!r}: R2D2 learns mean values, without noise in the weights")
         self.units, self.cell, self.n_step = units, cell, n_step
         self.rescale, self.stored_state = rescale, stored_state
-        super().__init__(*spaces, **settings)
+        super().__init__(*spaces, algorithm="R2D2", **settings)
 
     def _build(self) -> None:
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
