@@ -12,6 +12,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
+from flowrl.policies.adam import Adam
 from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
@@ -109,7 +110,7 @@ class DQNPolicy(Policy):
         network = QNetwork(encoding, self.actions, self.hidden, **parts)
         self.model = network.to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), fused=True)
+        self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode = self.exploring(self.epsilon)
         self.eval_mode = ValueActing(self, argmax_sample())
         self.learn_mode = DQNLearning(self)

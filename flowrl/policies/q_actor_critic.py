@@ -14,6 +14,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
+from flowrl.policies.adam import Adam
 from flowrl.policies.bounded import Choosing
 from flowrl.policies.critics import ActorAndCritics, Critics
 from flowrl.policies.in_numpy import host
@@ -88,7 +89,7 @@ class QActorCriticPolicy(Policy):
             {"params": others, "lr": self.rate()},
             {"params": critics, "lr": self.rate("critics"), "name": "critics"},
         ]
-        self.optimizer = torch.optim.Adam(groups, fused=True)
+        self.optimizer = Adam(groups, lr=self.rate())
         self.collect_mode, self.eval_mode = Exploring(self), Greedy(self)
         self.learn_mode = self._learning()
 
