@@ -84,7 +84,8 @@ class QActorCriticPolicy(Policy):
         self.target = copy.deepcopy(self.followed).requires_grad_(False)
         critics = list(self.model.critics.parameters())
         theirs = {id(parameter) for parameter in critics}
-        others = [parameter for parameter in self.model.parameters() if id(parameter) not in theirs]
+        learned = filter(lambda parameter: parameter.requires_grad, self.model.parameters())
+        others = [parameter for parameter in learned if id(parameter) not in theirs]
         groups: list[dict[str, Any]] = [
             {"params": others, "lr": self.rate()},
             {"params": critics, "lr": self.rate("critics"), "name": "critics"},
