@@ -96,13 +96,18 @@ def replay_buffer(config: Any, limiter: RateLimiter) -> ReplayBuffer:
     )
 
 
+def rows_at_once(config: Any) -> int:
+    """The most that are stored at once: what a fragment completes."""
+    return int(config.fragment_steps * config.num_envs * config.n_step)
+
+
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG learn so too."""
     limiter = RateLimiter(
         config.replay_ratio,
         config.learning_starts,
         sample_batch=config.batch_size,
-        insert_batch=config.fragment_steps * config.num_envs * config.n_step,
+        insert_batch=rows_at_once(config),
     )
     buffer = replay_buffer(config, limiter)
 
