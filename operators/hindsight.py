@@ -183,7 +183,7 @@ def _lengths(episodes: Batch) -> Index:
 
 
 def _asked(name: str, function: OfGoals, achieved: Array, desired: Array) -> Array:
-    """What a function of goals `[B, ...]` says of goals `[n, B, ...]`; one that takes single goals is asked for each."""
+    """What a function of goals `[B, ...]` says of goals `[n, B, ...]`; one of single goals is asked for each."""
     shape, goal = achieved.shape[:2], achieved.shape[2:]
     achieved, desired = achieved.reshape(-1, *goal), desired.reshape(-1, *goal)
     said = np.asarray(function(achieved, desired, {}))

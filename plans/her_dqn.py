@@ -6,12 +6,11 @@ from typing import Any, Literal
 
 import attrs
 
-from flowrl.config import fraction, positive, scheduled
+from flowrl.config import fraction, positive, sizes
 from flowrl.operators import Episodes, HindsightRelabel, SplitBatch
 from flowrl.plan import Plan
 from flowrl.plans import dqn
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting
 from flowrl.trainer import Trainer
 
 #: Whose achieved goals are drawn from: this step's and later ones', the last one's, or those of the whole episode.
@@ -27,12 +26,10 @@ class Config(dqn.Config):
     her_k: int = positive(4)  #: relabelled steps for each real one
     her_strategy: Strategy = "future"  #: whose achieved goals a step gets
 
-    hidden: tuple[int, ...] = dqn.sizes(256)  #: sizes of the hidden layers
+    hidden: tuple[int, ...] = sizes(256)  #: sizes of the hidden layers
     gamma: float = fraction(0.9)  #: discount per step
     n_step: int = positive(1)  #: steps of a return before it bootstraps
     replay_ratio: float = positive(16.0)  #: rows trained on per row stored
-    epsilon_end: float = fraction(0.04)  #: exploration at the end of its schedule
-    epsilon_steps: int = positive(10_000)  #: env steps of the schedule
 
 
 def execution_plan(workers: WorkerSet, config: Any) -> Plan:
