@@ -65,8 +65,8 @@ class HindsightRelabel:
 
     requires = ("episodes", *_NEEDED)
     provides = ("discount",)
-    reward: OfGoals
-    terminated: OfGoals
+    reward: OfGoals = attrs.field(repr=False)
+    terminated: OfGoals = attrs.field(repr=False)
     gamma: float
     k: int = attrs.field(default=4, validator=attrs.validators.ge(1))
     strategy: Literal["future", "episode", "final"] = attrs.field(

@@ -96,11 +96,6 @@ def replay_buffer(config: Any, limiter: RateLimiter) -> ReplayBuffer:
     )
 
 
-def rows_at_once(config: Any) -> int:
-    """The most that are stored at once: what a fragment completes."""
-    return int(config.fragment_steps * config.num_envs * config.n_step)
-
-
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG learn so too."""
     limiter = RateLimiter(
@@ -129,6 +124,11 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.
     train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
     return StandardMetricsReporting(train_op, workers, config)
+
+
+def rows_at_once(config: Any) -> int:
+    """The most that are stored at once: what a fragment completes."""
+    return int(config.fragment_steps * config.num_envs * config.n_step)
 
 
 class DQN(Trainer):

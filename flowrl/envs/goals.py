@@ -123,8 +123,8 @@ class PointReach(GoalEnv):
 def bit_flipping(bits: int = 10) -> BitFlipping:
     """`flowrl run her_dqn --env flowrl.envs.goals:bit_flipping --env-arg bits=15`.
 
-    >>> env = bit_flipping(bits=4)
-    >>> obs, _ = env.reset(seed=1)
+    >>> env = bit_flipping(bits=8)
+    >>> obs, _ = env.reset(seed=5)
     >>> wrong = np.flatnonzero(obs["achieved_goal"] != obs["desired_goal"])
     >>> [env.step(bit)[1:3] for bit in wrong][-2:]
     [(0.0, False), (1.0, True)]
