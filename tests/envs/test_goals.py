@@ -137,6 +137,7 @@ class WithoutEnds(BitFlipping):
     ],
 )
 def test_what_is_lacking_is_named(env: Any, lacks: str) -> None:
+    """H3: relabelled steps are paid as real ones are, or nobody learns of them."""
     found = goal_functions(env())
     assert isinstance(found, str)
     assert re.search(lacks, found), found
