@@ -123,7 +123,7 @@ def test_the_outermost_layer_is_asked() -> None:
 
 
 class WithoutEnds(BitFlipping):
-    compute_terminated = property()  # type: ignore[assignment]
+    compute_terminated = property()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from flowrl.plans import HERDQN
 from tests.goal_envs import BitFlip
 from tests.plans.small import make
 
-BITS = {"env": "tests.goal_envs:BitFlip", "env_args": {"n": 4}}
+BITS: dict[str, Any] = {"env": "tests.goal_envs:BitFlip", "env_args": {"n": 4}}
 
 
 def stored(settings: dict[str, Any], results: int = 4) -> tuple[list[Batch], list[Batch]]:
@@ -72,10 +72,9 @@ def test_each_strategy_takes_its_goals(strategy: str) -> None:
 
 def test_learning_keeps_pace_with_rows_not_with_episodes() -> None:
     """B8, F11: of an episode of 9 steps come 45 rows at once; sampling is never further from its ratio than a part."""
-    settings = {"env_args": {"bits": 9}, "replay_ratio": 3.0, "learning_starts": 60}
+    settings: dict[str, Any] = {"env_args": {"bits": 9}, "replay_ratio": 3.0, "learning_starts": 60}
     workers, plan = make("her_dqn", **settings)
-    config = build_config(load_plan_file("her_dqn").Config, {"envs_per_worker": 2, "fragment_steps": 3})
-    part = config.fragment_steps * config.num_envs
+    part = 3 * 2  # steps of a fragment, of each environment
     slack, most = max(8, 3 * part), 0
     with workers, plan.run(seed=0) as run:
         seen = 0
@@ -109,7 +108,7 @@ def test_building_the_plan_makes_no_environment() -> None:
 class Half(BitFlipping):
     """Says what a goal gives, and not whether it ends the episode."""
 
-    compute_terminated = property()  # type: ignore[assignment]
+    compute_terminated = property()
 
 
 @pytest.mark.parametrize(
