@@ -170,7 +170,7 @@ def share_of_successes(plan: str, relabelled: bool, **settings: Any) -> float:
     ("plan", "settings"),
     [
         ("her_dqn", {"env_args": {"bits": 10}, "env_steps": 6_000, "replay_ratio": 16}),
-        ("her_sac", {"env_steps": 4_000, "replay_ratio": 16}),
+        ("her_sac", {"env_args": {"radius": 0.03}, "env_steps": 5_000, "replay_ratio": 16}),
     ],
 )
 def test_goals_are_learned_to_be_reached_and_without_relabelling_they_are_not(
