@@ -73,6 +73,14 @@ DISCRETE = (
 )
 #: Of SAC beside Stable-Baselines3: RL-Zoo's, which are the defaults of both, but for how long they act at random.
 CHEETAH = f"--set learning_starts=10000 --set random_steps=10000 --set eval_every=25000 --set eval_episodes=10 {NUMPY}"
+#: Environments of goals, whose mean return is the share of successes, and the settings of HER for plans without it: as
+#: many updates for each env step.
+BITS, POINT = "flowrl.envs.goals:bit_flipping", "flowrl.envs.goals:point_reach"
+AS_HER_DQN = f"--set gamma=0.9 --set n_step=1 --set hidden=[256] --set replay_ratio=80 {NUMPY}"
+AS_HER_SAC = (
+    "--set gamma=0.95 --set hidden=[64,64] --set learning_rate=1e-3 --set batch_size=128 --set temperature=0.1 "
+    f"--set replay_ratio=80 {NUMPY}"
+)
 #: CartPole-v1 that does not show velocities: for policies with a memory.
 POSITIONS = "flowrl.envs.cartpole:without_velocities"
 MEMORY = "--set normalize_obs=true"
@@ -102,6 +110,13 @@ TASKS = {
     # The same goal in other units, with and without normalisation; without it nobody reaches it.
     "ppo-units-normalized": Task("ppo", -20_000, 100_000, OTHER_UNITS, NORMALIZED),
     "ppo-units": Task("ppo", -20_000, 100_000, OTHER_UNITS, PENDULUM, control=True),
+    # Without relabelled goals nobody reaches a third of them, or half of them.
+    "her_dqn-10-bits": Task("her_dqn", 0.9, 20_000, BITS, f"--env-arg bits=10 {NUMPY}"),
+    "dqn-10-bits": Task("dqn", 0.3, 20_000, BITS, f"--env-arg bits=10 {AS_HER_DQN}", control=True),
+    "her_dqn-15-bits": Task("her_dqn", 0.9, 150_000, BITS, f"--env-arg bits=15 {NUMPY}", "solved (DI-engine)"),
+    "dqn-15-bits": Task("dqn", 0.3, 150_000, BITS, f"--env-arg bits=15 {AS_HER_DQN}", control=True),
+    "her_sac-point": Task("her_sac", 0.9, 20_000, POINT, NUMPY),
+    "sac-point": Task("sac", 0.5, 20_000, POINT, AS_HER_SAC, control=True),
     **{
         f"{plan}-2-workers": Task(plan, 475, 1_000_000, settings="--workers 2")
         for plan in ("a3c", "impala", "appo", "apex_dqn", "ddppo")

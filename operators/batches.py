@@ -124,28 +124,41 @@ class CollectBatches:
 
 @operator
 class SplitBatch:
-    """A batch -> `parts` batches of its rows `[B, ...]`, equal or one row apart. For `combine`.
+    """A batch -> several of its rows `[B, ...]`, equal or one row apart. For `combine`.
 
     Padded steps (`mask` 0) are left out. The gradients of the parts, averaged by `AverageGradients(parts)`, are
     that of the whole, in less memory.
 
-    Emits: `parts` batches. Raises: SchemaError for a batch of fewer rows.
+    Args:
+        parts: So many batches. max_rows: as few batches as have at most so many rows each; say the one or the other.
+
+    Emits: the parts, of a batch without rows none if `max_rows` is said.
+    Raises: SchemaError for a batch of fewer rows than parts.
 
     >>> [part.reward.tolist() for part in SplitBatch(2)(Batch(reward=np.arange(3)))]
     [[0, 1], [2]]
+    >>> [part.reward.tolist() for part in SplitBatch(max_rows=2)(Batch(reward=np.arange(5)))]
+    [[0, 1], [2, 3], [4]]
     """
 
-    parts: int = attrs.field(validator=attrs.validators.ge(1))
+    parts: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
+    max_rows: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
     pure = True
+
+    def __attrs_post_init__(self) -> None:
+        if (self.parts is None) == (self.max_rows is None):
+            raise ValueError(f"SplitBatch needs either parts or max_rows, got {self.parts} and {self.max_rows}")
 
     def schema(self, given: Schema) -> Schema:
         return given.rows()
 
     def __call__(self, batch: Batch) -> list[Batch]:
         rows = real_rows(batch)
-        if rows.rows < self.parts:
-            raise SchemaError(f"SplitBatch({self.parts}) got {rows.rows} rows: each part needs one at least")
-        bounds = np.linspace(0, rows.rows, self.parts + 1).astype(int)[::-1]
+        parts = self.parts if self.max_rows is None else -(-rows.rows // self.max_rows)
+        assert parts is not None
+        if self.parts is not None and rows.rows < parts:
+            raise SchemaError(f"SplitBatch({parts}) got {rows.rows} rows: each part needs one at least")
+        bounds = np.linspace(0, rows.rows, parts + 1).astype(int)[::-1]
         cuts = rows.rows - bounds  # the larger parts first
         return [rows[start:end] for start, end in pairwise(cuts)]
 

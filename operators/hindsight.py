@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import numpy as np
@@ -11,18 +10,17 @@ import numpy as np
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.arrays import Array, Index
-from flowrl.data.columns import OF_LAST, episode_breaks
+from flowrl.data.columns import GOALS, OF_LAST, episode_breaks
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.operator import context, operator
 from flowrl.operators.adders import check_fragment, check_rates
 from flowrl.returns import n_step
 from flowrl.schema import Schema
 
-OfGoals: TypeAlias = Callable[[Array, Array, dict[str, Any]], Array]
-"""From goals achieved and goals desired, `[B, ...]` each, and an info, to one number or flag each, `[B]`."""
+if TYPE_CHECKING:
+    from flowrl.envs.goal_functions import OfGoals
 
 _NEEDED = ("obs", "reward", *OF_LAST)
-_GOALS = ("achieved_goal", "desired_goal")
 #: What was estimated for the goal that was given, and would be wrong for another.
 _OF_ONE_GOAL = ("value", "next_value", "advantage", "target")
 
@@ -41,7 +39,8 @@ class HindsightRelabel:
 
     Args:
         reward, terminated: functions of (achieved_goal, desired_goal, info), `[B, ...]` each, that give `[B]`: the
-            environment's own `compute_reward` and `compute_terminated`. The info is empty.
+            environment's own `compute_reward` and `compute_terminated`. The info is empty. One that gives a single
+            number for all goals is asked about each by itself.
         gamma: discount per step.
         k: relabelled steps for each real one: the fraction of relabelled ones is k / (k + 1) (H6).
         strategy: which goals are drawn, uniformly, for a step: those achieved by it and the steps after it
@@ -66,8 +65,8 @@ class HindsightRelabel:
 
     requires = ("episodes", *_NEEDED)
     provides = ("discount",)
-    reward: OfGoals
-    terminated: OfGoals
+    reward: OfGoals = attrs.field(repr=False)
+    terminated: OfGoals = attrs.field(repr=False)
     gamma: float
     k: int = attrs.field(default=4, validator=attrs.validators.ge(1))
     strategy: Literal["future", "episode", "final"] = attrs.field(
@@ -80,7 +79,9 @@ class HindsightRelabel:
         check_rates(gamma=self.gamma)
 
     def schema(self, given: Schema) -> Schema:
-        for part in _GOALS:
+        if "scaled_rewards" in given.words:
+            raise SchemaError("the rewards of relabelled steps are the environment's own: put ScaleRewards after it")
+        for part in GOALS:
             if given.has("obs") and not given.has(f"obs.{part}"):
                 raise SchemaError(f"HindsightRelabel needs {part!r} among the parts of 'obs', a dictionary")
         given = given.without("mask", "on_policy", "episodes", *_OF_ONE_GOAL)
@@ -182,9 +183,12 @@ def _lengths(episodes: Batch) -> Index:
 
 
 def _asked(name: str, function: OfGoals, achieved: Array, desired: Array) -> Array:
-    """What a function of goals `[B, ...]` says of goals `[n, B, ...]`."""
+    """What a function of goals `[B, ...]` says of goals `[n, B, ...]`; one of single goals is asked for each."""
     shape, goal = achieved.shape[:2], achieved.shape[2:]
-    said = np.asarray(function(achieved.reshape(-1, *goal), desired.reshape(-1, *goal), {}))
+    achieved, desired = achieved.reshape(-1, *goal), desired.reshape(-1, *goal)
+    said = np.asarray(function(achieved, desired, {}))
+    if said.shape == ():  # as the `compute_terminated` of gymnasium-robotics
+        said = np.array([function(*goals, {}) for goals in zip(achieved, desired)])
     if said.shape != (shape[0] * shape[1],):
         raise SchemaError(
             f"HindsightRelabel: {name}(achieved_goal, desired_goal, info) of {shape[0] * shape[1]} goals each must "
@@ -194,7 +198,7 @@ def _asked(name: str, function: OfGoals, achieved: Array, desired: Array) -> Arr
 
 
 def _check_goals(name: str, obs: Any) -> None:
-    for part in _GOALS:
+    for part in GOALS:
         if not isinstance(obs, Batch):
             raise SchemaError(f"HindsightRelabel needs {part!r} among the parts of {name!r}, a dictionary; got {obs!r}")
         if part not in obs:

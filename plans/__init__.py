@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from flowrl.plans.ddpg import DDPG
     from flowrl.plans.ddppo import DDPPO
     from flowrl.plans.dqn import DQN
+    from flowrl.plans.her_dqn import HERDQN
+    from flowrl.plans.her_sac import HERSAC
     from flowrl.plans.impala import IMPALA
     from flowrl.plans.ppo import PPO
     from flowrl.plans.qrdqn import QRDQN
@@ -30,6 +32,8 @@ __all__ = [
     "DDPG",
     "DDPPO",
     "DQN",
+    "HERDQN",
+    "HERSAC",
     "IMPALA",
     "PPO",
     "QRDQN",
@@ -41,7 +45,7 @@ __all__ = [
 ]
 
 #: Files that are not called as their class in small letters.
-_FILES = {"ApexDQN": "apex_dqn"}
+_FILES = {"ApexDQN": "apex_dqn", "HERDQN": "her_dqn", "HERSAC": "her_sac"}
 
 
 def __getattr__(name: str) -> Any:

@@ -86,10 +86,19 @@ def policy(config: Config, observation_space: Any, action_space: Any, **others: 
     )
 
 
+def rows_at_once(config: Any) -> int:
+    """The most that are stored at once: what a fragment completes."""
+    return int(config.fragment_steps * config.num_envs * config.n_step)
+
+
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG learn so too."""
-    drawn, added = config.batch_size, config.fragment_steps * config.num_envs * config.n_step  # at once, at most
-    limiter = RateLimiter(config.replay_ratio, config.learning_starts, sample_batch=drawn, insert_batch=added)
+    limiter = RateLimiter(
+        config.replay_ratio,
+        config.learning_starts,
+        sample_batch=config.batch_size,
+        insert_batch=rows_at_once(config),
+    )
     buffer = ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
     if config.prioritized:
         beta = schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)

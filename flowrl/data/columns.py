@@ -32,6 +32,9 @@ PLACE = ("index", "generation", "shard")
 ACTION_MASK = "action_mask"
 """The entry of dictionaries of observations that says which actions are valid."""
 
+GOALS = ("achieved_goal", "desired_goal")
+"""The entries that environments of goals have, by the names that gymnasium-robotics gives them."""
+
 
 class MissingColumn(SchemaError, KeyError, AttributeError):
     """A column that a batch does not have; a KeyError and an AttributeError, for both ways of asking."""

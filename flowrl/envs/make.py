@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import gymnasium
@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from flowrl.envs.asynchronous import AsyncSubprocessEnvManager
 from flowrl.envs.contract import Manager
 from flowrl.envs.factory import AnyVectorEnv, Env, EnvFactory, is_object
+from flowrl.envs.goal_functions import GoalFunctions, goal_functions
 from flowrl.envs.manager import EnvManager
 from flowrl.envs.names import name_of, parameters
 from flowrl.envs.pettingzoo import AgentsVectorEnv
@@ -35,6 +36,14 @@ _OF_FACTORIES: dict[str, Any] = {
 #: What `env_manager` may be.
 KINDS = ("local", *_OF_FACTORIES, "vector")
 _NEXT_STEP = AutoresetMode.NEXT_STEP  # as gymnasium has it where nobody chooses
+
+
+class Seen(NamedTuple):
+    """What an environment shows of itself."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    goals: GoalFunctions | str  #: see `goal_functions`
 
 
 @attrs.frozen
@@ -89,7 +98,11 @@ class Environments:
         return make_manager(self.spec, num_envs, self.env_args, **how, **self.options)
 
     def spaces(self, num_envs: int) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-        """The observation and the action space of each; one environment is made for it, and closed again.
+        """The observation and the action space of each: see `look`."""
+        return self.look(num_envs)[:2]
+
+    def look(self, num_envs: int) -> Seen:
+        """What can be known of each before any acts; one environment is made for it, and closed again.
 
         Raises: ConfigError for what `manager` would refuse.
         """
@@ -104,7 +117,7 @@ class Environments:
                 manager: Manager = _of_vector(first, self.spec, self.kind, self.options, self.episode_seeds)
             else:
                 manager = EnvManager([first], episode_seeds=self.episode_seeds)
-            return manager.observation_space, manager.action_space
+            return Seen(manager.observation_space, manager.action_space, goal_functions(first))
         finally:
             if not self.is_one_object:
                 first.close()

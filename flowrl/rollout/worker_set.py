@@ -12,6 +12,7 @@ import gymnasium
 
 from flowrl.context import Context
 from flowrl.envs import Environments
+from flowrl.envs.goal_functions import GoalFunctions
 from flowrl.envs.spaces import are_alike
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
 from flowrl.policies import Policy
@@ -115,7 +116,7 @@ class WorkerSet:
                 f"{self.environments} is made already, and acts in this process alone: with {self.layout.groups} "
                 f"groups and num_workers={num_workers} pass what makes one, an id or a function"
             )
-        self._spaces = self.environments.spaces(self.layout.envs_per_group)
+        *self._spaces, self._goals = self.environments.look(self.layout.envs_per_group)
         others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
         self.evaluation_env = self.environments.for_evaluation(*others)
         if any(given is not None for given in others):
@@ -172,6 +173,16 @@ class WorkerSet:
     def env(self) -> Any:
         """The environment as it was given."""
         return self.environments.spec
+
+    @property
+    def goal_functions(self) -> GoalFunctions:
+        """What the environment itself says of goals. Raises: ConfigError: it is none of goals."""
+        if isinstance(self._goals, str):
+            raise ConfigError(
+                f"hindsight needs an environment of goals, but {self.environments} {self._goals}: expected "
+                "gymnasium-robotics' convention, as flowrl.envs.goals:bit_flipping has it"
+            )
+        return self._goals
 
     @property
     def env_args(self) -> dict[str, Any]:

@@ -229,3 +229,20 @@ def test_a_batch_is_split_into_rows_of_equal_parts() -> None:
     assert [part.reward.tolist() for part in SplitBatch(3)(fragment)] == [[0, 1, 2], [3, 4], [5, 6]]
     with pytest.raises(SchemaError, match=r"SplitBatch\(3\) got 2 rows"):
         SplitBatch(3)(fragment[:1])
+
+
+def test_parts_of_at_most_so_many_rows() -> None:
+    """N6: real rows count, in their order; of none there is no part."""
+    split = SplitBatch(max_rows=3)
+    for rows in range(10):
+        parts = split(Batch(reward=np.arange(rows)))
+        assert [each for part in parts for each in part.reward.tolist()] == list(range(rows))
+        assert len(parts) == -(-rows // 3)
+        assert all(0 < part.rows <= 3 for part in parts)
+    padded = Batch(
+        reward=np.arange(8).reshape(4, 2), mask=np.array([[True, True], [True, True], [True, False], [False] * 2])
+    )
+    assert [part.rows for part in split(padded)] == [3, 2]
+    for neither in ({}, {"parts": 2, "max_rows": 2}):
+        with pytest.raises(ValueError, match="SplitBatch needs either parts or max_rows, got"):
+            SplitBatch(**neither)

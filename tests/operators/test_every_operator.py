@@ -139,7 +139,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Record": (lambda path: ops.Record(path / "data", overwrite=True), fragments, "for_each"),
     "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
-    "SplitBatch": (lambda _: ops.SplitBatch(3), fragments, "combine"),
+    "SplitBatch": (lambda _: ops.SplitBatch(max_rows=4), fragments, "combine"),
     "StandardizeFields": (lambda _: ops.StandardizeFields(["reward"]), many_agents, "for_each"),
     "StopWhen": (lambda _: ops.StopWhen({"env_steps": 30}), results, "for_each"),
     "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),

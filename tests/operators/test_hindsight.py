@@ -258,13 +258,22 @@ def test_what_it_cannot_relabel_is_refused() -> None:
         adder()(one.replace(obs=one.obs.select(["observation", "achieved_goal"])))
     with pytest.raises(SchemaError, match="'achieved_goal' among the parts of 'obs', a dictionary; got"):
         adder()(one.replace(obs=one.reward))
-    with pytest.raises(SchemaError, match=r"reward\(achieved_goal, desired_goal, info\) of 6 goals .* shape \[\]"):
-        HindsightRelabel(lambda *_: 0.0, reached, 0.9, k=2)(one)
+    with pytest.raises(SchemaError, match=r"reward\(achieved_goal, desired_goal, info\) of 6 goals .* shape \[2\]"):
+        HindsightRelabel(lambda *_: np.zeros(2), reached, 0.9, k=2)(one)
     with pytest.raises(SchemaError, match="padding before its end"):
         adder()(one.replace(mask=np.array([[0], [1], [1]])))
     for bad in ({"k": 0}, {"strategy": "past"}, {"n": 0}, {"gamma": 2}):
         with pytest.raises(ValueError, match=r"k|strategy|n|gamma"):
             HindsightRelabel(**{"reward": sparse, "terminated": reached, "gamma": 0.9, **bad})
+
+
+def test_functions_of_single_goals_are_asked_for_each() -> None:
+    """H3: as those of gymnasium-robotics, which say False of however many goals, or take all for one."""
+    b = Episodes()(with_goals(fragment(["..T.t", "....t"])))
+    alone = lambda achieved, desired, info: bool(np.linalg.norm(achieved - desired) == 0)  # noqa: E731
+    paid = lambda achieved, desired, info: float(alone(achieved, desired, info)) - 1.0  # noqa: E731
+    assert HindsightRelabel(paid, alone, GAMMA, 3)(b) == HindsightRelabel(sparse, reached, GAMMA, 3)(b)
+    assert not HindsightRelabel(sparse, lambda *_: False, GAMMA, 3)(b)[int(b.mask.sum()) :].terminated.any()
 
 
 def test_what_belongs_to_one_goal_is_dropped() -> None:

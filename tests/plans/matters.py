@@ -111,6 +111,30 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             }.items()
         ),
     ],
+    "her_dqn": [
+        ({key: value}, {"learning_rate": 0.03, "target_every": 15})
+        for key, value in {
+            "her_k": 3,
+            "her_strategy": "final",
+            "hidden": (8,),
+            "gamma": 0.5,
+            "n_step": 2,
+            "replay_ratio": 1.0,
+        }.items()
+    ],
+    "her_sac": [
+        ({key: value}, {})
+        for key, value in {
+            "her_k": 3,
+            "her_strategy": "episode",
+            "hidden": (8,),
+            "gamma": 0.5,
+            "learning_rate": 0.1,
+            "batch_size": 4,
+            "temperature": 0.5,
+            "replay_ratio": 1.0,
+        }.items()
+    ],
     "ppo recurrent": [
         ({"recurrent": None}, {}),
         ({"recurrent": "gru"}, {}),

@@ -127,6 +127,18 @@ SMALL["r2d2"] = {
     "priority_beta": 0.4,
     "epsilon_steps": 200,
 }
+SMALL["her_dqn"] = {
+    **SMALL["dqn"],
+    "env": "flowrl.envs.goals:bit_flipping",
+    "env_args": {"bits": 3},
+    "her_k": 2,
+}
+SMALL["her_sac"] = {
+    **SMALL["sac"],
+    "env": "flowrl.envs.goals:point_reach",
+    "env_args": {"radius": 0.3, "max_steps": 8},
+    "her_k": 2,
+}
 SMALL["ppo recurrent"] = {**SMALL["ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["qrdqn"] = {**SMALL["dqn"], "quantiles": 5, "learning_starts": 20}

@@ -21,6 +21,7 @@ DOORS = "tests.masked_envs:Doors"
         ("ppo recurrent", {"normalize_obs": True, "normalize_rewards": True}),
         ("sac", {"precision": "bfloat16", "network": "tests.policies.test_learner_options:Flattened"}),
         ("sac discrete", {"env": DOORS, "act_backend": "numpy"}),
+        ("her_dqn", {}),
         ("ddpg", {"exploration_noise": "linear(0.5, 0.1, 100)", "critic_learning_rate": "linear(0.01, 0, 200)"}),
     ],
 )

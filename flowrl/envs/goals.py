@@ -1,0 +1,142 @@
+"""Environments of goals that are hardly ever reached by chance, in the manner of gymnasium-robotics.
+
+Observations are dictionaries of `observation`, `achieved_goal` and `desired_goal`. `compute_reward` and
+`compute_terminated` say of goals `[B, ...]` what a step that achieves them gives, and whether it ends the episode.
+
+A success gives 1 and ends its episode, anything else gives 0. So the return of an episode is 1 or 0 and the mean return
+is the share of successes; that sooner is better, the discount says. In the papers a step costs 1 until then instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from flowrl.data.arrays import Array
+
+Observation = dict[str, Array]
+
+
+class GoalEnv(gymnasium.Env[Any, Any]):
+    """Base of environments that a state and a goal describe; `_begin` and `_move` are a subclass's own.
+
+    An episode is truncated after `max_steps` steps.
+    """
+
+    def __init__(self, observation: spaces.Space[Any], goal: spaces.Space[Any], max_steps: int) -> None:
+        if max_steps < 1:
+            raise ValueError(f"max_steps is {max_steps}: an episode has at least one step")
+        self.observation_space = spaces.Dict(observation=observation, achieved_goal=goal, desired_goal=goal)
+        self.max_steps = max_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+        """Begin with another state and another goal."""
+        super().reset(seed=seed)
+        self.steps = 0
+        self.at, self.goal = self._begin()
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Move; `info["is_success"]` tells whether the goal is reached."""
+        self.steps += 1
+        self.at = self._move(action)
+        goals, info = (self.at[None], self.goal[None]), {"is_success": self._reached(self.at, self.goal).item()}
+        reward, terminated = self.compute_reward(*goals, info), self.compute_terminated(*goals, info)
+        return self._obs(), float(reward[0]), bool(terminated[0]), self.steps >= self.max_steps, info
+
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
+        """1 where a goal is achieved, else 0: goals `[B, ...]` in, `[B]` out."""
+        return self._reached(achieved_goal, desired_goal).astype(np.float64)
+
+    def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
+        """Whether a goal is achieved: goals `[B, ...]` in, `[B]` out."""
+        return self._reached(achieved_goal, desired_goal)
+
+    def _begin(self) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+    def _move(self, action: Any) -> Array:
+        raise NotImplementedError
+
+    def _reached(self, achieved_goal: Array, desired_goal: Array) -> Array:
+        raise NotImplementedError
+
+    def _obs(self) -> Observation:
+        return {"observation": self.at.copy(), "achieved_goal": self.at.copy(), "desired_goal": self.goal.copy()}
+
+
+class BitFlipping(GoalEnv):
+    """Bits, one of which is flipped in each step, until they are the ones desired; at most as many steps as bits.
+
+    A goal can always be reached. Of 10 bits, flipped at random, it is in about 1 of 100 episodes.
+
+    Source: Andrychowicz et al. 2017, "Hindsight experience replay", section 3.1.
+    """
+
+    def __init__(self, bits: int = 10) -> None:
+        super().__init__(spaces.MultiBinary(bits), spaces.MultiBinary(bits), max_steps=bits)
+        self.action_space = spaces.Discrete(bits)
+
+    def _begin(self) -> tuple[Array, Array]:
+        start, goal = self.np_random.integers(2, size=(2, self.max_steps), dtype=np.int8)
+        return start, goal
+
+    def _move(self, action: Any) -> Array:
+        flipped = self.at.copy()
+        flipped[action] ^= 1
+        return flipped
+
+    def _reached(self, achieved_goal: Array, desired_goal: Array) -> Array:
+        return np.asarray((achieved_goal == desired_goal).all(-1))
+
+
+class PointReach(GoalEnv):
+    """A point that moves in the square from -1 to 1, until it is less than `radius` away from a goal in there.
+
+    An action `[2]` moves it by at most `speed` along each side, and never out of the square.
+    """
+
+    def __init__(self, radius: float = 0.01, speed: float = 0.1, max_steps: int = 50) -> None:
+        for name, value in (("radius", radius), ("speed", speed)):
+            if not value > 0:
+                raise ValueError(f"{name} is {value}: it must be more than 0")
+        square = spaces.Box(-1, 1, (2,), np.float32)
+        super().__init__(square, square, max_steps)
+        self.action_space = square
+        self.radius, self.speed = radius, speed
+
+    def _begin(self) -> tuple[Array, Array]:
+        start, goal = self.np_random.uniform(-1, 1, (2, 2)).astype(np.float32)
+        return start, goal
+
+    def _move(self, action: Any) -> Array:
+        moved: Array = np.clip(self.at + self.speed * np.clip(action, -1, 1), -1, 1).astype(np.float32)
+        return moved
+
+    def _reached(self, achieved_goal: Array, desired_goal: Array) -> Array:
+        return np.asarray(np.linalg.norm(achieved_goal - desired_goal, axis=-1) < self.radius)
+
+
+def bit_flipping(bits: int = 10) -> BitFlipping:
+    """`flowrl run her_dqn --env flowrl.envs.goals:bit_flipping --env-arg bits=15`.
+
+    >>> env = bit_flipping(bits=8)
+    >>> obs, _ = env.reset(seed=5)
+    >>> wrong = np.flatnonzero(obs["achieved_goal"] != obs["desired_goal"])
+    >>> [env.step(bit)[1:3] for bit in wrong][-2:]
+    [(0.0, False), (1.0, True)]
+    """
+    return BitFlipping(bits)
+
+
+def point_reach(radius: float = 0.01, speed: float = 0.1, max_steps: int = 50) -> PointReach:
+    """`flowrl run her_sac --env flowrl.envs.goals:point_reach`.
+
+    >>> goals = np.array([[0, 0], [0.005, 0.005], [0.01, 0.01]])
+    >>> point_reach().compute_reward(goals, np.zeros((3, 2)), {})
+    array([1., 1., 0.])
+    """
+    return PointReach(radius, speed, max_steps)

@@ -1,0 +1,51 @@
+"""HER with DQN: each step of an episode is stored for its own goal and for some that the episode did reach."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import attrs
+
+from flowrl.config import fraction, positive, sizes
+from flowrl.operators import Episodes, HindsightRelabel, SplitBatch
+from flowrl.plan import Plan
+from flowrl.plans import dqn
+from flowrl.rollout import WorkerSet
+from flowrl.trainer import Trainer
+
+#: Whose achieved goals are drawn from: this step's and later ones', the last one's, or those of the whole episode.
+Strategy = Literal["future", "final", "episode"]
+
+
+@attrs.define(kw_only=True)
+class Config(dqn.Config):
+    """The settings of DQN, and what is relabelled; defaults for bit flipping. Rows are real and relabelled ones."""
+
+    env: str = "flowrl.envs.goals:bit_flipping"
+
+    her_k: int = positive(4)  #: relabelled steps for each real one
+    her_strategy: Strategy = "future"  #: whose achieved goals a step gets
+
+    hidden: tuple[int, ...] = sizes(256)  #: sizes of the hidden layers
+    gamma: float = fraction(0.9)  #: discount per step
+    n_step: int = positive(1)  #: steps of a return before it bootstraps
+    replay_ratio: float = positive(16.0)  #: rows trained on per row stored
+
+
+def execution_plan(workers: WorkerSet, config: Any) -> Plan:
+    """The plan of DQN, and so that of SAC, with whole episodes and hindsight in the place of n-step windows."""
+    reward, terminated = workers.goal_functions
+    relabel = HindsightRelabel(reward, terminated, config.gamma, config.her_k, config.her_strategy, config.n_step)
+    plan = dqn.execution_plan(workers, config).replace("NStep", Episodes()).insert_after("Episodes", relabel)
+
+    # Of an episode come many rows at once: they are stored in small parts, so that learning keeps pace (F11).
+    part = SplitBatch(max_rows=dqn.rows_at_once(config))
+    return plan.insert_after("HindsightRelabel", part, "combine")
+
+
+class HERDQN(Trainer):
+    """`HERDQN(env="flowrl.envs.goals:bit_flipping").train(until={"env_steps": 20_000})`; its policy is that of DQN."""
+
+    Config = Config
+    policy = staticmethod(dqn.policy)
+    execution_plan = staticmethod(execution_plan)
