@@ -112,7 +112,7 @@ def test_evaluating_changes_nothing_in_training(name: str) -> None:
 
     _, plain = final(name, 6)
     workers, plan = make(name)
-    with workers, plan.for_each(Evaluate(workers, every=20, episodes=3)).run(seed=0) as run:
+    with workers, plan.for_each(Evaluate(workers, every=SMALL[name]["report_every"], episodes=3)).run(seed=0) as run:
         results = [next(run) for _ in range(6)]
         assert all("eval_return" in result for result in results[1:])
         assert same(run.state_dict()["resources"], plain["resources"])
@@ -468,6 +468,13 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     ],
 }
 
+MATTERS |= {
+    "bc": [
+        ({key: value}, {})
+        for key, value in {"hidden": (8,), "batch_size": 4, "learning_rate": 0.1, "grad_clip": 0.01}.items()
+    ],
+}
+
 # What every configuration has, and what changes no weights.
 OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
 OTHERS |= {"num_learners", "learn_in_flight", "max_weight_lag"}  # see test_async_plans
@@ -477,6 +484,7 @@ OTHERS |= {"env_groups", "worker_cpus", "worker_gpus", "worker_memory", "worker_
 OTHERS |= {"max_worker_restarts", "on_worker_death", "address", "num_aggregators"}
 OTHERS |= {"network", "precision", "compile", "grad_clip_value"}  # see tests/policies/test_learner_options.py
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
+OTHERS |= {"data", "epochs"}  # see tests/trainer/test_offline.py
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,23 @@
+"""Datasets by name: a folder, or an id of Minari."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowrl.data.datasets import Dataset
+from flowrl.data.minari import MinariEpisodes
+
+#: Before the id of a dataset of Minari, where a folder could stand too.
+MINARI = "minari:"
+
+
+def open_dataset(source: str | Path | Dataset | MinariEpisodes) -> Dataset | MinariEpisodes:
+    """The dataset itself, or the one in a folder, or that of Minari whose id follows "minari:".
+
+    Raises: DatasetError where there is none, or it is damaged.
+    """
+    if isinstance(source, Dataset | MinariEpisodes):
+        return source
+    if isinstance(source, str) and source.startswith(MINARI):
+        return MinariEpisodes(source.removeprefix(MINARI))
+    return Dataset(source)
