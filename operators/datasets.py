@@ -14,7 +14,8 @@ from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.data.arrays import Array
 from flowrl.data.minari import MinariEpisodes
 from flowrl.data.recording import check_place
-from flowrl.data.sources import open_dataset
+from flowrl.data.sources import Rows, open_dataset
+from flowrl.data.whole_episodes import WholeEpisodes
 from flowrl.errors import DatasetError, SchemaError
 from flowrl.operator import context, operator, runtime, state
 from flowrl.plan import Plan
@@ -109,7 +110,7 @@ class Recorded:
     Raises: DatasetError when it starts for a dataset that is damaged or has nothing in it.
     """
 
-    data: Dataset | MinariEpisodes
+    data: Rows
     batch_size: int | None = attrs.field(default=None, validator=_at_least_one)
     shuffle: bool | None = None
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
@@ -254,8 +255,15 @@ def OfflineRows(
     *,
     epochs: int | None = None,
     needs: Sequence[str] = ("obs", "action"),
+    returns: float | None = None,
 ) -> Plan:
     """Shuffled rows of a dataset for the policy of `workers`: `Demonstrations`, and their actions as it has them.
+
+    Args:
+        workers: Whose policy learns.
+        source, batch_size, epochs, needs: See `Demonstrations`.
+        returns: Discount per step of rows that reach to the end of their episodes, see
+            `flowrl.data.whole_episodes.WholeEpisodes`; None: of single steps.
 
     Raises: DatasetError as `Demonstrations` does; and where continuous actions are beyond the bounds of the action
         space, so that they cannot be in the environment's numbers.
@@ -265,6 +273,8 @@ def OfflineRows(
     policy, data = workers.policy, open_dataset(source)
     rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
     check_bounds(data, policy.action_space)
+    if returns is not None:
+        rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=WholeEpisodes(data, returns)))
     return rows.for_each(PolicyActions(workers))
 
 

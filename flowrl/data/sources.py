@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 from flowrl.data.datasets import Dataset
 from flowrl.data.minari import MinariEpisodes
+from flowrl.data.whole_episodes import WholeEpisodes
+
+#: What is read as a dataset.
+Rows: TypeAlias = Dataset | MinariEpisodes | WholeEpisodes
 
 #: Before the id of a dataset of Minari, where a folder could stand too.
 MINARI = "minari:"
