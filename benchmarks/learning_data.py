@@ -1,6 +1,6 @@
 """The datasets of the tasks that learn without an environment: episodes of a half-trained policy, and random ones.
 
-    python benchmarks/learning_data.py NAME FOLDER
+python benchmarks/learning_data.py NAME FOLDER
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECIPES = {
     "pendulum": Recipe(
         "sac",
         "Pendulum-v1",
-        3_000,
+        4_000,
         "--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3",
         50,
         50,
@@ -50,8 +50,9 @@ def make(name: str, out: Path) -> Path:
         with tempfile.TemporaryDirectory() as folder:
             run, parts = Path(folder) / "run", [Path(folder) / each for each in ("trained", "random")]
             where = ["--env", recipe.env]
-            acting = ["--set", "act_backend=numpy", "--set", f"eval_every={recipe.steps}", "--set", "eval_episodes=5"]
-            _flowrl("run", recipe.plan, *where, *recipe.settings.split(), *acting, "--stop-steps", recipe.steps, "--out", run)
+            acting = f"--set act_backend=numpy --set eval_every={recipe.steps} --set eval_episodes=5 --out {run}"
+            words = [*where, *recipe.settings.split(), *acting.split(), "--stop-steps", recipe.steps]
+            _flowrl("run", recipe.plan, *words)
             _flowrl("record", run, "--last", "--collect", "--episodes", recipe.trained, "--out", parts[0])
             _flowrl("record", "--policy", "random", *where, "--episodes", recipe.random, "--out", parts[1])
             join(parts, out)

@@ -141,7 +141,9 @@ SMALL |= {
 
 #: Plans without an environment learn from a few random episodes of CartPole-v1, or of Pendulum-v1.
 SMALL["bc"] = {"hidden": (16,), "batch_size": 8, "report_every": 5, "device": "cpu"}
-SMALL["bc continuous"] = {**SMALL["bc"]}
+SMALL |= {name: {**SMALL["bc"]} for name in ("bc continuous", "marwil", "cql", "cql continuous", "iql")}
+SMALL |= {"iql continuous": {**SMALL["iql"]}}
+SMALL["cql continuous"] |= {"candidates": 3}
 
 Edit = Callable[[Plan], Plan]
 
