@@ -27,6 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import learning_data
 from common import print_machine
 from learning_tasks import TASKS, Task
 
@@ -75,7 +76,8 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     score = summary["confirmed_return"]
     if summary["outcome"] != "goal":
         score = flowrl.load(out).evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
-    return Outcome(seed, score, summary["last"]["env_steps"], summary["seconds"])
+    steps = summary["last"].get("env_steps", summary["last"]["updates"])  # there are none without an environment
+    return Outcome(seed, score, steps, summary["seconds"])
 
 
 def outcome_in(out: Path) -> str | None:
@@ -95,6 +97,9 @@ def claim(folder: Path, task: Task) -> None:
 
 def run_task(name: str, task: Task, seeds: Sequence[int], jobs: int, folder: Path) -> list[Outcome]:
     """Run the seeds of one task, so many at a time, and print a line for each."""
+    if task.data:
+        made = learning_data.make(task.data, folder.parent / f"data-{task.data}")
+        task = task._replace(settings=f"{task.settings} --set data={made}")
     claim(folder, task)
     print(f"\n{name}: flowrl run {' '.join(options_of(task))}")
     print(f"{'seed':>4}  {'return':>9}  {'env steps':>9}  {'seconds':>7}")

@@ -37,8 +37,8 @@ RECIPES = {
         "Pendulum-v1",
         4_000,
         "--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3",
-        50,
-        50,
+        60,
+        15,
     ),
 }
 

@@ -18,6 +18,7 @@ class Task(NamedTuple):
     settings: str = ""  #: options, separated by spaces
     published: str = "-"  #: return of somebody else's plan of that name; of one tuned run of RL-Zoo unless said
     extra: str = ""  #: of setup.cfg, which the environment needs
+    data: str = ""  #: what a plan without an environment learns from, a recipe of learning_data.py; steps are updates
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
 
 
@@ -70,6 +71,9 @@ DISCRETE = (
 POSITIONS = "flowrl.envs.cartpole:without_velocities"
 MEMORY = "--set normalize_obs=true"
 
+#: Small networks, for small data.
+OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
+
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
     "c51-cartpole": Task("c51", 475, 50_000),
@@ -98,5 +102,11 @@ TASKS = {
     **{
         f"{plan}-2-workers": Task(plan, 475, 1_000_000, settings="--workers 2")
         for plan in ("a3c", "impala", "appo", "apex_dqn", "ddppo")
+    },
+    # Without an environment: data of mixed quality, of a mean return of 64 on CartPole-v1 and -719 on Pendulum-v1.
+    **{
+        f"{plan}-data-{name}": Task(plan, goal, 4_000, env, f"{OFFLINE} --set eval_every=1000", data=name)
+        for name, env, least, more in (("cartpole", "CartPole-v1", 64, 150), ("pendulum", "Pendulum-v1", -719, -400))
+        for plan, goal in (("bc", least), ("marwil", least), ("cql", more), ("iql", more))
     },
 }

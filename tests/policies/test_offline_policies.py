@@ -244,6 +244,8 @@ def test_a_normal_choice_draws_and_judges_what_it_draws() -> None:
     logp = choice.logp(torch.from_numpy(given[:5]), torch.from_numpy(drawn[:5, None]))
     torch.testing.assert_close(logp, density.log_prob(torch.from_numpy(drawn[:5])), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(choice.for_env(choice.greedy(given[:1])), [[5 + 5 * math.tanh(0.3)]], rtol=1e-5)
+    narrow = choice.logp(torch.tensor([[0.0, -9.0]]), torch.tensor([[0.01]]))  # nothing is ever more certain than that
+    torch.testing.assert_close(narrow[0], d.Normal(0.0, math.exp(-5)).log_prob(torch.tensor(0.01)))
 
 
 def test_actions_that_they_cannot_take_are_refused() -> None:
