@@ -28,18 +28,15 @@ class Recipe(NamedTuple):
     random: int  #: episodes
 
 
+#: Settings of SAC that learn Pendulum-v1 in about 4 000 steps.
+SAC = "--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3"
+
 RECIPES = {
     "cartpole": Recipe(
         "dqn", "CartPole-v1", 6_000, "--set hidden=[64,64] --set replay_ratio=16 --set epsilon_end=0.2", 50, 100
     ),
-    "pendulum": Recipe(
-        "sac",
-        "Pendulum-v1",
-        4_000,
-        "--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3",
-        60,
-        15,
-    ),
+    "pendulum": Recipe("sac", "Pendulum-v1", 4_000, SAC, 50, 50),
+    "pendulum-half": Recipe("sac", "Pendulum-v1", 3_500, SAC, 60, 0),
 }
 
 
@@ -50,12 +47,13 @@ def make(name: str, out: Path) -> Path:
         with tempfile.TemporaryDirectory() as folder:
             run, parts = Path(folder) / "run", [Path(folder) / each for each in ("trained", "random")]
             where = ["--env", recipe.env]
-            acting = f"--set act_backend=numpy --set eval_every={recipe.steps} --set eval_episodes=5 --out {run}"
-            words = [*where, *recipe.settings.split(), *acting.split(), "--stop-steps", recipe.steps]
-            _flowrl("run", recipe.plan, *words)
+            often = f"--set report_every=100 --set eval_every={recipe.steps} --set eval_episodes=5"
+            words = [*where, *recipe.settings.split(), *often.split(), "--set", "act_backend=numpy"]
+            _flowrl("run", recipe.plan, *words, "--stop-steps", recipe.steps, "--out", run)
             _flowrl("record", run, "--last", "--collect", "--episodes", recipe.trained, "--out", parts[0])
-            _flowrl("record", "--policy", "random", *where, "--episodes", recipe.random, "--out", parts[1])
-            join(parts, out)
+            if recipe.random:
+                _flowrl("record", "--policy", "random", *where, "--episodes", recipe.random, "--out", parts[1])
+            join(parts[: 1 + bool(recipe.random)], out)
     return out
 
 
