@@ -13,7 +13,7 @@ import pytest
 
 import flowrl
 from flowrl.data import Batch, Dataset, DatasetWriter
-from flowrl.errors import ConfigError, DatasetError, PlanError, SchemaError
+from flowrl.errors import ConfigError, DatasetError, PlanError
 from flowrl.operators import OfflineRows, ParallelRollouts, PolicyActions
 from flowrl.plans import BC
 from flowrl.policies import BCPolicy
@@ -192,7 +192,7 @@ def test_actions_are_converted_exactly_once() -> None:
         every = np.sort(Dataset(path).take(Dataset(path).real_rows())["action"].ravel())
         np.testing.assert_allclose(np.sort(batch.action.ravel()), every / 2, atol=1e-6)
         assert "policy_version" not in batch  # which is of another run's weights
-        with pytest.raises(SchemaError, match="are in the policy's numbers already"):
+        with pytest.raises(PlanError, match="are in the policy's numbers already"):
             rows.for_each(PolicyActions(bc.workers)).check()
         rows.check()
         np.testing.assert_allclose(policy.from_env(recorded), recorded / 2, atol=1e-6)
