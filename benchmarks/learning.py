@@ -6,6 +6,9 @@ so for the saved policy (S6), or else with the task's budget; then its return is
 were chosen with the seeds 0 to 4 in sight; `--seed 10 --seeds 10` are fresh ones. Tasks that end in "-2-workers" sample
 in two processes on Ray.
 
+A task with a peer has no return to reach but the peer's, which learns with the same settings and seeds in the same run.
+Both use up the budget, and are judged by the policies that they end with.
+
 With --keep, seeds that have ended are not run again, and those that were interrupted go on.
 
     python benchmarks/learning.py [TASK ...] [--plans dqn ...] [--seeds 5] [--seed 0] [--keep DIR] [--out table.md]
@@ -57,8 +60,8 @@ class Outcome(NamedTuple):
 
 def options_of(task: Task) -> list[str]:
     """What `flowrl run` is given, but for seed and directory."""
-    stop = ["--stop-return", f"{task.goal}", "--stop-steps", f"{task.budget}"]
-    return [task.plan, "--env", task.env, *task.settings.split(), *stop]
+    goal = [] if task.peer else ["--stop-return", f"{task.goal}"]
+    return [task.plan, "--env", task.env, *task.settings.split(), *goal, "--stop-steps", f"{task.budget}"]
 
 
 def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
@@ -67,17 +70,33 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     if outcome_in(out) not in ENDED:
         run = ["--resume", f"{out}"] if (out / "run.json").exists() else [*options_of(task), "--seed", f"{seed}"]
         where = [] if run[0] == "--resume" else ["--out", f"{out}"]
-        command = [sys.executable, "-m", "flowrl", "run", *run, *where, "--quiet"]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=DEADLINE)
+        done = python("-m", "flowrl", "run", *run, *where, "--quiet")
         if outcome_in(out) not in ENDED:
             raise SystemExit(f"seed {seed} ended with exit code {done.returncode}:\n{done.stderr}")
     summary = json.loads((out / "summary.json").read_text())
     score = summary["confirmed_return"]
     if summary["outcome"] != "goal":
-        score = flowrl.load(out).evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
+        trained = flowrl.load(out, last=bool(task.peer))
+        score = trained.evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
     steps = summary["last"].get("env_steps", summary["last"]["updates"])  # there are none without an environment
     return Outcome(seed, score, steps, summary["seconds"])
+
+
+def run_peer(name: str, task: Task, folder: Path, seed: int) -> Outcome:
+    """Let the task's peer learn it, or read what it came to."""
+    out = folder / f"{task.peer}-seed-{seed}.json"
+    if not out.exists():
+        options = ("--budget", f"{task.budget}", "--seed", f"{seed}", "--out", f"{out}")
+        done = python(f"{HERE}/learning_peers.py", name, *options)
+        if not out.exists():
+            raise SystemExit(f"seed {seed} of {task.peer} ended with exit code {done.returncode}:\n{done.stderr}")
+    return Outcome(seed, **json.loads(out.read_text()))
+
+
+def python(*command: str) -> subprocess.CompletedProcess[str]:
+    """What a command of Python came to, which finds the environments of the tasks."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, timeout=DEADLINE)
 
 
 def outcome_in(out: Path) -> str | None:
@@ -95,21 +114,39 @@ def claim(folder: Path, task: Task) -> None:
     kept.write_text(json.dumps(options))
 
 
-def run_task(name: str, task: Task, seeds: Sequence[int], jobs: int, folder: Path) -> list[Outcome]:
-    """Run the seeds of one task, so many at a time, and print a line for each."""
+def run_task(
+    name: str, task: Task, seeds: Sequence[int], jobs: int, folder: Path
+) -> tuple[list[Outcome], list[Outcome]]:
+    """Run the seeds of one task, so many at a time, and print a line for each: those of the plan, and of its peer."""
     if task.data:
         made = learning_data.make(task.data, folder.parent / f"data-{task.data}")
         task = task._replace(settings=f"{task.settings} --set data={made}")
     claim(folder, task)
     print(f"\n{name}: flowrl run {' '.join(options_of(task))}")
-    print(f"{'seed':>4}  {'return':>9}  {'env steps':>9}  {'seconds':>7}")
-    outcomes = []
+    print(f"{'seed':>4}  {'return':>9}  {'env steps':>9}  {'seconds':>7}", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
-        for one in pool.map(partial(run_seed, task, folder), seeds):
-            outcomes.append(one)
-            mark = "" if one.score >= task.goal else "  below the goal"
-            print(f"{one.seed:>4}  {one.score:9.1f}  {one.env_steps:>9,}  {one.seconds:7.1f}{mark}", flush=True)
-    return outcomes
+        peers = pool.map(partial(run_peer, name, task, folder), seeds if task.peer else ())
+        plans = pool.map(partial(run_seed, task, folder), seeds)
+        beside = [told(one, f"  {task.peer}") for one in peers]
+        return [told(one, below(task, one)) for one in plans], beside
+
+
+def told(one: Outcome, mark: str) -> Outcome:
+    """The outcome of a seed, printed."""
+    print(f"{one.seed:>4}  {one.score:9.1f}  {one.env_steps:>9,}  {one.seconds:7.1f}{mark}", flush=True)
+    return one
+
+
+def below(task: Task, one: Outcome) -> str:
+    """A mark of seeds that have not reached the goal, where it is known before."""
+    return "  below the goal" if task.goal is not None and one.score < task.goal else ""
+
+
+def beside_peer(task: Task, peers: Sequence[Outcome]) -> Task:
+    """The task with the goal that its peer has set."""
+    goal = interquartile_mean([one.score for one in peers])
+    seconds = interquartile_mean([one.seconds for one in peers])
+    return task._replace(goal=goal, published=f"{goal:.1f} ({task.peer} beside it, {seconds:.1f} s)")
 
 
 HEADER = ("task", "environment", "budget", "pass", "return (IQM)", "95 % interval", "seeds", "env steps", "seconds")
@@ -121,8 +158,9 @@ def row(name: str, task: Task, outcomes: Sequence[Outcome]) -> list[str]:
     bounds = interval([scores])
     steps = interquartile_mean([one.env_steps for one in outcomes])
     seconds = interquartile_mean([one.seconds for one in outcomes])
+    goal = "the peer's" if task.peer else f"{task.goal:g}"
     return [
-        *(name, task.env, f"{task.budget:,}", f"{task.goal:g}", f"{interquartile_mean(scores):.1f}"),
+        *(name, task.env, f"{task.budget:,}", goal, f"{interquartile_mean(scores):.1f}"),
         *("-" if bounds is None else f"{bounds[0]:.1f} .. {bounds[1]:.1f}", f"{len(scores)}"),
         *(f"{steps:,.0f}", f"{seconds:.1f}", task.published, VERDICT[passes(task, outcomes)]),
     ]
@@ -141,14 +179,20 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]) + "\n"
 
 
+def missing(task: Task) -> list[str]:
+    """What pip is to install before the task can be run."""
+    extra = [f"-e '.[{task.extra}]'"] if task.extra and find_spec(MODULES[task.extra]) is None else []
+    return extra + ([task.peer] if task.peer and find_spec(task.peer.replace("-", "_")) is None else [])
+
+
 def chosen_of(options: argparse.Namespace) -> dict[str, Task]:
     """The tasks that were asked for, without those whose extra is not installed."""
     chosen = {}
     for name, task in TASKS.items():
         if (options.tasks and name not in options.tasks) or (options.plans and task.plan not in options.plans):
             continue
-        if task.extra and find_spec(MODULES[task.extra]) is None:
-            print(f"{name} is left out; it needs: pip install -c constraints.txt -e '.[{task.extra}]'")
+        if needs := missing(task):
+            print(f"{name} is left out; it needs: pip install -c constraints.txt {' '.join(needs)}")
             continue
         chosen[name] = task._replace(budget=options.budget) if options.budget else task
     return chosen
@@ -173,7 +217,8 @@ def main() -> None:
     with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
         for name, task in chosen_of(options).items():
             seeds = range(options.seed, options.seed + options.seeds)
-            outcomes = run_task(name, task, seeds, options.jobs, Path(folder) / name)
+            outcomes, peers = run_task(name, task, seeds, options.jobs, Path(folder) / name)
+            task = beside_peer(task, peers) if peers else task
             rows.append(row(name, task, outcomes))
             passed &= passes(task, outcomes)
             if options.out:

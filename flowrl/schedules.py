@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import attrs
 
@@ -116,11 +116,15 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
-def schedule(setting: Setting, end: float | None = None, steps: int = 1) -> Schedule:
+@overload
+def schedule(setting: Setting, end: float | None = None, steps: int = 1) -> Schedule: ...
+@overload
+def schedule(setting: None) -> None: ...
+def schedule(setting: Setting | None, end: float | None = None, steps: int = 1) -> Schedule | None:
     """What a configuration says, as a schedule: a number, from there to `end` over `steps` if there is an end.
 
     Or a text such as "linear(1e-3, 0, 100_000)", of `SCHEDULES`, or points as of `piecewise_schedule`; these know
-    their own end.
+    their own end. None, where a setting may be left open, stays None.
 
     Raises:
         ConfigError: the text is none, or the schedule refuses its numbers.
@@ -134,7 +138,7 @@ def schedule(setting: Setting, end: float | None = None, steps: int = 1) -> Sche
         return _parsed(setting)
     if isinstance(setting, list | tuple):
         return _made(f"{setting}", piecewise_schedule, *setting)
-    return setting if end is None else linear_schedule(setting, end, steps)
+    return setting if setting is None or end is None else linear_schedule(setting, end, steps)
 
 
 def _parsed(text: str) -> Schedule:

@@ -241,6 +241,8 @@ def AsyncGradients(workers: WorkerSet, in_flight: int = 1, *, steps: int = 32) -
 class AverageGradients:
     """The mean of `count` gradients, each weighted by its rows (F13): that of one batch of all their rows.
 
+    A parameter that a part has no gradient of has 0 there; a scalar is the mean over the parts that report it.
+
     For `combine`. Emits: one item for `count`, and what is left at the end. State: the gradients waiting.
     """
 
@@ -259,17 +261,20 @@ class AverageGradients:
             return []
         rows = sum(part.rows for part in parts)
         values = _mean([(part.values, part.rows) for part in parts], rows)
-        scalars = _mean([(part.scalars, part.rows) for part in parts], rows)
+        scalars = _mean([(part.scalars, part.rows) for part in parts])
         by = {part.worker for part in parts}
         worker = by.pop() if len(by) == 1 else None
         oldest = min(part.version for part in parts)
         return [attrs.evolve(parts[0], values=values, rows=rows, scalars=scalars, worker=worker, version=oldest)]
 
 
-def _mean(parts: list[tuple[dict[str, Any], int]], rows: int) -> dict[str, Any]:
-    """By name, weighted by rows; what a part has no value for counts as 0 in it."""
-    names = dict.fromkeys(name for values, _ in parts for name in values)
-    return {name: sum(values[name] * n for values, n in parts if name in values) / rows for name in names}
+def _mean(parts: list[tuple[dict[str, Any], int]], rows: int | None = None) -> dict[str, Any]:
+    """By name, weighted by rows: over the parts that have a value, or over so many rows, the others' counting as 0."""
+    found: dict[str, list[tuple[Any, int]]] = {}
+    for values, n in parts:
+        for name, value in values.items():
+            found.setdefault(name, []).append((value, n))
+    return {name: sum(value * n for value, n in of) / (rows or sum(n for _, n in of)) for name, of in found.items()}
 
 
 @operator

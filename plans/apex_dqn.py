@@ -83,28 +83,15 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQN
     )
 
 
-def replay_memory(config: Config) -> ReplayActors:
-    """Where rows are kept; the rate limiter keeps `replay_ratio` between storing and learning."""
-    shard = partial(
-        PrioritizedReplayBuffer,
-        -(-config.buffer_size // config.replay_shards),
-        alpha=config.priority_alpha,
-        beta=schedule(config.priority_beta),
-        gamma=config.gamma,
-    )
-    limiter = RateLimiter(
-        config.replay_ratio,
-        config.learning_starts,
-        sample_batch=config.batch_size,
-        insert_batch=config.fragment_steps * config.grouping[1] * config.n_step,
-    )
-    remote = config.num_workers > 0
-    return ReplayActors(shard, config.replay_shards, remote=remote, limiter=limiter, address=config.address)
-
-
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches, which meet in the replay memory alone."""
-    memory = replay_memory(config)
+    # The memory: shards, and a rate limiter that keeps `replay_ratio` between storing and learning.
+    rows, beta = -(-config.buffer_size // config.replay_shards), schedule(config.priority_beta)
+    shard = partial(PrioritizedReplayBuffer, rows, alpha=config.priority_alpha, beta=beta, gamma=config.gamma)
+    drawn, added = config.batch_size, config.fragment_steps * config.grouping[1] * config.n_step  # at once, at most
+    limiter = RateLimiter(config.replay_ratio, config.learning_starts, sample_batch=drawn, insert_batch=added)
+    remote = config.num_workers > 0
+    memory = ReplayActors(shard, config.replay_shards, remote=remote, limiter=limiter, address=config.address)
 
     # (1) Workers act, and make n-step transitions, which go into the memory.
     rollouts = ParallelRollouts(workers, mode="raw", steps=config.fragment_steps)

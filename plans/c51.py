@@ -22,10 +22,10 @@ class Config(dqn.Config):
     v_max: float = 100.0  #: the largest
 
 
-def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
+def policy(config: Config, observation_space: Any, action_space: Any, algorithm: str = "C51") -> DQNPolicy:
     """DQN's policy, with probabilities of returns in place of their mean."""
     head = CategoricalHead(config.atoms, config.v_min, config.v_max)
-    return dqn.policy(config, observation_space, action_space, head)
+    return dqn.policy(config, observation_space, action_space, head=head, algorithm=algorithm)
 
 
 class C51(Trainer):

@@ -58,9 +58,7 @@ def policy_settings(config: Config) -> dict[str, Any]:
         "random_steps": config.random_steps,
         "exploration_noise": schedule(config.exploration_noise),
         "learning_rate": schedule(config.learning_rate),
-        "critic_learning_rate": schedule(
-            config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-        ),
+        "critic_learning_rate": schedule(config.critic_learning_rate),
         "grad_clip": config.grad_clip,
         "normalize_obs": config.normalize_obs,
         "normalize_rewards": config.normalize_rewards,

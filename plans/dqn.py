@@ -23,7 +23,7 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.plan import Plan
-from flowrl.policies import DQNPolicy, ValueHead
+from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
 from flowrl.trainer import Trainer
@@ -66,8 +66,8 @@ class Config(Configuration):
     report_every: int = positive(500)  #: env steps between results
 
 
-def policy(config: Config, observation_space: Any, action_space: Any, head: ValueHead | None = None) -> DQNPolicy:
-    """The policy that acts and learns; the head says what of a return, if not its mean."""
+def policy(config: Config, observation_space: Any, action_space: Any, **others: Any) -> DQNPolicy:
+    """The policy that acts and learns; others of its kind have their own `head` and `algorithm`."""
     return DQNPolicy(
         observation_space,
         action_space,
@@ -75,7 +75,6 @@ def policy(config: Config, observation_space: Any, action_space: Any, head: Valu
         dueling=config.dueling,
         double=config.double,
         noisy=config.noisy,
-        head=head,
         gamma=config.gamma,
         learning_rate=schedule(config.learning_rate),
         grad_clip=config.grad_clip,
@@ -83,28 +82,20 @@ def policy(config: Config, observation_space: Any, action_space: Any, head: Valu
         normalize_obs=config.normalize_obs,
         normalize_rewards=config.normalize_rewards,
         **config.for_policy,
-    )
-
-
-def replay_buffer(config: Any, limiter: RateLimiter) -> ReplayBuffer:
-    """Where rows are kept, and which of them are drawn."""
-    if not config.prioritized:
-        return ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
-    beta = schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
-    return PrioritizedReplayBuffer(
-        config.buffer_size, alpha=config.priority_alpha, beta=beta, gamma=config.gamma, limiter=limiter
+        **others,
     )
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG learn so too."""
-    limiter = RateLimiter(
-        config.replay_ratio,
-        config.learning_starts,
-        sample_batch=config.batch_size,
-        insert_batch=config.fragment_steps * config.num_envs * config.n_step,
-    )
-    buffer = replay_buffer(config, limiter)
+    drawn, added = config.batch_size, config.fragment_steps * config.num_envs * config.n_step  # at once, at most
+    limiter = RateLimiter(config.replay_ratio, config.learning_starts, sample_batch=drawn, insert_batch=added)
+    buffer = ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
+    if config.prioritized:
+        beta = schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
+        buffer = PrioritizedReplayBuffer(
+            config.buffer_size, alpha=config.priority_alpha, beta=beta, gamma=config.gamma, limiter=limiter
+        )
 
     # (1) Act, and store n-step transitions.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)

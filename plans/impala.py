@@ -82,23 +82,6 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> IMPALAP
     )
 
 
-def joined(fragments: Plan, config: Config) -> Plan:
-    """Batches of fragments: made here, or by processes from which they go to the learners."""
-    if not config.num_aggregators:
-        return fragments.combine(ConcatBatches(config.train_batch_size))
-    collected = fragments.combine(CollectBatches(config.train_batch_size))
-    aggregators = Aggregators(config.num_aggregators, address=config.address)
-    return collected.call(aggregators, "join", in_flight=2 * config.num_aggregators)
-
-
-def learned(batches: Plan, workers: WorkerSet, config: Config) -> Plan:
-    """Batches learned from: here, or by learners that work while the next ones are collected."""
-    if not config.num_learners:
-        return batches.for_each(TrainOneStep(workers))
-    learners = LearnerGroup(workers, config.num_learners, "thread" if config.num_learners == 1 else "actor")
-    return batches.call(learners, "train", in_flight=config.learn_in_flight)
-
-
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: fragments as they arrive, old ones among them if wanted, and the learner."""
     # (1) Fragments of every worker as they are ready.
@@ -114,10 +97,22 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     if config.replay_ratio:
         rollouts = rollouts.combine(MixInReplay(config.replay_slots, config.replay_ratio))
 
-    # (2) One step on each batch of them; the learner's loss corrects for their age.
-    train_op = learned(joined(rollouts, config), workers, config)
+    # (2) Batches of them: made here, or by processes from which they go to the learners.
+    if config.num_aggregators:
+        aggregators = Aggregators(config.num_aggregators, address=config.address)
+        collected = rollouts.combine(CollectBatches(config.train_batch_size))
+        batches = collected.call(aggregators, "join", in_flight=2 * config.num_aggregators)
+    else:
+        batches = rollouts.combine(ConcatBatches(config.train_batch_size))
 
-    # (3) A result every so many env steps.
+    # (3) A step on each: here, or by learners that work while the next ones come. The loss corrects for their age.
+    if config.num_learners:
+        learners = LearnerGroup(workers, config.num_learners, "thread" if config.num_learners == 1 else "actor")
+        train_op = batches.call(learners, "train", in_flight=config.learn_in_flight)
+    else:
+        train_op = batches.for_each(TrainOneStep(workers))
+
+    # (4) A result every so many env steps.
     return StandardMetricsReporting(train_op, workers, config)
 
 

@@ -26,7 +26,8 @@ class Config(dqn.Config):
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
     """DQN's policy, with quantiles of returns in place of their mean."""
-    return dqn.policy(config, observation_space, action_space, QuantileHead(config.quantiles))
+    head = QuantileHead(config.quantiles)
+    return dqn.policy(config, observation_space, action_space, head=head, algorithm="QR-DQN")
 
 
 class QRDQN(Trainer):

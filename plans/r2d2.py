@@ -71,6 +71,18 @@ class Config(Configuration):
     normalize_rewards: bool = False  #: rewards divided by the running deviation of the discounted return
     report_every: int = positive(1_000)  #: env steps between results
 
+    @property
+    def steps(self) -> int:
+        """Of a sequence, with those that warm up the memory."""
+        return self.burn_in + self.sequence_length
+
+    def __attrs_post_init__(self) -> None:
+        if (of_each := self.buffer_size // self.num_envs) <= self.steps:
+            raise ConfigError(
+                f"buffer_size={self.buffer_size} is {of_each} steps of each of {self.num_envs} environments: it must "
+                f"be more than the {self.steps} of a sequence (burn_in + sequence_length)"
+            )
+
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> R2D2Policy:
     """The policy that acts and learns."""
@@ -95,22 +107,12 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> R2D2Pol
     )
 
 
-def replay_buffer(config: Config) -> PrioritizedSequenceReplayBuffer:
-    """Where steps are kept, and sequences drawn; the rate limiter keeps `replay_ratio` between both."""
-    steps = config.burn_in + config.sequence_length
-    of_each = config.buffer_size // config.num_envs
-    if of_each <= steps:
-        raise ConfigError(
-            f"buffer_size={config.buffer_size} is {of_each} steps of each of {config.num_envs} environments: it must "
-            f"be more than the {steps} of a sequence (burn_in + sequence_length)"
-        )
-    limiter = RateLimiter(
-        config.replay_ratio,
-        config.learning_starts,
-        sample_batch=config.batch_size * steps,
-        insert_batch=config.fragment_steps * config.num_envs,
-    )
-    return PrioritizedSequenceReplayBuffer(
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
+    # Steps are stored, sequences drawn; the numbers are of steps.
+    drawn, added = config.batch_size * config.steps, config.fragment_steps * config.num_envs
+    limiter = RateLimiter(config.replay_ratio, config.learning_starts, sample_batch=drawn, insert_batch=added)
+    buffer = PrioritizedSequenceReplayBuffer(
         config.buffer_size,
         length=config.sequence_length,
         burn_in=config.burn_in,
@@ -120,11 +122,6 @@ def replay_buffer(config: Config) -> PrioritizedSequenceReplayBuffer:
         eta=config.priority_eta,
         limiter=limiter,
     )
-
-
-def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
-    buffer = replay_buffer(config)
 
     # (1) Act, and store steps with the states that they were acted from.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from flowrl.config import fraction
 from flowrl.plans import c51, dqn
+from flowrl.policies import DQNPolicy
 from flowrl.trainer import Trainer
 
 
@@ -22,9 +25,14 @@ class Config(c51.Config):
     epsilon_end: float = fraction(0.0)  #: random actions at the end of their schedule: from there on the noise explores
 
 
+def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
+    """That of C51."""
+    return c51.policy(config, observation_space, action_space, "Rainbow")
+
+
 class Rainbow(Trainer):
     """`Rainbow(env="CartPole-v1").train(until={"env_steps": 20_000})`; plan and policy are those of C51."""
 
     Config = Config
-    policy = staticmethod(c51.policy)
+    policy = staticmethod(policy)
     execution_plan = staticmethod(dqn.execution_plan)

@@ -66,9 +66,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> SACPoli
         entropy_fraction=config.entropy_fraction,
         random_steps=config.random_steps,
         learning_rate=schedule(config.learning_rate),
-        critic_learning_rate=schedule(
-            config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-        ),
+        critic_learning_rate=schedule(config.critic_learning_rate),
         grad_clip=config.grad_clip,
         normalize_obs=config.normalize_obs,
         normalize_rewards=config.normalize_rewards,

@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,10 +20,10 @@ from flowrl.plans import apex_dqn
 ROOT = Path(__file__).parents[1]
 
 
-def printed(name: str, *options: str, code: int = 0) -> str:
-    """What a benchmark prints that ends with this exit code."""
+def printed(name: str, *options: str, code: int = 0, path: Sequence[Path] = ()) -> str:
+    """What a benchmark prints that ends with this exit code, where modules of `path` are found too."""
     command = [sys.executable, f"benchmarks/{name}", *options]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *path)))}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == code, done.stderr
     return done.stdout
@@ -68,6 +70,12 @@ def ended(folder: Path, returns: list[float]) -> None:
         (run / "summary.json").write_text(json.dumps(summary))
 
 
+def rows_of(table: str) -> dict[str, dict[str, str]]:
+    """The cells of a table by task and column."""
+    header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    return {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+
+
 def test_learning_is_a_table_of_interquartile_means_beside_what_is_published(tmp_path: Path) -> None:
     """S4: of what has been run already; one task is passed, the other one is not."""
     ended(tmp_path / "dqn-cartpole", [476, 480, 490, 500, 500])
@@ -75,8 +83,7 @@ def test_learning_is_a_table_of_interquartile_means_beside_what_is_published(tmp
     table = tmp_path / "table.md"
     options = ("dqn-cartpole", "ppo-cartpole", "--keep", str(tmp_path), "--out", str(table))
     text = printed("learning.py", *options, code=1)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.read_text().splitlines()]
-    by_name = {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
+    by_name = rows_of(table.read_text())
     assert table.read_text() in text
     dqn = by_name["dqn-cartpole"]
     assert (dqn["return (IQM)"], dqn["seeds"], dqn["env steps"], dqn["seconds"]) == ("490.0", "5", "3,000", "62.0")
@@ -87,20 +94,44 @@ def test_learning_is_a_table_of_interquartile_means_beside_what_is_published(tmp
     assert (ppo["return (IQM)"], ppo["passed"]) == ("474.7", "NO")
 
 
+@pytest.mark.parametrize(("ours", "verdict"), [(4_000.5, "yes"), (3_999.5, "NO")])
+def test_a_peer_sets_the_goal_where_it_learns_the_same(tmp_path: Path, ours: float, verdict: str) -> None:
+    """Of what has been run already: a return that is not below the peer's is a pass."""
+    for module in ("mujoco", "stable_baselines3"):  # as if it were installed
+        (tmp_path / f"{module}.py").touch()
+    kept, table = tmp_path / "sac-halfcheetah", tmp_path / "table.md"
+    ended(kept, [ours])
+    peer = {"score": 4_000.0, "env_steps": 100_000, "seconds": 900.0}
+    (kept / "stable-baselines3-seed-0.json").write_text(json.dumps(peer))
+    options = ("sac-halfcheetah", "--seeds", "1", "--keep", str(tmp_path), "--out", str(table))
+    text = printed("learning.py", *options, code=verdict == "NO", path=[tmp_path])
+    assert "--stop-return" not in text
+    assert re.search(r"^ +0 +4000\.0 +100,000 +900\.0  stable-baselines3$", text, re.MULTILINE), text
+    row = rows_of(table.read_text())["sac-halfcheetah"]
+    assert (row["return (IQM)"], row["pass"], row["passed"]) == (f"{ours}", "the peer's", verdict)
+    assert row["published"] == "4000.0 (stable-baselines3 beside it, 900.0 s)"
+
+
+@pytest.mark.skipif(find_spec("stable_baselines3") is not None, reason="it is installed")
+def test_a_task_is_left_out_whose_peer_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "mujoco.py").touch()
+    text = printed("learning.py", "sac-halfcheetah", path=[tmp_path])
+    assert "sac-halfcheetah is left out; it needs: pip install -c constraints.txt stable-baselines3\n" in text
+
+
 def test_the_scheduler_is_measured_with_simulated_workers() -> None:
     text = printed("scheduler_scale.py", "--workers", "2", "20", "--items", "50", "--rounds", "1")
     assert len(re.findall(r"^  20 / 2 workers: \d+\.\d\d$", text, re.MULTILINE)) == 4, text
 
 
 def test_every_plan_has_its_lines_counted_beside_those_of_rllib() -> None:
-    """With the functions that it alone calls, so that a helper makes no plan shorter."""
+    """And none has functions that it alone calls, which would make it shorter than it is to read."""
     text = printed("plan_lines.py")
     rows = dict(re.findall(r"^(\w+) +(\d+ +\d+ +[\d-]+|that of \w+)", text, re.MULTILINE))
     assert set(rows) == set(builtin_plans())
     assert rows["a3c"].split() == ["4", "6", "-"]  # its `def` and three statements
-    apex, memory = (inspect.getsource(function) for function in (apex_dqn.execution_plan, apex_dqn.replay_memory))
-    assert int(rows["apex_dqn"].split()[0]) == bare(apex) + bare(memory)
-    assert "apex_dqn.replay_memory" in text.splitlines()[-1]
+    assert int(rows["apex_dqn"].split()[0]) == bare(inspect.getsource(apex_dqn.execution_plan))
+    assert text.splitlines()[-1] == "helpers of one plan, counted with it: none"
 
 
 def bare(source: str) -> int:

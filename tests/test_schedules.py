@@ -34,6 +34,7 @@ def test_a_schedule_is_written_as_a_number_as_a_call_or_as_points(text: str, mad
 def test_a_number_goes_to_its_end_and_a_schedule_knows_its_own() -> None:
     assert schedule(1.0, 0.0, 10) == linear_schedule(1.0, 0.0, 10)
     assert schedule("constant(1)", 0.0, 10) == linear_schedule(1.0, None, 1)
+    assert schedule(None) is None
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,11 @@ class Batch:
 
     def select(self, names: Iterable[str]) -> Batch:
         """A new batch of the named columns, shared, in the order of the names."""
-        return _wrap({name: self[name] for name in names})
+        columns = self._columns
+        try:
+            return _wrap({name: columns[name] for name in names})
+        except KeyError as error:
+            raise self._missing(error.args[0]) from None
 
     # -- shape
 

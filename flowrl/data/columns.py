@@ -114,7 +114,7 @@ def tensor(column: Column, device: torch.device | str | None) -> torch.Tensor:
     if isinstance(column, torch.Tensor):
         return column if device is None else column.to(device)
     array = np.asarray(column)
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+    if not array.flags.writeable or not (array.flags.c_contiguous or min(array.strides) >= 0):
         array = array.copy()  # torch has neither read-only tensors nor negative strides
     made = torch.from_numpy(array)
     return made if device is None else made.to(device)

@@ -14,6 +14,7 @@ from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages, with_v_trace
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
+from flowrl.policies.adam import Adam
 from flowrl.policies.distributions import Acting, distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
@@ -80,7 +81,7 @@ class ActorCriticPolicy(Policy):
 
     def _build(self) -> None:
         self.model = self._network().to(self.device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), eps=1e-5, fused=True)
+        self.optimizer = Adam(self.model.parameters(), lr=self.rate(), eps=1e-5)
         self.collect_mode, self.eval_mode = Drawing(self), MostProbable(self)
         self.learn_mode = self._learning()
 

@@ -56,7 +56,7 @@ class ApexDQNPolicy(DQNPolicy):
         **settings: Any,
     ) -> None:
         first = worker_epsilon(epsilon, epsilon_alpha, 0, workers)
-        super().__init__(observation_space, action_space, epsilon=first, **settings)
+        super().__init__(observation_space, action_space, epsilon=first, algorithm="Ape-X", **settings)
 
     def collect_mode_of(self, worker: int) -> ActMode:
         """As that worker explores."""

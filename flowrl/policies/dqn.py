@@ -12,6 +12,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
+from flowrl.policies.adam import Adam
 from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
@@ -62,6 +63,7 @@ class DQNPolicy(Policy):
         grad_clip: Largest norm of the gradient; None for no limit.
         normalize_obs, normalize_rewards, settings: See `Policy`.
         epsilon: Exploration; a number, or a function of env steps.
+        algorithm: What it is called where it cannot serve.
 
     Raises:
         ConfigError: the actions are not discrete, or there is no network for the observations.
@@ -85,9 +87,10 @@ class DQNPolicy(Policy):
         epsilon: Schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
+        algorithm: str = "DQN",
         **settings: Any,
     ) -> None:
-        self.actions = actions_of(action_space, "DQN")
+        self.actions = actions_of(action_space, algorithm)
         self.hidden, self.dueling, self.double, self.noisy = tuple(hidden), dueling, double, noisy
         self.head = MeanHead() if head is None else head
         self.gamma, self.epsilon = gamma, epsilon
@@ -107,7 +110,7 @@ class DQNPolicy(Policy):
         network = QNetwork(encoding, self.actions, self.hidden, **parts)
         self.model = network.to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), fused=True)
+        self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode = self.exploring(self.epsilon)
         self.eval_mode = ValueActing(self, argmax_sample())
         self.learn_mode = DQNLearning(self)

@@ -15,6 +15,7 @@ from flowrl.data import Batch
 from flowrl.data.columns import PLACE
 from flowrl.data.steps import real_steps
 from flowrl.errors import PlanError
+from flowrl.policies.adam import Adam
 from flowrl.policies.clipping import clip_norm
 from flowrl.training import AllReduce
 
@@ -187,9 +188,11 @@ class Learning(abc.ABC):
             nn.utils.clip_grad_value_(policy.parameters, policy.grad_clip_value)
         if policy.grad_clip is not None:
             clip_norm(policy.parameters, policy.grad_clip, finite=scaler is None)
-        if scaler is None:
-            policy.optimizer.step()
-        else:
+        if scaler is not None:
             scaler.step(policy.optimizer)
             scaler.update()
+        elif isinstance(policy.optimizer, Adam):
+            policy.optimizer.advance()
+        else:
+            policy.optimizer.step()
         policy.version += 1

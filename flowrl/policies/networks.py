@@ -197,7 +197,27 @@ def mlp(
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
         layers += [linear(fan_in, fan_out), activation()]
-    return nn.Sequential(*layers[:-1])
+    return (Dense if linear is nn.Linear else nn.Sequential)(*layers[:-1])
+
+
+class Dense(nn.Sequential):
+    """A Sequential that computes its linear layers and ReLUs itself: calls of small ones cost as much as they compute.
+
+    So hooks of these layers are not called.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            if type(layer) is nn.Linear:
+                x = nn.functional.linear(x, layer.weight, layer.bias)
+            elif type(layer) is nn.ReLU:
+                x = torch.relu_(x)
+            else:
+                x = layer(x)
+        return x
+
+    def in_numpy(self) -> Function:
+        return in_numpy(nn.Sequential(*self))
 
 
 def orthogonal(network: nn.Module, last: float) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
+from flowrl.policies.adam import Adam
 from flowrl.policies.bounded import Choosing
 from flowrl.policies.critics import ActorAndCritics, Critics
 from flowrl.policies.in_numpy import host
@@ -83,12 +84,13 @@ class QActorCriticPolicy(Policy):
         self.target = copy.deepcopy(self.followed).requires_grad_(False)
         critics = list(self.model.critics.parameters())
         theirs = {id(parameter) for parameter in critics}
-        others = [parameter for parameter in self.model.parameters() if id(parameter) not in theirs]
+        learned = filter(lambda parameter: parameter.requires_grad, self.model.parameters())
+        others = [parameter for parameter in learned if id(parameter) not in theirs]
         groups: list[dict[str, Any]] = [
             {"params": others, "lr": self.rate()},
             {"params": critics, "lr": self.rate("critics"), "name": "critics"},
         ]
-        self.optimizer = torch.optim.Adam(groups, fused=True)
+        self.optimizer = Adam(groups, lr=self.rate())
         self.collect_mode, self.eval_mode = Exploring(self), Greedy(self)
         self.learn_mode = self._learning()
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.policies.adam import Adam
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
@@ -80,7 +81,7 @@ class R2D2Policy(DQNPolicy):
                 raise ConfigError(f"{name}={settings[name]!r}: R2D2 learns mean values, without noise in the weights")
         self.units, self.cell, self.n_step = units, cell, n_step
         self.rescale, self.stored_state = rescale, stored_state
-        super().__init__(*spaces, **settings)
+        super().__init__(*spaces, algorithm="R2D2", **settings)
 
     def _build(self) -> None:
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
@@ -88,7 +89,7 @@ class R2D2Policy(DQNPolicy):
         network = QNetwork(Remembered(self.units), self.actions, self.hidden, dueling=self.dueling)
         self.model = RecurrentNetwork(encoding, memory, network).to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), fused=True)
+        self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode = RecurrentValueActing(self, eps_greedy_sample(self.epsilon))
         self.eval_mode = RecurrentValueActing(self, argmax_sample())
         self.learn_mode: Any = R2D2Learning(self)

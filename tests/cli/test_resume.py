@@ -180,7 +180,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(number, whole, fo
 
 DIES = """
 import os, signal, sys
-import flowrl.envs.manager, flowrl.policies.dqn, torch
+import flowrl.envs.manager, flowrl.policies.adam
 from flowrl.cli import main
 
 def dies_at(owner, name, count):
@@ -195,7 +195,7 @@ def dies_at(owner, name, count):
 where, count = sys.argv.pop(1), int(sys.argv.pop(1))
 dies_at(*{
     "acting": (flowrl.envs.manager.EnvManager, "step"),
-    "learning": (torch.optim.Adam, "step"),
+    "learning": (flowrl.policies.adam.Adam, "advance"),
     "writing": (os, "fsync"),
     "renaming": (os, "replace"),
 }[where], count)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from flowrl import Context, context, operator, state
+from flowrl import Context, Plan, context, from_workers, operator, state
 from flowrl.host import PlanHost
 from flowrl.scheduler import Run
 from flowrl.stages import DONE, WAITING, Signal
 from flowrl.testing import ManualWorkers
 from flowrl.workers import InlineWorker
+
+N = [1, 2, 3, 4, 5]
 
 
 @operator
@@ -125,3 +127,17 @@ def answer_meanwhile(workers: ManualWorkers) -> threading.Thread:
     thread = threading.Thread(target=lambda: [workers.answer() for _ in list(workers.requests)])
     thread.start()
     return thread
+
+
+def gathered(workers: ManualWorkers, *, sync: bool = False, n: int = 9, in_flight: int = 1) -> Plan:
+    part = from_workers(workers, Numbers(n)).for_each(Total())
+    return part.gather_sync() if sync else part.gather_async(in_flight)
+
+
+def answer_all(run: Run, workers: ManualWorkers) -> list[Any]:
+    """Answer until nobody is asked any more; the items."""
+    items = settle(run)
+    while workers.requests:
+        workers.answer()
+        items += settle(run)
+    return items

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-import gc
 import itertools
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import pytest
-from engine_parts import Noise, Numbers, Total, fail, hosts
+from engine_parts import N, Noise, Numbers, Total, hosts
 
-from flowrl import Plan, Queue, from_items, from_workers, operator, pure, state
+from flowrl import Plan, Queue, from_items, from_workers, pure
 from flowrl.context import Bell
-from flowrl.errors import CheckpointError, PlanError, Stalled
+from flowrl.errors import PlanError, Stalled
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.stages import BLOCKED, WAITING, Signal
-from flowrl.testing import ManualWorkers, same
-
-N = [1, 2, 3, 4, 5]
+from flowrl.testing import ManualWorkers
 
 
 def pull_in_thread(run: Any) -> tuple[threading.Thread, list[Any]]:
@@ -162,137 +158,6 @@ def test_interrupt_ends_the_iteration_and_keeps_every_item() -> None:
         assert next(run) == 0
 
 
-# -- state
-
-
-def branchy() -> Plan:
-    store = from_items(N).for_each(Noise()).for_each(Total())
-    return Concurrently({"store": store, "train": from_items(N).batch(2)})
-
-
-def test_state_is_keyed_by_path() -> None:
-    with branchy().run(seed=3) as run:
-        assert len(list(islice(run, 3))) == 3
-        saved = run.state_dict()
-    assert list(saved["operators"]) == ["store.Items", "store.Total", "train.Items", "train.batch", "Concurrently"]
-    assert saved["operators"]["store.Items"] == {"position": 2}
-    assert saved["items"]["store.Noise"] == 2
-    assert saved["ledger"]["counters"] == {"draws": 2}
-    assert saved["seeds"]["seed"] == 3
-    assert list(saved["seeds"]["streams"]) == ["store.Noise/"]
-
-
-def test_a_state_is_a_copy() -> None:
-    """D5: twice in a row it is equal, and what the run does later does not change it."""
-    with branchy().run() as run:
-        next(run)
-        first, second = run.state_dict(), run.state_dict()
-        assert same(first, second)
-        kept = copy.deepcopy(first)
-        rest = list(run)
-        assert same(first, kept)
-        assert not same(first, run.state_dict())
-        run.load_state_dict(first)
-        assert same(run.state_dict(), kept), "a run may go back"
-        assert list(run) == rest != []
-        assert same(first, kept)
-
-
-@operator
-class Locked:
-    """Keeps what nobody can copy."""
-
-    lock: Any = state(factory=threading.Lock)
-
-    def __call__(self, item: Any) -> Any:
-        return item
-
-
-def test_what_cannot_be_copied_is_named_by_operator_and_field() -> None:
-    with from_items(N).for_each(Locked()).for_each(Locked(), name="safe").run() as run:
-        next(run)
-        with pytest.raises(CheckpointError, match=r"^Locked: its state 'lock', a lock, cannot be copied, .*pickle"):
-            run.state_dict()
-        assert next(run) == 2, "the run goes on"
-
-
-def test_the_state_of_another_plan_is_refused_and_nothing_is_changed() -> None:
-    with branchy().run() as run:
-        next(run)
-        saved = run.state_dict()
-    queue = Queue(2)
-    other = Concurrently(
-        {
-            "store": from_items(N).for_each(Noise()).for_each(Total(), name="sum"),
-            "train": from_items(N).batch(2).for_each(Enqueue(queue)),
-        }
-    )
-    with other.run() as run:
-        before = run.state_dict()
-        with pytest.raises(CheckpointError) as caught:
-            run.load_state_dict(saved)
-        assert str(caught.value) == (
-            "the state belongs to another plan: operators missing in it: store.sum, train.Enqueue; "
-            "operators that this plan does not have: store.Total; resources missing in it: Queue. "
-            "What maps: Concurrently, store.Items, train.Items, train.batch; "
-            "load_state_dict(state, partial=True) takes that alone"
-        )
-        assert same(run.state_dict(), before)
-
-
-class Shelf:
-    """A resource that takes no more than its size, and notices when it is full."""
-
-    def __init__(self, size: int, *books: int) -> None:
-        self.size, self.books = size, list(books)
-
-    def put(self, book: int) -> int:
-        self.books.append(book)
-        return book
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"books": list(self.books)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.books.clear()
-        for book in state["books"]:
-            if len(self.books) == self.size:
-                raise RuntimeError(f"no room for {book}")
-            self.books.append(book)
-
-
-def test_when_a_resource_refuses_its_state_nothing_is_changed() -> None:
-    def plan(size: int, *books: int) -> Plan:
-        return from_items([7, 8]).for_each(Shelf(9, *books).put).for_each(Shelf(size, *books).put)
-
-    with plan(9, 1, 2).run() as run:
-        saved = [next(run), run.state_dict()][1]
-    with plan(2, 5).run() as run:
-        next(run)
-        before = run.state_dict()
-        with pytest.raises(CheckpointError, match=r"Shelf-2 does not take .* changed: RuntimeError: no") as caught:
-            run.load_state_dict(saved)
-        assert isinstance(caught.value.__cause__, RuntimeError)
-        assert same(run.state_dict(), before)
-        assert list(run) == [8]
-
-
-def test_a_generator_function_is_resumed_by_discarding_what_was_consumed() -> None:
-    made: list[int] = []
-
-    def numbers() -> Iterator[int]:
-        for i in range(5):
-            made.append(i)
-            yield i
-
-    plan = from_items(numbers).for_each(Total())
-    with plan.run() as run, plan.run() as resumed:
-        assert [next(run), next(run)] == [0, 1]
-        resumed.load_state_dict(run.state_dict())
-        assert list(resumed) == [3, 6, 10]
-        assert made == [0, 1, 0, 1, 2, 3, 4]
-
-
 # -- random streams
 
 
@@ -317,140 +182,6 @@ def test_adding_an_operator_does_not_change_the_streams_of_others() -> None:
         first = list(islice(run, 3))
         resumed.load_state_dict(run.state_dict())
         assert first + list(resumed) == first + list(run)
-
-
-# -- resources
-
-
-def test_a_resource_belongs_to_one_open_run() -> None:
-    queue = Queue(2)
-    plan = from_items([1, 2]).for_each(Enqueue(queue))
-    run = plan.run()
-    with pytest.raises(PlanError, match="Queue belongs to another open run; close that run first"):
-        Dequeue(queue).run()
-    run.close()
-    assert list(Dequeue(Queue(1)).take(0)) == []
-    with plan.run():
-        pass
-
-
-def test_after_close_the_next_run_goes_on_with_the_resource_as_it_is() -> None:
-    queue = Queue(9)
-    fill = from_items([1, 2]).for_each(Enqueue(queue))
-    assert list(fill) == list(fill) == [1, 2], "a run that is no longer used is closed"
-    assert len(queue) == 4
-    assert list(islice(Dequeue(queue).run(), 3)) == [1, 2, 1]
-
-
-def test_a_tapped_function_is_no_resource_of_the_plan() -> None:
-    """D4: a tap with a state of its own changes neither the state nor who owns what."""
-
-    class Meter:
-        """Looks, and can be saved."""
-
-        def __call__(self, item: Any) -> None: ...
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: Any) -> None: ...
-
-    plan, meter = from_items(N).for_each(Total()), Meter()
-    with plan.run() as run, plan.tap("Total", meter).run() as tapped, plan.tap("Total", meter).run():
-        next(run)
-        next(tapped)
-        assert same(run.state_dict(), tapped.state_dict())
-
-
-# -- closing
-
-
-def busy_plan(log: list[str]) -> Plan:
-    def numbers() -> Iterator[int]:
-        try:
-            yield from range(10**9)
-        finally:
-            log.append("closed")
-
-    prefetched = from_items(numbers).prefetch(3, thread=True).prefetch(2, thread=True)
-    return prefetched.call(N, "count", 2, thread=True)
-
-
-def flowrl_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith(("prefetch", "count"))]
-
-
-def test_closing_leaves_no_thread() -> None:
-    """F15: threads end and generators are closed, also after an error and twice."""
-    log: list[str] = []
-    with busy_plan(log).run() as run:
-        assert next(run) == 0
-        assert flowrl_threads()
-        assert not run.closed
-    assert run.closed
-    assert flowrl_threads() == []
-    assert log == ["closed"]
-    run.close()
-    with pytest.raises(PlanError, match="this run is closed"):
-        next(run)
-    with pytest.raises(ZeroDivisionError), busy_plan(log).for_each(fail).run() as run:
-        list(run)
-    assert flowrl_threads() == []
-
-
-@pytest.mark.parametrize("abandon", [lambda run: next(run), lambda run: [run.state_dict(), run.explain()]])
-def test_an_abandoned_run_is_closed_by_its_finaliser(abandon: Callable[[Any], Any]) -> None:
-    """F15: without the help of the garbage collector, as nothing refers back to a run."""
-    log: list[str] = []
-    gc.disable()
-    try:
-        run = busy_plan(log).run()
-        next(run)
-        abandon(run)
-        assert flowrl_threads()
-        del run
-        assert flowrl_threads() == []
-        assert log == ["closed"]
-    finally:
-        gc.enable()
-
-
-def test_a_run_that_cannot_open_leaves_nothing_open() -> None:
-    """F15: what was started is stopped, and its resources are free."""
-
-    class Resource:
-        """Counts what it is asked."""
-
-        def __init__(self) -> None:
-            self.events: list[str] = []
-
-        def start(self, context: Any) -> None:
-            self.events.append(f"start {context.path}")
-
-        def stop(self) -> None:
-            self.events.append("stop")
-
-        def learn(self, item: Any) -> Any:
-            return item
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: Any) -> None: ...
-
-    class Broken:
-        """Workers that cannot be asked."""
-
-        @property
-        def members(self) -> Any:
-            raise OSError("no workers")
-
-    resource = Resource()
-    bad = from_workers(Broken(), Numbers(1)).gather_async().for_each(resource.learn)
-    with pytest.raises(OSError, match="no workers"):
-        bad.run()
-    assert resource.events == ["start Resource", "stop"]
-    assert list(from_items([1]).for_each(resource.learn)) == [1]
 
 
 def test_counters_and_records_are_the_runs_own() -> None:
@@ -487,15 +218,6 @@ def test_pure_is_a_declaration_only() -> None:
     assert list(from_items([2, 4]).for_each(halve)) == [1, 2]
 
 
-def test_a_closed_run_has_no_state_and_takes_none() -> None:
-    """F15: it owns nothing any more, so it cannot be revived."""
-    with from_items(N).run() as run:
-        state = run.state_dict()
-    for use in (run.state_dict, lambda: run.load_state_dict(state)):
-        with pytest.raises(PlanError, match="this run is closed"):
-            use()
-
-
 @pytest.mark.parametrize("times", [{"stall_seconds": 0}, {"deadline_seconds": -1}, {"stall_seconds": math.nan}])
 def test_times_without_sense_are_refused(times: dict[str, float]) -> None:
     with pytest.raises(PlanError, match="must be above 0"):
@@ -512,32 +234,6 @@ def test_it_may_wait_without_end() -> None:
         workers.answer()
         thread.join(10)
         assert found == [1]
-
-
-@operator
-class Gate:
-    """Lets items through once something is in the list."""
-
-    opened: list[int]
-
-    def ready(self, item: int) -> bool:
-        return bool(self.opened)
-
-    def __call__(self, item: int) -> int:
-        return item
-
-
-def test_an_item_that_is_held_survives_an_edit_of_the_plan() -> None:
-    """F2: it goes on in front of the operator that held it."""
-    opened: list[int] = []
-    plan = from_items(N).for_each(Gate(opened))
-    with plan.run() as run:
-        assert run.step() is BLOCKED
-        state = run.state_dict()
-    opened.append(1)
-    with plan.insert_before("Gate", lambda item: item).run() as edited:
-        edited.load_state_dict(state)
-        assert list(edited) == N
 
 
 @pytest.mark.parametrize("end", [lambda plan: plan.take(2), lambda plan: plan.zip(from_items([1]))])

@@ -6,6 +6,10 @@ PLAN = "tests/engine/test_plan.py::"
 MERGE = "tests/engine/test_merge.py::"
 CALLS = "tests/engine/test_calls.py::"
 RUNS = "tests/engine/test_scheduler.py::"
+CLOSING = "tests/engine/test_closing.py::"
+STATES = "tests/engine/test_run_state.py::"
+LAG = "tests/engine/test_lag.py::"
+DEATHS = "tests/engine/test_worker_deaths.py::"
 GATHER = "tests/engine/test_gather.py::"
 ERRORS = "tests/engine/test_errors.py::"
 DISK = "tests/engine/test_checkpoint.py::"
@@ -94,28 +98,28 @@ FAULTS = [
         "flowrl/gather.py",
         "        self.todo.append(request.place)  # asked again",
         "        # asked again",
-        GATHER + "test_the_death_of_workers_costs_their_requests_and_nothing_else",
+        DEATHS + "test_the_death_of_workers_costs_their_requests_and_nothing_else",
     ),
     Fault(
         "F10",
         "flowrl/gather.py",
         '            self.link.context.count("lost_requests")\n            self._hosting.revive',
         "            self._hosting.revive",
-        GATHER + "test_a_death_costs_the_requests_in_flight_and_nothing_else",
+        DEATHS + "test_a_death_costs_the_requests_in_flight_and_nothing_else",
     ),
     Fault(
         "F10",
         "flowrl/hosting.py",
         "if self.workers.members[place] is not worker:",
         "if worker is None:",
-        GATHER + "test_two_streams_of_the_same_workers_start_them_again_once",
+        DEATHS + "test_two_streams_of_the_same_workers_start_them_again_once",
     ),
     Fault(
         "F10",
         "flowrl/hosting.py",
         '            self.link.context.count("worker_restarts")',
         "            pass",
-        GATHER + "test_all_workers_may_die_at_once",
+        DEATHS + "test_all_workers_may_die_at_once",
     ),
     Fault(
         "F10",
@@ -129,7 +133,7 @@ FAULTS = [
         "flowrl/gather.py",
         "too_old = self._margin(self.pending[0]) < 0",
         "too_old = False",
-        GATHER + "test_the_lag_of_every_item_is_within_its_bound",
+        LAG + "test_the_lag_of_every_item_is_within_its_bound",
     ),
     Fault(
         "F7",
@@ -171,7 +175,7 @@ FAULTS = [
         "flowrl/calls.py",
         "            self._worker.close()",
         "            pass",
-        RUNS + "test_closing_leaves_no_thread",
+        CLOSING + "test_closing_leaves_no_thread",
     ),
     Fault(
         "D1",
@@ -192,14 +196,14 @@ FAULTS = [
         "flowrl/scheduler.py",
         'if node.kind != "tap" else ()',
         "",
-        RUNS + "test_a_tapped_function_is_no_resource_of_the_plan",
+        CLOSING + "test_a_tapped_function_is_no_resource_of_the_plan",
     ),
     Fault(
         "D5",
         "flowrl/operator.py",
         "saved[name] = copy.deepcopy(getattr(op, name))",
         "saved[name] = getattr(op, name)",
-        RUNS + "test_a_state_is_a_copy",
+        STATES + "test_a_state_is_a_copy",
     ),
     Fault(
         "D6",

@@ -51,9 +51,16 @@ FAULTS = [
     Fault(
         "F13",
         "operators/train.py",
-        "values[name] * n for values, n in parts if name in values) / rows",
-        "values[name] for values, n in parts if name in values) / len(parts)",
+        "sum(value * n for value, n in of)",
+        "sum(value * rows / len(parts) for value, n in of)",
         "tests/operators/test_train.py::test_averaging_divides_by_the_rows",
+    ),
+    Fault(
+        "F13",
+        "operators/train.py",
+        "(part.scalars, part.rows) for part in parts])",
+        "(part.scalars, part.rows) for part in parts], rows)",
+        "tests/operators/test_train.py::test_a_scalar_that_a_part_does_not_report_is_no_zero",
     ),
     Fault(
         "G3",

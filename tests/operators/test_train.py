@@ -54,6 +54,29 @@ def test_averaging_divides_by_the_rows(batch: Batch) -> None:
     assert workers.policy.version == 0, "computing gradients is no step"
 
 
+@pytest.mark.parametrize(
+    ("rows", "reported", "mean"),
+    [
+        ((2, 6), (1.0, 5.0), 4.0),
+        ((2, 6), (None, 5.0), 5.0),
+        ((2, 6), (1.0, None), 1.0),
+        ((2, 3, 1), (1.0, None, 4.0), 2.0),
+    ],
+)
+def test_a_scalar_that_a_part_does_not_report_is_no_zero(
+    batch: Batch, rows: tuple[int, ...], reported: tuple[float | None, ...], mean: float
+) -> None:
+    """F13: as TD3's delayed loss of the actor; a gradient that a part has not is 0."""
+    whole = ComputeGradients(make())(batch)
+    parts = [
+        attrs.evolve(whole, rows=n, values={} if x is None else {"w": x}, scalars={} if x is None else {"loss": x})
+        for n, x in zip(rows, reported, strict=True)
+    ]
+    (average,) = from_items(parts).combine(AverageGradients(len(parts)))
+    assert average.scalars["loss"] == pytest.approx(mean)
+    assert average.values["w"] == pytest.approx(sum(n * (x or 0) for n, x in zip(rows, reported)) / sum(rows))
+
+
 def test_compute_and_apply_is_train_one_step(batch: Batch) -> None:
     """Bit for bit, clipping included; F12: the same rows and updates are counted."""
     apart, together = make(), make()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowrl.errors import ConfigError
 from tests.plans.small import final, make
 
 
@@ -48,3 +49,19 @@ def test_the_plan_says_what_it_does() -> None:
         assert name in text
     assert "dqn.py:" in text
     workers.close()
+
+
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [
+        ("dqn", "DQN"),
+        ("c51", "C51"),
+        ("qrdqn", "QR-DQN"),
+        ("rainbow", "Rainbow"),
+        ("r2d2", "R2D2"),
+        ("apex_dqn", "Ape-X"),
+    ],
+)
+def test_actions_that_it_cannot_take_are_refused_in_its_own_name(plan: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} chooses among discrete actions"):
+        make(plan, env="Pendulum-v1")

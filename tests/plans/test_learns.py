@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,16 @@ def test_plans_of_distributions_learn(plan: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flowrl", "run", plan, "--stop-return", "150", "--stop-steps", "10000", "--quiet"]
     command += ["--set", "eval_every=2500", "--set", "eval_episodes=20", "--out", str(tmp_path / "run")]
     done = subprocess.run(command, timeout=600, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_discrete_sac_solves_cartpole() -> None:
+    """S6, A3, A5: a return of 475 within 50 000 steps, one seed, as benchmarks/learning.py does it."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "benchmarks/learning.py", "sac-cartpole", "--seeds", "1"]
+    env = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(command, cwd=root, env=env, timeout=600, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -28,6 +28,7 @@ from flowrl.policies import (
     policy_from,
 )
 from flowrl.policies.heads import CategoricalHead, QuantileHead
+from tests.plans.small import SMALL, make
 
 NUMBERS = spaces.Box(-1, 1, (4,), np.float32)
 PARTS = spaces.Dict(
@@ -134,18 +135,38 @@ def test_a_program_of_torch_gives_the_actions_of_the_eval_mode(case: str, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the exporter's own parts
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *MORE])
 def test_an_onnx_program_gives_the_actions_of_the_eval_mode(case: str, tmp_path: Path) -> None:
+    check_onnx({**CASES, **MORE}[case](), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the exporter's own parts
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_the_policies_of_the_plans_are_onnx_programs(name: str, tmp_path: Path) -> None:
+    """But for those with a memory."""
+    workers, _ = make(name)
+    with workers:
+        if hasattr(workers.policy.eval_mode, "initial_state"):
+            pytest.importorskip("onnxscript")
+            with pytest.raises(ConfigError, match="it has a memory"):
+                workers.policy.export(tmp_path / "policy.onnx")
+        else:
+            check_onnx(workers.policy, tmp_path)
+
+
+def check_onnx(policy: Any, tmp_path: Path) -> None:
+    """The program acts as the policy does, on one observation and on several."""
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    policy = stirred(CASES[case]())
-    policy.export(tmp_path / "policy.onnx")
+    stirred(policy).export(tmp_path / "policy.onnx")
     session = runtime.InferenceSession(tmp_path / "policy.onnx")
     for count in (1, 5):
         obs = observations(policy.observation_space, count)
         given = {f"obs.{name}": part for name, part in obs.items()} if isinstance(obs, dict) else {"obs": obs}
         (actions,) = session.run(["action"], given)
         np.testing.assert_allclose(actions, expected(policy, obs), rtol=1e-5, atol=1e-6)
+        assert actions.dtype == policy.action_space.dtype
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:

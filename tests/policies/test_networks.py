@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.distributions import Categorical
-from flowrl.policies.networks import ActorCritic, encoder
+from flowrl.policies.networks import ActorCritic, encoder, mlp
 from flowrl.policies.streams import TorchStream
 
 IMAGE = spaces.Box(0, 255, (40, 44, 3), np.uint8)
@@ -76,3 +78,15 @@ def test_other_spaces_are_refused() -> None:
         encoder(spaces.Text(4))
     with pytest.raises(ConfigError, match="no network for the observation space"):
         encoder(spaces.Dict({"a": spaces.Text(4)}))
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_dense_layers_are_those_of_a_sequential(activation: type[nn.Module]) -> None:
+    dense = mlp([3, 8, 8, 2], activation)
+    plain = nn.Sequential(*copy.deepcopy(list(dense)))
+    assert dense.state_dict().keys() == plain.state_dict().keys()
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(dense(x), plain(x))
+    for network in (dense, plain):
+        network(x).square().sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(dense.parameters(), plain.parameters(), strict=True))

@@ -160,6 +160,8 @@ def test_the_temperature_rises_where_entropy_is_missing() -> None:
     fixed = make(learn_temperature=False)
     fixed.learn_mode.update(fixed.learn_mode.prepare(rows(24, 2)))
     assert fixed.model.log_temperature.item() == pytest.approx(math.log(0.3))
+    moved = [parameter for group in fixed.optimizer.param_groups for parameter in group["params"]]
+    assert all(parameter.grad is not None for parameter in moved), "the optimiser is given what is learned alone"
 
 
 def test_target_entropies() -> None:

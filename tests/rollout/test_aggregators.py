@@ -77,7 +77,8 @@ def test_a_plan_has_them_on_the_cluster_of_its_workers(monkeypatch: pytest.Monke
     """One process can be on one cluster only."""
     made: list[str | None] = []
     monkeypatch.setattr(impala, "Aggregators", lambda count, address: made.append(address) or Aggregators(0))
-    impala.joined(from_items(BATCHES), impala.Config(num_aggregators=2, address="ray://there:10001"))
+    config = impala.Config(num_aggregators=2, address="ray://there:10001")
+    impala.execution_plan(WorkerSet("CartPole-v1", policy), config)
     assert made == ["ray://there:10001"]
 
 

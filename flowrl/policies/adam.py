@@ -1,0 +1,91 @@
+"""Adam for networks that are so small that finding out what to do takes longer than doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import torch
+
+
+@attrs.frozen
+class Moved:
+    """What a step moves, a list entry for each parameter; the `counts` of steps are views of `steps [n]`."""
+
+    parameters: list[torch.Tensor]
+    means: list[torch.Tensor]
+    squares: list[torch.Tensor]
+    counts: list[torch.Tensor]
+    steps: torch.Tensor
+
+
+class Adam(torch.optim.Adam):
+    """`torch.optim.Adam(fused=True)` with a step that takes small networks half as long: `advance`.
+
+    The state is that of torch's Adam, and may be loaded from there.
+
+    Args:
+        params: Parameters, or groups of them, which may have an `lr` each.
+        lr, eps: See `torch.optim.Adam`.
+    """
+
+    _moved: Moved | None = None
+
+    def __init__(self, params: Iterable[Any], lr: float, eps: float = 1e-8) -> None:
+        super().__init__(params, lr=lr, eps=eps, fused=True)
+
+    def advance(self) -> None:
+        """What `step` does, with what the first one found, and without torch's hooks and records of it.
+
+        So it is where all parameters have a gradient and the same rate; else it is `step`.
+        """
+        moved, first = self._moved, self.param_groups[0]
+        gradients = [None] if moved is None else [parameter.grad for parameter in moved.parameters]
+        same = all(group["lr"] == first["lr"] for group in self.param_groups)
+        if moved is None or not same or any(gradient is None for gradient in gradients):
+            self.step()
+            self._moved = moved or self._find()
+            return
+        beta1, beta2 = first["betas"]
+        with torch.no_grad():
+            moved.steps.add_(1)
+            torch._fused_adam_(
+                moved.parameters,
+                gradients,  # type: ignore[arg-type]
+                moved.means,
+                moved.squares,
+                [],
+                moved.counts,
+                lr=first["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=first["weight_decay"],
+                eps=first["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
+
+    def _find(self) -> Moved | None:
+        """What is to be moved; None where some parameters have not been yet, or where one kernel cannot move all."""
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        states = [self.state[parameter] for parameter in parameters if parameter in self.state]
+        if len(states) < len(parameters) or len({(each.device, each.dtype) for each in parameters}) > 1:
+            return None
+        steps = torch.stack([state["step"] for state in states])
+        counts = list(steps.unbind())
+        for state, count in zip(states, counts):
+            state["step"] = count
+        return Moved(
+            parameters, [each["exp_avg"] for each in states], [each["exp_avg_sq"] for each in states], counts, steps
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """See `torch.optim.Optimizer`."""
+        super().add_param_group(param_group)
+        self._moved = None
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See `torch.optim.Optimizer`."""
+        super().load_state_dict(state_dict)
+        self._moved = None

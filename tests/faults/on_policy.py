@@ -1,0 +1,132 @@
+"""Faults planted in PPO, APPO and the actor and critic that they share: losses, distributions, memories."""
+
+from tests.faults.fault import Fault
+
+OFF_POLICY = "tests/policies/test_off_policy.py::"
+PPO = "tests/policies/test_ppo_policy.py::"
+CHOICES = "tests/policies/test_distributions.py::"
+VTRACE = "tests/operators/test_v_trace.py::"
+RECURRENT_PPO = "tests/policies/test_recurrent_ppo.py::"
+IN_NUMPY = "tests/policies/test_in_numpy.py::"
+
+FAULTS = [
+    Fault(
+        "T8",
+        "flowrl/policies/recurrent_ppo.py",
+        "self.policy.model(rows.obs, rows.state[0], rows.begins)",
+        "self.policy.model(rows.obs, torch.zeros_like(rows.state[0]), rows.begins)",
+        RECURRENT_PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "N6",
+        "flowrl/policies/recurrent_ppo.py",
+        "advantage[rows.mask] = standardized(rows.advantage[rows.mask])",
+        "advantage[:] = standardized(rows.advantage.flatten()).view_as(advantage)",
+        RECURRENT_PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "N6",
+        "flowrl/policies/recurrent_ppo.py",
+        "map(lambda column: column[rows.mask])",
+        "map(lambda column: column[torch.ones_like(rows.mask)])",
+        RECURRENT_PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "G3",
+        "flowrl/policies/ppo.py",
+        "    if len(advantage) < 2:\n        return advantage\n",
+        "",
+        PPO + "test_one_row_alone_is_not_standardised",
+    ),
+    Fault(
+        "G4",
+        "flowrl/policies/ppo.py",
+        "return torch.max(error,",
+        "return torch.min(error,",
+        PPO + "test_value_clipping_is_off_by_default",
+    ),
+    Fault(
+        "G5",
+        "flowrl/policies/ppo.py",
+        "return ((log_ratio.exp() - 1) - log_ratio).mean()",
+        "return (-log_ratio).mean()",
+        PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "G7",
+        "flowrl/policies/ppo.py",
+        "log_ratio = logp - rows.logp",
+        "log_ratio = logp - logp.detach()",
+        PPO + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "A1",
+        "flowrl/policies/distributions.py",
+        "slope: torch.Tensor = 2 * (math.log(2) - u - nn.functional.softplus(-2 * u))",
+        "slope = torch.log(1 - torch.tanh(u).square())",
+        CHOICES + "test_squashed_log_probabilities_are_finite_far_out",
+    ),
+    Fault(
+        "A2",
+        "flowrl/policies/distributions.py",
+        " - tanh_log_slope(action).sum(1) - self.log_scale",
+        " - tanh_log_slope(action).sum(1)",
+        CHOICES + "test_squashed_log_probabilities_are_those_of_the_action_in_its_bounds",
+    ),
+    Fault(
+        "V2",
+        "flowrl/policies/actor_critic.py",
+        "own = batch.replace(value=value, next_value=next_value)",
+        "own = batch",
+        VTRACE + "test_old_experience_is_that_of_the_loop_with_the_present_weights",
+    ),
+    Fault(
+        "G1",
+        "flowrl/policies/actor_critic.py",
+        "return logp.cpu().numpy().reshape(shape)",
+        'return logp.cpu().numpy().reshape(shape, order="F")',
+        VTRACE + "test_on_policy_it_is_gae",
+    ),
+    Fault(
+        "A1",
+        "flowrl/policies/distributions.py",
+        "slope = 2 * (math.log(2) - action - np.logaddexp(0, -2 * action))",
+        "slope = 0 * action",
+        IN_NUMPY + "test_it_is_equal_to_torch_for_every_distribution",
+    ),
+    Fault(
+        "V1",
+        "flowrl/policies/appo.py",
+        "self.judged(batch.to_numpy(), policy.target)",
+        "self.judged(batch.to_numpy(), policy.model)",
+        OFF_POLICY + "test_advantages_and_targets_against_a_loop",
+    ),
+    Fault(
+        "V2",
+        "flowrl/policies/actor_critic.py",
+        "values_arrived_in(batch, value, self.policy.collect_mode.value)",
+        'batch["next_value"]',
+        OFF_POLICY + "test_advantages_and_targets_against_a_loop",
+    ),
+    Fault(
+        "G7",
+        "flowrl/policies/appo.py",
+        'np.maximum(old, batch["logp"] - math.log(policy.old_weight))',
+        'batch["logp"]',
+        OFF_POLICY + "test_the_loss_of_appo_against_a_loop",
+    ),
+    Fault(
+        "Q2",
+        "flowrl/policies/appo.py",
+        'return {"model": self.model, "target": self.target}',
+        'return {"model": self.model}',
+        OFF_POLICY + "test_the_target_policy_follows_when_told_and_is_saved",
+    ),
+    Fault(
+        "G5",
+        "flowrl/policies/distributions.py",
+        "wider + 0.5 * ((-2 * wider).exp() + apart.square() - 1)",
+        "0.5 * ((-2 * wider).exp() + apart.square() - 1)",
+        "tests/policies/test_distributions.py::test_divergences_are_torchs",
+    ),
+]
