@@ -30,6 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import learning_data
 from common import print_machine
 from learning_tasks import TASKS, Task
 
@@ -77,7 +78,8 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     if summary["outcome"] != "goal":
         trained = flowrl.load(out, last=bool(task.peer))
         score = trained.evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
-    return Outcome(seed, score, summary["last"]["env_steps"], summary["seconds"])
+    steps = summary["last"].get("env_steps", summary["last"]["updates"])  # there are none without an environment
+    return Outcome(seed, score, steps, summary["seconds"])
 
 
 def run_peer(name: str, task: Task, folder: Path, seed: int) -> Outcome:
@@ -116,6 +118,9 @@ def run_task(
     name: str, task: Task, seeds: Sequence[int], jobs: int, folder: Path
 ) -> tuple[list[Outcome], list[Outcome]]:
     """Run the seeds of one task, so many at a time, and print a line for each: those of the plan, and of its peer."""
+    if task.data:
+        made = learning_data.make(task.data, folder.parent / f"data-{task.data}")
+        task = task._replace(settings=f"{task.settings} --set data={made}")
     claim(folder, task)
     print(f"\n{name}: flowrl run {' '.join(options_of(task))}")
     print(f"{'seed':>4}  {'return':>9}  {'env steps':>9}  {'seconds':>7}", flush=True)

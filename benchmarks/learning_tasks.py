@@ -18,6 +18,7 @@ class Task(NamedTuple):
     settings: str = ""  #: options, separated by spaces
     published: str = "-"  #: return of somebody else's plan of that name; of one tuned run of RL-Zoo unless said
     extra: str = ""  #: of setup.cfg, which the environment needs
+    data: str = ""  #: what a plan without an environment learns from, a recipe of learning_data.py; steps are updates
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
     peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
 
@@ -85,6 +86,9 @@ AS_HER_SAC = (
 POSITIONS = "flowrl.envs.cartpole:without_velocities"
 MEMORY = "--set normalize_obs=true"
 
+#: Small networks, for small data.
+OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
+
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
     "c51-cartpole": Task("c51", 475, 50_000),
@@ -120,5 +124,20 @@ TASKS = {
     **{
         f"{plan}-2-workers": Task(plan, 475, 1_000_000, settings="--workers 2")
         for plan in ("a3c", "impala", "appo", "apex_dqn", "ddppo")
+    },
+    # Without an environment: data whose mean return is 64 on CartPole-v1, and on Pendulum-v1 -719, where it is good
+    # episodes beside random ones, or -277, where it is those of a half-trained policy.
+    **{
+        f"{plan}-{data}-data": Task(plan, goal, 4_000, env, f"{OFFLINE} --set eval_every=1000", data=data)
+        for plan, goal, env, data in (
+            ("bc", 64, "CartPole-v1", "cartpole"),
+            ("marwil", 64, "CartPole-v1", "cartpole"),
+            ("cql", 150, "CartPole-v1", "cartpole"),
+            ("iql", 150, "CartPole-v1", "cartpole"),
+            ("bc", -277, "Pendulum-v1", "pendulum-half"),
+            ("marwil", -719, "Pendulum-v1", "pendulum"),
+            ("cql", -500, "Pendulum-v1", "pendulum"),
+            ("iql", -500, "Pendulum-v1", "pendulum"),
+        )
     },
 }

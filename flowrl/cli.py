@@ -91,7 +91,11 @@ def cli() -> None:
     "--stop-return", "goal", type=Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
 )
 @click.option(
-    "--stop-steps", "steps", type=Count(), metavar="N", help="Budget in env steps; tested at results, after a batch."
+    "--stop-steps",
+    "steps",
+    type=Count(),
+    metavar="N",
+    help="Budget in env steps, without env in updates; tested at results.",
 )
 @click.option(
     "--stop-seconds", "seconds", type=Number(above=0), metavar="S", help="Budget in seconds; tested at results."
@@ -189,11 +193,11 @@ def run(
         complete = _with_end(built, workers, config, budget, directory.path / "policy.pt")
         complete.check()
         complete = _watched(complete, taps, breaks, debug=debug)
-        title = f"{plan_file.name} {config.env} seed {config.seed}"
+        title = f"{plan_file.name} {config.env or config['data']} seed {config.seed}"
         # A policy without weights, a scripted one, has nothing to save.
         save = partial(save_weights, workers.policy) if hasattr(workers.policy, "weights") else None
         every = config.checkpoint_every or config.eval_every or CHECKPOINT_EVERY
-        code = Session(complete, config.seed, title, directory, budget, save, every, earlier).run(
+        code = Session(complete, config.seed, title, directory, budget, save, every, earlier, config.clock).run(
             ctx.meta["flowrl.command"], quiet=quiet
         )
     finally:
@@ -406,8 +410,10 @@ def _built(plan: str, **options: Any) -> Plan:
 
 
 def _eval_every(config: Configuration, budget: Budget) -> int | None:
-    """Env steps between evaluations; None for no evaluation."""
+    """Env steps, or updates, between evaluations; None for no evaluation."""
     every = config.eval_every
+    if every is None and budget.goal is None and config.clock != "env_steps":
+        return None  # no environment is made, unless somebody asks for it
     if every is None and budget.steps is not None:
         every = max(1, budget.steps // 20)
     if every is None and (budget.goal is not None or budget.seconds is not None):
@@ -442,7 +448,7 @@ def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Bud
         plan = _added(plan, confirm, "flowrl run --stop-return")
         bounds["confirmed_return"] = budget.goal
     if budget.steps is not None:
-        bounds["env_steps"] = budget.steps
+        bounds[config.clock] = budget.steps
     if bounds or budget.seconds is not None:
         plan = _added(plan, StopWhen(bounds, seconds=budget.seconds), "flowrl run --stop-...")
     return plan

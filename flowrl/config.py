@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import attrs
 from attrs import validators
@@ -76,6 +76,9 @@ class Configuration:
     >>> config.learn_rate, config["seed"], config.env
     (1.0, 3, 'CartPole-v1')
     """
+
+    #: The counter that budgets, evaluations, checkpoints and results follow.
+    clock: ClassVar[str] = "env_steps"
 
     #: What `gymnasium.make` knows, "module:factory", or of another library "gym:ID", "pettingzoo:ID", "envpool:ID".
     env: str = "CartPole-v1"

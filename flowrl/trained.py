@@ -26,6 +26,7 @@ from flowrl.seeds import SeedTree
 from flowrl.trainer import named, torch_threads
 
 if TYPE_CHECKING:
+    from flowrl.envs import Environments
     from flowrl.policies import Policy
     from flowrl.rollout import WorkerSet
 
@@ -36,19 +37,26 @@ class TrainedPolicy:
     Attributes:
         policy: Its model is `policy.model`.
         config: What it was trained with.
-        environments: Those that it collected in.
-        evaluation_env: Those that it is evaluated in.
         env_steps: Where exploration schedules stand when it acts stochastically.
     """
 
     def __init__(self, workers: WorkerSet, config: Configuration, *, env_steps: int = 0) -> None:
         self.policy: Policy = workers.policy
-        self.config, self.env_steps = config, env_steps
-        self.environments, self.evaluation_env = workers.environments, workers.evaluation_env
+        self.config, self.env_steps, self._workers = config, env_steps, workers
         self._noise = SeedTree(config.seed).generator("act")
 
     def __repr__(self) -> str:
         return f"TrainedPolicy({self.policy!r} of {self.config.env})"
+
+    @property
+    def environments(self) -> Environments:
+        """Those that it collected in."""
+        return self._workers.environments
+
+    @property
+    def evaluation_env(self) -> Environments:
+        """Those that it is evaluated in."""
+        return self._workers.evaluation_env
 
     def act(self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None) -> Any:
         """An action for `env.step`, in the numbers of the action space; of a policy with a memory, action and state.

@@ -121,8 +121,9 @@ class Trainer:
             _check_config(cls.Config)
 
     def __repr__(self) -> str:
-        steps = self.counters.get("env_steps", 0)
-        return f"{type(self).__name__}({self.config.env}, seed {self.config.seed}, {steps} env steps)"
+        clock = self.config.clock
+        steps = f"{self.counters.get(clock, 0)} {clock.replace('_', ' ')}"
+        return f"{type(self).__name__}({self.config.env or self.config['data']}, seed {self.config.seed}, {steps})"
 
     # -- what an algorithm overrides
 

@@ -10,7 +10,7 @@ from flowrl.operators.batches import (
     StandardizeFields,
 )
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
-from flowrl.operators.datasets import Demonstrations, FromDataset, Record, from_minari
+from flowrl.operators.datasets import Demonstrations, FromDataset, OfflineRows, PolicyActions, Record, from_minari
 from flowrl.operators.debug import debug_print
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
@@ -52,7 +52,9 @@ __all__ = [
     "MixInReplay",
     "NStep",
     "NormalizeRewards",
+    "OfflineRows",
     "ParallelRollouts",
+    "PolicyActions",
     "Record",
     "Replay",
     "Report",

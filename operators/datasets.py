@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -14,14 +14,16 @@ from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.data.arrays import Array
 from flowrl.data.minari import MinariEpisodes
 from flowrl.data.recording import check_place
+from flowrl.data.sources import Rows, open_dataset
+from flowrl.data.whole_episodes import WholeEpisodes
 from flowrl.errors import DatasetError, SchemaError
 from flowrl.operator import context, operator, runtime, state
 from flowrl.plan import Plan
-from flowrl.schema import Schema
+from flowrl.schema import Column, Schema
 from flowrl.stages import DONE, Signal
 
-#: Before the id of a dataset of Minari, where a folder could stand too.
-MINARI = "minari:"
+if TYPE_CHECKING:
+    from flowrl.rollout import WorkerSet
 
 
 @operator
@@ -108,7 +110,7 @@ class Recorded:
     Raises: DatasetError when it starts for a dataset that is damaged or has nothing in it.
     """
 
-    data: Dataset | MinariEpisodes
+    data: Rows
     batch_size: int | None = attrs.field(default=None, validator=_at_least_one)
     shuffle: bool | None = None
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
@@ -187,18 +189,6 @@ def FromDataset(
     return Plan(Recorded(open_dataset(dataset), batch_size, shuffle, epochs, verify), name="FromDataset")
 
 
-def open_dataset(source: str | Path | Dataset | MinariEpisodes) -> Dataset | MinariEpisodes:
-    """The dataset itself, or the one in a folder, or that of Minari whose id follows "minari:".
-
-    Raises: DatasetError where there is none, or it is damaged.
-    """
-    if isinstance(source, Dataset | MinariEpisodes):
-        return source
-    if isinstance(source, str) and source.startswith(MINARI):
-        return MinariEpisodes(source.removeprefix(MINARI))
-    return Dataset(source)
-
-
 def Demonstrations(
     source: str | Path | Dataset | MinariEpisodes,
     policy: Any,
@@ -225,6 +215,67 @@ def Demonstrations(
     check_dataset(data, policy.observation_space, policy.action_space, needs)
     stream = FromDataset(data, batch_size, epochs=epochs)
     return attrs.evolve(stream, name="Demonstrations")
+
+
+@operator
+class PolicyActions:
+    """Rows whose `action` is in the environment's own numbers -> the same in those of the policy that learns from them.
+
+    `policy_version` is left out, since it is of the weights of another run.
+
+    A policy with critics sees continuous actions from -1, the lower bound, to 1, the upper one, and stores them so;
+    what others recorded, and what `flowrl record` wrote, is in the environment's numbers. Converted twice they would
+    be too small: check() refuses that.
+    """
+
+    requires = ("action",)
+    provides = ("policy_actions",)
+    workers: WorkerSet
+
+    def schema(self, given: Schema) -> Schema:
+        if "policy_actions" in given.words:
+            raise SchemaError("these actions are in the policy's numbers already: leave one PolicyActions out")
+        given = given.without("policy_version")
+        if "action" not in given.columns:
+            return given
+        policy, column = self.workers.policy, given.columns["action"]
+        one = np.zeros((1, *(policy.action_space.shape or ())), policy.action_space.dtype)
+        stored = Column(str(policy.from_env(one).dtype), column.shape)
+        return attrs.evolve(given, columns={**given.columns, "action": stored})
+
+    def __call__(self, batch: Batch) -> Batch:
+        kept = batch.select([name for name in batch if name != "policy_version"])
+        return kept.replace(action=self.workers.policy.from_env(batch["action"]))
+
+
+def OfflineRows(
+    workers: WorkerSet,
+    source: str | Path | Dataset | MinariEpisodes,
+    batch_size: int,
+    *,
+    epochs: int | None = None,
+    needs: Sequence[str] = ("obs", "action"),
+    returns: float | None = None,
+) -> Plan:
+    """Shuffled rows of a dataset for the policy of `workers`: `Demonstrations`, and their actions as it has them.
+
+    Args:
+        workers: Whose policy learns.
+        source, batch_size, epochs, needs: See `Demonstrations`.
+        returns: Discount per step of rows that reach to the end of their episodes, see
+            `flowrl.data.whole_episodes.WholeEpisodes`; None: of single steps.
+
+    Raises: DatasetError as `Demonstrations` does; and where continuous actions are beyond the bounds of the action
+        space, so that they cannot be in the environment's numbers.
+    """
+    from flowrl.envs.datasets import check_bounds
+
+    policy, data = workers.policy, open_dataset(source)
+    rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
+    check_bounds(data, policy.action_space)
+    if returns is not None:
+        rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=WholeEpisodes(data, returns)))
+    return rows.for_each(PolicyActions(workers))
 
 
 def from_minari(dataset: Any) -> Plan:

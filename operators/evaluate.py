@@ -31,6 +31,11 @@ def _play(workers: WorkerSet, policy: Any, seed: int, purpose: str, **options: A
     return scores(evaluate(policy, workers.evaluation_env, seed=seed, num_envs=num_envs, **options))
 
 
+def clock_of(workers: WorkerSet) -> str:
+    """The counter that evaluations follow."""
+    return getattr(workers, "clock", "env_steps")
+
+
 def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:
     if workers.evaluation_env.is_one_object:
         raise PlanError(
@@ -50,7 +55,7 @@ class Evaluate:
 
     Args:
         workers: Whose policy, in which environment.
-        every: Env steps between evaluations.
+        every: Env steps between evaluations, or updates: see `WorkerSet.clock`.
         episodes: Played each time.
         seed: The starts follow from it.
         save: File that gets the weights of the best policy so far, the latest of equals.
@@ -82,14 +87,14 @@ class Evaluate:
         return self.stop_value is not None and self.latest is not None and self.latest >= self.stop_value
 
     def __call__(self, result: Result) -> Result:
-        if not isinstance(result, Mapping) or result["env_steps"] < self.due:
+        if not isinstance(result, Mapping) or (now := result[clock_of(self.workers)]) < self.due:
             return result
-        self.due = (result["env_steps"] // self.every + 1) * self.every
+        self.due = (now // self.every + 1) * self.every
         scores = _play(
             *(self.workers, self.workers.policy, self.seed, "fixed"),
             episodes=self.episodes,
             max_steps=self.max_steps,
-            video=None if self.video is None else Path(self.video, f"step-{result['env_steps']:09}"),
+            video=None if self.video is None else Path(self.video, f"step-{now:09}"),
         )
         self.latest = score = scores.return_mean
         if self.best is None or math.isnan(self.best) or score >= self.best:
@@ -108,7 +113,7 @@ class Evaluate:
 
 @operator
 class Confirm:
-    """Adds `confirmed_return` to a result whose `eval_return` reaches a goal within a budget of env steps.
+    """Adds `confirmed_return` to a result whose `eval_return` reaches a goal within a budget of steps.
 
     The policy that was just evaluated is saved beside `path`, loaded into a policy of its own, and plays on fresh
     seeds: a goal reached on the fixed seeds alone may be luck (S6). So each policy is tried once. Only one that is
@@ -131,7 +136,7 @@ class Confirm:
     def __call__(self, result: Result) -> Result:
         if not isinstance(result, Mapping) or "eval_return" not in result:
             return result
-        if not result["eval_return"] >= self.goal or result["env_steps"] > self.within:
+        if not result["eval_return"] >= self.goal or result[clock_of(self.workers)] > self.within:
             return result
         from flowrl.policies.weights import load_weights, save_weights
 

@@ -41,9 +41,9 @@ CLOCK_KEYS = ("seconds", "steps_per_second")
 
 @operator
 class Report:
-    """Learner's scalars -> a result every `every` env steps, and one at the end.
+    """Learner's scalars -> a result every `every` env steps, or whatever else `unit` counts, and one at the end.
 
-    Items that are no dicts, such as experience that was stored, only move the clock of env steps.
+    Items that are no dicts, such as experience that was stored, only move that clock.
 
     A result has the run's counters by their names; `episodes` finished so far; `episode_return` (raw, S1) and
     `episode_length`, means of the last 100, None before the first; `ratio`, the rows sampled per row inserted
@@ -51,15 +51,16 @@ class Report:
     recorded under any other name (`context.record("entropy", 0.7)`); of the rows that were learned from, by how many
     versions the weights that made them are older than those that learned: the mean `policy_lag`, and its quantiles
     `policy_lag_p50`, `policy_lag_p90` and `policy_lag_max`; `seconds` that the run has been open and
-    `steps_per_second` since the last result. Of two with one name, what comes later here is left out, but for the
-    learner's scalars.
+    `steps_per_second` since the last result, of what the unit counts. Of two with one name, what comes later here is
+    left out, but for the learner's scalars.
 
     Emits: nothing or one dict for an item. State: recent episodes, when the next is due, sums since the last.
     """
 
     verb = "combine"
-    provides = ("results", "env_steps")
+    provides = ("results", "env_steps", "updates")
     every: int = attrs.field(validator=attrs.validators.ge(1))
+    unit: str = "env_steps"
     context: Context = context()
     recent: dict[str, deque[float]] = state(factory=lambda: {})
     episodes: int = state(default=0)
@@ -79,7 +80,7 @@ class Report:
             for name, value in scalars.items():
                 total, count = self.sums.get(name, (0.0, 0))
                 self.sums[name] = (total + value, count + 1)
-        if self.context.counters.get("env_steps", 0) < self.due:
+        if self.context.counters.get(self.unit, 0) < self.due:
             return []
         return [self.result()]
 
@@ -101,9 +102,9 @@ class Report:
         result |= {name: mean for name, mean in self._take_others().items() if name not in result}
         result |= {name: total / count for name, (total, count) in self.sums.items()}
         result["seconds"] = self.context.watch.seconds
-        result["steps_per_second"] = since.get("env_steps", 0) / max(now - self._reported, 1e-9)
+        result["steps_per_second"] = since.get(self.unit, 0) / max(now - self._reported, 1e-9)
         self.last, self.sums, self._reported = counters, {}, now
-        self.due = (counters.get("env_steps", 0) // self.every + 1) * self.every
+        self.due = (counters.get(self.unit, 0) // self.every + 1) * self.every
         return result
 
     def _take_others(self) -> dict[str, float]:
@@ -130,7 +131,9 @@ class Report:
 def StandardMetricsReporting(train_op: Plan, workers: WorkerSet, config: Any) -> Plan:
     """The usual end of an algorithm: a stream of results, one every `config["report_every"]` env steps.
 
-    A plain dict without that key gives one every `REPORT_EVERY`. See `Report` for what a result holds.
+    Of a plan without an environment they are updates, see `WorkerSet.clock`. A plain dict without that key gives one
+    every `REPORT_EVERY`. See `Report` for what a result holds.
     """
     plain = isinstance(config, Mapping) and "report_every" not in config
-    return train_op.combine(Report(REPORT_EVERY if plain else config["report_every"]))
+    every = REPORT_EVERY if plain else config["report_every"]
+    return train_op.combine(Report(every, unit=getattr(workers, "clock", "env_steps")))

@@ -112,7 +112,7 @@ class TrainOneStep:
         if self.workers is None:
             return self._together(batch)
         learn = self.workers.policy.learn_mode
-        learn.schedule(self.context.counters.get("env_steps", 0))
+        learn.schedule(self.context.counters.get(getattr(self.workers, "clock", "env_steps"), 0))
         trained = self.training(learn, batch, self.context.generator("minibatches"))
         self.context.ledger.merge(trained.counters, trained.records)
         return trained.scalars

@@ -10,13 +10,17 @@ if TYPE_CHECKING:
     from flowrl.plans.a3c import A3C
     from flowrl.plans.apex_dqn import ApexDQN
     from flowrl.plans.appo import APPO
+    from flowrl.plans.bc import BC
     from flowrl.plans.c51 import C51
+    from flowrl.plans.cql import CQL
     from flowrl.plans.ddpg import DDPG
     from flowrl.plans.ddppo import DDPPO
     from flowrl.plans.dqn import DQN
     from flowrl.plans.her_dqn import HERDQN
     from flowrl.plans.her_sac import HERSAC
     from flowrl.plans.impala import IMPALA
+    from flowrl.plans.iql import IQL
+    from flowrl.plans.marwil import MARWIL
     from flowrl.plans.ppo import PPO
     from flowrl.plans.qrdqn import QRDQN
     from flowrl.plans.r2d2 import R2D2
@@ -28,13 +32,17 @@ __all__ = [
     "A2C",
     "A3C",
     "APPO",
+    "BC",
     "C51",
+    "CQL",
     "DDPG",
     "DDPPO",
     "DQN",
     "HERDQN",
     "HERSAC",
     "IMPALA",
+    "IQL",
+    "MARWIL",
     "PPO",
     "QRDQN",
     "R2D2",

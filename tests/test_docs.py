@@ -18,6 +18,7 @@ from flowrl import data
 from flowrl.cli import cli
 from flowrl.config import Configuration
 from flowrl.plan_file import builtin_plans, load_plan_file
+from tests.offline_data import offline_data
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -80,9 +81,16 @@ def test_the_links_of_a_page_lead_somewhere(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
+def _record_for(plan: str) -> None:
+    """What a plan without an environment learns from where nothing else is said."""
+    if load_plan_file(plan).Config.clock == "updates":
+        shutil.copytree(offline_data("CartPole-v1"), "data/cartpole")
+
+
 @pytest.mark.parametrize("plan", builtin_plans())
 def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
     """The tree but for places in files; every setting that the page names is one, with the default it says."""
+    _record_for(plan)
     text = (ROOT / "docs" / f"{plan}.md").read_text()
     (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
     printed = CliRunner().invoke(cli, ["explain", plan]).stdout
@@ -96,6 +104,7 @@ def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
 @pytest.mark.parametrize("plan", builtin_plans())
 def test_a_page_explains_all_that_a_result_holds(plan):
     """The keys of the table are those of the results of a run."""
+    _record_for(plan)
     text = (ROOT / "docs" / f"{plan}.md").read_text()
     table = text.partition("## What a result holds\n")[2]
     told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
@@ -110,7 +119,8 @@ def test_a_page_explains_all_that_a_result_holds(plan):
 
 @pytest.mark.parametrize("plan", builtin_plans())
 def test_the_picture_is_what_draw_writes(plan):
-    """If this fails: `flowrl draw NAME docs/NAME.svg`."""
+    """If this fails: `flowrl draw NAME docs/NAME.svg`, where data/cartpole is, if it needs that."""
+    _record_for(plan)
     assert CliRunner().invoke(cli, ["draw", plan, "new.svg"]).exit_code == 0
     assert Path("new.svg").read_text() == (ROOT / "docs" / f"{plan}.svg").read_text()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -10,8 +11,9 @@ import numpy as np
 from gymnasium import spaces
 
 from flowrl.data import Batch, Dataset
+from flowrl.envs.saved_spaces import space_from_json
 from flowrl.envs.spaces import dict_form, fits, make_store
-from flowrl.errors import DatasetError, did_you_mean
+from flowrl.errors import DatasetError, SchemaError, did_you_mean
 from flowrl.schema import Column, schema_of
 
 if TYPE_CHECKING:
@@ -44,6 +46,33 @@ def check_dataset(
         _check_choices(data, action_space)
 
 
+def spaces_of(data: Dataset | MinariEpisodes) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
+    """The spaces of observations and actions that a dataset knows of itself; None where it does not.
+
+    Raises: DatasetError where what it says is malformed.
+    """
+    if isinstance(data, Dataset):
+        if "observation_space" not in data.about or "action_space" not in data.about:
+            return None
+        try:
+            return space_from_json(data.about["observation_space"]), space_from_json(data.about["action_space"])
+        except SchemaError as error:
+            raise DatasetError(
+                f"{data.path} is damaged: what its manifest says of its spaces is no good: {error}"
+            ) from error
+    return dict_form(data.dataset.observation_space), data.dataset.action_space
+
+
+def environment_of(data: Dataset | MinariEpisodes) -> tuple[Any, dict[str, Any]] | None:
+    """What makes the environment that a dataset says it was recorded in, and its arguments; None where it does not."""
+    if isinstance(data, Dataset):
+        env = data.about.get("env")
+        return None if env is None else (str(env), dict(data.about.get("env_args", {})))
+    if getattr(data.dataset, "env_spec", None) is None:
+        return None
+    return partial(data.dataset.recover_environment, eval_env=True), {}
+
+
 def _check_column(data: Dataset | MinariEpisodes, name: str, space: gymnasium.Space[Any]) -> None:
     found, role = data.schema(), "action" if name == "action" else "observation"
     axes = 2 if "fragments" in found.words else 1
@@ -67,6 +96,25 @@ def _check_choices(data: Dataset | MinariEpisodes, space: spaces.Discrete) -> No
     wrong = (actions < space.start) | (actions >= space.start + space.n)
     if wrong.any():
         raise DatasetError(f"{data.path} has the action {actions[wrong][0]}, but the action space is {space}")
+
+
+def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any]) -> None:
+    """Compare the continuous actions of a dataset with the bounds of the action space; rounding is forgiven.
+
+    Raises: DatasetError where some are no numbers, or beyond.
+    """
+    if not isinstance(space, spaces.Box):
+        return
+    actions = data.take(data.real_rows())["action"].astype(np.float64)
+    if not np.isfinite(actions).all():
+        raise DatasetError(f"{data.path} has actions that are no numbers")
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    some = 1e-4 * np.where(np.isfinite(high - low), high - low, 1)
+    if (wrong := (actions < low - some) | (actions > high + some)).any():
+        raise DatasetError(
+            f"{data.path} has the action {actions[wrong][0]:g}, beyond the bounds of the action space {space}: "
+            "actions must be as the environment gets them, which is how `flowrl record` writes them"
+        )
 
 
 def _listed(names: Iterable[str]) -> str:

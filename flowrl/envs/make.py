@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
-    goals: GoalFunctions | str  #: see `goal_functions`
+    goals: GoalFunctions | str = "was not looked at"  #: see `goal_functions`
 
 
 @attrs.frozen

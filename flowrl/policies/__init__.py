@@ -3,10 +3,14 @@
 from flowrl.policies.a2c import A2CPolicy
 from flowrl.policies.apex_dqn import ApexDQNPolicy
 from flowrl.policies.appo import APPOPolicy
+from flowrl.policies.bc import BCPolicy
+from flowrl.policies.cql import CQLPolicy, DiscreteCQLPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
 from flowrl.policies.heads import CategoricalHead, QuantileHead, ValueHead
 from flowrl.policies.impala import IMPALAPolicy, VTraceLimits
+from flowrl.policies.iql import IQLPolicy
+from flowrl.policies.marwil import MARWILPolicy
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.policy import Policy
@@ -23,10 +27,15 @@ __all__ = [
     "A2CPolicy",
     "APPOPolicy",
     "ApexDQNPolicy",
+    "BCPolicy",
+    "CQLPolicy",
     "CategoricalHead",
     "DDPGPolicy",
     "DQNPolicy",
+    "DiscreteCQLPolicy",
     "IMPALAPolicy",
+    "IQLPolicy",
+    "MARWILPolicy",
     "Normalizer",
     "PPOPolicy",
     "Policy",

@@ -42,9 +42,31 @@ class Choosing(Protocol):
         """What the environment gets for it."""
         ...
 
+    def from_env(self, action: Array) -> Array:
+        """The inverse: what an action in the environment's own numbers is here."""
+        ...
+
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
         """`for_env(greedy(given))` in torch alone."""
         ...
+
+
+class Likely(Choosing, Protocol):
+    """And how probable an action is."""
+
+    def logp(self, given: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """log π(a) `[B]` of actions `[B, ...]` as they are stored."""
+        ...
+
+
+def likely_choice(space: gymnasium.Space[Any], algorithm: str) -> Likely:
+    """How an actor chooses that learns from recorded actions: among discrete ones, or by a normal distribution.
+
+    Raises: ConfigError for another space.
+    """
+    if isinstance(space, spaces.Discrete):
+        return DiscreteChoice(int(space.n), int(space.start))
+    return GaussianChoice(space, algorithm)
 
 
 class Bounded:
@@ -79,10 +101,49 @@ class Bounded:
         inside: Array = np.clip(scaled, self.low, self.high)
         return inside
 
+    def from_env(self, action: Array) -> Array:
+        reach = np.where(self.high > self.low, (self.high - self.low) / 2, 1)  # some space has a number that is fixed
+        scaled = (action - self.low) / reach - 1
+        inside: Array = np.clip(scaled, -1, 1).astype(np.float32)
+        return inside
+
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
         low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
         action = given[:, : self.size].tanh().reshape(-1, *self.shape)
         return (low + (action + 1) * ((high - low) / 2)).clamp(low, high)
+
+
+class GaussianChoice(Bounded):
+    """A normal distribution around tanh of what the network gives, clipped to -1 .. 1; unlike tanh of a normal one it
+    has a density at the bounds too, where many recorded actions are.
+
+    The network gives means and logarithms of deviations, `[B, 2 · size]`.
+
+    Source: Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning", appendix B.
+    """
+
+    #: Between which the logarithm of a deviation is kept.
+    LOG_STD = (-5.0, 2.0)
+
+    def __init__(self, space: gymnasium.Space[Any], algorithm: str) -> None:
+        super().__init__(space, algorithm)
+        self.outputs = 2 * self.size
+
+    def explore(self, given: Array, noise: Array, env_steps: int) -> Array:
+        mean, log_std = np.split(given, 2, 1)
+        drawn = np.tanh(mean) + np.exp(np.clip(log_std, *self.LOG_STD)) * ndtri(above_zero(noise))
+        action: Array = np.clip(drawn, -1, 1).astype(np.float32).reshape(-1, *self.shape)
+        return action
+
+    def greedy(self, given: Array) -> Array:
+        return np.tanh(given[:, : self.size]).reshape(-1, *self.shape)
+
+    def logp(self, given: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """log π(a) `[B]` of actions `[B, ...]`: Σᵢ −½ ((aᵢ − tanh μᵢ) / σᵢ)² − log σᵢ − ½ log 2π, in -1 .. 1."""
+        mean, log_std = given.chunk(2, 1)
+        log_std = log_std.clamp(*self.LOG_STD)
+        apart = (action.reshape(len(action), -1) - mean.tanh()) * (-log_std).exp()
+        return (-0.5 * apart.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(1)
 
 
 class NoisyChoice(Bounded):
@@ -142,6 +203,13 @@ class DiscreteChoice(Categorical):
 
     def greedy(self, given: Array) -> Array:
         return self.mode(given)
+
+    def from_env(self, action: Array) -> Array:
+        return action.astype(np.int64) - self.start
+
+    def logp(self, given: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """log π(a) `[B]` of actions `[B]`."""
+        return self.evaluate(given, action)[0]
 
     def uniform(self, noise: Array, mask: Array | None = None) -> Array:
         return uniform_choice(noise[:, 0], np.ones((len(noise), self.outputs), np.bool_) if mask is None else mask)

@@ -203,6 +203,10 @@ class Policy(abc.ABC):
         """How the worker of this index collects, where workers explore differently; here as all of them do."""
         return self.collect_mode
 
+    def from_env(self, action: Array) -> Array:
+        """Actions `[B, ...]` in the environment's own numbers as this policy stores them; here as they are."""
+        return action
+
     def gather_statistics(self, obs: Any, returns: Array | None) -> None:
         """Let observations `[B, ...]` and discounted returns `[B]` wait for the next update.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import gymnasium
@@ -118,16 +118,31 @@ class QActorCriticPolicy(Policy):
     def modules(self) -> dict[str, nn.Module]:
         return {"model": self.model, "target": self.target}
 
+    def from_env(self, action: Array) -> Array:
+        """Actions `[B, ...]` in the environment's own numbers as the critics see them."""
+        return self.choosing.from_env(action)
+
     def update_target(self, tau: float = 1.0) -> None:
         """target ← tau · online + (1 − tau) · target, parameters and statistics of observations (Q2, O1)."""
         follow(self.target, self.followed, tau)
+
+
+class Actor(Protocol):
+    """What acting needs of a policy whose actor chooses."""
+
+    @property
+    def choosing(self) -> Choosing: ...
+    @property
+    def random_steps(self) -> int: ...
+    def acting(self) -> Any: ...
+    def observed(self, obs: Any) -> Any: ...
 
 
 @attrs.frozen
 class Exploring:
     """The collect mode: the action drawn, and `env_action`, what it is in the environment's own numbers (G6)."""
 
-    policy: QActorCriticPolicy
+    policy: Actor
 
     @property
     def draws(self) -> int:
@@ -150,7 +165,7 @@ class Exploring:
 class Greedy:
     """The eval mode: the action without noise. Draws nothing."""
 
-    policy: QActorCriticPolicy
+    policy: Actor
     draws = 0
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
@@ -167,7 +182,7 @@ class Greedy:
         raise NotImplementedError
 
 
-def actor_gives(policy: QActorCriticPolicy, obs: Any) -> Array:
+def actor_gives(policy: Actor, obs: Any) -> Array:
     """What the actor network makes of observations `[N, ...]`: an array `[N, outputs]`."""
     with torch.inference_mode():
         return host(policy.acting()(policy.observed(obs)))

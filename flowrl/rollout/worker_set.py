@@ -13,6 +13,7 @@ import gymnasium
 from flowrl.context import Context
 from flowrl.envs import Environments
 from flowrl.envs.goal_functions import GoalFunctions
+from flowrl.envs.make import Seen
 from flowrl.envs.spaces import are_alike
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
 from flowrl.policies import Policy
@@ -62,6 +63,7 @@ class WorkerSet:
         eval_env, eval_env_args, eval_wrappers, eval_env_manager: Of the environments that evaluate, if they are
             others; another environment has arguments of its own, another manager has none.
         seed: Of the environments and the action noise; follows from the run's seed if not given.
+        spaces: Of observations and actions, where they are known; then no environment is made to ask it.
 
     Raises:
         ConfigError: an unknown environment, spaces that the policy cannot serve, groups that cannot be formed, or one
@@ -70,10 +72,12 @@ class WorkerSet:
     Attributes:
         members: One for each group, None where it was removed; empty until a run starts them.
         lost: What the last load could not continue, by counter.
+        clock: The counter of a run that results, evaluations and schedules follow.
 
     State: that of each group (environments mid-episode, noise), wherever it is; the policy is a resource of its own.
     """
 
+    clock: ClassVar[str] = "env_steps"
     _started: ClassVar[weakref.WeakSet[WorkerSet]] = weakref.WeakSet()
 
     def __init__(
@@ -99,6 +103,7 @@ class WorkerSet:
         eval_wrappers: Sequence[Any] | None = None,
         eval_env_manager: str | None = None,
         seed: int | None = None,
+        spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None,
     ) -> None:
         self.layout = Layout(num_workers, envs_per_worker, env_groups)
         if on_death not in ON_DEATH:
@@ -116,10 +121,11 @@ class WorkerSet:
                 f"{self.environments} is made already, and acts in this process alone: with {self.layout.groups} "
                 f"groups and num_workers={num_workers} pass what makes one, an id or a function"
             )
-        *self._spaces, self._goals = self.environments.look(self.layout.envs_per_group)
+        seen = self.environments.look(self.layout.envs_per_group) if spaces is None else Seen(*spaces)
+        self._spaces, self._goals = seen[:2], seen.goals
         others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
-        self.evaluation_env = self.environments.for_evaluation(*others)
-        if any(given is not None for given in others):
+        self._evaluation_env = self.environments.for_evaluation(*others)
+        if spaces is None and any(given is not None for given in others):
             self._check_evaluation()
         self._policy = self.new_policy()
         self._broadcast = Broadcast(self._policy)
@@ -189,14 +195,24 @@ class WorkerSet:
         """Its keyword arguments."""
         return dict(self.environments.env_args)
 
+    @property
+    def evaluation_env(self) -> Environments:
+        """Those that evaluate (S3)."""
+        return self._evaluation_env
+
     def _check_evaluation(self) -> None:
-        found = self.evaluation_env.spaces(self.envs_per_worker)
+        found = self._evaluation_env.spaces(self.envs_per_worker)
         for role, ours, theirs in zip(("observation", "action"), self._spaces, found):
             if not are_alike(ours, theirs):
                 raise ConfigError(
-                    f"eval_env: the {role} space of {self.evaluation_env} is {theirs}, that of {self.environments} is "
+                    f"eval_env: the {role} space of {self._evaluation_env} is {theirs}, that of {self._learned_in} is "
                     f"{ours}: the policy cannot act in both"
                 )
+
+    @property
+    def _learned_in(self) -> object:
+        """Whose spaces the policy has."""
+        return self.environments
 
     def new_policy(self) -> Policy:
         """A policy like the one the workers share, as it is before any learning."""

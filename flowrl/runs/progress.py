@@ -16,6 +16,9 @@ import click
 #: Plain lines are written about this often over the budget; evaluations always are.
 LINES_PER_BUDGET = 20
 
+#: In words, the counters that a run may follow.
+CLOCKS = {"env_steps": "steps", "updates": "updates"}
+
 #: The result keys that a line shows, in order, with their words and format.
 SHOWN = (
     ("episode_return", "return {:,.1f}"),
@@ -29,15 +32,18 @@ Result = Mapping[str, Any]
 
 @attrs.frozen
 class Budget:
-    """What a run aims at and what it may use; None where there is no bound."""
+    """What a run aims at and what it may use; None where there is no bound.
+
+    Its steps are env steps, or updates of a plan without an environment: those of the run's clock.
+    """
 
     goal: float | None = None
     steps: int | None = None
     seconds: float | None = None
 
-    def share(self, env_steps: int, seconds: float) -> float | None:
+    def share(self, steps: int, seconds: float) -> float | None:
         """The used part, of whichever bound is nearer; None without bounds."""
-        parts = [env_steps / self.steps] if self.steps else []
+        parts = [steps / self.steps] if self.steps else []
         parts += [seconds / self.seconds] if self.seconds else []
         return min(1.0, max(parts)) if parts else None
 
@@ -67,16 +73,24 @@ def complain(error: Exception) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def progress(title: str, budget: Budget, *, quiet: bool = False, live: bool = True, earlier: float = 0.0) -> Progress:
+def progress(
+    title: str,
+    budget: Budget,
+    *,
+    quiet: bool = False,
+    live: bool = True,
+    earlier: float = 0.0,
+    counter: str = "env_steps",
+) -> Progress:
     """The display that suits standard output; rich is imported for a terminal only.
 
-    `earlier` are the seconds that a run had taken before it was resumed.
+    `earlier` are the seconds that a run had taken before it was resumed; `counter` is what its budget counts.
     """
     if quiet:
         return Quiet()
     if live and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        return Live(title, budget, earlier)
-    return Lines(budget, started=clock() - earlier)
+        return Live(title, budget, earlier, counter)
+    return Lines(budget, started=clock() - earlier, counter=counter)
 
 
 class Quiet:
@@ -107,16 +121,19 @@ class Lines:
     say: Callable[[str], None] = attrs.field(factory=lambda: say)
     _next: int = attrs.field(default=0, init=False)
     _started: float = attrs.field(factory=clock)
+    counter: str = "env_steps"
 
     def report(self, result: Result) -> None:
-        share = self.budget.share(_number(result, "env_steps"), clock() - self._started)
+        share = self.budget.share(_number(result, self.counter), clock() - self._started)
         due = share is None or int(share * LINES_PER_BUDGET) >= self._next
         evaluated = result.get("eval_return") is not None
         if not (due or evaluated):
             return
         if share is not None:
             self._next = int(share * LINES_PER_BUDGET) + 1
-        self.say("  ".join([steps_text(result), *evaluation_texts(result), *shown_texts(result)]))
+        self.say(
+            "  ".join([steps_text(result, self.counter), *evaluation_texts(result), *shown_texts(result, self.counter)])
+        )
 
     def __enter__(self) -> Lines:
         return self
@@ -128,18 +145,20 @@ class Lines:
 class Live:
     """Two lines that are drawn anew as results come, and above them a line for every evaluation."""
 
-    def __init__(self, title: str, budget: Budget, earlier: float = 0.0) -> None:
+    def __init__(self, title: str, budget: Budget, earlier: float = 0.0, counter: str = "env_steps") -> None:
         from rich.console import Console
         from rich.live import Live as RichLive
 
-        self.title, self.budget = title, budget
+        self.title, self.budget, self.counter = title, budget, counter
         self.started = clock() - earlier
         self.result: Result = {}
         self.evaluation: Result = {}
         self.console = Console(highlight=False)
         # Drawn by rich's own thread, so that the clock goes on during an evaluation.
         self.live = RichLive(get_renderable=self.draw, console=self.console, refresh_per_second=4, transient=True)
-        self.lines = Lines(Budget(), say=lambda text: self.console.print(text, markup=False, soft_wrap=True))
+        self.lines = Lines(
+            Budget(), say=lambda text: self.console.print(text, markup=False, soft_wrap=True), counter=counter
+        )
 
     def report(self, result: Result) -> None:
         self.result = result
@@ -154,16 +173,16 @@ class Live:
         from rich.text import Text
 
         elapsed = clock() - self.started
-        share = self.budget.share(_number(self.result, "env_steps"), elapsed)
+        share = self.budget.share(_number(self.result, self.counter), elapsed)
         head = Table.grid(padding=(0, 2))
         cells: list[Any] = [Text(self.title, style="bold")]
         if share is not None:
             cells.append(ProgressBar(total=1.0, completed=share, width=24))
         limit = "" if self.budget.steps is None else f" of {self.budget.steps:,}"
-        cells.append(Text(f"{_number(self.result, 'env_steps'):,}{limit} steps"))
+        cells.append(Text(f"{_number(self.result, self.counter):,}{limit} {CLOCKS[self.counter]}"))
         cells.append(Text(duration(elapsed), style="dim"))
         head.add_row(*cells)
-        texts = shown_texts(self.result) or ["waiting for the first result"]
+        texts = shown_texts(self.result, self.counter) or ["waiting for the first result"]
         if "eval_return" in self.evaluation:
             goal = "" if self.budget.goal is None else f" of {self.budget.goal:,g}"
             texts.insert(0, f"eval {self.evaluation['eval_return']:,.1f}{goal}")
@@ -181,7 +200,13 @@ class Live:
 
 
 def summary(
-    outcome: str, result: Result, best: float | None, confirmed: float | None, seconds: float, where: object
+    outcome: str,
+    result: Result,
+    best: float | None,
+    confirmed: float | None,
+    seconds: float,
+    where: object,
+    counter: str = "env_steps",
 ) -> str:
     """The last line of a run, in words.
 
@@ -194,7 +219,7 @@ def summary(
         parts.append(f"best eval return {best:,.1f}" + ("" if confirmed is None else f" (confirmed {confirmed:,.1f})"))
     elif isinstance(result.get("episode_return"), (int, float)):
         parts.append(f"return {result['episode_return']:,.1f}")
-    parts.append(f"{_number(result, 'env_steps'):,} env steps")
+    parts.append(f"{_number(result, counter):,} {counter.replace('_', ' ')}")
     return f"{words.get(outcome, outcome)}: {', '.join([*parts, duration(seconds)])}, in {where}"
 
 
@@ -211,9 +236,9 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def steps_text(result: Result) -> str:
+def steps_text(result: Result, counter: str = "env_steps") -> str:
     """How far the run is."""
-    return f"{_number(result, 'env_steps'):,} steps"
+    return f"{_number(result, counter):,} {CLOCKS[counter]}"
 
 
 def evaluation_texts(result: Result) -> list[str]:
@@ -227,9 +252,10 @@ def evaluation_texts(result: Result) -> list[str]:
     return texts
 
 
-def shown_texts(result: Result) -> list[str]:
+def shown_texts(result: Result, counter: str = "env_steps") -> list[str]:
     """The usual numbers of a result, those that it has."""
-    return [text.format(result[key]) for key, text in SHOWN if isinstance(result.get(key), (int, float))]
+    there = [(key, text) for key, text in SHOWN if key != counter and isinstance(result.get(key), (int, float))]
+    return [text.format(result[key]).replace("steps/s", f"{CLOCKS[counter]}/s") for key, text in there]
 
 
 def _number(result: Result, key: str) -> int:

@@ -13,10 +13,10 @@ import numpy as np
 
 from flowrl.config import Configuration, build_config
 from flowrl.data import Batch, DatasetWriter
+from flowrl.envs.saved_spaces import space_to_json
 from flowrl.errors import ConfigError
 from flowrl.files import plain
 from flowrl.policies import Policy, RandomPolicy, ScriptedPolicy
-from flowrl.policies.policy import ActMode, RecurrentMode
 from flowrl.rollout import RolloutWorker, WorkerSet
 from flowrl.seeds import SeedTree
 from flowrl.trained import TrainedPolicy, load
@@ -61,6 +61,9 @@ def record_run(
     recorded as fragments `[T, N, ...]`, in which episodes go on from one to the next. Environments and noise follow
     from `seed` alone, and are others than those of training or evaluation (S3).
 
+    The manifest says of which spaces the observations and actions are. Actions are as the environment gets them,
+    whatever scale the policy draws them in; where these differ the log-probability of what was drawn is left out.
+
     Args:
         run, last, env, env_args: See `flowrl.load`.
         out: The dataset's folder, new or empty.
@@ -88,10 +91,12 @@ def record_run(
         trained, saved = _untrained(policy, env, env_args or {}), policy
     about = {"env": trained.config.env, "env_args": trained.config.env_args, "policy": saved, "seed": seed}
     about |= {"mode": "collect" if collect else "eval"} | ({} if run is None else {"run": str(run)})
-    writer = DatasetWriter(out, plain(about))
     real, returns = 0, list[float]()
     with torch_threads(trained.config.torch_threads):
         worker = _worker(trained, SeedTree(seed).integer("record/command"), collect, episodes or steps or 1)
+        spaces = worker.manager.observation_space, worker.manager.action_space
+        about |= dict(zip(("observation_space", "action_space"), map(space_to_json, spaces)))
+        writer = DatasetWriter(out, plain(about))
         try:
             for batch in _whole(worker, episodes) if steps is None else _fragments(worker, steps):
                 writer.add(batch)
@@ -142,22 +147,38 @@ def _fragments(worker: RolloutWorker, steps: int) -> Iterator[Batch]:
 
 def _worker(trained: TrainedPolicy, seed: int, collect: bool, most: int) -> RolloutWorker:
     manager = trained.environments.manager(min(most, trained.config.envs_per_worker))
-    policy: Any = trained.policy if collect else _Exploiting(trained.policy)
+    mode = trained.policy.collect_mode if collect else trained.policy.eval_mode
+    policy: Any = _Recorded(trained.policy, _AsSent(mode, manager.action_space.dtype))
     worker = RolloutWorker(manager, policy, seed=seed)
     worker.env_steps = trained.env_steps  # where exploration schedules stand
     return worker
 
 
 @attrs.frozen
-class _Exploiting:
-    """A policy that collects as it is evaluated."""
+class _Recorded:
+    """A policy that collects in another mode."""
 
     policy: Policy
+    collect_mode: _AsSent
 
     @property
     def version(self) -> int:
         return self.policy.version
 
-    @property
-    def collect_mode(self) -> ActMode | RecurrentMode:
-        return self.policy.eval_mode
+
+@attrs.frozen
+class _AsSent:
+    """A mode whose actions are what the environment gets for them, in the numbers of its action space."""
+
+    mode: Any
+    dtype: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.mode, name)
+
+    def act(self, *given: Any) -> dict[str, Any]:
+        columns = dict(self.mode.act(*given))
+        if "env_action" in columns:
+            columns["action"] = columns.pop("env_action")
+            columns.pop("logp", None)  # which is of what was drawn
+        return {**columns, "action": columns["action"].astype(self.dtype, copy=False)}

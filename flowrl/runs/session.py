@@ -18,7 +18,7 @@ from flowrl.operator import state_fields
 from flowrl.paths import graph
 from flowrl.plan import Plan
 from flowrl.runs.directory import RunDirectory
-from flowrl.runs.progress import Budget, complain, progress, say, summary
+from flowrl.runs.progress import CLOCKS, Budget, complain, progress, say, summary
 from flowrl.runs.resume import EarlierRun, step_of
 from flowrl.scheduler import Run
 from flowrl.signals import Interrupts
@@ -37,6 +37,8 @@ EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130
 class Session:
     """Runs a plan whose items are result dicts, over a run directory, with a checkpoint every so many env steps.
 
+    Or every so many of what `counter` counts, which the budget is of too.
+
     `save` writes the weights of the policy as it is to a path; None if it has none. `earlier` is the run to go on
     with, if it is not a new one.
     """
@@ -49,6 +51,7 @@ class Session:
     save: Callable[[Path], None] | None
     checkpoint_every: int = CHECKPOINT_EVERY
     earlier: EarlierRun | None = None
+    counter: str = "env_steps"
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
     confirmed: float | None = attrs.field(default=None, init=False)
@@ -69,7 +72,10 @@ class Session:
                 live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
                 earlier, hard = run.context.watch.earlier, False
                 try:
-                    with progress(self.title, self.budget, quiet=quiet, live=live, earlier=earlier) as display:
+                    shown = progress(
+                        self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter
+                    )
+                    with shown as display:
                         for result in run:
                             self._take(result)
                             display.report(result)
@@ -88,11 +94,12 @@ class Session:
                 outcome = self._outcome(hard or interrupts.asked or run.interrupted)
                 seconds = run.context.watch.seconds
                 early = outcome in ("interrupted", "failed")  # and then the last result is not where it ended
-                last = {**self.last, "env_steps": self._steps(run)} if early else self.last
+                last = {**self.last, self.counter: self._steps(run)} if early else self.last
                 self.directory.finish(self._summary(outcome, seconds), run.explain())
         finally:
             self.directory.close()
-        say(summary(outcome, last, self.best, self.confirmed, seconds, self.directory.path) + self._way_on(outcome))
+        scores, place = (self.best, self.confirmed), self.directory.path
+        say(summary(outcome, last, *scores, seconds, place, self.counter) + self._way_on(outcome))
         return EXIT_CODES[outcome]
 
     def _open(self, run: Run, command: list[str], quiet: bool) -> None:
@@ -105,7 +112,7 @@ class Session:
                 self._load(run, self.earlier.checkpoint)
             self.directory.create(explained, command, stop, earlier=self.earlier.about, results=self._results)
             if not quiet:
-                at = f"resumed at {self._steps(run):,} steps" + self._cut(run)
+                at = f"resumed at {self._steps(run):,} {CLOCKS[self.counter]}" + self._cut(run)
                 say(at if begun else "no checkpoint yet: begins anew")
         self.plan.draw(self.directory.path / "plan.svg")
         self._due = self._next_due(run)
@@ -177,8 +184,8 @@ class Session:
         return self.directory.path / "policy.pt"
 
     def _steps(self, run: Run) -> int:
-        reported = self.last.get("env_steps")
-        return max(run.counters.get("env_steps", 0), int(reported) if isinstance(reported, SupportsInt) else 0)
+        reported = self.last.get(self.counter)
+        return max(run.counters.get(self.counter, 0), int(reported) if isinstance(reported, SupportsInt) else 0)
 
     def _next_due(self, run: Run) -> int:
         return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every

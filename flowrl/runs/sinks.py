@@ -67,8 +67,8 @@ class CsvSink:
 class TensorBoardSink:
     """Event files for TensorBoard: a scalar for every number of a result, over env steps.
 
-    The step is the result's `env_steps`, or its index where it has none. A run that goes on opens one more
-    file, which tells TensorBoard to forget what came after the results that are kept.
+    The step is the result's `env_steps`, or `updates`, or its index where it has none. A run that goes on opens one
+    more file, which tells TensorBoard to forget what came after the results that are kept.
     """
 
     def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
@@ -143,7 +143,7 @@ def open_sinks(names: Sequence[str], folder: Path, kept: Sequence[Result] = ()) 
 
 
 def _step(result: Result, index: int) -> int:
-    step = result.get("env_steps")
+    step = result.get("env_steps", result.get("updates"))  # a plan without an environment has no env steps
     return int(step) if isinstance(step, (int, float)) else index
 
 

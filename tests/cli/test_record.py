@@ -119,3 +119,34 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
         assert message in done.output
     assert not (tmp_path / "new").exists()
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_the_manifest_says_of_which_spaces_they_are(run: Path, tmp_path: Path) -> None:
+    """What learns without an environment needs them."""
+    import gymnasium
+
+    from flowrl.envs.datasets import spaces_of
+
+    recorded(run, tmp_path / "data", "--episodes", 1)
+    env = gymnasium.make("CartPole-v1")
+    assert spaces_of(Dataset(tmp_path / "data")) == (env.observation_space, env.action_space)
+
+
+def test_actions_are_as_the_environment_gets_them(tmp_path: Path) -> None:
+    """G6: whatever scale a policy draws in; and no log-probability is kept of what was not recorded."""
+    settings = {
+        "sac": ("hidden=[8]", "random_steps=0", "learning_starts=1000"),
+        "ppo": ("hidden=[8]", "log_std=1.0", "train_batch_size=1024"),
+    }
+    for plan, given in settings.items():
+        words = [word for setting in (*given, "eval_episodes=1") for word in ("--set", setting)]
+        out = tmp_path / plan
+        done = command("run", plan, "--env", "Pendulum-v1", *words, "--stop-steps", 40, "--out", out, "--quiet")
+        assert done.exit_code == 0, done.output
+        batches, _ = recorded(out, tmp_path / f"{plan}-data", "--steps", 64, "--collect")
+        action = Batch.cat(batches).action
+        assert 1.5 < abs(action).max() <= 2.0
+        assert "logp" not in batches[0]
+        played, _ = recorded(out, tmp_path / f"{plan}-played", "--steps", 8)
+        greedy = flowrl.load(out).act(played[0].obs.reshape(-1, 3))
+        np.testing.assert_allclose(greedy, played[0].action.reshape(-1, 1), rtol=1e-5)

@@ -5,10 +5,22 @@
 They lie in the files of this folder by the part of the source that they break.
 """
 
-from tests.faults import data, engine, envs, hindsight, on_policy, operators, policies, replay, rollout, value_based
+from tests.faults import (
+    data,
+    engine,
+    envs,
+    hindsight,
+    offline,
+    on_policy,
+    operators,
+    policies,
+    replay,
+    rollout,
+    value_based,
+)
 from tests.faults.fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
-PARTS = (data, engine, envs, hindsight, on_policy, operators, policies, replay, rollout, value_based)
+PARTS = (data, engine, envs, hindsight, offline, on_policy, operators, policies, replay, rollout, value_based)
 FAULTS = [fault for part in PARTS for fault in part.FAULTS]

@@ -16,7 +16,7 @@ from flowrl import operators as ops
 from flowrl.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.data import Batch, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
-from flowrl.policies import DQNPolicy, PPOPolicy
+from flowrl.policies import BCPolicy, DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_operator, check_plan, same
 from tests.goal_envs import BitFlip
@@ -38,6 +38,11 @@ def normalizing() -> WorkerSet:
     made = WorkerSet("CartPole-v1", policy, envs_per_worker=2)
     made.policy.gather_statistics(fragments()[0].flat().obs, np.arange(6.0))
     return made
+
+
+def cloning() -> WorkerSet:
+    """Of a policy that learns from what others did."""
+    return WorkerSet("CartPole-v1", lambda *spaces: BCPolicy(*spaces, hidden=(4,), device="cpu"), envs_per_worker=2)
 
 
 def fragments(count: int = 4, steps: int = 3, envs: int = 2) -> list[Batch]:
@@ -147,6 +152,11 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Unroll": (lambda _: ops.Unroll(2, "pad", burn_in=1), fragments, "for_each"),
     "UpdateKL": (lambda _: ops.UpdateKL(ppo_workers()), lambda: [{"kl": 0.1}, {"kl": 0.001}], "for_each"),
     "UpdatePriorities": (lambda _: ops.UpdatePriorities(prioritized()), with_priorities, "for_each"),
+    "PolicyActions": (
+        lambda _: ops.PolicyActions(cloning()),
+        lambda: [each.flat() for each in fragments()],
+        "for_each",
+    ),
     "UpdateStatistics": (lambda _: ops.UpdateStatistics(normalizing()), lambda: [1, 2], "for_each"),
     "UpdateTargetNetwork": (lambda _: ops.UpdateTargetNetwork(workers()), lambda: [1, 2], "for_each"),
     "VTrace": (lambda _: ops.VTrace(ppo_workers(), 0.9), recorded, "for_each"),
@@ -179,6 +189,10 @@ def demonstrated() -> Plan:
     return ops.Demonstrations(RECORDED[0], workers().policy, 5, epochs=2, needs=("obs",))
 
 
+def offline_rows() -> Plan:
+    return ops.OfflineRows(cloning(), RECORDED[0], 5, epochs=2)
+
+
 def from_minari() -> Plan:
     for package in ("minari", "h5py"):
         pytest.importorskip(package, reason="reading Minari's datasets needs the extra `data`")
@@ -206,6 +220,7 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "Demonstrations": (demonstrated, None),
     "Dequeue": (through_a_queue, None),
     "FromDataset": (from_disk, None),
+    "OfflineRows": (offline_rows, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
     "Replay": (store_and_replay, 10),
     "StandardMetricsReporting": (reported, 3),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.plans import matters_offline
+
 # Settings of SAC and DDPG.
 OFF_POLICY: dict[str, Any] = {
     "hidden": (8,),
@@ -369,6 +371,8 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     ],
 }
 
+MATTERS |= matters_offline.MATTERS
+
 # What every configuration has, and what changes no weights.
 OTHERS = {"env", "env_args", "seed", "num_workers", "device", "torch_threads", "eval_episodes", "eval_every"}
 OTHERS |= {"num_learners", "learn_in_flight", "max_weight_lag"}  # see test_async_plans
@@ -378,3 +382,4 @@ OTHERS |= {"env_groups", "worker_cpus", "worker_gpus", "worker_memory", "worker_
 OTHERS |= {"max_worker_restarts", "on_worker_death", "address", "num_aggregators"}
 OTHERS |= {"network", "precision", "compile", "grad_clip_value"}  # see tests/policies/test_learner_options.py
 OTHERS |= {"eval_env", "eval_env_args", "eval_wrappers", "eval_env_manager"}
+OTHERS |= {"data", "epochs"}  # see tests/trainer/test_offline.py

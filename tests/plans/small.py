@@ -13,6 +13,7 @@ from flowrl.config import build_config
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.plan_file import load_plan_file
 from flowrl.rollout import WorkerSet
+from tests.offline_data import offline_data
 
 SMALL: dict[str, dict[str, Any]] = {
     "dqn": {
@@ -150,12 +151,20 @@ SMALL |= {
     f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True} for name in ("dqn", "ppo")
 }
 
+#: Plans without an environment learn from a few random episodes of CartPole-v1, or of Pendulum-v1.
+SMALL["bc"] = {"hidden": (16,), "batch_size": 8, "report_every": 5, "device": "cpu"}
+SMALL |= {name: {**SMALL["bc"]} for name in ("bc continuous", "marwil", "cql", "cql continuous", "iql")}
+SMALL |= {"iql continuous": {**SMALL["iql"]}}
+SMALL["cql continuous"] |= {"candidates": 3}
+
 Edit = Callable[[Plan], Plan]
 
 
 def make(name: str, seed: int = 0, edit: Edit = lambda plan: plan, **settings: Any) -> tuple[WorkerSet, Plan]:
     """A plan and its workers; what its results say of the clock is left out."""
     plan_file = load_plan_file(name.split()[0])
+    if plan_file.Config.clock == "updates":
+        settings.setdefault("data", offline_data("Pendulum-v1" if "continuous" in name else "CartPole-v1"))
     config = build_config(plan_file.Config, {**SMALL[name], "seed": seed, **settings})
     workers, plan = plan_file.build(config)
     return workers, edit(plan).for_each(without_clock)

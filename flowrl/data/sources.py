@@ -1,0 +1,28 @@
+"""Datasets by name: a folder, or an id of Minari."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+from flowrl.data.datasets import Dataset
+from flowrl.data.minari import MinariEpisodes
+from flowrl.data.whole_episodes import WholeEpisodes
+
+#: What is read as a dataset.
+Rows: TypeAlias = Dataset | MinariEpisodes | WholeEpisodes
+
+#: Before the id of a dataset of Minari, where a folder could stand too.
+MINARI = "minari:"
+
+
+def open_dataset(source: str | Path | Dataset | MinariEpisodes) -> Dataset | MinariEpisodes:
+    """The dataset itself, or the one in a folder, or that of Minari whose id follows "minari:".
+
+    Raises: DatasetError where there is none, or it is damaged.
+    """
+    if isinstance(source, Dataset | MinariEpisodes):
+        return source
+    if isinstance(source, str) and source.startswith(MINARI):
+        return MinariEpisodes(source.removeprefix(MINARI))
+    return Dataset(source)

@@ -1,0 +1,116 @@
+"""BC: behavioural cloning, an actor alone that learns to do what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.data.steps import real_rows
+from flowrl.policies.bounded import Likely, likely_choice
+from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.policies.learning import Learning
+from flowrl.policies.masks import action_mask, masked
+from flowrl.policies.networks import Encoder, encoder, mlp
+from flowrl.policies.policy import Policy
+from flowrl.policies.q_actor_critic import Exploring, Greedy
+from flowrl.policies.wrappers import Array
+from flowrl.schedules import Schedule
+
+
+class ActorNetwork(nn.Module):
+    """What actions are chosen by, `[B, outputs]`; actions that are not valid have probability 0."""
+
+    def __init__(self, encoder: Encoder, outputs: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.actor = mlp([encoder.features, *hidden, outputs])
+
+    def forward(self, obs: Any) -> torch.Tensor:
+        given: torch.Tensor = masked(self.actor(self.encoder(obs)).float(), action_mask(obs))
+        return given
+
+    def in_numpy(self) -> Function:
+        encode, actor = in_numpy(self.encoder), in_numpy(self.actor)
+        return lambda obs: masked(actor(encode(obs)), action_mask(obs))
+
+
+class BCPolicy(Policy):
+    """An actor that learns from what others did: a choice among discrete actions, or a normal distribution.
+
+    collect: draws from the actor; eval: its most probable action. Continuous actions are stored in -1 .. 1 whatever
+    the bounds are.
+
+    Args:
+        hidden: Sizes of the hidden layers.
+        learning_rate: Of Adam; a number, or a function of updates.
+        grad_clip, settings: See `Policy`.
+
+    Raises:
+        ConfigError: the actions are neither discrete nor a bounded Box of floats, or there is no network for the
+            observations.
+    """
+
+    model: ActorNetwork
+    choosing: Likely
+    random_steps = 0  #: of uniform actions at first
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        hidden: Sequence[int] = (256, 256),
+        learning_rate: Schedule = 1e-3,
+        grad_clip: float | None = None,
+        **settings: Any,
+    ) -> None:
+        self.hidden = tuple(hidden)
+        super().__init__(observation_space, action_space, learning_rate=learning_rate, grad_clip=grad_clip, **settings)
+
+    def _build(self) -> None:
+        self.choosing = likely_choice(self.action_space, type(self).__name__.removesuffix("Policy"))
+        self.model = self._network().to(self.device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), fused=True)
+        self.collect_mode, self.eval_mode = Exploring(self), Greedy(self)
+        self.learn_mode = self._learning()
+
+    def _network(self) -> ActorNetwork:
+        """The model."""
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
+        return ActorNetwork(encoding, self.choosing.outputs, self.hidden)
+
+    def _learning(self) -> Learning:
+        """The learn mode."""
+        return BCLearning(self)
+
+    def from_env(self, action: Array) -> Array:
+        """Actions `[B, ...]` in the environment's own numbers as the actor gives them."""
+        return self.choosing.from_env(action)
+
+
+class BCLearning(Learning):
+    """L = −mean log π(a | s): of discrete actions the cross entropy, of continuous ones that of a normal distribution.
+
+    A squared error would have the same mean and know nothing of the spread; this learns both, so that whoever draws
+    from the policy does what was done in its variety, and where it varied much counts for less.
+
+    Source: Pomerleau 1988, "ALVINN: An Autonomous Land Vehicle in a Neural Network".
+    """
+
+    policy: BCPolicy
+    columns: tuple[str, ...] = ("obs", "action")
+    requires: ClassVar[tuple[str, ...]] = ("obs", "action")
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Rows; padded steps are left out (N6)."""
+        return real_rows(batch)
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        loss = -self.policy.choosing.logp(self.policy.model(rows.obs), rows.action).mean()
+        return loss, {"loss": loss}

@@ -1,0 +1,112 @@
+"""CQL: conservative Q-learning, whose values of actions that the data has not are kept low."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from flowrl.data import Batch
+from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
+from flowrl.policies.masks import action_mask, masked
+from flowrl.policies.sac import SACLearning, SACPolicy
+
+Scalars = dict[str, torch.Tensor]
+
+
+class DiscreteCQLPolicy(DQNPolicy):
+    """A `DQNPolicy` that learns conservatively.
+
+    Args:
+        conservatism: Weight of the penalty, see `DiscreteCQLLearning`; 0 is DQN.
+        settings: See `DQNPolicy`.
+    """
+
+    def __init__(self, *spaces: Any, conservatism: float = 1.0, **settings: Any) -> None:
+        self.conservatism = conservatism
+        super().__init__(*spaces, **settings)
+
+    def _build(self) -> None:
+        super()._build()
+        self.learn_mode = DiscreteCQLLearning(self)
+
+
+class DiscreteCQLLearning(DQNLearning):
+    """L = L_DQN + conservatism · mean (log Σₐ exp Q(s, a) − Q(s, a_data)), over the valid actions.
+
+    Source: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", eq. 4, CQL(H).
+    """
+
+    policy: DiscreteCQLPolicy
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
+        """See `Learning.loss`."""
+        loss, scalars = super().loss(rows)
+        values = masked(self.policy.model(rows.obs, self.policy.noise()), action_mask(rows.obs))
+        gap = (torch.logsumexp(values, 1) - of_action(values, rows.action.long())).mean()
+        return loss + self.policy.conservatism * gap, {**scalars, "conservative_gap": gap}
+
+
+class CQLPolicy(SACPolicy):
+    """A `SACPolicy` for continuous actions that learns conservatively.
+
+    Args:
+        conservatism: Weight of the penalty, see `CQLLearning`; 0 is SAC.
+        candidates: Actions of each of three kinds that the penalty is estimated with.
+        settings: See `SACPolicy`.
+    """
+
+    def __init__(self, *spaces: Any, conservatism: float = 5.0, candidates: int = 10, **settings: Any) -> None:
+        self.conservatism, self.candidates = conservatism, candidates
+        super().__init__(*spaces, **settings)
+
+    def _learning(self) -> SACLearning:
+        return CQLLearning(self)
+
+
+class CQLLearning(SACLearning):
+    """L = L_SAC + conservatism · mean Σₖ (log ∫ exp Qₖ(s, a) da − Qₖ(s, a_data)).
+
+    The integral is estimated by importance sampling, the logarithm of the mean of exp(Qₖ(s, aᵢ) − log pᵢ) over
+    `candidates` uniform actions aᵢ, as many of the actor's at s and as many of its at s', with their densities pᵢ. No
+    gradient of the penalty passes to the actor.
+
+    Source: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", eq. 4, and appendix F.
+    """
+
+    policy: CQLPolicy
+
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """With the `candidate_noise [B, 3, candidates, size]` too: uniform in -1 .. 1, and twice normal."""
+        policy, rows = self.policy, super().over_minibatch(rows)
+        shape = rows.rows, policy.candidates, policy.choosing.draws
+        normal = [self.normal(rows, math.prod(shape[1:])).reshape(shape) for _ in range(3)]
+        normal[0] = 2 * torch.special.ndtr(normal[0]) - 1
+        return rows.replace(candidate_noise=torch.stack(normal, 1))
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
+        """See `Learning.loss`."""
+        loss, scalars = super().loss(rows)
+        critics = self.policy.model.critics
+        features = critics.encoder(rows.obs)
+        action, logp = self.drawn(rows)
+        n = action.shape[1]
+        values = critics(features.repeat_interleave(n, 0), action.flatten(0, 1)).unflatten(1, (-1, n))
+        soft = torch.logsumexp(values - logp, 2) - math.log(n)
+        gap = (soft - critics(features, rows.action)).sum(0).mean()
+        return loss + self.policy.conservatism * gap, {**scalars, "conservative_gap": gap}
+
+    @torch.no_grad()
+    def drawn(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions `[B, 3 · candidates, size]` of the three kinds, and the logarithms of their densities."""
+        policy, noise, size = self.policy, rows.candidate_noise, self.policy.choosing.draws
+        count = policy.candidates
+        kinds = [(noise[:, 0], torch.full((*noise.shape[:1], count), -size * math.log(2), device=noise.device))]
+        for obs, normal in ((rows.obs, noise[:, 1]), (rows.next_obs, noise[:, 2])):
+            given = policy.model(obs).repeat_interleave(count, 0)
+            choosing: Any = policy.choosing
+            action, logp = choosing.sample(given, normal.flatten(0, 1))
+            kinds.append((action.unflatten(0, (-1, count)), logp.unflatten(0, (-1, count))))
+        actions, densities = zip(*kinds)
+        return torch.cat(actions, 1), torch.cat(densities, 1)

@@ -1,0 +1,106 @@
+"""MARWIL: imitation in which what went better than expected counts exponentially more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flowrl.data import Batch
+from flowrl.data.steps import one_step_windows
+from flowrl.policies.bc import ActorNetwork, BCLearning, BCPolicy
+from flowrl.policies.networks import encoder, mlp
+
+
+class ActorAndValue(ActorNetwork):
+    """And the value of observations, by the same encoder; and how large advantages have been."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        encoder, _, hidden = args
+        self.critic = mlp([encoder.features, *hidden, 1])
+        self.mean_square: torch.Tensor
+        self.register_buffer("mean_square", torch.zeros(()))
+
+    def value(self, obs: Any) -> torch.Tensor:
+        """Values `[B]`."""
+        value: torch.Tensor = self.critic(self.encoder(obs)).float().squeeze(1)
+        return value
+
+
+class MARWILPolicy(BCPolicy):
+    """Monotonic advantage re-weighted imitation learning. It acts as `BCPolicy` does.
+
+    Args:
+        beta: How much an advantage of the usual size counts; 0 is behavioural cloning.
+        gamma: Discount per step, where nobody made windows of several steps.
+        value_coef: Weight of the value's loss.
+        max_weight: The most that a row counts.
+        norm_rate: How far the mean square of advantages moves in an update.
+        settings: See `BCPolicy`.
+
+    Raises:
+        ConfigError: see `BCPolicy`.
+    """
+
+    model: ActorAndValue
+
+    def __init__(
+        self,
+        *spaces: Any,
+        beta: float = 1.0,
+        gamma: float = 0.99,
+        value_coef: float = 1.0,
+        max_weight: float = 20.0,
+        norm_rate: float = 0.01,
+        **settings: Any,
+    ) -> None:
+        self.beta, self.gamma, self.value_coef = beta, gamma, value_coef
+        self.max_weight, self.norm_rate = max_weight, norm_rate
+        super().__init__(*spaces, **settings)
+
+    def _network(self) -> ActorAndValue:
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
+        return ActorAndValue(encoding, self.choosing.outputs, self.hidden)
+
+    def _learning(self) -> MARWILLearning:
+        return MARWILLearning(self)
+
+
+class MARWILLearning(BCLearning):
+    """L = −mean w(s, a) log π(a | s) + value_coef · ½ mean (V(s) − R)²,  w = min(exp(β A / c), max_weight).
+
+    A = R − V(s), detached, with R = reward + discount · V(next_obs): of windows that reach to the end of an episode the
+    return of the rest of it, bootstrapped only where it was cut. c² is the running mean of A², bias-corrected as Adam's
+    moments are, so that β has no unit; it is moved before it is used, and is part of the weights.
+
+    Source: Wang et al. 2018, "Exponentially Weighted Imitation Learning for Batched Historical Data", algorithm 1.
+    """
+
+    policy: MARWILPolicy
+    columns = ("obs", "action", "reward", "next_obs", "discount")
+    requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Rows, of one-step windows where nobody made longer ones (T6); padded steps are left out (N6)."""
+        return one_step_windows(batch, self.policy.gamma)
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        policy, model = self.policy, self.policy.model
+        value = model.value(rows.obs)
+        with torch.no_grad():
+            target = rows.reward.float() + rows.discount * model.value(rows.next_obs)
+            advantage = target - value
+            weight = (policy.beta * advantage / self._scale(advantage)).exp().clamp(max=policy.max_weight)
+        policy_loss = -(weight * policy.choosing.logp(model(rows.obs), rows.action)).mean()
+        value_loss = 0.5 * (value - target).square().mean()
+        loss = policy_loss + policy.value_coef * value_loss
+        means = {"policy_loss": policy_loss, "value_loss": value_loss, "imitation_weight": weight.mean()}
+        return loss, {"loss": loss, **means}
+
+    def _scale(self, advantage: torch.Tensor) -> torch.Tensor:
+        """c, after the running mean has moved towards that of these rows."""
+        policy, mean = self.policy, self.policy.model.mean_square
+        mean.lerp_(advantage.square().mean(), policy.norm_rate)
+        return (mean / (1 - (1 - policy.norm_rate) ** (policy.version + 1))).sqrt().clamp(min=1e-8)

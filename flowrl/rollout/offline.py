@@ -1,0 +1,86 @@
+"""OfflineWorkers: a policy that learns from a dataset. Nobody acts; environments are made to evaluate, if at all."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar, NoReturn
+
+from flowrl.context import Context
+from flowrl.data import Dataset
+from flowrl.data.minari import MinariEpisodes
+from flowrl.envs import Environments
+from flowrl.envs.datasets import spaces_of
+from flowrl.errors import ConfigError, DatasetError, PlanError
+from flowrl.rollout.worker_set import PolicyFactory, WorkerSet
+from flowrl.schema import Schema
+
+
+def no_environment() -> NoReturn:
+    """In the place of an environment where there is none."""
+    raise ConfigError(
+        "there is no environment, since the dataset does not say which it was recorded in: give one, with --env "
+        "(or env=...)"
+    )
+
+
+class OfflineWorkers(WorkerSet):
+    """What a plan without an environment has for workers: the policy that learns, and where it may be evaluated.
+
+    The spaces of the policy are those of the dataset. Only where it does not know them is an environment asked, which
+    is then made and closed again.
+
+    Args:
+        data: What is learned from.
+        env: Where the policy is evaluated; None: nowhere.
+        policy: Called with the observation and the action space.
+        settings: Of the environments that evaluate, see `WorkerSet`.
+
+    Raises:
+        DatasetError: the dataset does not know its spaces, and there is no `env` to ask.
+        ConfigError: spaces that the policy cannot serve; when somebody evaluates, an environment of other spaces, or
+            none.
+    """
+
+    clock: ClassVar[str] = "updates"
+
+    def __init__(self, data: Dataset | MinariEpisodes, env: Any, policy: PolicyFactory, **settings: Any) -> None:
+        self.data = data
+        spaces = spaces_of(data)
+        if spaces is None and env is None:
+            raise DatasetError(
+                f"{data.path} does not know the spaces of its observations and actions, as what `flowrl record` "
+                "writes does: give the environment that it is of, with --env (or env=...), or record it again"
+            )
+        super().__init__(no_environment if env is None else env, policy, spaces=spaces, **settings)
+
+    def __repr__(self) -> str:
+        return f"{self.policy!r}, which learns from {self.data!r}"
+
+    @cached_property
+    def _checked(self) -> Environments:
+        self._check_evaluation()
+        return self._evaluation_env
+
+    @property
+    def evaluation_env(self) -> Environments:
+        """Those that evaluate; the first who asks has one made, to see whether its spaces are the dataset's.
+
+        Raises: ConfigError where they are not, or where there is none.
+        """
+        if self._evaluation_env.spec is no_environment:
+            no_environment()
+        return self._checked
+
+    @property
+    def _learned_in(self) -> object:
+        return self.data.path
+
+    def start(self, context: Context) -> None:
+        """Nothing begins."""
+        self._earlier, self._context = self.env_steps, context
+
+    def schema(self) -> Schema:
+        """Asked by who would have them act. Raises: PlanError."""
+        raise PlanError(
+            f"nobody acts here: these workers have a policy that learns from {self.data.path}, and no environment"
+        )

@@ -1,0 +1,89 @@
+"""Returns of whole episodes, against a loop over each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.data import Batch, Dataset, DatasetWriter
+from flowrl.data.whole_episodes import WholeEpisodes
+
+
+def recorded(path: Path, envs: int = 3, steps: int = 40, cut: int = 7, padded: bool = False) -> Dataset:
+    """Fragments of `cut` steps of environments whose episodes end at random, and go on from one to the next."""
+    draw, writer = np.random.default_rng(4), DatasetWriter(path)
+    shape = steps, envs
+    ended, kind = draw.random(shape) < 0.15, draw.random(shape) < 0.5
+    episode, t = np.zeros(shape, int), np.zeros(shape, int)
+    for at in range(1, steps):
+        episode[at] = episode[at - 1] + ended[at - 1]
+        t[at] = np.where(ended[at - 1], 0, t[at - 1] + 1)
+    columns: dict[str, Any] = {
+        "obs": draw.normal(size=shape),
+        "next_obs": draw.normal(size=shape),
+        "reward": draw.normal(size=shape),
+        "terminated": ended & kind,
+        "truncated": ended & ~kind,
+        "episode_id": episode,
+        "env_id": np.tile(np.arange(envs), (steps, 1)),
+        "t": t,
+    }
+    if padded:
+        columns["mask"] = np.ones(shape, int)
+        columns["mask"][-3:, 0] = 0
+    for start in range(0, steps, cut):
+        writer.add(Batch(columns)[start : start + cut])
+    return Dataset(path)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_windows_against_a_loop(tmp_path: Path, padded: bool) -> None:
+    """N1, N2, N3, N4, N6, T6: to the end of the episode, whatever batches it lies in, and no further."""
+    data = recorded(tmp_path / "data", padded=padded)
+    whole, real = WholeEpisodes(data, 0.9), data.real_rows()
+    assert whole.real_rows().tolist() == real.tolist()
+    steps, found = data.take(real), whole.take(real)
+    place = {(steps.env_id[i], steps.episode_id[i], steps.t[i]): i for i in range(len(real))}
+    for i in range(len(real)):
+        key, k, return_ = (steps.env_id[i], steps.episode_id[i]), 0, 0.0
+        while (j := place.get((*key, steps.t[i] + k))) is not None:
+            return_, last, k = return_ + 0.9**k * steps.reward[j], j, k + 1
+        assert found.reward[i] == pytest.approx(return_)
+        assert found.discount[i] == pytest.approx(0 if steps.terminated[last] else 0.9**k)
+        assert found.next_obs[i] == steps.next_obs[last]
+        assert (found.terminated[i], found.truncated[i]) == (steps.terminated[last], steps.truncated[last])
+        assert found.obs[i] == steps.obs[i]
+
+
+def test_a_missing_step_cuts_an_episode(tmp_path: Path) -> None:
+    """N1: what came after it is not known to have come of what was before."""
+    writer = DatasetWriter(tmp_path / "data")
+    no = np.zeros((4, 1), bool)
+    writer.add(
+        Batch(
+            reward=np.ones((4, 1)),
+            next_obs=np.arange(4.0)[:, None],
+            terminated=no,
+            truncated=no,
+            episode_id=np.zeros((4, 1), int),
+            t=np.array([[0], [1], [3], [4]]),
+        )
+    )
+    found = WholeEpisodes(Dataset(tmp_path / "data"), 0.5).take(range(4))
+    assert found.reward.tolist() == [1.5, 1.0, 1.5, 1.0]
+    assert found.discount.tolist() == [0.25, 0.5, 0.25, 0.5]
+    assert found.next_obs.tolist() == [1, 1, 3, 3]
+
+
+def test_it_is_read_as_a_dataset(tmp_path: Path) -> None:
+    data = recorded(tmp_path / "data")
+    whole = WholeEpisodes(data, 0.9)
+    assert (len(whole), whole.rows, whole.path) == (len(data), data.rows, data.path)
+    assert whole.verify() is whole.refresh() is whole
+    assert whole[0] == data[0]
+    rows = whole.schema().rows()
+    taken = whole.take([0, 1])
+    assert {name: str(taken[name].dtype) for name in taken} == {name: c.dtype for name, c in rows.columns.items()}

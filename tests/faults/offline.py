@@ -1,0 +1,116 @@
+"""Faults planted in learning without an environment."""
+
+from tests.faults.fault import Fault
+
+POLICIES = "tests/policies/test_offline_policies.py::"
+OFFLINE = "tests/trainer/test_offline.py::"
+WHOLE = "tests/data/test_whole_episodes.py::"
+RECORD = "tests/cli/test_record.py::"
+
+FAULTS = [
+    Fault(
+        "G6",
+        "flowrl/runs/record.py",
+        '            columns["action"] = columns.pop("env_action")\n',
+        "            pass\n",
+        RECORD + "test_actions_are_as_the_environment_gets_them",
+    ),
+    Fault(
+        "A2",
+        "operators/datasets.py",
+        'kept.replace(action=self.workers.policy.from_env(batch["action"]))',
+        "kept",
+        OFFLINE + "test_actions_are_converted_exactly_once",
+    ),
+    Fault(
+        "A2",
+        "flowrl/policies/bounded.py",
+        "(action - self.low) / reach - 1",
+        "action / reach",
+        OFFLINE + "test_actions_are_converted_exactly_once",
+    ),
+    Fault(
+        "A2",
+        "flowrl/policies/bounded.py",
+        "log_std = log_std.clamp(*self.LOG_STD)\n        apart =",
+        "apart =",
+        POLICIES + "test_a_normal_choice_draws_and_judges_what_it_draws",
+    ),
+    Fault(
+        "Q7",
+        "operators/train.py",
+        'getattr(self.workers, "clock", "env_steps")',
+        '"env_steps"',
+        OFFLINE + "test_schedules_follow_updates",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        'return getattr(workers, "clock", "env_steps")',
+        'return "env_steps"',
+        OFFLINE + "test_evaluation_is_where_it_was_recorded_or_where_one_says",
+    ),
+    Fault(
+        "N1",
+        "flowrl/data/whole_episodes.py",
+        "        truncated[:-1] |= ~goes_on & ~terminated[:-1]\n",
+        "",
+        WHOLE + "test_a_missing_step_cuts_an_episode",
+    ),
+    Fault(
+        "T6",
+        "flowrl/data/whole_episodes.py",
+        "self.data.take(self._last[rows])",
+        "self.data.take(rows)",
+        WHOLE + "test_windows_against_a_loop",
+    ),
+    Fault(
+        "T6",
+        "flowrl/policies/marwil.py",
+        "rows.reward.float() + rows.discount * model.value(rows.next_obs)",
+        "rows.reward.float()",
+        POLICIES + "test_the_loss_of_marwil_against_a_loop",
+    ),
+    Fault(  # statistics of one minibatch instead of running ones
+        "G2",
+        "flowrl/policies/marwil.py",
+        "mean.lerp_(advantage.square().mean(), policy.norm_rate)",
+        "mean.copy_(advantage.square().mean())",
+        POLICIES + "test_the_loss_of_marwil_against_a_loop",
+    ),
+    Fault(
+        "A5",
+        "flowrl/policies/iql.py",
+        "rows.action).amin(0)",
+        "rows.action).mean(0)",
+        POLICIES + "test_the_loss_of_iql_against_a_loop",
+    ),
+    Fault(
+        "T6",
+        "flowrl/policies/iql.py",
+        "torch.where(error < 0, 1 - tau, tau)",
+        "torch.where(error < 0, tau, 1 - tau)",
+        POLICIES + "test_the_loss_of_iql_against_a_loop",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/cql.py",
+        "masked(self.policy.model(rows.obs, self.policy.noise()), action_mask(rows.obs))",
+        "self.policy.model(rows.obs, self.policy.noise())",
+        POLICIES + "test_the_penalty_of_discrete_cql_against_a_loop",
+    ),
+    Fault(
+        "A1",
+        "flowrl/policies/cql.py",
+        "torch.logsumexp(values - logp, 2)",
+        "torch.logsumexp(values, 2)",
+        POLICIES + "test_the_penalty_of_continuous_cql_against_a_loop",
+    ),
+    Fault(
+        "A4",
+        "flowrl/policies/cql.py",
+        "    @torch.no_grad()\n",
+        "",
+        POLICIES + "test_the_penalty_of_continuous_cql_against_a_loop",
+    ),
+]

@@ -1,0 +1,245 @@
+"""Learning without an environment: where spaces come from, what is made when, what is refused before training."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import flowrl
+from flowrl.data import Batch, Dataset, DatasetWriter
+from flowrl.errors import ConfigError, DatasetError, PlanError
+from flowrl.operators import OfflineRows, ParallelRollouts, PolicyActions
+from flowrl.plans import BC
+from flowrl.policies import BCPolicy
+from flowrl.policies.policy import Policy
+from tests.cli.parts import flowrl as command
+from tests.minari_episodes import minari_dataset
+from tests.offline_data import offline_data
+
+SMALL: dict[str, Any] = {"hidden": (16,), "batch_size": 32, "report_every": 10, "device": "cpu"}
+
+made: list[str] = []
+
+
+def never() -> Any:
+    """An environment that must not be made."""
+    raise AssertionError("an environment was made")
+
+
+def counted(name: str = "CartPole-v1") -> Any:
+    """One whose making is noticed."""
+    made.append(name)
+    return gymnasium.make(name)
+
+
+def rewritten(
+    path: Path, drop: tuple[str, ...] = (), about: Any = None, env: str = "CartPole-v1", **columns: Any
+) -> Path:
+    """The dataset, without some columns or with others, and with another manifest."""
+    source = Dataset(offline_data(env))
+    writer = DatasetWriter(path, source.about if about is None else about)
+    for batch in source:
+        kept = batch.select([name for name in batch if name not in drop]).map(np.array)
+        writer.add(kept.replace(**{name: change(kept[name]) for name, change in columns.items()}))
+    return path
+
+
+def unknown(path: Path) -> Path:
+    """The dataset without its spaces, as `Record` writes it."""
+    return rewritten(path, about={})
+
+
+def test_no_environment_is_made(tmp_path: Path) -> None:
+    """Neither to build it nor to train, act, save or load: the spaces are those of the dataset."""
+    with BC(env=never, data=offline_data(), **SMALL) as bc:
+        result = bc.train(until={"updates": 30})
+        assert (result["updates"], "env_steps" in result) == (30, False)
+        assert bc.act(np.zeros(4, np.float32)) in (0, 1)
+        bc.save(tmp_path / "saved")
+        assert repr(bc).endswith(":never, seed 0, 30 updates)")
+    with BC(env=never, data=offline_data(), **SMALL) as again:
+        again.restore(tmp_path / "saved")
+        assert again.train(until={"updates": 40})["updates"] == 40
+    words = ["--set", f"data={offline_data()}", "--set", "hidden=[8]", "--env", f"{__name__}:never"]
+    done = command("run", "bc", *words, "--stop-steps", 40, "--out", tmp_path / "run", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert flowrl.load(tmp_path / "run").act(np.zeros((3, 4), np.float32)).shape == (3,)
+
+
+def test_evaluation_is_where_it_was_recorded_or_where_one_says(tmp_path: Path) -> None:
+    """S3, S6: every so many updates; what nobody asked for is not made before somebody asks."""
+    made.clear()
+    with BC(data=offline_data(), **SMALL, eval_every=20, eval_episodes=2) as bc:
+        results = [bc.train() for _ in range(4)]
+    assert ["eval_return" in result for result in results] == [False, True, False, True]
+    with BC(env=counted, data=offline_data(), **SMALL) as bc:
+        bc.train()
+        assert made == []
+        assert bc.evaluate(episodes=2)["episodes"] == 2
+        assert made
+    with pytest.raises(ConfigError, match="eval_env: the observation space of Pendulum-v1 is Box"):
+        BC(env="Pendulum-v1", data=offline_data(), **SMALL, eval_every=20)
+
+
+def test_a_run_of_the_command_counts_updates(tmp_path: Path) -> None:
+    """D3, S6: budgets, checkpoints, results and evaluations; a resumed run is the whole one."""
+    settings = [f"data={offline_data()}", "hidden=[8]", "report_every=20", "eval_every=40", "eval_episodes=2"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    for out, steps in (("whole", 120), ("parts", 60)):
+        done = command("run", "bc", *words, "--stop-steps", steps, "--out", tmp_path / out)
+        assert done.exit_code == 0, done.output
+    assert "done: best eval return" in done.output
+    assert "60 updates" in done.output
+    done = command("run", "--resume", tmp_path / "parts", "--stop-steps", 120)
+    assert "resumed at 60 updates" in done.output
+    whole, parts = (
+        [
+            {key: value for key, value in json.loads(line).items() if key not in ("seconds", "steps_per_second")}
+            for line in (tmp_path / out / "metrics.jsonl").read_text().splitlines()
+        ]
+        for out in ("whole", "parts")
+    )
+    assert whole == parts
+    assert [result["updates"] for result in whole] == [20, 40, 60, 80, 100, 120]
+    assert sorted(path.name for path in (tmp_path / "whole" / "checkpoints").iterdir())[-1] == "step-000000120"
+    done = command("run", "bc", *words, "--stop-return", 1, "--stop-steps", 80, "--out", tmp_path / "goal")
+    assert done.exit_code == 0, done.output
+    assert "goal reached" in done.output
+
+
+def test_an_end_of_the_data_is_an_end_of_the_run() -> None:
+    """F12: every row of every epoch is learned from once."""
+    with BC(data=offline_data(), **SMALL, epochs=2) as bc:
+        while not bc.done:
+            result = bc.train()
+    assert result["trained"] == 2 * Dataset(offline_data()).rows
+
+
+def test_schedules_follow_updates() -> None:
+    """Q7: there are no env steps that they could follow."""
+    with BC(data=offline_data(), **SMALL, learning_rate="linear(1e-2, 1e-3, 100)") as bc:
+        rates = []
+        for _ in range(3):
+            bc.train()
+            rates.append(bc.workers.policy.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-2 - 9e-5 * n for n in (9, 19, 29)], rel=1e-6)  # before updates 10, 20, 30
+
+
+def test_a_dataset_that_does_not_know_its_spaces(tmp_path: Path) -> None:
+    """The environment is asked; without one it is refused, with the way out."""
+    path = str(unknown(tmp_path / "data"))
+    with pytest.raises(DatasetError, match=r"does not know the spaces .* with --env .* or record it again"):
+        BC(data=path, **SMALL)
+    made.clear()
+    with BC(env=counted, data=path, **SMALL) as bc:
+        bc.train()
+        assert made == ["CartPole-v1"]
+        assert bc.evaluate(episodes=1)["episodes"] == 1
+    known = {name: Dataset(offline_data()).about[name] for name in ("observation_space", "action_space")}
+    with BC(data=str(rewritten(tmp_path / "nowhere", about=known)), **SMALL) as bc:
+        bc.train()
+        with pytest.raises(ConfigError, match=r"there is no environment, .*: give one, with --env"):
+            bc.evaluate(episodes=1)
+    with pytest.raises(ConfigError, match="there is no environment"):
+        BC(data=str(tmp_path / "nowhere"), **SMALL, eval_every=10)
+    with pytest.raises(DatasetError, match="is damaged: what its manifest says of its spaces"):
+        BC(data=str(rewritten(tmp_path / "odd", about={**known, "action_space": {"kind": "Odd"}})), **SMALL)
+
+
+def test_what_cannot_be_learned_from_is_refused_before_training(tmp_path: Path) -> None:
+    """Which column is missing, which space does not fit, and what to do."""
+    with pytest.raises(DatasetError, match="no column 'action', which is learned from: it has env_id, episode_id"):
+        BC(data=str(rewritten(tmp_path / "a", drop=("action",))), **SMALL)
+    with pytest.raises(DatasetError, match="its column 'obs' is float32"):
+        BC(data=str(rewritten(tmp_path / "b", obs=lambda obs: obs[..., :3])), **SMALL)
+    with pytest.raises(DatasetError, match="is not there: a dataset is a folder that Record or `flowrl record` wrote"):
+        BC(data=str(tmp_path / "none"), **SMALL)
+    empty = DatasetWriter(tmp_path / "c", Dataset(offline_data()).about)
+    empty.add(Batch(obs=np.zeros((0, 1, 4), np.float32), action=np.zeros((0, 1), int)))
+    with pytest.raises(DatasetError, match="has nothing in it"):
+        BC(data=str(tmp_path / "c"), **SMALL)
+    far = rewritten(tmp_path / "d", env="Pendulum-v1", action=lambda action: action * 1.5)
+    with pytest.raises(DatasetError, match="beyond the bounds of the action space Box"):
+        BC(data=str(far), **SMALL)
+    lost = rewritten(tmp_path / "e", env="Pendulum-v1", action=lambda action: action * np.nan)
+    with pytest.raises(DatasetError, match="has actions that are no numbers"):
+        BC(data=str(lost), **SMALL)
+    done = command("run", "bc", "--set", f"data={tmp_path / 'none'}", "--stop-steps", 10)
+    assert done.exit_code == 2
+
+
+def test_nobody_can_be_asked_to_act() -> None:
+    """A plan that samples needs another set of workers, and is told so."""
+    with BC(data=offline_data(), **SMALL) as bc, pytest.raises(PlanError, match="nobody acts here"):
+        ParallelRollouts(bc.workers).check()
+
+
+def test_actions_are_converted_exactly_once() -> None:
+    """G6, A2: from the environment's numbers, as the dataset has them, into -1 .. 1, and no second time."""
+    path = offline_data("Pendulum-v1")
+    recorded = Dataset(path).take(range(100))["action"]
+    assert abs(recorded).max() > 1.5  # within -2 .. 2
+    with BC(data=path, **SMALL) as bc:
+        policy: Policy = bc.workers.policy
+        rows = OfflineRows(bc.workers, path, 400, epochs=1)
+        (batch,) = list(rows)
+        every = np.sort(Dataset(path).take(Dataset(path).real_rows())["action"].ravel())
+        np.testing.assert_allclose(np.sort(batch.action.ravel()), every / 2, atol=1e-6)
+        assert "policy_version" not in batch  # which is of another run's weights
+        with pytest.raises(PlanError, match="are in the policy's numbers already"):
+            rows.for_each(PolicyActions(bc.workers)).check()
+        rows.check()
+        np.testing.assert_allclose(policy.from_env(recorded), recorded / 2, atol=1e-6)
+        sent = bc.act(batch.obs)
+        assert sent.shape == batch.action.shape
+    uneven = BCPolicy(
+        gymnasium.spaces.Box(-1, 1, (2,)),
+        gymnasium.spaces.Box(np.array([0.0, -1.0], np.float32), np.array([10.0, 1.0], np.float32)),
+        device="cpu",
+    )
+    there = np.array([[0.0, -1.0], [5.0, 0.5], [10.0, 1.0]], np.float32)
+    np.testing.assert_allclose(uneven.from_env(there), [[-1, -1], [0, 0.5], [1, 1]], atol=1e-6)
+    np.testing.assert_allclose(uneven.choosing.for_env(uneven.from_env(there)), there, atol=1e-6)
+
+
+def test_choices_are_converted_too(tmp_path: Path) -> None:
+    """Those of a space that begins elsewhere become 0 .. n-1, and are sent as the environment numbers them."""
+    about = {**Dataset(offline_data()).about}
+    about["action_space"] = {**about["action_space"], "start": 3}
+    path = rewritten(tmp_path / "data", about=about, action=lambda action: action + 3)
+    with BC(data=str(path), **SMALL) as bc:
+        (batch,) = list(OfflineRows(bc.workers, path, 1_000, epochs=1))
+        assert set(batch.action.tolist()) == {0, 1}
+        bc.train()
+        assert set(bc.act(batch.obs).tolist()) <= {3, 4}
+
+
+def test_minari_knows_its_spaces_and_its_environment() -> None:
+    """The same from a dataset of somebody else's."""
+    pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    from flowrl.data.minari import MinariEpisodes
+    from flowrl.envs.datasets import environment_of, spaces_of
+
+    data = MinariEpisodes(minari_dataset())
+    env = gymnasium.make("CartPole-v1")
+    assert spaces_of(data) == (env.observation_space, env.action_space)
+    made = environment_of(data)
+    assert made is not None
+    assert made[0]().spec.max_episode_steps == 12
+
+
+def test_a_dataset_that_is_gone_is_missed_at_loading(tmp_path: Path) -> None:
+    """Its spaces are those of the policy."""
+    data = shutil.copytree(offline_data(), tmp_path / "data")
+    words = ["--set", f"data={data}", "--set", "hidden=[8]", "--stop-steps", 10, "--out", tmp_path / "run", "--quiet"]
+    assert command("run", "bc", *words).exit_code == 0
+    shutil.rmtree(data)
+    with pytest.raises(ConfigError, match=r"cannot be loaded here: .* is not there"):
+        flowrl.load(tmp_path / "run")
