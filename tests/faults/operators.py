@@ -174,20 +174,20 @@ FAULTS = [
     Fault(
         "O1",
         "operators/replay.py",
-        "            raise SchemaError(NOT_RAW)\n        if self.buffer.in_order",
+        "        check_raw(given)\n        if self.buffer.in_order",
         "            pass\n        if self.buffer.in_order",
         NORMALIZING + "test_where_they_belong_with_replay",
     ),
     Fault(
         "O3",
-        "operators/normalize.py",
+        "flowrl/data/running_returns.py",
         "carried = np.where(over[step], 0.0, returns[step])",
         "carried = returns[step]",
         NORMALIZING + "test_returns_are_discounted_within_an_episode",
     ),
     Fault(
         "O3",
-        "operators/normalize.py",
+        "flowrl/data/running_returns.py",
         "so_far if tuple(expected) == place else 0.0",
         "so_far",
         NORMALIZING + "test_returns_are_discounted_within_an_episode",
