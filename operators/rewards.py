@@ -202,9 +202,7 @@ class CombineRewards:
             if not math.isfinite(weight):
                 raise ValueError(f"CombineRewards: the weight {name}={weight} is not a finite number")
         if not self.weights:
-            raise ValueError(
-                "CombineRewards needs the columns to combine, such as CombineRewards(intrinsic_reward=0.1)"
-            )
+            raise ValueError("CombineRewards needs columns to combine, such as CombineRewards(intrinsic_reward=0.1)")
 
     @property
     def requires(self) -> Mapping[str, str]:

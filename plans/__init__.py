@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flowrl.plans.qrdqn import QRDQN
     from flowrl.plans.r2d2 import R2D2
     from flowrl.plans.rainbow import Rainbow
+    from flowrl.plans.rnd_ppo import RNDPPO
     from flowrl.plans.sac import SAC
     from flowrl.plans.td3 import TD3
 
@@ -34,6 +35,7 @@ __all__ = [
     "PPO",
     "QRDQN",
     "R2D2",
+    "RNDPPO",
     "SAC",
     "TD3",
     "ApexDQN",
@@ -41,7 +43,7 @@ __all__ = [
 ]
 
 #: Files that are not called as their class in small letters.
-_FILES = {"ApexDQN": "apex_dqn"}
+_FILES = {"ApexDQN": "apex_dqn", "RNDPPO": "rnd_ppo"}
 
 
 def __getattr__(name: str) -> Any:

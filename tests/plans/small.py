@@ -138,6 +138,10 @@ SMALL |= {
     f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True} for name in ("dqn", "ppo")
 }
 
+# Fragments are shorter than a batch, so that the model learns in between.
+CURIOUS = {"reward_hidden": (8,), "reward_features": 4, "reward_sgd_iter": 2, "reward_minibatch_size": 5}
+SMALL["rnd_ppo"] = {**SMALL["ppo"], **CURIOUS}
+
 Edit = Callable[[Plan], Plan]
 
 

@@ -234,6 +234,18 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             }.items()
         ),
     ],
+    "rnd_ppo": [
+        ({key: value}, {})
+        for key, value in {
+            "extrinsic_weight": 0.5,
+            "intrinsic_weight": 0.1,
+            "reward_hidden": (4,),
+            "reward_features": 3,
+            "reward_learning_rate": 0.1,
+            "reward_sgd_iter": 1,
+            "reward_minibatch_size": None,
+        }.items()
+    ],
     "ppo recurrent": [
         ({"recurrent": None}, {}),
         ({"recurrent": "gru"}, {}),
