@@ -17,7 +17,7 @@ from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
 from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
-from flowrl.operators.rewards import CombineRewards, EstimateReward, TrainReward
+from flowrl.operators.rewards import CombineRewards, EstimateLogp, EstimateReward, TrainReward
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.operators.train import (
     ApplyGradients,
@@ -46,6 +46,7 @@ __all__ = [
     "Dequeue",
     "Enqueue",
     "Episodes",
+    "EstimateLogp",
     "EstimateReward",
     "Evaluate",
     "FollowWorkers",

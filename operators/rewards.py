@@ -20,12 +20,14 @@ import numpy as np
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.columns import like
+from flowrl.data.steps import is_fragment
 from flowrl.errors import PlanError, SchemaError, did_you_mean
 from flowrl.operator import context, operator
 from flowrl.schema import UNKNOWN, Column, Schema
 
 if TYPE_CHECKING:
     from flowrl.rewards import RewardModel
+    from flowrl.rollout import WorkerSet
 
 #: Columns that are made of rewards, and their makers.
 _MADE_OF_REWARDS = {"advantage": "GAE or VTrace", "target": "GAE or VTrace"}
@@ -241,6 +243,45 @@ class CombineRewards:
         for name, weight in self.weights.items():
             total = total + weight * like(reward, batch[name])
         return batch.replace(reward=total, extrinsic_reward=reward)
+
+
+def _judges(op: Any, attribute: Any, workers: WorkerSet) -> None:
+    learn = getattr(getattr(workers, "policy", None), "learn_mode", None)
+    if not hasattr(learn, "logp_of") or getattr(learn, "in_sequences", False):
+        raise PlanError(
+            f"EstimateLogp needs the workers of an actor-critic policy without a memory, as PPO's is, got "
+            f"{getattr(workers, 'policy', workers)!r}"
+        )
+
+
+@operator
+class EstimateLogp:
+    """How probable actions are to the policy as it is now: batches `[T, N, ...]` or `[B, ...]` with another `logp`.
+
+    For demonstrations, beside what the agent did and how probable that was: see `flowrl.rewards.AIRL`.
+
+    Args:
+        workers: Whose policy, an actor-critic.
+
+    Raises: SchemaError where there is no observation or action; PlanError on a worker, and for other policies.
+    """
+
+    requires = ("obs", "action")
+    workers: WorkerSet = attrs.field(validator=_judges)
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return given.having("logp") if given.open else given.having(logp=f"float32[{', '.join(map(str, given.axes))}]")
+
+    def __call__(self, batch: Batch) -> Batch:
+        _here(self)
+        for name in self.requires:
+            if name not in batch:
+                raise SchemaError(f"EstimateLogp needs the column {name!r}: {did_you_mean(name, batch)}")
+        learn: Any = self.workers.policy.learn_mode
+        fragment = is_fragment(batch)
+        logp = learn.logp_of(batch.flat() if fragment else batch)
+        return batch.replace(logp=logp.reshape(batch.shape[:2]) if fragment else logp)
 
 
 def _needed(model: RewardModel) -> dict[str, str]:

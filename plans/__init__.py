@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flowrl.plans.a2c import A2C
     from flowrl.plans.a3c import A3C
+    from flowrl.plans.airl_ppo import AIRLPPO
     from flowrl.plans.apex_dqn import ApexDQN
     from flowrl.plans.appo import APPO
     from flowrl.plans.c51 import C51
     from flowrl.plans.ddpg import DDPG
     from flowrl.plans.ddppo import DDPPO
     from flowrl.plans.dqn import DQN
+    from flowrl.plans.gail_ppo import GAILPPO
+    from flowrl.plans.icm_ppo import ICMPPO
     from flowrl.plans.impala import IMPALA
     from flowrl.plans.ppo import PPO
     from flowrl.plans.qrdqn import QRDQN
     from flowrl.plans.r2d2 import R2D2
     from flowrl.plans.rainbow import Rainbow
+    from flowrl.plans.rnd_dqn import RNDDQN
     from flowrl.plans.rnd_ppo import RNDPPO
     from flowrl.plans.sac import SAC
     from flowrl.plans.td3 import TD3
@@ -26,15 +30,19 @@ if TYPE_CHECKING:
 __all__ = [
     "A2C",
     "A3C",
+    "AIRLPPO",
     "APPO",
     "C51",
     "DDPG",
     "DDPPO",
     "DQN",
+    "GAILPPO",
+    "ICMPPO",
     "IMPALA",
     "PPO",
     "QRDQN",
     "R2D2",
+    "RNDDQN",
     "RNDPPO",
     "SAC",
     "TD3",
@@ -43,7 +51,14 @@ __all__ = [
 ]
 
 #: Files that are not called as their class in small letters.
-_FILES = {"ApexDQN": "apex_dqn", "RNDPPO": "rnd_ppo"}
+_FILES = {
+    "AIRLPPO": "airl_ppo",
+    "ApexDQN": "apex_dqn",
+    "GAILPPO": "gail_ppo",
+    "ICMPPO": "icm_ppo",
+    "RNDDQN": "rnd_dqn",
+    "RNDPPO": "rnd_ppo",
+}
 
 
 def __getattr__(name: str) -> Any:

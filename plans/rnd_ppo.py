@@ -20,10 +20,10 @@ class Config(ppo.Config):
     """PPO's, and those of the rewards."""
 
     extrinsic_weight: float = not_negative(1.0)  #: of the environment's reward
-    intrinsic_weight: float = not_negative(1.0)  #: of the reward for what is new
+    intrinsic_weight: float = not_negative(10.0)  #: of the reward for what is new
     reward_hidden: tuple[int, ...] = sizes(64, 64)  #: hidden layers of RND's networks
     reward_features: int = positive(64)  #: numbers that are to be predicted
-    reward_learning_rate: float = positive(1e-3)  #: of the predictor's Adam
+    reward_learning_rate: float = positive(1e-4)  #: of the predictor's Adam
     reward_sgd_iter: int = positive(1)  #: its epochs over a fragment
     reward_minibatch_size: int | None = positive(None)  #: rows of its optimiser steps; None: the whole fragment
 

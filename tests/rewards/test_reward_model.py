@@ -12,12 +12,12 @@ from gymnasium import spaces
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies import PPOPolicy
-from flowrl.rewards import RND, RewardModel
+from flowrl.rewards import AIRL, GAIL, ICM, RND, RewardModel
 from flowrl.testing import same
 
 BOX, TWO = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2)
 #: Models by name; they must all keep what is tested here.
-MODELS: dict[str, type[RewardModel]] = {"rnd": RND}
+MODELS: dict[str, type[RewardModel]] = {"rnd": RND, "icm": ICM, "gail": GAIL, "airl": AIRL}
 
 
 def make(name: str = "rnd", space: Any = BOX, actions: Any = TWO, **settings: Any) -> Any:
@@ -40,6 +40,11 @@ def fragment(seed: int = 0, steps: int = 4, envs: int = 2, **columns: Any) -> Ba
             **columns,
         }
     )
+
+
+def rows_of(batch: Batch) -> list[Batch]:
+    """The steps of a fragment, one by one."""
+    return [batch.flat()[number] for number in range(batch.rows)]
 
 
 def learned_from(model: RewardModel, batch: Batch) -> tuple[Batch, ...]:
