@@ -34,6 +34,14 @@ def recorded(batch: Batch, path: Path) -> Path:
 
 
 @cache
+def other_demonstrations() -> str:
+    """The same observations with the other actions."""
+    batch = cartpole_episodes(2, 20)
+    swapped = batch.replace(action=1 - batch.action)
+    return str(recorded(swapped, Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))
+
+
+@cache
 def cartpole_demonstrations() -> str:
     """The folder of 40 steps of two episodes."""
     return str(recorded(cartpole_episodes(2, 20), Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))

@@ -141,6 +141,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "ConcatBatches": (lambda _: ops.ConcatBatches(14), fragments, "combine"),
     "Confirm": (confirmed, results, "for_each"),
     "Enqueue": (lambda _: ops.Enqueue(Queue(10)), lambda: [1, 2, 3], "for_each"),
+    "EstimateLogp": (lambda _: ops.EstimateLogp(ppo_workers()), fragments, "for_each"),
     "EstimateReward": (lambda _: ops.EstimateReward(curiosity()), fragments, "for_each"),
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
     "FollowWorkers": (lambda _: ops.FollowWorkers(workers()), lambda: [[{"kl": 1.0}, {"kl": 2.0}]] * 2, "for_each"),

@@ -16,6 +16,7 @@ from flowrl.config import Configuration
 from flowrl.paths import paths
 from flowrl.plan_file import builtin_plans, load_plan_file
 from flowrl.testing import check_plan, same
+from tests.demonstrations import other_demonstrations
 from tests.plans.small import SMALL, final, make, weights
 
 PLANS = sorted(SMALL)
@@ -151,6 +152,17 @@ OFF_POLICY: dict[str, Any] = {
 }
 PRIORITY = {"priority_alpha": 0.1, "priority_beta": 0.9, "priority_beta_end": 0.5, "priority_beta_steps": 50}
 
+# Settings of plans with reward models.
+REWARDS: dict[str, Any] = {
+    "extrinsic_weight": 0.5,
+    "reward_hidden": (4,),
+    "reward_learning_rate": 0.1,
+    "reward_sgd_iter": 1,
+    "reward_minibatch_size": None,
+}
+CURIOSITY = {"intrinsic_weight": 0.1, "reward_features": 3}
+IMITATION = {"imitation_weight": 0.1, "demonstration_batch_size": 5, "demonstrations": other_demonstrations}
+
 # Another value of every setting of learning, and the settings beside which it shows.
 MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "dqn": [
@@ -234,18 +246,17 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             }.items()
         ),
     ],
-    "rnd_ppo": [
-        ({key: value}, {})
-        for key, value in {
-            "extrinsic_weight": 0.5,
-            "intrinsic_weight": 0.1,
-            "reward_hidden": (4,),
-            "reward_features": 3,
-            "reward_learning_rate": 0.1,
-            "reward_sgd_iter": 1,
-            "reward_minibatch_size": None,
+    **{
+        name: [({key: value}, {}) for key, value in {**REWARDS, **CURIOSITY, **more}.items()]
+        for name, more in {"rnd_ppo": {}, "icm_ppo": {"forward_share": 0.9}, "rnd_dqn": {}}.items()
+    },
+    **{
+        name: [({key: value}, {}) for key, value in {**REWARDS, **IMITATION, **more}.items()]
+        for name, more in {
+            "gail_ppo": {"reward_form": "both", "gradient_penalty": 0.0},
+            "airl_ppo": {"state_only": False},
         }.items()
-    ],
+    },
     "ppo recurrent": [
         ({"recurrent": None}, {}),
         ({"recurrent": "gru"}, {}),
@@ -500,6 +511,10 @@ def test_every_setting_matters(name: str, changed: dict[str, Any], beside: dict[
     assert not same(weights(usual[1]), weights(other[1]))
 
 
+# Settings of which a plan takes one value alone, and why is tested elsewhere.
+FIXED = {"rnd_dqn": {"n_step"}}
+
+
 @pytest.mark.parametrize("name", builtin_plans())
 def test_no_setting_is_forgotten(name: str) -> None:
     """What one plan has of another's settings is a case of that one."""
@@ -509,4 +524,4 @@ def test_no_setting_is_forgotten(name: str) -> None:
     anothers = config.__base__ is not Configuration
     known = {field.name for field in attrs.fields(config) if not (anothers and field.inherited)}
     cases = [case for variant in PLANS if variant.split()[0] == name for case in MATTERS.get(variant, [])]
-    assert known - OTHERS == {key for changed, _ in cases for key in changed}
+    assert known - OTHERS - FIXED.get(name, set()) == {key for changed, _ in cases for key in changed}
