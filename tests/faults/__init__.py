@@ -5,11 +5,10 @@
 They lie in the files of this folder by the part of the source that they break.
 """
 
-from tests.faults import data, engine, envs, operators, policies, replay, rollout, value_based
+from tests.faults import data, engine, envs, operators, policies, replay, rewards, rollout, value_based
 from tests.faults.fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
-FAULTS = [
-    fault for part in (data, engine, envs, operators, policies, replay, rollout, value_based) for fault in part.FAULTS
-]
+PARTS = (data, engine, envs, operators, policies, replay, rewards, rollout, value_based)
+FAULTS = [fault for part in PARTS for fault in part.FAULTS]

@@ -16,8 +16,9 @@ from flowrl.check import examine
 from flowrl.context import Context
 from flowrl.data import Batch, ReplayBuffer
 from flowrl.errors import PlanError, SchemaError
+from flowrl.operator import operator
 from flowrl.policies import DQNPolicy, PPOPolicy
-from flowrl.rewards import RND, RewardModel
+from flowrl.rewards import AIRL, RND, RewardModel
 from flowrl.rollout import WorkerSet
 from flowrl.testing import same
 from tests.rewards.test_reward_model import fragment, make, teach
@@ -286,3 +287,93 @@ def test_a_batch_without_rows_passes() -> None:
     plan = from_items([empty]).for_each(ops.TrainReward(make())).for_each(ops.EstimateReward(make()))
     (passed,) = list(plan.for_each(ops.CombineRewards(intrinsic_reward=1.0)))
     assert passed.is_empty
+
+
+# -- pairs, of models that learn from demonstrations
+
+
+def pairs(*columns: str, closer: str = "pair", logp: bool = True) -> list[str]:
+    """What the check says of AIRL, taught with demonstrations of these columns."""
+    space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    model = AIRL(space, spaces.Discrete(2), hidden=(4,), device="cpu")
+    of = workers()
+    buffer = ReplayBuffer(100)
+    shown = ops.ParallelRollouts(workers(), steps=2).for_each(Narrowed(columns))
+    shown = shown.for_each(ops.EstimateLogp(of)) if logp else shown
+    rollouts = ops.ParallelRollouts(of, steps=2)
+    if closer == "replayed":
+        store, replay = rollouts.for_each(ops.StoreToReplay(buffer)), ops.Replay(buffer, 4)
+        rollouts = ops.Concurrently([store, replay], output_indexes=[1])
+    taught = rollouts if closer == "alone" else rollouts.zip(shown, names=("agent", "shown"))
+    rewarded = taught.for_each(ops.TrainReward(model)).for_each(ops.EstimateReward(model))
+    return examine(rewarded.for_each(ops.CombineRewards(imitation_reward=1.0)).for_each(gae(model, of))).problems
+
+
+@operator
+class Narrowed:
+    """These columns alone."""
+
+    columns: tuple[str, ...]
+
+    def schema(self, given: Any) -> Any:
+        return given.without(*[name for name in given.columns if name not in self.columns])
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch.select(self.columns)
+
+
+ENOUGH = ("obs", "action", "next_obs", "terminated")
+
+
+def test_pairs_are_checked_on_both_sides() -> None:
+    """F9: the agent's schema goes on behind the pair; what a side lacks is named."""
+    assert pairs(*ENOUGH) == []
+    assert any("needs 'logp', which is not in the demonstrations" in each for each in pairs(*ENOUGH, logp=False))
+    assert any("'terminated', which is not in the demonstrations" in each for each in pairs(*ENOUGH[:3]))
+    assert any("put rollouts.zip(Demonstrations(...)) before it" in each for each in pairs(*ENOUGH, closer="alone"))
+    assert any("drawn from replay several times" in each for each in pairs(*ENOUGH, closer="replayed"))
+
+
+def test_each_minibatch_has_rows_of_both() -> None:
+    """As many of each in every one, or one less; the agent's batch is what passes."""
+    model = make("gail")
+    agent, shown = fragment(0, steps=5), fragment(1, steps=8).flat()
+    seen: list[tuple[Batch, ...]] = []
+    model.update = lambda *rows: seen.append(rows) or {"loss": torch.zeros(())}
+    assert ops.TrainReward(model, num_sgd_iter=2, minibatch_size=4)((agent, shown)) is agent
+    assert [[len(part) for part in parts] for parts in seen] == [[4, 6], [3, 5], [3, 5]] * 2
+    for number, batch in enumerate((agent.flat(), shown)):
+        found = np.concatenate([parts[number].obs for parts in seen[:3]])
+        assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, batch.obs.tolist()))
+    assert ops.TrainReward(model)((agent, shown[:0])) is agent
+    assert len(seen) == 6
+
+
+def test_how_probable_actions_are_now() -> None:
+    """G7: by the weights of this moment, whatever was recorded; of fragments and of rows."""
+    of: Any = workers()
+    batch = ops.ParallelRollouts(of, steps=3)
+    with of, batch.run() as run:
+        collected = next(run)
+    judge = ops.EstimateLogp(of)
+    without = collected.select(["obs", "action"])
+    np.testing.assert_allclose(judge(collected.replace(logp=collected.reward)).logp, collected.logp, rtol=1e-5)
+    np.testing.assert_allclose(judge(without.flat()).logp, collected.logp.ravel(), rtol=1e-5)
+    with torch.no_grad():
+        for each in of.policy.model.parameters():
+            each += 0.1
+    assert not np.allclose(judge(without.flat()).logp, collected.logp.ravel())
+    with pytest.raises(SchemaError, match="EstimateLogp needs the column 'action'"):
+        judge(without.select(["obs"]))
+    with pytest.raises(PlanError, match="EstimateLogp needs the workers of an actor-critic policy without a memory"):
+        ops.EstimateLogp(workers(DQNPolicy))
+
+
+def test_branches_of_a_zip_have_names() -> None:
+    agent, shown = from_items([1, 2]), from_items([3, 4])
+    both = agent.zip(shown, names=("agent", "shown"))
+    assert list(both) == [(1, 3), (2, 4)]
+    assert "├─ shown:" in both.explain()
+    for names in (("agent",), ("agent", "agent")):
+        with pytest.raises(PlanError, match="zip needs 2 different names, one a plan"):
+            agent.zip(shown, names=names)
