@@ -20,11 +20,11 @@ class Config(ppo.Config):
     """PPO's, and those of the rewards."""
 
     extrinsic_weight: float = not_negative(1.0)  #: of the environment's reward
-    intrinsic_weight: float = not_negative(1.0)  #: of the reward for what was not predicted
+    intrinsic_weight: float = not_negative(10.0)  #: of the reward for what was not predicted
     forward_share: float = fraction(0.2)  #: β, of the forward model in the loss; the inverse model has the rest
     reward_hidden: tuple[int, ...] = sizes(64, 64)  #: hidden layers of ICM's networks
     reward_features: int = positive(32)  #: numbers that an observation becomes
-    reward_learning_rate: float = positive(1e-3)  #: of the models' Adam
+    reward_learning_rate: float = positive(1e-4)  #: of the models' Adam
     reward_sgd_iter: int = positive(1)  #: their epochs over a fragment
     reward_minibatch_size: int | None = positive(None)  #: rows of their optimiser steps; None: the whole fragment
 

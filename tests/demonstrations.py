@@ -42,6 +42,12 @@ def other_demonstrations() -> str:
 
 
 @cache
+def ten_episodes() -> str:
+    """The folder of ten whole episodes."""
+    return str(recorded(cartpole_episodes(), Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))
+
+
+@cache
 def cartpole_demonstrations() -> str:
     """The folder of 40 steps of two episodes."""
     return str(recorded(cartpole_episodes(2, 20), Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))
