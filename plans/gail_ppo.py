@@ -24,7 +24,7 @@ class Config(ppo.Config):
     extrinsic_weight: float = not_negative(0.0)  #: of the environment's reward
     imitation_weight: float = not_negative(1.0)  #: of the discriminator's
     reward_form: Literal["positive", "negative", "both"] = "positive"  #: -log(1 - D), log D, or both
-    gradient_penalty: float = not_negative(1.0)  #: weight of what keeps the discriminator smooth
+    gradient_penalty: float = not_negative(0.1)  #: weight of what keeps the discriminator flat
     reward_hidden: tuple[int, ...] = sizes(64, 64)  #: hidden layers of the discriminator
     reward_learning_rate: float = positive(1e-3)  #: of its Adam
     reward_sgd_iter: int = positive(1)  #: its epochs over a fragment and the demonstrations beside it

@@ -131,7 +131,7 @@ def agreement(kind: type[Trainer], demonstrations: str, **settings: Any) -> floa
     given = {"demonstrations": demonstrations, "learning_rate_end": None, "clip_end": None, "device": "cpu"}
     given |= {"reward_learning_rate": 3e-3, "reward_minibatch_size": 64, "gamma": 0.0, "num_sgd_iter": 10}
     with kind(env="tests.plans.test_reward_plans:Signs", **given, **settings) as trainer:
-        trainer.train(until={"env_steps": 6_000})
+        trainer.train(until={"env_steps": 8_000})
         obs = np.random.default_rng(1).normal(size=(400, 2)).astype(np.float32)
         return float((np.asarray(trainer.act(obs)) == positive(obs)).mean())
 
@@ -145,8 +145,8 @@ def test_what_was_shown_is_imitated(kind: type[Trainer], settings: dict[str, Any
     settings = {**settings, **({"state_only": False} if kind is AIRLPPO else {})}
     opposite = shown_signs(tmp_path / "opposite", lambda obs: 1 - positive(obs))
     shuffled = shown_signs(tmp_path / "shuffled", lambda obs: np.random.default_rng(3).permutation(positive(obs)))
-    assert agreement(kind, shown_signs(tmp_path / "rule", positive), **settings) > 0.9
-    assert agreement(kind, opposite, **settings) < 0.1
+    assert agreement(kind, shown_signs(tmp_path / "rule", positive), **settings) > 0.85
+    assert agreement(kind, opposite, **settings) < 0.15
     assert 0.2 < agreement(kind, shuffled, **settings) < 0.8
 
 
