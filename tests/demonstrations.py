@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.data import Batch, DatasetWriter
 from flowrl.operators import ParallelRollouts
-from flowrl.policies import ScriptedPolicy
+from flowrl.policies import RandomPolicy, ScriptedPolicy
 from flowrl.rollout import WorkerSet
 
 
@@ -31,6 +31,14 @@ def recorded(batch: Batch, path: Path) -> Path:
     """A dataset of it in a folder that is not there yet."""
     DatasetWriter(path).add(batch)
     return path
+
+
+@cache
+def random_demonstrations(env: str) -> str:
+    """The folder of 20 steps at random in two environments."""
+    with WorkerSet(env, RandomPolicy, envs_per_worker=2) as workers:
+        batch = next(iter(ParallelRollouts(workers, steps=20)))
+    return str(recorded(batch, Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))
 
 
 @cache

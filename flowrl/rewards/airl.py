@@ -32,6 +32,7 @@ class AIRL(Discriminating):
     """
 
     requires = ("obs", "action", "next_obs", "terminated", "logp")
+    model: nn.ModuleDict
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class AIRL(Discriminating):
         seen, shaping = self._encoder(), self._encoder()
         done: Encoder | None = None if self.state_only else self._action_encoder()
         width = seen.features + (0 if done is None else done.features)
-        parts = {"seen": seen, "reward": mlp([width, *self.hidden, 1], nn.Tanh)}
+        parts: dict[str, nn.Module] = {"seen": seen, "reward": mlp([width, *self.hidden, 1], nn.Tanh)}
         parts["shaping"] = nn.Sequential(shaping, mlp([shaping.features, *self.hidden, 1], nn.Tanh))
         self.model = nn.ModuleDict(parts if done is None else {**parts, "done": done})
 
@@ -59,13 +60,13 @@ class AIRL(Discriminating):
         return self.logit(rows)
 
     def logit(self, rows: Batch) -> torch.Tensor:
-        return self.advantage(rows) - rows.logp
+        logit: torch.Tensor = self.advantage(rows) - rows.logp
+        return logit
 
     def advantage(self, rows: Batch) -> torch.Tensor:
         """f(s, a, s'), `[B]`."""
-        shaping = self.model["shaping"]
         goes_on = 1 - rows.terminated.float()
-        return self.explained(rows) + self.gamma * goes_on * shaping(rows.next_obs)[:, 0] - shaping(rows.obs)[:, 0]
+        return self.explained(rows) + self.gamma * goes_on * self._shaping(rows.next_obs) - self._shaping(rows.obs)
 
     def explained(self, rows: Batch) -> torch.Tensor:
         """The reward g that explains what was demonstrated, `[B]`."""
@@ -74,3 +75,8 @@ class AIRL(Discriminating):
             inputs = torch.cat([inputs, self.model["done"](rows.action)], 1)
         reward: torch.Tensor = self.model["reward"](inputs)[:, 0]
         return reward
+
+    def _shaping(self, obs: Any) -> torch.Tensor:
+        """h, `[B]`."""
+        shaping: torch.Tensor = self.model["shaping"](obs)[:, 0]
+        return shaping

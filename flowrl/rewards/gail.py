@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium
@@ -14,9 +15,9 @@ from flowrl.policies.networks import mlp
 from flowrl.rewards.model import RewardModel
 
 #: What a step is worth that a discriminator gives the logit x: D = sigmoid(x).
-FORMS = {
-    "positive": nn.functional.softplus,  # −log(1 − D)
-    "negative": nn.functional.logsigmoid,  # log D
+FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "positive": lambda x: nn.functional.softplus(x),  # −log(1 − D)
+    "negative": lambda x: -nn.functional.softplus(-x),  # log D
     "both": lambda x: x,  # log D − log(1 − D)
 }
 
@@ -69,6 +70,7 @@ class GAIL(Discriminating):
     """
 
     requires = ("obs", "action")
+    model: nn.ModuleDict
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ class ICM(Curiosity):
     """
 
     requires = ("obs", "action", "next_obs")
+    model: nn.ModuleDict
 
     def __init__(
         self,
