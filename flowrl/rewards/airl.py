@@ -65,7 +65,7 @@ class AIRL(Discriminating):
 
     def advantage(self, rows: Batch) -> torch.Tensor:
         """f(s, a, s'), `[B]`."""
-        goes_on = 1 - rows.terminated.float()
+        goes_on: torch.Tensor = 1 - rows.terminated.float()
         return self.explained(rows) + self.gamma * goes_on * self._shaping(rows.next_obs) - self._shaping(rows.obs)
 
     def explained(self, rows: Batch) -> torch.Tensor:
