@@ -175,7 +175,7 @@ FAULTS = [
         "O1",
         "operators/replay.py",
         "        check_raw(given)\n        if self.buffer.in_order",
-        "            pass\n        if self.buffer.in_order",
+        "        if self.buffer.in_order",
         NORMALIZING + "test_where_they_belong_with_replay",
     ),
     Fault(
