@@ -160,7 +160,7 @@ class _Examiner:
                     if isinstance(owed, Mapping):
                         yield f"{self.where(node)}: {owed[word]}"
                         continue
-                    able = sorted(kind.__name__ for kind in PROVIDERS if word in getattr(kind, "consumes", ()))
+                    able = sorted(kind.__name__ for kind in PROVIDERS if word in _consumes(kind))
                     who = " or ".join(able) or f"an operator that consumes {word!r}"
                     yield f"{self.where(node)}: its {word} are never written back; put {who} after what learns from it"
 
@@ -225,6 +225,12 @@ class _Examiner:
 
     def _using(self, way: str, store: Any) -> list[Plan]:
         return [node for node in self.nodes if getattr(node.op, way, None) is store]
+
+
+def _consumes(kind: Any) -> tuple[str, ...]:
+    """What all operators of a class consume, as far as the class says it."""
+    words = getattr(kind, "consumes", ())
+    return words if isinstance(words, tuple) else ()
 
 
 def _kind(store: Any) -> str:

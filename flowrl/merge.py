@@ -132,7 +132,7 @@ class Zip(Merge):
     ended: bool = state(default=False)
 
     def schema(self, *given: Schema) -> Schema:
-        return Schema(each=given)
+        return Schema(open=True, each=given)  # an operator of tuples may find any word in their elements
 
     def step(self) -> Any:
         if self.ended:
