@@ -88,6 +88,14 @@ MEMORY = "--set normalize_obs=true"
 
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
+#: Settings of PPO for MountainCar-v0 with a reward model: a far horizon, long fragments, and constant rates.
+CURIOUS_CAR = (
+    "--envs 16 --set fragment_steps=128 --set train_batch_size=2048 --set num_sgd_iter=10 --set gamma=0.99 "
+    f"--set lam=0.95 --set learning_rate_end=null --set clip_end=null {NUMPY}"
+)
+CURIOUS = f"{CURIOUS_CAR} --set reward_minibatch_size=512"
+#: Ten episodes on CartPole-v1, of a policy that was trained: `flowrl record RUN --episodes 10 --out FOLDER`.
+SHOWN = "--set demonstrations=demonstrations/cartpole"
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
@@ -140,4 +148,11 @@ TASKS = {
             ("iql", -500, "Pendulum-v1", "pendulum"),
         )
     },
+    # The goal is found by reward models; without them nobody reaches it.
+    "rnd-mountaincar": Task("rnd_ppo", -150, 300_000, "MountainCar-v0", CURIOUS),
+    "icm-mountaincar": Task("icm_ppo", -150, 300_000, "MountainCar-v0", CURIOUS),
+    "ppo-mountaincar": Task("ppo", -150, 300_000, "MountainCar-v0", CURIOUS_CAR, control=True),
+    # From ten recorded episodes, without the environment's reward.
+    "gail-cartpole": Task("gail_ppo", 475, 150_000, settings=f"{SHOWN} {NUMPY}"),
+    "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=f"{SHOWN} {NUMPY}"),
 }

@@ -152,11 +152,15 @@ class _Examiner:
 
     def _debts(self) -> Iterator[str]:
         for node in self.nodes:
-            for word in getattr(node.op, "owes", ()):
+            owed = getattr(node.op, "owes", ())
+            for word in owed:
                 further = self._further(node)
                 settled = any(self._settles(other, word, node) for other in further)
                 if not settled and not any(self._may_do_anything(other) for other in further):
-                    able = sorted(kind.__name__ for kind in PROVIDERS if word in getattr(kind, "consumes", ()))
+                    if isinstance(owed, Mapping):
+                        yield f"{self.where(node)}: {owed[word]}"
+                        continue
+                    able = sorted(kind.__name__ for kind in PROVIDERS if word in _consumes(kind))
                     who = " or ".join(able) or f"an operator that consumes {word!r}"
                     yield f"{self.where(node)}: its {word} are never written back; put {who} after what learns from it"
 
@@ -223,6 +227,12 @@ class _Examiner:
         return [node for node in self.nodes if getattr(node.op, way, None) is store]
 
 
+def _consumes(kind: Any) -> tuple[str, ...]:
+    """What all operators of a class consume, as far as the class says it."""
+    words = getattr(kind, "consumes", ())
+    return words if isinstance(words, tuple) else ()
+
+
 def _kind(store: Any) -> str:
     return f"its {type(store).__name__}"
 
@@ -240,6 +250,8 @@ def _difference(before: Schema, after: Schema) -> list[str]:
         return ["lists of these"]
     if before.of == after:
         return ["one of these"]
+    if before.each is not None and before.each[0] == after:
+        return ["the first of these"]
     if set(before.columns) & set(after.columns):
         more = after.described(name for name in after.columns if name not in before.columns)
         less = [name for name in before.columns if name not in after.columns]

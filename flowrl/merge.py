@@ -131,6 +131,9 @@ class Zip(Merge):
     parts: dict[int, Any] = state(factory=dict)
     ended: bool = state(default=False)
 
+    def schema(self, *given: Schema) -> Schema:
+        return Schema(open=True, each=given)  # an operator of tuples may find any word in their elements
+
     def step(self) -> Any:
         if self.ended:
             return DONE

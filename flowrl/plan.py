@@ -136,12 +136,14 @@ class Plan:
         """The items of all plans, each as it is ready, in turn."""
         return merge((self, *others), "union", "async")
 
-    def zip(self, *others: Plan) -> Plan:
-        """Tuples of one item of each plan, as long as every plan has one."""
+    def zip(self, *others: Plan, names: Sequence[str] | None = None) -> Plan:
+        """Tuples of one item of each plan, as long as every plan has one; `names` are those of the branches."""
         from flowrl.merge import Zip
 
         plans = (self, *others)
-        names = tuple(str(i) for i in range(len(plans)))
+        names = tuple(str(i) for i in range(len(plans))) if names is None else tuple(names)
+        if len(set(names)) != len(plans):
+            raise PlanError(f"zip needs {len(plans)} different names, one a plan, got {', '.join(names)}")
         return Plan(Zip(names), plans, "stage", "zip", branches=names)
 
     def duplicate(self, n: int = 2, *, max_lag: int = 16) -> tuple[Plan, ...]:

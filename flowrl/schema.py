@@ -8,7 +8,8 @@ An operator says what it needs and gives; it says as much as it knows, each of t
     provides = ("standardized",)        words that the item has more when it leaves
     schema(*given) -> Schema            the schema of what leaves, from those of the inputs; raises SchemaError.
                                         A source is given what its workers collect, or what goes into its store.
-    owes, consumes = ("priorities",)    a word that an operator further on must consume
+    owes, consumes = ("priorities",)    a word that an operator further on must consume; what is owed may be a mapping,
+                                        of each word to what is wrong where nobody does
     back_to                             the store out of which the items came whose words it consumes
     into, out_of                        the store (buffer, queue) that its items go into, or come out of
 
@@ -52,7 +53,8 @@ class Column(NamedTuple):
 
 @attrs.frozen
 class Schema:
-    """Columns by name and words; `open` if there may be more of both. `of` are the elements of a list.
+    """Columns by name and words; `open` if there may be more of both. `of` are the elements of a list, `each` those of
+    a tuple.
 
     `in_turn` is the number of workers whose items follow one another in any order, each of one worker.
 
@@ -70,6 +72,7 @@ class Schema:
     open: bool = False
     of: Schema | None = None
     in_turn: int = 1
+    each: tuple[Schema, ...] | None = None
 
     @classmethod
     def of_columns(cls, *words: str, **columns: str) -> Schema:
@@ -113,6 +116,8 @@ class Schema:
             return "?"
         if self.of is not None:
             return f"list of ({self.of})"
+        if self.each is not None:
+            return f"tuple of {', '.join(f'({schema.head})' for schema in self.each)}"
         columns = ", ".join(self.described(self.columns))
         return (f"{self.head}: {columns}" if columns else self.head or "no columns") + (", ..." if self.open else "")
 
@@ -150,7 +155,8 @@ def common(schemas: Iterable[Schema]) -> Schema:
         columns = {name: column for name, column in first.columns.items() if other.columns.get(name) == column}
         of = first.of if first.of == other.of else None
         in_turn = max(first.in_turn, other.in_turn)
-        first = Schema(columns, first.words & other.words, first.open or other.open, of, in_turn)
+        each = first.each if first.each == other.each else None
+        first = Schema(columns, first.words & other.words, first.open or other.open, of, in_turn, each)
     return first
 
 

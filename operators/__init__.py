@@ -17,6 +17,7 @@ from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
 from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
+from flowrl.operators.rewards import CombineRewards, EstimateLogp, EstimateReward, TrainReward
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.operators.train import (
     ApplyGradients,
@@ -36,6 +37,7 @@ __all__ = [
     "AsyncGradients",
     "AverageGradients",
     "CollectBatches",
+    "CombineRewards",
     "ComputeGradients",
     "ConcatBatches",
     "Concurrently",
@@ -44,6 +46,8 @@ __all__ = [
     "Dequeue",
     "Enqueue",
     "Episodes",
+    "EstimateLogp",
+    "EstimateReward",
     "Evaluate",
     "FollowWorkers",
     "FromDataset",
@@ -66,6 +70,7 @@ __all__ = [
     "StopWhen",
     "StoreToReplay",
     "TrainOneStep",
+    "TrainReward",
     "Unroll",
     "UpdateKL",
     "UpdatePriorities",

@@ -80,7 +80,8 @@ class NStep:
 
     def schema(self, given: Schema) -> Schema:
         _check_free("NStep", given.columns, ("discount",))
-        return given.without("mask").rows().having(discount="float32[B]")
+        windows = ("windows",) if self.n > 1 else ()
+        return given.without("mask").rows().having(*windows, discount="float32[B]")
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""

@@ -190,7 +190,7 @@ def FromDataset(
 
 
 def Demonstrations(
-    source: str | Path | Dataset | MinariEpisodes,
+    source: str | Path | Dataset | MinariEpisodes | None,
     policy: Any,
     batch_size: int | None = None,
     *,
@@ -209,6 +209,11 @@ def Demonstrations(
     Raises:
         DatasetError: there is none, or it is damaged, or does not fit: see `flowrl.envs.datasets.check_dataset`.
     """
+    if source is None:
+        raise DatasetError(
+            "there are no demonstrations: say demonstrations=FOLDER, of a dataset that `flowrl record` made, or "
+            "demonstrations=minari:ID"
+        )
     from flowrl.envs.datasets import check_dataset
 
     data = open_dataset(source)

@@ -85,7 +85,8 @@ class HindsightRelabel:
             if given.has("obs") and not given.has(f"obs.{part}"):
                 raise SchemaError(f"HindsightRelabel needs {part!r} among the parts of 'obs', a dictionary")
         given = given.without("mask", "on_policy", "episodes", *_OF_ONE_GOAL)
-        return given.rows().having(discount="float32[B]")
+        windows = ("windows",) if self.n > 1 else ()
+        return given.rows().having(*windows, discount="float32[B]")
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows of these episodes."""

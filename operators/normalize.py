@@ -17,14 +17,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
-import numpy as np
 
 from flowrl.data import Batch
-from flowrl.data.advantages import trace_ends
-from flowrl.data.arrays import Array
 from flowrl.data.columns import ENDS
+from flowrl.data.running_returns import Running, running_returns
 from flowrl.data.steps import real_rows
-from flowrl.data.trajectories import env_names
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import operator, state
 from flowrl.operators.adders import check_fragment, check_rates
@@ -32,8 +29,6 @@ from flowrl.schema import Schema
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
-
-_NOTHING = (0.0, -1, -1)
 
 
 def _normalizes(op: Any, attribute: Any, workers: WorkerSet) -> None:
@@ -80,7 +75,7 @@ class GatherStatistics:
     owes = ("statistics",)
     workers: WorkerSet = attrs.field(validator=_normalizes)
     gamma: float | None = None
-    running: dict[str, tuple[float, int, int]] = state(factory=dict)  # by environment: G, the episode, its next step
+    running: Running = state(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         if self.gamma is not None:
@@ -106,44 +101,14 @@ class GatherStatistics:
         if batch.is_empty:
             return batch
         returns = None
-        if self.workers.policy.returns is not None:
+        if self.workers.policy.returns is not None and self.gamma is not None:
             check_fragment("GatherStatistics", batch, needs=("reward", *ENDS))
-            returns = self._discounted(batch)
+            returns = running_returns(batch, self.gamma, self.running)
         known = [name for name in ("obs", "reward", "mask") if name in batch]
         gathered = batch.select(known).to_numpy()
         rows = real_rows(gathered if returns is None else gathered.replace(returns=returns))
         self.workers.policy.gather_statistics(rows["obs"], rows.get("returns"))
         return batch
-
-    def _discounted(self, batch: Batch) -> Array:
-        """The discounted return `[T, N]` of each row's episode up to it."""
-        columns = [name for name in ("reward", *ENDS, "mask", "worker", "env_id", "episode_id", "t") if name in batch]
-        used = batch.select(columns).to_numpy()
-        over = trace_ends(used) | (used["terminated"] != 0)
-        names, first, last = env_names(used), _places(used, 0), _places(used, -1)
-        carries_on = "mask" not in used
-        carried = np.array([self._so_far(*each) if carries_on else 0.0 for each in zip(names, first)])
-        returns = np.empty(over.shape)
-        for step, reward in enumerate(used["reward"]):
-            returns[step] = reward + self.gamma * carried
-            carried = np.where(over[step], 0.0, returns[step])
-        if carries_on:
-            found = zip(names, carried.tolist(), last, over[-1].tolist())
-            steps = int("t" in used)
-            self.running |= {name: (g, episode, t + steps) for name, g, (episode, t), done in found if not done}
-        return returns
-
-    def _so_far(self, name: str, place: tuple[int, int]) -> float:
-        """The return of an environment's running episode, if this is where it goes on."""
-        so_far, *expected = self.running.pop(name, _NOTHING)
-        return so_far if tuple(expected) == place else 0.0
-
-
-def _places(fragment: Batch, row: int) -> list[tuple[int, int]]:
-    """Episode and step of each environment in a row, 0 where they are not known."""
-    nowhere = np.zeros(fragment["reward"].shape[1], np.int64)
-    columns = [fragment[name][row] if name in fragment else nowhere for name in ("episode_id", "t")]
-    return list(zip(*(column.tolist() for column in columns)))
 
 
 @operator

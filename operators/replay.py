@@ -18,12 +18,24 @@ from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, WAITING, Signal
 from flowrl.workers import wait_for
 
-NOT_RAW = "rewards are stored raw, and scaled by the newest statistics (O1): put NormalizeRewards after what draws them"
+#: Words of rewards that are no longer those of the environment, and why they are not stored.
+NOT_RAW = {
+    "normalized_rewards": "rewards are stored raw, and scaled by the newest statistics (O1): put NormalizeRewards "
+    "after what draws them",
+    "combined_rewards": "rewards are stored raw, and what a model says of them is that of the newest one (O1): put "
+    "EstimateReward and CombineRewards after what draws them",
+}
 
 
 def _is_store(op: Any, attribute: Any, buffer: Any) -> None:
     if not isinstance(buffer, Store):
         raise PlanError(f"{type(op).__name__} needs a ReplayBuffer, got {buffer!r}")
+
+
+def check_raw(given: Schema) -> None:
+    """Refuse rewards to be stored that are not those of the environment."""
+    for word in NOT_RAW.keys() & given.words:
+        raise SchemaError(NOT_RAW[word])
 
 
 def _mixed(buffer: Store, workers: int) -> str:
@@ -55,8 +67,7 @@ class StoreToReplay:
         return self.buffer.requires
 
     def schema(self, given: Schema) -> Schema:
-        if "normalized_rewards" in given.words:
-            raise SchemaError(NOT_RAW)
+        check_raw(given)
         if self.buffer.in_order and given.in_turn > self.buffer.streams and "mask" not in given.columns:
             raise SchemaError(_mixed(self.buffer, given.in_turn))
         return given
@@ -238,8 +249,7 @@ class MixInReplay:
     context: Context = context()
 
     def schema(self, given: Schema) -> Schema:
-        if "normalized_rewards" in given.words:
-            raise SchemaError(NOT_RAW)
+        check_raw(given)
         return given.without("on_policy").having("replayed")
 
     def __call__(self, batch: Batch) -> list[Batch]:

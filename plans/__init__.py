@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flowrl.plans.a2c import A2C
     from flowrl.plans.a3c import A3C
+    from flowrl.plans.airl_ppo import AIRLPPO
     from flowrl.plans.apex_dqn import ApexDQN
     from flowrl.plans.appo import APPO
     from flowrl.plans.bc import BC
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from flowrl.plans.ddpg import DDPG
     from flowrl.plans.ddppo import DDPPO
     from flowrl.plans.dqn import DQN
+    from flowrl.plans.gail_ppo import GAILPPO
     from flowrl.plans.her_dqn import HERDQN
     from flowrl.plans.her_sac import HERSAC
+    from flowrl.plans.icm_ppo import ICMPPO
     from flowrl.plans.impala import IMPALA
     from flowrl.plans.iql import IQL
     from flowrl.plans.marwil import MARWIL
@@ -25,12 +28,15 @@ if TYPE_CHECKING:
     from flowrl.plans.qrdqn import QRDQN
     from flowrl.plans.r2d2 import R2D2
     from flowrl.plans.rainbow import Rainbow
+    from flowrl.plans.rnd_dqn import RNDDQN
+    from flowrl.plans.rnd_ppo import RNDPPO
     from flowrl.plans.sac import SAC
     from flowrl.plans.td3 import TD3
 
 __all__ = [
     "A2C",
     "A3C",
+    "AIRLPPO",
     "APPO",
     "BC",
     "C51",
@@ -38,14 +44,18 @@ __all__ = [
     "DDPG",
     "DDPPO",
     "DQN",
+    "GAILPPO",
     "HERDQN",
     "HERSAC",
+    "ICMPPO",
     "IMPALA",
     "IQL",
     "MARWIL",
     "PPO",
     "QRDQN",
     "R2D2",
+    "RNDDQN",
+    "RNDPPO",
     "SAC",
     "TD3",
     "ApexDQN",
@@ -53,7 +63,16 @@ __all__ = [
 ]
 
 #: Files that are not called as their class in small letters.
-_FILES = {"ApexDQN": "apex_dqn", "HERDQN": "her_dqn", "HERSAC": "her_sac"}
+_FILES = {
+    "AIRLPPO": "airl_ppo",
+    "ApexDQN": "apex_dqn",
+    "GAILPPO": "gail_ppo",
+    "HERDQN": "her_dqn",
+    "HERSAC": "her_sac",
+    "ICMPPO": "icm_ppo",
+    "RNDDQN": "rnd_dqn",
+    "RNDPPO": "rnd_ppo",
+}
 
 
 def __getattr__(name: str) -> Any:

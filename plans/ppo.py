@@ -98,22 +98,26 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPoli
     )
 
 
-def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """One branch: act, estimate advantages, learn, report."""
-    # (1) Act with the newest weights; advantages per environment and fragment.
+def experience(workers: WorkerSet, config: Config) -> Plan:
+    """Fragments of what the newest weights do, with the rewards that are to be learned from."""
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
-    normalizes = config.normalize_obs or config.normalize_rewards
-    if normalizes:
+    if config.normalize_obs or config.normalize_rewards:
         rollouts = rollouts.for_each(GatherStatistics(workers, config.gamma))
     if config.normalize_rewards:
         rollouts = rollouts.for_each(NormalizeRewards(workers))
     if config.reward_scale != 1:
         rollouts = rollouts.for_each(ScaleRewards(config.reward_scale))
+    return rollouts
+
+
+def learn(rollouts: Plan, workers: WorkerSet, config: Config) -> Plan:
+    """Advantages of these fragments, epochs over them, results."""
+    # Advantages per environment and fragment.
     samples = rollouts.for_each(GAE(config.gamma, config.lam))
     if config.recurrent:
         samples = samples.for_each(Unroll(config.sequence_length, last="pad", across=False))
 
-    # (2) Several epochs over each batch.
+    # Several epochs over each batch.
     train_op = samples.combine(ConcatBatches(config.train_batch_size)).for_each(
         TrainOneStep(
             workers,
@@ -126,11 +130,16 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         train_op = train_op.for_each(UpdateKL(workers, target=config.kl_target))
 
     # Statistics come into use when what was collected by the old ones has been learned from.
-    if normalizes:
+    if config.normalize_obs or config.normalize_rewards:
         train_op = train_op.for_each(UpdateStatistics(workers))
 
-    # (3) A result every so many env steps.
+    # A result every so many env steps.
     return StandardMetricsReporting(train_op, workers, config)
+
+
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """One branch: act, estimate advantages, learn, report. Plans with other rewards put them in between."""
+    return learn(experience(workers, config), workers, config)
 
 
 class PPO(Trainer):

@@ -11,13 +11,14 @@ class Foretold(Store):
     """The part of a replay buffer that `plan.check()` asks; buffers of other draws override it."""
 
     requires: tuple[str, ...] = ("experience",)
+    n_step: int
     track_uses: bool
     frame_stack: int
     newest_frame_only: bool
 
     def schema(self, given: Schema) -> Schema:
         """What `sample` gives, from the schema of what is added."""
-        drawn = self._schema(given.rows(), "B")
+        drawn = self._schema(given.rows(), "B").having(*(("windows",) if self.n_step > 1 else ()))
         return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
 
     def _schema(self, given: Schema, *axes: str) -> Schema:

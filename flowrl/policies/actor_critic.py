@@ -220,6 +220,13 @@ class ActorCriticLearning(Learning):
         shape = batch["reward"].shape
         return logp.cpu().numpy().reshape(shape), value.cpu().numpy().reshape(shape)
 
+    def logp_of(self, rows: Batch) -> Array:
+        """Log-probabilities `[B]` of the actions in rows `[B, ...]`, by the present weights."""
+        model, used = self.policy.model, rows.select(["obs", "action"]).to_torch(self.policy.device)
+        with torch.inference_mode():
+            logp, _ = model.distribution.evaluate(model(used.obs)[0], used.action)
+        return logp.cpu().numpy()
+
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
         """explained_variance: 1 − Var(target − value) / Var(target), of the values that acted; 1 is perfect."""
         spread = rows.target.var(correction=0).clamp_min(1e-12)

@@ -13,7 +13,7 @@ from flowrl.errors import SchemaError
 from flowrl.policies.in_numpy import Function
 from flowrl.policies.wrappers import Array
 
-#: Normalised observations lie within ± this.
+#: Normalised observations lie within ± this, unless another limit is given.
 LIMIT = 10.0
 #: Added to a variance.
 EPS = 1e-8
@@ -65,7 +65,7 @@ class Moments:
 
 
 class Normalizer(nn.Module):
-    """Numbers `[B, *shape]` by the statistics in use: clip((x − μ) / σ, ±10) as float32, σ² = variance + 10⁻⁸.
+    """Numbers `[B, *shape]` by the statistics in use: clip((x − μ) / σ, ± limit) as float32, σ² = variance + 10⁻⁸.
 
     Before the first update μ = 0 and σ = 1; σ = 1 too where all rows were equal, of whose spread nothing is known.
 
@@ -76,6 +76,7 @@ class Normalizer(nn.Module):
     Args:
         shape: Of a row.
         path: The keys that lead to the numbers in an observation that is a dictionary.
+        limit: Largest size of what comes out.
     """
 
     count: torch.Tensor
@@ -83,9 +84,9 @@ class Normalizer(nn.Module):
     var: torch.Tensor
     std: torch.Tensor
 
-    def __init__(self, shape: tuple[int, ...] = (), path: tuple[str, ...] = ()) -> None:
+    def __init__(self, shape: tuple[int, ...] = (), path: tuple[str, ...] = (), limit: float = LIMIT) -> None:
         super().__init__()
-        self.shape, self.path = shape, path
+        self.shape, self.path, self.limit = shape, path, limit
         for name, fill in {"count": torch.zeros(()), "mean": torch.zeros(shape), "var": torch.ones(shape)}.items():
             self.register_buffer(name, fill.double())
         self.register_buffer("std", torch.ones(shape, dtype=torch.float64))
@@ -93,11 +94,11 @@ class Normalizer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         numbers = x.to(self.mean.dtype)  # torch subtracts nothing from a bool
-        return ((numbers - self.mean) / self.std).clamp(-LIMIT, LIMIT).float()
+        return ((numbers - self.mean) / self.std).clamp(-self.limit, self.limit).float()
 
     def in_numpy(self) -> Function:
         mean, std = self.mean.numpy(), self.std.numpy()
-        return lambda x: ((x - mean) / std).clip(-LIMIT, LIMIT).astype(np.float32)
+        return lambda x: ((x - mean) / std).clip(-self.limit, self.limit).astype(np.float32)
 
     def gather(self, rows: Array, name: str) -> None:
         """Count rows `[B, ...]` of this name among those that wait.

@@ -121,8 +121,11 @@ def test_what_is_true_of_every_branch_comes_out_of_a_merge() -> None:
 
 
 def test_what_is_not_known_never_fails() -> None:
-    for unknown in (from_items([1]), source().for_each(lambda item: item), source().zip(from_items([1]))):
+    for unknown in (from_items([1]), source().for_each(lambda item: item)):
         assert unknown.for_each(NeedsValue()).for_each(NeedsFresh()).check()["NeedsValue"] == UNKNOWN
+    pairs = source().zip(from_items([1])).for_each(NeedsValue()).for_each(NeedsFresh()).check()["NeedsValue"]
+    assert pairs.each == (ROWS, UNKNOWN)
+    assert str(pairs) == "tuple of (experience, fresh [B]), ()"
 
 
 def test_checking_runs_nothing() -> None:

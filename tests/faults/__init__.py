@@ -15,6 +15,7 @@ from tests.faults import (
     operators,
     policies,
     replay,
+    rewards,
     rollout,
     value_based,
 )
@@ -22,5 +23,5 @@ from tests.faults.fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
-PARTS = (data, engine, envs, hindsight, offline, on_policy, operators, policies, replay, rollout, value_based)
+PARTS = (data, engine, envs, hindsight, offline, on_policy, operators, policies, replay, rewards, rollout, value_based)
 FAULTS = [fault for part in PARTS for fault in part.FAULTS]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
@@ -21,6 +22,7 @@ from flowrl.rollout import WorkerSet
 from flowrl.testing import check_operator, check_plan, same
 from tests.goal_envs import BitFlip
 from tests.minari_episodes import minari_dataset
+from tests.rewards.test_reward_model import make as reward_model
 
 
 def workers() -> WorkerSet:
@@ -89,6 +91,17 @@ def with_goals() -> list[Batch]:
     ]
 
 
+def extra_rewards() -> list[Batch]:
+    return [batch.replace(obs_reward=batch.obs[..., 0]) for batch in fragments()]
+
+
+def curiosity() -> Any:
+    """One that has learned from something."""
+    model = reward_model(space=spaces.Box(-np.inf, np.inf, (4,), np.float32))
+    ops.TrainReward(model)(fragments()[0])
+    return model
+
+
 def many_agents() -> list[Batch | MultiAgentBatch]:
     alone: list[Batch | MultiAgentBatch] = [*rows()]
     return [*alone, MultiAgentBatch({"default_policy": rows()[0], "other": rows()[1]}, env_steps=6)]
@@ -128,10 +141,13 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "ApplyGradients": (lambda _: ops.ApplyGradients(workers()), gradients, "for_each"),
     "AverageGradients": (lambda _: ops.AverageGradients(3), gradients, "combine"),
     "CollectBatches": (lambda _: ops.CollectBatches(14), fragments, "combine"),
+    "CombineRewards": (lambda _: ops.CombineRewards(0.5, obs_reward=2.0), extra_rewards, "for_each"),
     "ComputeGradients": (lambda _: ops.ComputeGradients(workers()), rows, "for_each"),
     "ConcatBatches": (lambda _: ops.ConcatBatches(14), fragments, "combine"),
     "Confirm": (confirmed, results, "for_each"),
     "Enqueue": (lambda _: ops.Enqueue(Queue(10)), lambda: [1, 2, 3], "for_each"),
+    "EstimateLogp": (lambda _: ops.EstimateLogp(ppo_workers()), fragments, "for_each"),
+    "EstimateReward": (lambda _: ops.EstimateReward(curiosity()), fragments, "for_each"),
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
     "FollowWorkers": (lambda _: ops.FollowWorkers(workers()), lambda: [[{"kl": 1.0}, {"kl": 2.0}]] * 2, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
@@ -149,6 +165,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "StopWhen": (lambda _: ops.StopWhen({"env_steps": 30}), results, "for_each"),
     "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),
     "TrainOneStep": (lambda _: ops.TrainOneStep(workers()), rows, "for_each"),
+    "TrainReward": (lambda _: ops.TrainReward(curiosity(), 2, 3), fragments, "for_each"),
     "Unroll": (lambda _: ops.Unroll(2, "pad", burn_in=1), fragments, "for_each"),
     "UpdateKL": (lambda _: ops.UpdateKL(ppo_workers()), lambda: [{"kl": 0.1}, {"kl": 0.001}], "for_each"),
     "UpdatePriorities": (lambda _: ops.UpdatePriorities(prioritized()), with_priorities, "for_each"),

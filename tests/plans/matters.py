@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.demonstrations import other_demonstrations
 from tests.plans import matters_offline
 
 # Settings of SAC and DDPG.
@@ -29,6 +30,17 @@ OFF_POLICY: dict[str, Any] = {
     "normalize_rewards": True,
 }
 PRIORITY = {"priority_alpha": 0.1, "priority_beta": 0.9, "priority_beta_end": 0.5, "priority_beta_steps": 50}
+
+# Settings of plans with reward models.
+REWARDS: dict[str, Any] = {
+    "extrinsic_weight": 0.5,
+    "reward_hidden": (4,),
+    "reward_learning_rate": 0.1,
+    "reward_sgd_iter": 1,
+    "reward_minibatch_size": None,
+}
+CURIOSITY = {"intrinsic_weight": 0.1, "reward_features": 3}
+IMITATION = {"imitation_weight": 0.1, "demonstration_batch_size": 5, "demonstrations": other_demonstrations}
 
 # Another value of every setting of learning, and the settings beside which it shows.
 MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
@@ -137,6 +149,17 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             "replay_ratio": 1.0,
         }.items()
     ],
+    **{
+        name: [({key: value}, {}) for key, value in {**REWARDS, **CURIOSITY, **more}.items()]
+        for name, more in {"rnd_ppo": {}, "icm_ppo": {"forward_share": 0.9}, "rnd_dqn": {}}.items()
+    },
+    **{
+        name: [({key: value}, {}) for key, value in {**REWARDS, **IMITATION, **more}.items()]
+        for name, more in {
+            "gail_ppo": {"reward_form": "both", "gradient_penalty": 0.0},
+            "airl_ppo": {"state_only": False},
+        }.items()
+    },
     "ppo recurrent": [
         ({"recurrent": None}, {}),
         ({"recurrent": "gru"}, {}),

@@ -1,6 +1,6 @@
 """The built-in plans, small enough that a test sees every part of them at work in a few hundred steps.
 
-What follows a plan's name is a variant of it.
+What follows a plan's name is a variant of it. A setting that is a function is what that gives.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from flowrl.config import build_config
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.plan_file import load_plan_file
 from flowrl.rollout import WorkerSet
+from tests.demonstrations import cartpole_demonstrations
 from tests.offline_data import offline_data
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -156,6 +157,21 @@ SMALL["bc"] = {"hidden": (16,), "batch_size": 8, "report_every": 5, "device": "c
 SMALL |= {name: {**SMALL["bc"]} for name in ("bc continuous", "marwil", "cql", "cql continuous", "iql")}
 SMALL |= {"iql continuous": {**SMALL["iql"]}}
 SMALL["cql continuous"] |= {"candidates": 3}
+# Fragments are shorter than a batch, so that the model learns in between.
+CURIOUS = {"reward_hidden": (8,), "reward_features": 4, "reward_sgd_iter": 2, "reward_minibatch_size": 5}
+SMALL["rnd_ppo"] = {**SMALL["ppo"], **CURIOUS, "reward_learning_rate": 1e-2}
+SMALL["icm_ppo"] = {**SMALL["rnd_ppo"]}
+SMALL["rnd_dqn"] = {**SMALL["dqn"], **CURIOUS, "reward_learning_rate": 1e-2, "learning_rate": 0.03}
+SMALL["gail_ppo"] = {
+    **SMALL["ppo"],
+    "demonstrations": cartpole_demonstrations,
+    "demonstration_batch_size": 8,
+    "reward_hidden": (8,),
+    "reward_learning_rate": 1e-2,
+    "reward_sgd_iter": 2,
+    "reward_minibatch_size": 5,
+}
+SMALL["airl_ppo"] = {**SMALL["gail_ppo"]}
 
 Edit = Callable[[Plan], Plan]
 
@@ -165,7 +181,8 @@ def make(name: str, seed: int = 0, edit: Edit = lambda plan: plan, **settings: A
     plan_file = load_plan_file(name.split()[0])
     if plan_file.Config.clock == "updates":
         settings.setdefault("data", offline_data("Pendulum-v1" if "continuous" in name else "CartPole-v1"))
-    config = build_config(plan_file.Config, {**SMALL[name], "seed": seed, **settings})
+    given = {key: value() if callable(value) else value for key, value in {**SMALL[name], **settings}.items()}
+    config = build_config(plan_file.Config, {"seed": seed, **given})
     workers, plan = plan_file.build(config)
     return workers, edit(plan).for_each(without_clock)
 

@@ -1,0 +1,82 @@
+"""AIRL: a reward that explains demonstrations, apart from what only helps to get it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.policies.networks import Encoder, mlp
+from flowrl.rewards.gail import Discriminating
+
+
+class AIRL(Discriminating):
+    """Adversarial inverse reinforcement learning: a discriminator in which a reward g is told from its shaping h.
+
+        f(s, a, s') = g(s) + γ (1 − terminated) h(s') − h(s),   D = exp f / (exp f + π(a | s))
+        reward = log D − log(1 − D) = f − log π(a | s)
+
+    π is the policy that acted, known by the column `logp`; demonstrations are given one by `EstimateLogp`, of the
+    policy as it is now. With `state_only=False` g sees actions too: it explains more, and holds in other worlds less.
+
+    Args:
+        gamma: Discount per step.
+        state_only: Whether g depends on s alone.
+        settings: See `RewardModel`.
+
+    State: both networks, statistics, optimiser.
+    Source: Fu et al. 2018, "Learning Robust Rewards with Adversarial Inverse Reinforcement Learning", eq. 4.
+    """
+
+    requires = ("obs", "action", "next_obs", "terminated", "logp")
+    model: nn.ModuleDict
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        gamma: float = 0.99,
+        state_only: bool = True,
+        **settings: Any,
+    ) -> None:
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
+        self.gamma, self.state_only = gamma, state_only
+        super().__init__(observation_space, action_space, **settings)
+
+    def _build(self) -> None:
+        seen, shaping = self._encoder(), self._encoder()
+        done: Encoder | None = None if self.state_only else self._action_encoder()
+        width = seen.features + (0 if done is None else done.features)
+        parts: dict[str, nn.Module] = {"seen": seen, "reward": mlp([width, *self.hidden, 1], nn.Tanh)}
+        parts["shaping"] = nn.Sequential(shaping, mlp([shaping.features, *self.hidden, 1], nn.Tanh))
+        self.model = nn.ModuleDict(parts if done is None else {**parts, "done": done})
+
+    def estimate(self, rows: Batch) -> torch.Tensor:
+        return self.logit(rows)
+
+    def logit(self, rows: Batch) -> torch.Tensor:
+        logit: torch.Tensor = self.advantage(rows) - rows.logp
+        return logit
+
+    def advantage(self, rows: Batch) -> torch.Tensor:
+        """f(s, a, s'), `[B]`."""
+        goes_on: torch.Tensor = 1 - rows.terminated.float()
+        return self.explained(rows) + self.gamma * goes_on * self._shaping(rows.next_obs) - self._shaping(rows.obs)
+
+    def explained(self, rows: Batch) -> torch.Tensor:
+        """The reward g that explains what was demonstrated, `[B]`."""
+        inputs = self.model["seen"](rows.obs)
+        if not self.state_only:
+            inputs = torch.cat([inputs, self.model["done"](rows.action)], 1)
+        reward: torch.Tensor = self.model["reward"](inputs)[:, 0]
+        return reward
+
+    def _shaping(self, obs: Any) -> torch.Tensor:
+        """h, `[B]`."""
+        shaping: torch.Tensor = self.model["shaping"](obs)[:, 0]
+        return shaping

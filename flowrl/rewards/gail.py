@@ -1,0 +1,123 @@
+"""GAIL: who cannot be told from a demonstrator is rewarded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import gymnasium
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.policies.networks import mlp
+from flowrl.rewards.model import RewardModel
+
+#: What a step is worth that a discriminator gives the logit x: D = sigmoid(x).
+FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "positive": lambda x: nn.functional.softplus(x),  # −log(1 − D)
+    "negative": lambda x: -nn.functional.softplus(-x),  # log D
+    "both": lambda x: x,  # log D − log(1 − D)
+}
+
+
+class Discriminating(RewardModel):
+    """Base of models that tell demonstrated steps from the agent's: D = sigmoid(`logit`), 1 for demonstrated ones.
+
+        L = −½ mean log D(demonstrated) − ½ mean log(1 − D(agent's))
+
+    `TrainReward` gives it pairs: a batch of the agent's, and one of demonstrations.
+    """
+
+    column = "imitation_reward"
+    demonstrations = True
+
+    def logit(self, rows: Batch) -> torch.Tensor:
+        """How much more rows look demonstrated than the agent's, `[B]`."""
+        raise NotImplementedError
+
+    def loss(self, *rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        agent, shown = rows
+        of_agent, of_shown = self.logit(agent), self.logit(shown)
+        loss = 0.5 * (nn.functional.softplus(of_agent).mean() + nn.functional.softplus(-of_shown).mean())
+        right = 0.5 * ((of_agent < 0).float().mean() + (of_shown > 0).float().mean())
+        return loss, {"discriminator_loss": loss, "discriminator_accuracy": right}
+
+
+class GAIL(Discriminating):
+    """Generative adversarial imitation: reward of (s, a) by a discriminator D(s, a) of the agent and the demonstrator.
+
+    `form` says which reward:
+
+        "positive"  −log(1 − D)          above 0: whoever goes on gains by it, so it suits tasks where ending is failure
+        "negative"  log D                below 0: whoever ends soon loses least, so it suits tasks with a goal to reach
+        "both"      log D − log(1 − D)   of either sign: no such bias where D is right
+
+    A bias is no imitation: with "positive" even rewards that say nothing teach to survive. The gradient penalty,
+    λ mean ‖∇ₓ logit(x)‖² at points x drawn between pairs of rows, keeps D from telling everything apart at once, and
+    lets it come to rest where agent and demonstrator do the same; without it both go round in circles.
+
+    Args:
+        form: Of the reward.
+        gradient_penalty: λ; 0 for none.
+        settings: See `RewardModel`.
+
+    State: the network, statistics, optimiser, the stream that points are drawn from.
+    Source: Ho & Ermon 2016, "Generative Adversarial Imitation Learning"; the penalty, there at demonstrated points:
+        Mescheder et al. 2018, "Which Training Methods for GANs do actually Converge?", eq. 9; the biases: Kostrikov et
+        al. 2019, "Discriminator-Actor-Critic".
+    """
+
+    requires = ("obs", "action")
+    model: nn.ModuleDict
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        form: Literal["positive", "negative", "both"] = "positive",
+        gradient_penalty: float = 0.1,
+        **settings: Any,
+    ) -> None:
+        if form not in FORMS:
+            raise ConfigError(f"form={form!r} is no form of the reward; take one of {', '.join(FORMS)}")
+        if not gradient_penalty >= 0:
+            raise ConfigError(f"gradient_penalty is {gradient_penalty}: it is at least 0")
+        self.form, self.gradient_penalty = form, gradient_penalty
+        super().__init__(observation_space, action_space, **settings)
+
+    def _build(self) -> None:
+        seen, done = self._encoder(), self._action_encoder()
+        judge = mlp([seen.features + done.features, *self.hidden, 1], nn.Tanh)
+        self.model = nn.ModuleDict({"seen": seen, "done": done, "judge": judge})
+
+    def estimate(self, rows: Batch) -> torch.Tensor:
+        return FORMS[self.form](self.logit(rows))
+
+    def logit(self, rows: Batch) -> torch.Tensor:
+        return self._judged(self._input(rows))
+
+    def loss(self, *rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, scalars = super().loss(*rows)
+        if self.gradient_penalty:
+            penalty = self._penalty(*rows)
+            loss, scalars["gradient_penalty"] = loss + self.gradient_penalty * penalty, penalty
+        return loss, scalars
+
+    def _input(self, rows: Batch) -> torch.Tensor:
+        return torch.cat([self.model["seen"](rows.obs), self.model["done"](rows.action)], 1)
+
+    def _judged(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model["judge"](inputs)[:, 0]
+        return logits
+
+    def _penalty(self, agent: Batch, shown: Batch) -> torch.Tensor:
+        """‖∇ₓ logit(x)‖² in the mean over points x between pairs of rows."""
+        count = min(len(agent), len(shown))
+        one, other = self._input(agent[:count]), self._input(shown[:count])
+        share = torch.rand(count, 1).to(one.device)  # from the model's stream
+        points = (share * one + (1 - share) * other).detach().requires_grad_()
+        (slopes,) = torch.autograd.grad(self._judged(points).sum(), points, create_graph=True)
+        return slopes.square().sum(1).mean()

@@ -1,0 +1,65 @@
+"""RND: what the agent has not seen before is what a network cannot predict that was trained on what it has seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.policies.networks import Encoder, mlp, orthogonal
+from flowrl.rewards.curiosity import Curiosity, squared_error
+
+
+class RND(Curiosity):
+    """Random network distillation: reward = ‖f̂(s') − f(s')‖² / σ, of a fixed random f and a predictor f̂ of it.
+
+    s' is the observation arrived in, its numbers normalised by running statistics and clipped to ±5, and σ the running
+    deviation of the discounted sum of these errors. L = mean ‖f̂(s') − f(s')‖². The norms are over the width of what
+    the networks give: its mean square.
+
+    Here the sum ends with an episode, and both rewards have one value function; the paper's go on over episodes, with
+    a value function of their own.
+
+    Args:
+        features: Width of what f gives.
+        settings: See `Curiosity` and `RewardModel`.
+
+    State: both networks, statistics, optimiser; the sum so far of every running episode.
+    Source: Burda et al. 2018, "Exploration by Random Network Distillation", sections 2.2 and 2.4.
+    """
+
+    requires = ("next_obs",)
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        features: int = 64,
+        **settings: Any,
+    ) -> None:
+        self.features = features
+        super().__init__(observation_space, action_space, **settings)
+
+    def _build(self) -> None:
+        self.target, self.predictor = self._network(), self._network(deeper=True)
+        self.target.requires_grad_(False)
+        self.model = nn.ModuleDict({"target": self.target, "predictor": self.predictor})
+
+    def _network(self, *, deeper: bool = False) -> nn.Module:
+        """The predictor has a layer more, so that it can come close to the target."""
+        encoder: Encoder = self._encoder()
+        hidden = [*self.hidden, *self.hidden[-1:]] if deeper else self.hidden
+        network = nn.Sequential(encoder, mlp([encoder.features, *hidden, self.features]))
+        orthogonal(network, last=2**0.5)
+        return network
+
+    def estimate(self, rows: Batch) -> torch.Tensor:
+        return squared_error(self.predictor(rows.next_obs), self.target(rows.next_obs))
+
+    def loss(self, *rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss = self.estimate(rows[0]).mean()
+        return loss, {"rnd_loss": loss}

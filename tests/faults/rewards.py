@@ -1,0 +1,134 @@
+"""Faults planted in reward models and the operators that teach, ask and combine."""
+
+from tests.faults.fault import Fault
+
+MODELS = "tests/rewards/test_reward_model.py::"
+RND = "tests/rewards/test_rnd.py::"
+ICM = "tests/rewards/test_icm.py::"
+OPERATORS = "tests/operators/test_reward_ops.py::"
+PLANS = "tests/plans/test_reward_plans.py::"
+
+FAULTS = [
+    Fault(
+        "O1",
+        "operators/rewards.py",
+        "        total = self.extrinsic * reward\n        for name, weight in self.weights.items():\n"
+        "            total = total + weight",
+        "        total = reward\n        total *= self.extrinsic\n        for name, weight in self.weights.items():\n"
+        "            total += weight",
+        OPERATORS + "test_rewards_are_combined_by_weight",
+    ),
+    Fault(
+        "O1",
+        "plans/rnd_dqn.py",
+        '    plan = plan.insert_before("TrainOneStep", EstimateReward(rnd))\n',
+        '    plan = plan.insert_after("TrainReward", EstimateReward(rnd))\n',
+        PLANS + "test_what_is_stored_is_what_was_collected",
+    ),
+    Fault(
+        "O1",
+        "operators/replay.py",
+        '    "combined_rewards": "',
+        '    "combined": "',
+        OPERATORS + "test_where_they_belong_with_replay",
+    ),
+    Fault(
+        "G2",
+        "operators/rewards.py",
+        '_MADE_OF_REWARDS = {"advantage": "GAE or VTrace", "target": "GAE or VTrace"}',
+        "_MADE_OF_REWARDS: dict[str, str] = {}",
+        OPERATORS + "test_where_they_belong_on_policy",
+    ),
+    Fault(
+        "N4",
+        "operators/adders.py",
+        'windows = ("windows",) if self.n > 1 else ()',
+        "windows = ()",
+        OPERATORS + "test_where_they_belong_with_replay",
+    ),
+    Fault(
+        "N4",
+        "flowrl/data/foretold.py",
+        '("windows",) if self.n_step > 1 else ()',
+        "()",
+        OPERATORS + "test_windows_that_a_buffer_makes_are_windows",
+    ),
+    Fault(
+        "N4",
+        "plans/rnd_dqn.py",
+        "if config.n_step != 1:",
+        "if config.n_step < 1:",
+        PLANS + "test_windows_of_several_steps_are_refused",
+    ),
+    Fault(
+        "O3",
+        "flowrl/rewards/curiosity.py",
+        "self.novelty(batch) / float(self.returns.std)",
+        "self.novelty(batch) / float(self.novelty(batch).std())",
+        RND + "test_the_reward_is_the_error_of_a_step_by_hand",
+    ),
+    Fault(
+        "O3",
+        "flowrl/rewards/curiosity.py",
+        "running_returns(batch.replace(reward=self.novelty(batch)), self.gamma, self.running)",
+        "running_returns(batch.replace(reward=self.novelty(batch)), self.gamma, {})",
+        RND + "test_rewards_are_scaled_by_returns_over_the_stream",
+    ),
+    Fault(
+        "O3",
+        "flowrl/rewards/icm.py",
+        "        return 0.5 * squared_error(self.model",
+        "        return squared_error(self.model",
+        ICM + "test_reward_and_loss_are_those_of_a_loop",
+    ),
+    Fault(
+        "O2",
+        "flowrl/rewards/model.py",
+        "        for normalizer in self._of_observations:\n            normalizer.update()\n",
+        "        for normalizer in self._of_observations:\n            normalizer.count.zero_()\n"
+        "            normalizer.update()\n",
+        MODELS + "test_observations_are_normalised_by_all_rows_so_far",
+    ),
+    Fault(
+        "D6",
+        "flowrl/rewards/model.py",
+        "        with self.stream.swapped_in():\n            self._build()\n",
+        "        self._build()\n",
+        MODELS + "test_its_streams_are_its_own",
+    ),
+    Fault(
+        "D6",
+        "flowrl/rewards/model.py",
+        "TorchStream(SeedTree(seed).integer(type(self).__name__))",
+        "TorchStream(seed)",
+        MODELS + "test_its_streams_are_its_own",
+    ),
+    Fault(
+        "D3",
+        "flowrl/rewards/model.py",
+        '        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))\n',
+        "",
+        MODELS + "test_it_goes_on_from_its_state",
+    ),
+    Fault(
+        "F12",
+        "operators/rewards.py",
+        'self.context.count("reward_updates", len(steps))',
+        'self.context.count("updates", len(steps))',
+        OPERATORS + "test_teaching_passes_the_batch_on_and_counts_each_row_once",
+    ),
+    Fault(
+        "G7",
+        "operators/rewards.py",
+        "return batch.replace(logp=logp.reshape(batch.shape[:2]) if fragment else logp)",
+        'return batch if "logp" in batch else batch.replace(logp=logp.reshape(batch.shape[:2]) if fragment else logp)',
+        OPERATORS + "test_how_probable_actions_are_now",
+    ),
+    Fault(
+        "F9",
+        "operators/rewards.py",
+        '{"what the agent did": agent, "the demonstrations": shown[0]}',
+        '{"what the agent did": agent}',
+        OPERATORS + "test_pairs_are_checked_on_both_sides",
+    ),
+]
