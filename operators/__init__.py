@@ -9,9 +9,10 @@ from flowrl.operators.batches import (
     SplitBatch,
     StandardizeFields,
 )
-from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue, Sequentially
 from flowrl.operators.datasets import Demonstrations, FromDataset, Record, from_minari
 from flowrl.operators.debug import debug_print
+from flowrl.operators.demonstrations import FillColumn, InitialState, KeepOneStep
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
@@ -45,10 +46,13 @@ __all__ = [
     "Enqueue",
     "Episodes",
     "Evaluate",
+    "FillColumn",
     "FollowWorkers",
     "FromDataset",
     "GatherStatistics",
     "HindsightRelabel",
+    "InitialState",
+    "KeepOneStep",
     "MixInReplay",
     "NStep",
     "NormalizeRewards",
@@ -58,6 +62,7 @@ __all__ = [
     "Report",
     "ScaleRewards",
     "SelectExperiences",
+    "Sequentially",
     "SplitBatch",
     "StandardMetricsReporting",
     "StandardizeFields",

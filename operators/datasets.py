@@ -113,6 +113,7 @@ class Recorded:
     shuffle: bool | None = None
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
     verify: bool = True
+    without: tuple[str, ...] = attrs.field(default=(), repr=False)  # columns that are left out
     context: Context = context()
     epoch: int = state(default=0)
     given: int = state(default=0)
@@ -122,7 +123,7 @@ class Recorded:
     _verified: int = runtime(default=0)
 
     def schema(self, given: Schema) -> Schema:
-        known = self.data.schema()
+        known = self.data.schema().without(*self.without)
         return known if self.batch_size is None else known.rows()
 
     def pull(self) -> Batch | Signal:
@@ -137,7 +138,7 @@ class Recorded:
         if self.given * size >= len(order):
             self.epoch, self.given, self.batches = self.epoch + 1, 0, None
         self.context.count("read", batch.rows)
-        return batch
+        return batch.select([name for name in batch if name not in self.without]) if self.without else batch
 
     def _of_epoch(self) -> Array:
         """The numbers of the batches, or of the rows, of this epoch in their order."""
@@ -207,7 +208,9 @@ def Demonstrations(
     epochs: int | None = 1,
     needs: Sequence[str] = ("obs", "action"),
 ) -> Plan:
-    """What somebody else did, as a stream to learn from. See `FromDataset`.
+    """What somebody else did, as a stream to learn from, without `policy_version`, which was that of other weights.
+
+    See `FromDataset`.
 
     Args:
         source: As for `FromDataset`.
@@ -223,8 +226,7 @@ def Demonstrations(
 
     data = open_dataset(source)
     check_dataset(data, policy.observation_space, policy.action_space, needs)
-    stream = FromDataset(data, batch_size, epochs=epochs)
-    return attrs.evolve(stream, name="Demonstrations")
+    return Plan(Recorded(data, batch_size, epochs=epochs, without=("policy_version",)), name="Demonstrations")
 
 
 def from_minari(dataset: Any) -> Plan:
