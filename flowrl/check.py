@@ -240,7 +240,7 @@ def _sources(store: Any) -> tuple[Any, ...]:
 
 
 def _kind(store: Any, out_of: Any) -> str:
-    return f"its {type(store).__name__}" if store is out_of else f"a {type(store).__name__} of its {out_of!r}"
+    return f"its {type(store).__name__}" if store is out_of else f"a part of its {out_of!r}"
 
 
 def _brief(schema: Schema) -> str:

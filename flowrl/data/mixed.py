@@ -60,9 +60,8 @@ class MixedReplay(Store):
         self._owed = [0] * len(parts)
 
     def __repr__(self) -> str:
-        each = zip(self.names, self.fractions, self.parts)
-        shown = ", ".join(f"{name}={float(fraction):g} of {type(part).__name__}" for name, fraction, part in each)
-        return f"MixedReplay({shown})"
+        shown = (f"{name}={float(fraction):g}" for name, fraction in zip(self.names, self.fractions))
+        return f"MixedReplay({', '.join(shown)})"
 
     @property
     def resources(self) -> tuple[Store, ...]:

@@ -15,6 +15,7 @@ from flowrl.policies.r2d2 import R2D2Policy
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
 from flowrl.policies.sac import SACPolicy
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
+from flowrl.policies.soft_q import RBCPolicy, SoftQPolicy
 from flowrl.policies.td3 import DDPGPolicy, TD3Policy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
@@ -32,10 +33,12 @@ __all__ = [
     "Policy",
     "QuantileHead",
     "R2D2Policy",
+    "RBCPolicy",
     "RandomPolicy",
     "RecurrentPPOPolicy",
     "SACPolicy",
     "ScriptedPolicy",
+    "SoftQPolicy",
     "TD3Policy",
     "VTraceLimits",
     "ValueHead",

@@ -13,6 +13,7 @@ from flowrl.config import build_config
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.plan_file import load_plan_file
 from flowrl.rollout import WorkerSet
+from tests.demonstrations import cartpole
 
 SMALL: dict[str, dict[str, Any]] = {
     "dqn": {
@@ -137,6 +138,8 @@ SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
 SMALL |= {
     f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True} for name in ("dqn", "ppo")
 }
+SMALL["sqil"] = {**SMALL["dqn"], "demonstrations": cartpole()}
+SMALL["rbc"] = SMALL["sqil"]
 
 Edit = Callable[[Plan], Plan]
 
