@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flowrl.plans.c51 import C51
     from flowrl.plans.ddpg import DDPG
     from flowrl.plans.ddppo import DDPPO
+    from flowrl.plans.dqfd import DQfD
     from flowrl.plans.dqn import DQN
     from flowrl.plans.impala import IMPALA
     from flowrl.plans.ppo import PPO
@@ -41,6 +42,7 @@ __all__ = [
     "SQIL",
     "TD3",
     "ApexDQN",
+    "DQfD",
     "Rainbow",
 ]
 

@@ -66,9 +66,16 @@ class Config(Configuration):
     report_every: int = positive(500)  #: env steps between results
 
 
-def policy(config: Config, observation_space: Any, action_space: Any, head: ValueHead | None = None) -> DQNPolicy:
+def policy(
+    config: Config,
+    observation_space: Any,
+    action_space: Any,
+    head: ValueHead | None = None,
+    kind: type[DQNPolicy] = DQNPolicy,
+    **of_kind: Any,
+) -> DQNPolicy:
     """The policy that acts and learns; the head says what of a return, if not its mean."""
-    return DQNPolicy(
+    return kind(
         observation_space,
         action_space,
         hidden=config.hidden,
@@ -83,10 +90,11 @@ def policy(config: Config, observation_space: Any, action_space: Any, head: Valu
         normalize_obs=config.normalize_obs,
         normalize_rewards=config.normalize_rewards,
         **config.for_policy,
+        **of_kind,
     )
 
 
-def replay_buffer(config: Any, limiter: RateLimiter) -> ReplayBuffer:
+def replay_buffer(config: Any, limiter: RateLimiter | None) -> ReplayBuffer:
     """Where rows are kept, and which of them are drawn."""
     if not config.prioritized:
         return ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, scheduled, sizes
+from flowrl.config import Configuration, fraction, positive, proper_fraction, scheduled, sizes
 from flowrl.data import MixedReplay, RateLimiter, ReplayBuffer
 from flowrl.operators import (
     Concurrently,
@@ -40,7 +40,7 @@ class Config(Configuration):
 
     # The demonstrations
     demonstrations: str | None = None  #: the folder of recorded episodes, or "minari:ID"
-    demonstration_fraction: float = fraction(0.5)  #: of the rows of an update
+    demonstration_fraction: float = proper_fraction(0.5)  #: of the rows of an update
 
     # The network
     hidden: tuple[int, ...] = sizes(128, 128)  #: sizes of the hidden layers

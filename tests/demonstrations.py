@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.plan_file import load_plan_file
 from flowrl.runs.record import record_run
 
 
@@ -27,3 +28,9 @@ def cartpole(episodes: int = 2) -> str:
     path = folder / "episodes"
     record_run(None, path, policy="tests.demonstrations:balances", episodes=episodes, env="CartPole-v1")
     return str(path)
+
+
+def options(plan: str) -> list[str]:
+    """What a plan must be told on the command line: where demonstrations are, if it learns from some."""
+    needed = "demonstrations" in load_plan_file(plan).Config().to_dict()
+    return ["--set", f"demonstrations={cartpole()}"] if needed else []

@@ -18,6 +18,7 @@ from flowrl import data
 from flowrl.cli import cli
 from flowrl.config import Configuration
 from flowrl.plan_file import builtin_plans, load_plan_file
+from tests.demonstrations import cartpole, options
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -85,7 +86,7 @@ def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
     """The tree but for places in files; every setting that the page names is one, with the default it says."""
     text = (ROOT / "docs" / f"{plan}.md").read_text()
     (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
-    printed = CliRunner().invoke(cli, ["explain", plan]).stdout
+    printed = CliRunner().invoke(cli, ["explain", plan, *_recorded(plan)]).stdout
     assert _words(shown) == _words(printed)
     config = load_plan_file(plan).Config()
     settings = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
@@ -100,9 +101,10 @@ def test_a_page_explains_all_that_a_result_holds(plan):
     table = text.partition("## What a result holds\n")[2]
     told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     settings = ["--set", "hidden=[8]", "--set", "eval_episodes=1", "--quiet", "--out", "run", "--stop-steps", "2500"]
-    off_policy = ("dqn", "c51", "qrdqn", "rainbow", "r2d2", "sac", "td3", "ddpg")
+    off_policy = ("dqn", "c51", "qrdqn", "rainbow", "r2d2", "sac", "td3", "ddpg", "sqil", "rbc")
     few = {**dict.fromkeys(off_policy, "replay_ratio=1"), "ppo": "num_sgd_iter=1"}
     settings += ["--set", few[plan]] if plan in few else []
+    settings += _recorded(plan)
     assert CliRunner().invoke(cli, ["run", plan, *settings]).exit_code == 0
     lines = (Path("run") / "metrics.jsonl").read_text().splitlines()
     assert told == set().union(*(json.loads(line) for line in lines))
@@ -111,7 +113,7 @@ def test_a_page_explains_all_that_a_result_holds(plan):
 @pytest.mark.parametrize("plan", builtin_plans())
 def test_the_picture_is_what_draw_writes(plan):
     """If this fails: `flowrl draw NAME docs/NAME.svg`."""
-    assert CliRunner().invoke(cli, ["draw", plan, "new.svg"]).exit_code == 0
+    assert CliRunner().invoke(cli, ["draw", plan, "new.svg", *_recorded(plan)]).exit_code == 0
     assert Path("new.svg").read_text() == (ROOT / "docs" / f"{plan}.svg").read_text()
 
 
@@ -149,6 +151,14 @@ def test_the_settings_of_a_cluster_are_those_of_every_plan():
     settings = dict(re.findall(r"^\| `(worker_\w+)` \| `([^`]+)` \|", text, re.MULTILINE))
     assert settings == {name: str(Configuration()[name]) for name in Configuration().to_dict() if "worker_" in name[:7]}
     assert {"on_worker_death", "max_worker_restarts"} <= set(Configuration().to_dict())
+
+
+def _recorded(plan):
+    """Ten episodes in the folder `episodes`, as pages have them, for a plan that learns from demonstrations."""
+    if not options(plan):
+        return []
+    shutil.copytree(cartpole(10), "episodes")
+    return ["--set", "demonstrations=episodes"]
 
 
 def _commands(block):

@@ -3,6 +3,7 @@
 from flowrl.policies.a2c import A2CPolicy
 from flowrl.policies.apex_dqn import ApexDQNPolicy
 from flowrl.policies.appo import APPOPolicy
+from flowrl.policies.dqfd import DQfDPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
 from flowrl.policies.heads import CategoricalHead, QuantileHead, ValueHead
@@ -28,6 +29,7 @@ __all__ = [
     "DDPGPolicy",
     "DQNPolicy",
     "IMPALAPolicy",
+    "DQfDPolicy",
     "Normalizer",
     "PPOPolicy",
     "Policy",

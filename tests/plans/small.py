@@ -140,6 +140,7 @@ SMALL |= {
 }
 SMALL["sqil"] = {**SMALL["dqn"], "demonstrations": cartpole()}
 SMALL["rbc"] = SMALL["sqil"]
+SMALL["dqfd"] = {**SMALL["sqil"], "pretrain_updates": 5, "priority_beta_steps": 200}
 
 Edit = Callable[[Plan], Plan]
 

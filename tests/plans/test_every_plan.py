@@ -16,6 +16,7 @@ from flowrl.config import Configuration
 from flowrl.paths import paths
 from flowrl.plan_file import builtin_plans, load_plan_file
 from flowrl.testing import check_plan, same
+from tests.demonstrations import cartpole
 from tests.plans.small import SMALL, final, make, weights
 
 PLANS = sorted(SMALL)
@@ -234,6 +235,29 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             }.items()
         ),
     ],
+    "sqil": [
+        ({key: value}, {"learning_rate": 0.03, "target_every": 15})
+        for key, value in {
+            "demonstrations": cartpole(1),
+            "demonstration_fraction": 0.25,
+            "hidden": (8,),
+            "dueling": False,
+            "gamma": 0.5,
+            "temperature": 0.2,
+            "learning_rate": 0.1,
+            "grad_clip": 0.01,
+            "batch_size": 4,
+            "target_every": 2,
+            "tau": 0.5,
+            "fragment_steps": 2,
+            "buffer_size": 60,
+            "learning_starts": 30,
+            "replay_ratio": 1.0,
+            "envs_per_worker": 3,
+            "normalize_obs": True,
+        }.items()
+    ],
+    "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03})],
     "ppo recurrent": [
         ({"recurrent": None}, {}),
         ({"recurrent": "gru"}, {}),
