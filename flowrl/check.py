@@ -206,8 +206,8 @@ class _Examiner:
                 yield f"{self.where(node)} waits for ever: {_kind(empty, out_of)} is empty and {why}"
             if into is not None and getattr(into, "fills_up", False) and not self._using("out_of", into):
                 yield (
-                    f"{self.where(node)} will wait for ever: {_kind(into, into)} lets in only so much before something is "
-                    "drawn, and no branch of the plan draws from it"
+                    f"{self.where(node)} will wait for ever: {_kind(into, into)} lets in only so much before something "
+                    "is drawn, and no branch of the plan draws from it"
                 )
 
     def _can_begin(self, node: Plan, alive: set[int]) -> bool:

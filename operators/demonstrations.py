@@ -87,7 +87,7 @@ class KeepOneStep:
         kept = {name: column for name, column in given.columns.items() if _root(name) in ("reward", "next_obs")}
         if "terminated" in given.columns:
             kept["discount"] = Column("float32", given.columns["terminated"].shape)
-        return attrs.evolve(given, columns=given.columns | {f"one_step.{name}": kept[name] for name in kept})
+        return attrs.evolve(given, columns={**given.columns, **{f"one_step.{name}": kept[name] for name in kept}})
 
     def __call__(self, batch: Batch) -> Batch:
         if missing := [name for name in self.requires if name not in batch]:

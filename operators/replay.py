@@ -116,8 +116,7 @@ class Sampled:
     _asked: list[Future[Any]] = runtime(factory=list)
 
     def schema(self, *given: Schema) -> Schema:
-        """What the buffer gives of what was put in, or into each of its parts: an older policy may have collected it.
-        """
+        """What the buffer gives of what was put in, or into each of its parts; an older policy may have made it."""
         most = self.buffer.declared_rows(self.batch_size)
         rows = "" if most == self.batch_size else f", which is up to {most} rows"
         for store, share in self.buffer.drawn_from(self.batch_size):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from flowrl.plans.qrdqn import QRDQN
     from flowrl.plans.r2d2 import R2D2
     from flowrl.plans.rainbow import Rainbow
-    from flowrl.plans.sac import SAC
     from flowrl.plans.rbc import RBC
+    from flowrl.plans.sac import SAC
     from flowrl.plans.sqil import SQIL
     from flowrl.plans.td3 import TD3
 

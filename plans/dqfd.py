@@ -43,13 +43,15 @@ class Config(dqn.Config):
 
     demonstrations: str | None = None  #: the folder of recorded episodes, or "minari:ID"
     demonstration_fraction: float = proper_fraction(0.25)  #: of the rows of an update
-    pretrain_updates: int = not_negative(1_000)  #: updates from demonstrations alone, before the first step
+    pretrain_updates: int = not_negative(3_000)  #: updates from demonstrations alone, before the first step
     margin: float = not_negative(0.8)  #: by how much a demonstrated action is better than all others
     margin_weight: float = not_negative(1.0)  #: of the large-margin loss, on demonstrated rows
     n_step_weight: float = not_negative(1.0)  #: of the loss on windows of n steps, beside that on single ones
     l2: float = not_negative(1e-5)  #: of the squared norm of all weights
     prioritized: bool = True  #: draw rows the more often, the larger their TD error was, in both buffers
-    epsilon_start: Setting = scheduled(0.04, most=1)  #: exploration, at first: after pre-training it need not act at random
+    epsilon_start: Setting = scheduled(
+        0.04, most=1
+    )  #: exploration, at first: after pre-training it need not act at random
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
@@ -59,7 +61,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPoli
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Three phases: demonstrations are stored, learned from alone, and then beside fresh rows, which DQN's plan makes."""
+    """Three phases: demonstrations are stored, learned from alone, and then beside fresh rows, as DQN learns."""
     share = 1 - config.demonstration_fraction
     limiter = RateLimiter(
         config.replay_ratio * share,
@@ -78,10 +80,10 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         steps = steps.for_each(FillColumn("demonstration", demonstration)).for_each(KeepOneStep(config.gamma))
         return steps.for_each(NStep(config.n_step, config.gamma)).for_each(StoreToReplay(buffer))
 
-    def learned(rows: Plan, buffer: ReplayBuffer | MixedReplay) -> Plan:
+    def learned(rows: Plan, buffer: Any) -> Plan:
         """An update for each batch; its priorities go back to where it was drawn, and the target network follows."""
         train = rows.for_each(TrainOneStep(workers))
-        if config.prioritized:
+        if buffer.by_priority:
             train = train.for_each(UpdatePriorities(buffer))
         return train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 

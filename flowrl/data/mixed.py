@@ -103,9 +103,9 @@ class MixedReplay(Store):
         """Can something be drawn from every part before a plan adds something?"""
         return all(part.holds_items for part in self.parts)
 
-    def schema(self, *given: Schema) -> Schema:
+    def schema(self, given: Schema, *others: Schema) -> Schema:
         """What `sample` gives, from the schemas of what is added to the parts, in their order."""
-        drawn = [part.schema(each) for part, each in zip(self.parts, given)]
+        drawn = [part.schema(each) for part, each in zip(self.parts, (given, *others))]
         if UNKNOWN in drawn:
             return UNKNOWN
         first, columns = drawn[0], dict[str, Column]()

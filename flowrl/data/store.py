@@ -93,9 +93,9 @@ class Store(abc.ABC):
     parts: tuple[Store, ...] = ()
     """Stores that it is made of: what goes into them comes out of it."""
 
-    def schema(self, *given: Schema) -> Schema:
-        """What `sample` gives, from the schema of what is added; where there are parts, to each of them."""
-        return given[0]
+    def schema(self, given: Schema) -> Schema:
+        """What `sample` gives, from the schema of what is added; where there are parts, from one for each of them."""
+        return given
 
     def drawn_from(self, batch_size: int) -> Sequence[tuple[Store, int]]:
         """Which stores `sample(batch_size)` draws from, and at most how much from each."""

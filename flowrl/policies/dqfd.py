@@ -52,7 +52,9 @@ class DQfDPolicy(DQNPolicy):
         **settings: Any,
     ) -> None:
         if settings.get("normalize_rewards"):
-            raise ConfigError("normalize_rewards=True: DQfD learns from rewards as they are, of one step and of several")
+            raise ConfigError(
+                "normalize_rewards=True: DQfD learns from rewards as they are, of one step and of several"
+            )
         self.n_step_weight, self.margin, self.margin_weight, self.l2 = n_step_weight, margin, margin_weight, l2
         super().__init__(*spaces, **settings)
 
@@ -64,9 +66,9 @@ class DQfDPolicy(DQNPolicy):
 class DQfDLearning(DQNLearning):
     """The mean over rows of wᵢ (J_1 + λ₁ J_n + λ₂ J_E), plus λ₃ ‖θ‖².
 
-    J_1 is the loss of DQN on the step itself (the nested column `one_step`, of `KeepOneStep`), J_n that on the window of
-    n steps, and J_E, of demonstrated rows alone (the column `demonstration`), the `large_margin`. The priority of a row
-    is what J_1 says it is.
+    J_1 is the loss of DQN on the step itself (the nested column `one_step`, of `KeepOneStep`), J_n that on the window
+    of n steps, and J_E, of demonstrated rows alone (the column `demonstration`), the `large_margin`. The priority of a
+    row is what J_1 says it is.
 
     Source: Hester et al. 2018, "Deep Q-learning from Demonstrations", eq. 3.
     """

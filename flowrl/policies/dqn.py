@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import torch
@@ -143,9 +143,9 @@ class DQNLearning(Learning):
     """
 
     policy: DQNPolicy
-    columns = ("obs", "action", "reward", "next_obs", "discount")
+    columns: tuple[str, ...] = ("obs", "action", "reward", "next_obs", "discount")
     optional = ("weight",)
-    requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
+    requires: ClassVar[tuple[str, ...]] = ("obs", "action", "reward", "next_obs", "discount or terminated")
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:

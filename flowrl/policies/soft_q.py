@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from flowrl.errors import ConfigError
 from flowrl.data import Batch
+from flowrl.errors import ConfigError
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.policy import ValueActing
@@ -70,7 +70,8 @@ class SoftQLearning(DQNLearning):
         with torch.no_grad():
             q_t = policy.target(rows.next_obs, policy.noise())
             target = reward + rows.discount * soft_value(q_t, policy.temperature, action_mask(rows.next_obs))
-        return of_action(q, rows.action.long()) - target
+        error: torch.Tensor = of_action(q, rows.action.long()) - target
+        return error
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""

@@ -175,7 +175,7 @@ def test_restored_it_goes_on_as_it_would_have(before: int, sizes: list[int]) -> 
 
 def test_the_state_of_another_mixture_is_refused() -> None:
     saved = MixedReplay(a=(filled(), 0.5), b=(filled(), 0.5)).state_dict()
-    with pytest.raises(CheckpointError, match="the saved mixture is .*1/2.*, this one .*3/4"):
+    with pytest.raises(CheckpointError, match=r"the saved mixture is .*1/2.*, this one .*3/4"):
         MixedReplay(a=(filled(), 0.25), b=(filled(), 0.75)).load_state_dict(saved)
 
 

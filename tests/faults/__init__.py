@@ -5,11 +5,13 @@
 They lie in the files of this folder by the part of the source that they break.
 """
 
-from tests.faults import data, engine, envs, operators, policies, replay, rollout, value_based
+from tests.faults import data, demonstrations, engine, envs, operators, policies, replay, rollout, value_based
 from tests.faults.fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
 FAULTS = [
-    fault for part in (data, engine, envs, operators, policies, replay, rollout, value_based) for fault in part.FAULTS
+    fault
+    for part in (data, demonstrations, engine, envs, operators, policies, replay, rollout, value_based)
+    for fault in part.FAULTS
 ]

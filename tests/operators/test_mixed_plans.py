@@ -68,7 +68,7 @@ def test_what_waits_is_the_phase_that_runs() -> None:
         ops.Sequentially({"a b": from_items([1])})
     plan = ops.Sequentially({"first": from_items([1]), "then": from_items([2])})
     with plan.run() as run:
-        merge = run.stages[-1] if hasattr(run.stages[-1], "reasons") else run.stages[0]
+        merge: Any = run.stages[-1] if hasattr(run.stages[-1], "reasons") else run.stages[0]
         assert merge.reasons(1) == ["begins after first"]
         list(run)
         assert merge.reasons(0) == ["has ended"]
@@ -105,7 +105,8 @@ def test_a_run_resumed_in_the_middle_draws_what_it_would_have_drawn() -> None:
         return {"obs": batch.obs.tolist(), "priorities": places.replace(priority=batch.obs * 1.0)}
 
     with make().run(seed=3) as run:
-        whole, states, counts = [], [], []
+        whole: list[Any] = []
+        states, counts = [], []
         item: Any = None
         while item is not DONE:
             states.append(copy.deepcopy(run.state_dict()))
@@ -141,7 +142,13 @@ def test_check_sees_what_goes_into_the_parts() -> None:
     workers = WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(4,), device="cpu"))
 
     def plan(
-        of: Any = ReplayBuffer, *, fill: bool = True, update: bool = True, extra: Any = None, batch: int = 4, **others: Any
+        of: Any = ReplayBuffer,
+        *,
+        fill: bool = True,
+        update: bool = True,
+        extra: Any = None,
+        batch: int = 4,
+        **others: Any,
     ) -> Plan:
         fresh, shown = of(100, **others), ReplayBuffer(100)
         mixture = MixedReplay(fresh=(fresh, 0.5), demonstrations=(shown, 0.5))
@@ -160,7 +167,10 @@ def test_check_sees_what_goes_into_the_parts() -> None:
     assert "policy_version" not in drawn
     assert plan(PrioritizedReplayBuffer).check()
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"fill": False}, "waits for ever: a part of its MixedReplay(fresh=0.5, demonstrations=0.5) is empty and nobody"),
+        (
+            {"fill": False},
+            "waits for ever: a part of its MixedReplay(fresh=0.5, demonstrations=0.5) is empty and nobody",
+        ),
         ({"of": PrioritizedReplayBuffer, "update": False}, "its priorities are never written back"),
         ({"extra": ops.NStep(1, 0.9), "batch": 400}, "batch_size is 400, but the buffer keeps 200 rows"),
         (
@@ -181,7 +191,7 @@ def test_a_mixture_is_not_stored_into() -> None:
     with pytest.raises(PlanError, match="store into one of its parts, a or b"):
         ops.StoreToReplay(mixture)
     with pytest.raises(PlanError, match="needs a PrioritizedReplayBuffer, got MixedReplay"):
-        ops.UpdatePriorities(mixture)  # type: ignore[arg-type]
+        ops.UpdatePriorities(mixture)
 
 
 # -- what is done to them on their way
@@ -242,10 +252,12 @@ def test_demonstrations_that_cannot_be_learned_from_are_refused_before_anything_
     (episode,) = islice(Dataset(cartpole()), 1)
     for without in ("action", "next_obs"):
         path = tmp_path / without
-        list(from_items([episode.select([each for each in episode if each != without])]).for_each(ops.Record(path)))
+        list(
+            from_items([episode.select([each for each in episode if each != without])]).for_each(ops.Record(str(path)))
+        )
         with pytest.raises(DatasetError, match=f"has no column '{without}', which is learned from"):
             built(str(path))
-    list(from_items([episode.replace(obs=episode.obs[..., :3])]).for_each(ops.Record(tmp_path / "narrow")))
+    list(from_items([episode.replace(obs=episode.obs[..., :3])]).for_each(ops.Record(str(tmp_path / "narrow"))))
     with pytest.raises(DatasetError, match="does not fit: its column 'obs'"):
         built(str(tmp_path / "narrow"))
 

@@ -257,6 +257,20 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             "normalize_obs": True,
         }.items()
     ],
+    "dqfd": [
+        ({key: value}, {"learning_rate": 0.03, "target_every": 15})
+        for key, value in {
+            "demonstrations": cartpole(1),
+            "demonstration_fraction": 0.5,
+            "pretrain_updates": 0,
+            "margin": 0.1,
+            "margin_weight": 0.0,
+            "n_step_weight": 0.0,
+            "l2": 0.1,
+            "prioritized": False,
+            "epsilon_start": 0.9,
+        }.items()
+    ],
     "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03})],
     "ppo recurrent": [
         ({"recurrent": None}, {}),

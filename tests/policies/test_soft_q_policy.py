@@ -105,7 +105,7 @@ def test_it_acts_as_often_as_the_soft_policy_says() -> None:
 
 @pytest.mark.parametrize("bellman_weight", [0.0, 0.7])
 def test_the_loss_of_regularised_cloning_against_a_loop(bellman_weight: float) -> None:
-    """-log pi of demonstrated actions, and the squared soft Bellman error of all rows at reward 0; no reward is read."""
+    """-log pi of demonstrated actions, and the squared soft Bellman error of all rows; no reward is read."""
     policy = made(RBCPolicy, temperature=0.5, bellman_weight=bellman_weight)
     shown = np.array([True, False, True, True, False, False, False])
     batch = rows(demonstration=shown)
@@ -121,7 +121,7 @@ def test_the_loss_of_regularised_cloning_against_a_loop(bellman_weight: float) -
 
 
 def test_settings_of_the_greedy_kind_are_refused() -> None:
-    with pytest.raises(ConfigError, match="epsilon=0.1"):
+    with pytest.raises(ConfigError, match=r"epsilon=0\.1"):
         made(epsilon=0.1)
     with pytest.raises(ConfigError, match="temperature=0: expected a number above 0"):
         made(temperature=0)
