@@ -18,6 +18,7 @@ class Task(NamedTuple):
     settings: str = ""  #: options, separated by spaces
     published: str = "-"  #: return of somebody else's plan of that name; of one tuned run of RL-Zoo unless said
     extra: str = ""  #: of setup.cfg, which the environment needs
+    demonstrations: int = 0  #: episodes of a DQN trained to 475 in `env`, recorded once: `--set demonstrations=DIR`
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
 
 
@@ -99,4 +100,10 @@ TASKS = {
         f"{plan}-2-workers": Task(plan, 475, 1_000_000, settings="--workers 2")
         for plan in ("a3c", "impala", "appo", "apex_dqn", "ddppo")
     },
+}
+
+#: From demonstrations of a DQN.
+TASKS |= {
+    f"{plan}-cartpole": Task(plan, 475, 50_000, settings=f"{NUMPY}{more}", demonstrations=10)
+    for plan, more in {"sqil": "", "rbc": " --set bellman_weight=0.01", "dqfd": ""}.items()
 }

@@ -110,12 +110,12 @@ class MixedReplay(Store):
             return UNKNOWN
         first, columns = drawn[0], dict[str, Column]()
         for name, column in first.columns.items():
-            others = [each.columns[name] for each in drawn if name in each.columns]
-            if len(others) < len(drawn):
+            all_of_it = [each.columns[name] for each in drawn if name in each.columns]
+            if len(all_of_it) < len(drawn):
                 continue
-            if wrong := [each for each in others if each.shape != column.shape]:
+            if wrong := [each for each in all_of_it if each.shape != column.shape]:
                 raise SchemaError(f"column {name!r} is {column} in {self.names[0]!r}, but {wrong[0]} in another part")
-            columns[name] = Column(str(np.result_type(*(each.dtype for each in others))), column.shape)
+            columns[name] = Column(str(np.result_type(*(each.dtype for each in all_of_it))), column.shape)
         place = first.columns["index"]
         beside = {"part": str(place)} | ({"weight": f"float32{str(place)[5:]}"} if self.by_priority else {})
         # What was done to rows on the way into one part is done: statistics were gathered, say.
