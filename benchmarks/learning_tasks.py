@@ -104,6 +104,5 @@ TASKS = {
 
 #: From demonstrations of a DQN.
 TASKS |= {
-    f"{plan}-cartpole": Task(plan, 475, 50_000, settings=f"{NUMPY}{more}", demonstrations=10)
-    for plan, more in {"sqil": "", "rbc": " --set bellman_weight=0.01", "dqfd": ""}.items()
+    f"{plan}-cartpole": Task(plan, 475, 50_000, settings=NUMPY, demonstrations=10) for plan in ("sqil", "rbc", "dqfd")
 }

@@ -14,7 +14,7 @@ from flowrl import Plan, from_items
 from flowrl import operators as ops
 from flowrl.config import build_config
 from flowrl.data import Batch, Dataset, MixedReplay, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
-from flowrl.errors import ConfigError, DatasetError, PlanError, SchemaError
+from flowrl.errors import ConfigError, DatasetError, Deadlock, PlanError, SchemaError
 from flowrl.operators.demonstrations import demonstrations_in
 from flowrl.plan_file import load_plan_file
 from flowrl.policies import DQNPolicy, R2D2Policy
@@ -72,6 +72,11 @@ def test_what_waits_is_the_phase_that_runs() -> None:
         assert merge.reasons(1) == ["begins after first"]
         list(run)
         assert merge.reasons(0) == ["has ended"]
+    stuck = ops.Sequentially({"first": ops.Replay(ReplayBuffer(3)), "then": from_items([2])})
+    with stuck.run() as run, pytest.raises(Deadlock) as raised:
+        next(run)
+    assert "branch first: first.Replay: waits for rows: nothing is stored yet" in str(raised.value)
+    assert "branch then: begins after first" in str(raised.value)
 
 
 # -- a mixture in a plan

@@ -271,7 +271,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             "epsilon_start": 0.9,
         }.items()
     ],
-    "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03})],
+    "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03}), ({"learning_rate": 0.1}, {})],
     "ppo recurrent": [
         ({"recurrent": None}, {}),
         ({"recurrent": "gru"}, {}),
