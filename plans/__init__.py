@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flowrl.plans.ppo import PPO
     from flowrl.plans.qrdqn import QRDQN
     from flowrl.plans.r2d2 import R2D2
+    from flowrl.plans.r2d3 import R2D3
     from flowrl.plans.rainbow import Rainbow
     from flowrl.plans.rbc import RBC
     from flowrl.plans.sac import SAC
@@ -37,6 +38,7 @@ __all__ = [
     "PPO",
     "QRDQN",
     "R2D2",
+    "R2D3",
     "RBC",
     "SAC",
     "SQIL",

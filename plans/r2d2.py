@@ -110,8 +110,13 @@ def replay_buffer(config: Config) -> PrioritizedSequenceReplayBuffer:
         sample_batch=config.batch_size * steps,
         insert_batch=config.fragment_steps * config.num_envs,
     )
+    return sequences(config, config.buffer_size, limiter)
+
+
+def sequences(config: Config, capacity: int, limiter: RateLimiter | None) -> PrioritizedSequenceReplayBuffer:
+    """A buffer of so many steps, of which it draws sequences by priority."""
     return PrioritizedSequenceReplayBuffer(
-        config.buffer_size,
+        capacity,
         length=config.sequence_length,
         burn_in=config.burn_in,
         overlap=config.overlap,

@@ -101,7 +101,7 @@ def test_a_page_explains_all_that_a_result_holds(plan):
     table = text.partition("## What a result holds\n")[2]
     told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     settings = ["--set", "hidden=[8]", "--set", "eval_episodes=1", "--quiet", "--out", "run", "--stop-steps", "2500"]
-    off_policy = ("dqn", "c51", "qrdqn", "rainbow", "r2d2", "sac", "td3", "ddpg", "sqil", "rbc", "dqfd")
+    off_policy = ("dqn", "c51", "qrdqn", "rainbow", "r2d2", "sac", "td3", "ddpg", "sqil", "rbc", "dqfd", "r2d3")
     few = {**dict.fromkeys(off_policy, "replay_ratio=1"), "ppo": "num_sgd_iter=1"}
     settings += ["--set", few[plan]] if plan in few else []
     settings += _recorded(plan)

@@ -128,6 +128,7 @@ SMALL["r2d2"] = {
     "priority_beta": 0.4,
     "epsilon_steps": 200,
 }
+SMALL["r2d3"] = {**SMALL["r2d2"], "demonstrations": cartpole()}
 SMALL["ppo recurrent"] = {**SMALL["ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["qrdqn"] = {**SMALL["dqn"], "quantiles": 5, "learning_starts": 20}

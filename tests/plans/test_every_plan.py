@@ -271,6 +271,10 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             "epsilon_start": 0.9,
         }.items()
     ],
+    "r2d3": [
+        ({key: value}, {"learning_rate": 0.03, "target_every": 3})
+        for key, value in {"demonstrations": cartpole(1), "demonstration_fraction": 0.5}.items()
+    ],
     "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03}), ({"learning_rate": 0.1}, {})],
     "ppo recurrent": [
         ({"recurrent": None}, {}),
