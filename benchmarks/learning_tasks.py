@@ -102,7 +102,6 @@ TASKS = {
     },
 }
 
-#: From demonstrations of a DQN.
-TASKS |= {
-    f"{plan}-cartpole": Task(plan, 475, 50_000, settings=NUMPY, demonstrations=10) for plan in ("sqil", "rbc", "dqfd")
-}
+#: From demonstrations of a DQN. R2D3 has come to 471 with one seed.
+SHOWN = {"sqil": NUMPY, "rbc": NUMPY, "dqfd": NUMPY, "r2d3": ""}
+TASKS |= {f"{plan}-cartpole": Task(plan, 475, 50_000, settings=of, demonstrations=10) for plan, of in SHOWN.items()}
