@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import learning_data
@@ -45,6 +47,8 @@ ENDED = ("goal", "budget", "done")
 MODULES = {"box2d": "Box2D", "mujoco": "mujoco"}
 #: Seconds after which a seed is given up; with --keep it goes on the next time.
 DEADLINE = 4 * 3600
+#: Seeds that run at a time make demonstrations once.
+RECORDING = Lock()
 #: What the last column of the table says of a task that is passed, and of one that is not.
 VERDICT = {True: "yes", False: "NO"}
 
@@ -69,6 +73,8 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     out = folder / f"seed-{seed}"
     if outcome_in(out) not in ENDED:
         run = ["--resume", f"{out}"] if (out / "run.json").exists() else [*options_of(task), "--seed", f"{seed}"]
+        if task.demonstrations and run[0] != "--resume":
+            run += ["--set", f"demonstrations={recorded(task, folder)}"]
         where = [] if run[0] == "--resume" else ["--out", f"{out}"]
         done = python("-m", "flowrl", "run", *run, *where, "--quiet")
         if outcome_in(out) not in ENDED:
@@ -97,6 +103,21 @@ def python(*command: str) -> subprocess.CompletedProcess[str]:
     """What a command of Python came to, which finds the environments of the tasks."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, timeout=DEADLINE)
+
+
+def recorded(task: Task, folder: Path) -> Path:
+    """Episodes of a DQN that has come to 475, which every seed learns from; made by the first that needs them."""
+    place = folder.parent / f"demonstrations-{task.env}"
+    expert, episodes = place / "expert", place / f"{task.demonstrations}-episodes"
+    with RECORDING:
+        if not episodes.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            stop = ["--stop-return", "475", "--stop-steps", "100000", "--set", "act_backend=numpy", "--quiet"]
+            record = ["record", f"{expert}", "--episodes", f"{task.demonstrations}", "--out", f"{episodes}"]
+            for command in (["run", "dqn", "--env", task.env, *stop, "--seed", "100", "--out", f"{expert}"], record):
+                if (done := python("-m", "flowrl", *command)).returncode:
+                    raise SystemExit(f"no demonstrations: exit code {done.returncode}:\n{done.stderr}")
+    return episodes
 
 
 def outcome_in(out: Path) -> str | None:

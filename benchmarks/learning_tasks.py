@@ -19,6 +19,7 @@ class Task(NamedTuple):
     published: str = "-"  #: return of somebody else's plan of that name; of one tuned run of RL-Zoo unless said
     extra: str = ""  #: of setup.cfg, which the environment needs
     data: str = ""  #: what a plan without an environment learns from, a recipe of learning_data.py; steps are updates
+    demonstrations: int = 0  #: episodes of a DQN trained to 475 in `env`, recorded once: `--set demonstrations=DIR`
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
     peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
 
@@ -94,8 +95,6 @@ CURIOUS_CAR = (
     f"--set lam=0.95 --set learning_rate_end=null --set clip_end=null {NUMPY}"
 )
 CURIOUS = f"{CURIOUS_CAR} --set reward_minibatch_size=512"
-#: Ten episodes on CartPole-v1, of a policy that was trained: `flowrl record RUN --episodes 10 --out FOLDER`.
-SHOWN = "--set demonstrations=demonstrations/cartpole"
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
@@ -153,6 +152,10 @@ TASKS = {
     "icm-mountaincar": Task("icm_ppo", -150, 300_000, "MountainCar-v0", CURIOUS),
     "ppo-mountaincar": Task("ppo", -150, 300_000, "MountainCar-v0", CURIOUS_CAR, control=True),
     # From ten recorded episodes, without the environment's reward.
-    "gail-cartpole": Task("gail_ppo", 475, 150_000, settings=f"{SHOWN} {NUMPY}"),
-    "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=f"{SHOWN} {NUMPY}"),
+    "gail-cartpole": Task("gail_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
+    "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
 }
+
+#: From demonstrations of a DQN. R2D3 has come to 471 with one seed.
+SHOWN = {"sqil": NUMPY, "rbc": NUMPY, "dqfd": NUMPY, "r2d3": ""}
+TASKS |= {f"{plan}-cartpole": Task(plan, 475, 50_000, settings=of, demonstrations=10) for plan, of in SHOWN.items()}

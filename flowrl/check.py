@@ -67,7 +67,7 @@ class _Examiner:
         self.problems: list[str] = []
         self.stores: list[Any] = []
         for node in self.nodes:
-            for store in (getattr(node.op, "into", None), getattr(node.op, "out_of", None)):
+            for store in (getattr(node.op, "into", None), *_sources(getattr(node.op, "out_of", None))):
                 if store is not None and all(store is not other for other in self.stores):
                     self.stores.append(store)
 
@@ -115,8 +115,8 @@ class _Examiner:
             return [self.after.get(id(upstream), UNKNOWN) for upstream in node.inputs]
         store = getattr(node.op, "out_of", None)
         if store is not None:
-            filling = [self.after.get(id(other), UNKNOWN) for other in self._using("into", store)]
-            return [common(filling) if filling else UNKNOWN]
+            filling = [self._using("into", source) for source in _sources(store)]
+            return [common(self.after.get(id(other), UNKNOWN) for other in of) if of else UNKNOWN for of in filling]
         return [node.on.schema() if hasattr(node.on, "schema") else UNKNOWN]
 
     def _why_missing(self, node: Plan, word: str, given: Schema, required: Any) -> str:
@@ -179,7 +179,7 @@ class _Examiner:
                 if id(other) not in reached
                 and (
                     any(id(upstream) in reached for upstream in other.inputs)
-                    or any(getattr(other.op, "out_of", None) is store for store in stores)
+                    or any(store is source for store in stores for source in _sources(_out_of(other)))
                 )
             ]
             if not new:
@@ -201,16 +201,17 @@ class _Examiner:
             size = len(alive)
             alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}
         for node in self.nodes:
-            into, out_of = getattr(node.op, "into", None), getattr(node.op, "out_of", None)
+            into, out_of = getattr(node.op, "into", None), _out_of(node)
             if out_of is not None and id(node) not in alive:
-                filling = self._using("into", out_of)
+                empty = next(source for source in _sources(out_of) if not self._can_fill(source, alive))
+                filling = self._using("into", empty)
                 who = ", ".join(self.where(other) for other in filling)
                 why = f"{who} puts into it what can only come out of it" if filling else "nobody puts anything into it"
-                yield f"{self.where(node)} waits for ever: {_kind(out_of)} is empty and {why}"
+                yield f"{self.where(node)} waits for ever: {_kind(empty, out_of)} is empty and {why}"
             if into is not None and getattr(into, "fills_up", False) and not self._using("out_of", into):
                 yield (
-                    f"{self.where(node)} will wait for ever: {_kind(into)} lets in only so much before something is "
-                    "drawn, and no branch of the plan draws from it"
+                    f"{self.where(node)} will wait for ever: {_kind(into, into)} lets in only so much before something "
+                    "is drawn, and no branch of the plan draws from it"
                 )
 
     def _can_begin(self, node: Plan, alive: set[int]) -> bool:
@@ -218,12 +219,18 @@ class _Examiner:
             inputs = [id(upstream) in alive for upstream in node.inputs]
             every = isinstance(node.op, Merge) and getattr(node.op, "needs_all", False)
             return all(inputs) if every else any(inputs)
-        store = getattr(node.op, "out_of", None)
-        if store is None or getattr(store, "holds_items", True):
+        return all(self._can_fill(source, alive) for source in _sources(_out_of(node)))
+
+    def _can_fill(self, store: Any, alive: set[int]) -> bool:
+        if getattr(store, "holds_items", True):
             return True
         return any(id(other) in alive for other in self._using("into", store))
 
     def _using(self, way: str, store: Any) -> list[Plan]:
+        """The operators whose items go into a store, or come out of it or of what it is a part of."""
+        if way == "out_of":
+            drawn = [(node, _out_of(node)) for node in self.nodes]
+            return [node for node, out_of in drawn if any(store is each for each in (out_of, *_sources(out_of)))]
         return [node for node in self.nodes if getattr(node.op, way, None) is store]
 
 
@@ -233,8 +240,17 @@ def _consumes(kind: Any) -> tuple[str, ...]:
     return words if isinstance(words, tuple) else ()
 
 
-def _kind(store: Any) -> str:
-    return f"its {type(store).__name__}"
+def _out_of(node: Plan) -> Any:
+    return getattr(node.op, "out_of", None)
+
+
+def _sources(store: Any) -> tuple[Any, ...]:
+    """The stores that a store draws from: its parts, or itself; none of none."""
+    return () if store is None else tuple(getattr(store, "parts", ())) or (store,)
+
+
+def _kind(store: Any, out_of: Any) -> str:
+    return f"its {type(store).__name__}" if store is out_of else f"a part of its {out_of!r}"
 
 
 def _brief(schema: Schema) -> str:

@@ -31,6 +31,11 @@ def fraction(default: float) -> Any:
     return attrs.field(default=default, validator=validators.and_(validators.ge(0), validators.le(1)))
 
 
+def proper_fraction(default: float) -> Any:
+    """A field whose value lies between 0 and 1, and is neither."""
+    return attrs.field(default=default, validator=validators.and_(validators.gt(0), validators.lt(1)))
+
+
 def not_negative(default: Any) -> Any:
     """A field whose value is at least 0, or None where its annotation allows that."""
     return attrs.field(default=default, validator=validators.optional(validators.ge(0)))

@@ -123,6 +123,32 @@ class Concurrent(Merge):
 
 
 @operator
+class Sequential(Merge):
+    """Each branch to its end, then the next one. State: whose turn it is."""
+
+    names: tuple[str, ...]
+    turn: int = state(default=0)
+
+    def schema(self, *given: Schema) -> Schema:
+        return common(given)
+
+    def step(self) -> Any:
+        while self.turn < len(self.inputs):
+            item = self.inputs[self.turn].step()
+            if item is not DONE:
+                self.link.items += item.__class__ is not Signal
+                return item
+            self.inputs[self.turn].release()
+            self.turn += 1
+        return DONE
+
+    def reasons(self, branch: int) -> list[str]:
+        if branch == self.turn:
+            return self.inputs[branch].stuck()
+        return ["has ended" if branch < self.turn else f"begins after {self.names[branch - 1]}"]
+
+
+@operator
 class Zip(Merge):
     """Tuples of one item from each branch; ends with the shortest. State: the items of the open tuple."""
 

@@ -179,10 +179,11 @@ def _stores(nodes: list[Plan], boxes: dict[int, Box]) -> tuple[dict[int, Box], l
         kind, _, config = repr(resource).partition("(")
         store = stores[id(source)] = Box(kind, "store", _wrapped(config.removesuffix(")")))
         for node in nodes:
-            fills, drains = (getattr(node.op, way, None) is resource for way in ("into", "out_of"))
-            if fills or drains:
+            into, out_of = (getattr(node.op, way, None) for way in ("into", "out_of"))
+            fills = any(into is store for store in (resource, *getattr(resource, "parts", ())))
+            if fills or out_of is resource:
                 box = boxes[id(node)]
-                box.lines = _wrapped(config_of(node.op, without=resource))
+                box.lines = _wrapped(config_of(node.op, without=into if fills else resource))
                 arrows.append(Arrow(box, store, hidden=True) if fills else Arrow(store, box, hidden=True))
     return stores, arrows
 

@@ -388,6 +388,16 @@ def merge(
     return Plan(op, branches, "stage", name, False, user_site(), branches=names)
 
 
+def in_sequence(branches: Mapping[str, Plan], name: str) -> Plan:
+    """Several plans one after another: what `Sequentially` is made of."""
+    from flowrl.merge import Sequential
+
+    if not branches or any(not each.isidentifier() for each in branches):
+        raise PlanError(f"{name} needs branches by names that are identifiers, got {', '.join(branches) or 'none'}")
+    names = tuple(branches)
+    return Plan(Sequential(names), tuple(branches.values()), "stage", name, False, user_site(), branches=names)
+
+
 def _tap(function: Callable[[Any], Any], name: str | None = None) -> tuple[Any, ...]:
     """What `then` needs for a tap."""
     return transforms.Tap(function), "tap", name or f"tap({name_of(function)})", False

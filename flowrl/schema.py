@@ -7,11 +7,13 @@ An operator says what it needs and gives; it says as much as it knows, each of t
                                         or "" to have one found.
     provides = ("standardized",)        words that the item has more when it leaves
     schema(*given) -> Schema            the schema of what leaves, from those of the inputs; raises SchemaError.
-                                        A source is given what its workers collect, or what goes into its store.
+                                        A source is given what its workers collect, or what goes into its store,
+                                        or into each of the `parts` that it is made of.
     owes, consumes = ("priorities",)    a word that an operator further on must consume; what is owed may be a mapping,
                                         of each word to what is wrong where nobody does
     back_to                             the store out of which the items came whose words it consumes
-    into, out_of                        the store (buffer, queue) that its items go into, or come out of
+    into, out_of                        the store (buffer, queue) that its items go into, or come out of; what goes
+                                        into one of a store's `parts` comes out of it
 
 With `requires` or `provides` and no `schema`, items pass on. With none of them, nothing is known of what leaves,
 and what is not known never fails. Words are compared and nothing else: the engine knows no arrays.

@@ -9,9 +9,10 @@ from flowrl.operators.batches import (
     SplitBatch,
     StandardizeFields,
 )
-from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue, Sequentially
 from flowrl.operators.datasets import Demonstrations, FromDataset, OfflineRows, PolicyActions, Record, from_minari
 from flowrl.operators.debug import debug_print
+from flowrl.operators.demonstrations import FillColumn, InitialState, KeepOneStep
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
@@ -49,10 +50,13 @@ __all__ = [
     "EstimateLogp",
     "EstimateReward",
     "Evaluate",
+    "FillColumn",
     "FollowWorkers",
     "FromDataset",
     "GatherStatistics",
     "HindsightRelabel",
+    "InitialState",
+    "KeepOneStep",
     "MixInReplay",
     "NStep",
     "NormalizeRewards",
@@ -64,6 +68,7 @@ __all__ = [
     "Report",
     "ScaleRewards",
     "SelectExperiences",
+    "Sequentially",
     "SplitBatch",
     "StandardMetricsReporting",
     "StandardizeFields",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from flowrl.operator import operator, state
-from flowrl.plan import Plan, merge
+from flowrl.plan import Plan, in_sequence, merge
 from flowrl.queues import Queue
 from flowrl.schema import Schema
 from flowrl.stages import BLOCKED, DONE, WAITING
@@ -37,6 +37,22 @@ def Concurrently(
     [1, 4, 2, 5, 3, 6]
     """
     return merge(branches, "Concurrently", mode, round_robin_weights, output_indexes)
+
+
+def Sequentially(branches: Mapping[str, Plan]) -> Plan:
+    """Several branches as one stream, one after another: each begins when the one before has ended.
+
+    So what must be done first is a part of the plan: demonstrations that are read before anything is learned, learning
+    from them before anything is collected.
+
+    Args:
+        branches: Plans by name, in their order; the names are the first part of their operators' paths.
+
+    >>> from flowrl import from_items
+    >>> list(Sequentially({"first": from_items([1, 2]), "then": from_items([3])}))
+    [1, 2, 3]
+    """
+    return in_sequence(branches, "Sequentially")
 
 
 @operator

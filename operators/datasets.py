@@ -16,7 +16,7 @@ from flowrl.data.minari import MinariEpisodes
 from flowrl.data.recording import check_place
 from flowrl.data.sources import Rows, open_dataset
 from flowrl.data.whole_episodes import WholeEpisodes
-from flowrl.errors import DatasetError, SchemaError
+from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operator import context, operator, runtime, state
 from flowrl.plan import Plan
 from flowrl.schema import Column, Schema
@@ -115,6 +115,7 @@ class Recorded:
     shuffle: bool | None = None
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
     verify: bool = True
+    without: tuple[str, ...] = attrs.field(default=(), repr=False)  # columns that are left out
     context: Context = context()
     epoch: int = state(default=0)
     given: int = state(default=0)
@@ -124,7 +125,7 @@ class Recorded:
     _verified: int = runtime(default=0)
 
     def schema(self, given: Schema) -> Schema:
-        known = self.data.schema()
+        known = self.data.schema().without(*self.without)
         return known if self.batch_size is None else known.rows()
 
     def pull(self) -> Batch | Signal:
@@ -139,7 +140,7 @@ class Recorded:
         if self.given * size >= len(order):
             self.epoch, self.given, self.batches = self.epoch + 1, 0, None
         self.context.count("read", batch.rows)
-        return batch
+        return batch.select([name for name in batch if name not in self.without]) if self.without else batch
 
     def _of_epoch(self) -> Array:
         """The numbers of the batches, or of the rows, of this epoch in their order."""
@@ -189,6 +190,20 @@ def FromDataset(
     return Plan(Recorded(open_dataset(dataset), batch_size, shuffle, epochs, verify), name="FromDataset")
 
 
+def demonstrations_in(source: str | Path | Dataset | MinariEpisodes | None) -> Dataset | MinariEpisodes:
+    """The dataset that a configuration's `demonstrations` names.
+
+    Raises:
+        ConfigError: it names none. DatasetError: there is none, or it is damaged.
+    """
+    if source is None:
+        raise ConfigError(
+            "demonstrations=None: this plan learns from recorded episodes. Record some of a trained run, with "
+            "`flowrl record RUN --episodes 10 --out DIR`, and give --set demonstrations=DIR, or minari:ID"
+        )
+    return open_dataset(source)
+
+
 def Demonstrations(
     source: str | Path | Dataset | MinariEpisodes | None,
     policy: Any,
@@ -197,7 +212,9 @@ def Demonstrations(
     epochs: int | None = 1,
     needs: Sequence[str] = ("obs", "action"),
 ) -> Plan:
-    """What somebody else did, as a stream to learn from. See `FromDataset`.
+    """What somebody else did, as a stream to learn from, without `policy_version`, which was that of other weights.
+
+    See `FromDataset`.
 
     Args:
         source: As for `FromDataset`.
@@ -207,19 +224,14 @@ def Demonstrations(
         needs: The columns that are learned from.
 
     Raises:
-        DatasetError: there is none, or it is damaged, or does not fit: see `flowrl.envs.datasets.check_dataset`.
+        ConfigError, DatasetError: there is none, or it is damaged, or does not fit: see
+            `flowrl.envs.datasets.check_dataset`.
     """
-    if source is None:
-        raise DatasetError(
-            "there are no demonstrations: say demonstrations=FOLDER, of a dataset that `flowrl record` made, or "
-            "demonstrations=minari:ID"
-        )
     from flowrl.envs.datasets import check_dataset
 
-    data = open_dataset(source)
+    data = demonstrations_in(source)
     check_dataset(data, policy.observation_space, policy.action_space, needs)
-    stream = FromDataset(data, batch_size, epochs=epochs)
-    return attrs.evolve(stream, name="Demonstrations")
+    return Plan(Recorded(data, batch_size, epochs=epochs, without=("policy_version",)), name="Demonstrations")
 
 
 @operator

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from flowrl.context import Context
-from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayActors, Store
+from flowrl.data import Batch, MixedReplay, PrioritizedReplayBuffer, ReplayActors, Store
 from flowrl.data.columns import PLACE
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import context, operator, runtime, state
@@ -38,6 +38,12 @@ def check_raw(given: Schema) -> None:
         raise SchemaError(NOT_RAW[word])
 
 
+def _takes_items(op: Any, attribute: Any, buffer: Any) -> None:
+    _is_store(op, attribute, buffer)
+    if isinstance(buffer, MixedReplay):
+        raise PlanError(f"{buffer!r} is drawn from only: store into one of its parts, {' or '.join(buffer.names)}")
+
+
 def _mixed(buffer: Store, workers: int) -> str:
     kind = "ReplayActors" if buffer.streams > 1 else type(buffer).__name__
     return (
@@ -58,7 +64,7 @@ class StoreToReplay:
     Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows, or objects).
     """
 
-    buffer: Store = attrs.field(validator=_is_store)
+    buffer: Store = attrs.field(validator=_takes_items)
     context: Context = context()
     _waits_with: int = runtime(default=0)
 
@@ -120,21 +126,23 @@ class Sampled:
     arrived: list[Any] = state(factory=list)
     _asked: list[Future[Any]] = runtime(factory=list)
 
-    def schema(self, given: Schema) -> Schema:
-        """What the buffer gives of what was put in: an older policy may have collected it."""
-        limiter, most = self.buffer.limiter, self.buffer.declared_rows(self.batch_size)
+    def schema(self, *given: Schema) -> Schema:
+        """What the buffer gives of what was put in, or into each of its parts; an older policy may have made it."""
+        most = self.buffer.declared_rows(self.batch_size)
         rows = "" if most == self.batch_size else f", which is up to {most} rows"
-        if limiter is not None and most > limiter.sample_batch:
-            raise SchemaError(
-                f"batch_size is {self.batch_size}{rows}, but the buffer's rate limiter was told "
-                f"sample_batch={limiter.sample_batch}: nothing could ever be drawn"
-            )
+        for store, share in self.buffer.drawn_from(self.batch_size):
+            limiter = store.limiter
+            if limiter is not None and store.declared_rows(share) > limiter.sample_batch:
+                raise SchemaError(
+                    f"batch_size is {self.batch_size}{rows}, but the buffer's rate limiter was told "
+                    f"sample_batch={limiter.sample_batch}: nothing could ever be drawn"
+                )
         if most > self.buffer.capacity:
             raise SchemaError(
                 f"batch_size is {self.batch_size}{rows}, but the buffer keeps {self.buffer.capacity} rows: every batch "
                 "would hold rows several times; take a larger capacity or a smaller batch"
             )
-        return self.buffer.schema(given)
+        return self.buffer.schema(*given)
 
     @property
     def out_of(self) -> Store:
@@ -201,11 +209,11 @@ class UpdatePriorities:
     }
     consumes = ("priorities",)
     provides = ()
-    buffer: PrioritizedReplayBuffer | ReplayActors = attrs.field(validator=_has_priorities)
+    buffer: PrioritizedReplayBuffer | ReplayActors | MixedReplay = attrs.field(validator=_has_priorities)
     context: Context = context()
 
     @property
-    def back_to(self) -> PrioritizedReplayBuffer | ReplayActors:
+    def back_to(self) -> PrioritizedReplayBuffer | ReplayActors | MixedReplay:
         return self.buffer
 
     def schema(self, given: Schema) -> Schema:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flowrl.plans.cql import CQL
     from flowrl.plans.ddpg import DDPG
     from flowrl.plans.ddppo import DDPPO
+    from flowrl.plans.dqfd import DQfD
     from flowrl.plans.dqn import DQN
     from flowrl.plans.gail_ppo import GAILPPO
     from flowrl.plans.her_dqn import HERDQN
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
     from flowrl.plans.ppo import PPO
     from flowrl.plans.qrdqn import QRDQN
     from flowrl.plans.r2d2 import R2D2
+    from flowrl.plans.r2d3 import R2D3
     from flowrl.plans.rainbow import Rainbow
+    from flowrl.plans.rbc import RBC
     from flowrl.plans.rnd_dqn import RNDDQN
     from flowrl.plans.rnd_ppo import RNDPPO
     from flowrl.plans.sac import SAC
+    from flowrl.plans.sqil import SQIL
     from flowrl.plans.td3 import TD3
 
 __all__ = [
@@ -54,11 +58,15 @@ __all__ = [
     "PPO",
     "QRDQN",
     "R2D2",
+    "R2D3",
+    "RBC",
     "RNDDQN",
     "RNDPPO",
     "SAC",
+    "SQIL",
     "TD3",
     "ApexDQN",
+    "DQfD",
     "Rainbow",
 ]
 

@@ -66,9 +66,11 @@ class Config(Configuration):
     report_every: int = positive(500)  #: env steps between results
 
 
-def policy(config: Config, observation_space: Any, action_space: Any, **others: Any) -> DQNPolicy:
+def policy(
+    config: Config, observation_space: Any, action_space: Any, kind: type[DQNPolicy] = DQNPolicy, **others: Any
+) -> DQNPolicy:
     """The policy that acts and learns; others of its kind have their own `head` and `algorithm`."""
-    return DQNPolicy(
+    return kind(
         observation_space,
         action_space,
         hidden=config.hidden,
@@ -91,6 +93,16 @@ def rows_at_once(config: Any) -> int:
     return int(config.fragment_steps * config.num_envs * config.n_step)
 
 
+def replay_buffer(config: Any, limiter: RateLimiter | None) -> ReplayBuffer:
+    """Where rows are kept, and which of them are drawn."""
+    if not config.prioritized:
+        return ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
+    beta = schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
+    return PrioritizedReplayBuffer(
+        config.buffer_size, alpha=config.priority_alpha, beta=beta, gamma=config.gamma, limiter=limiter
+    )
+
+
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG learn so too."""
     limiter = RateLimiter(
@@ -99,12 +111,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         sample_batch=config.batch_size,
         insert_batch=rows_at_once(config),
     )
-    buffer = ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=limiter)
-    if config.prioritized:
-        beta = schedule(config.priority_beta, config.priority_beta_end, config.priority_beta_steps)
-        buffer = PrioritizedReplayBuffer(
-            config.buffer_size, alpha=config.priority_alpha, beta=beta, gamma=config.gamma, limiter=limiter
-        )
+    buffer = replay_buffer(config, limiter)
 
     # (1) Act, and store n-step transitions.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)

@@ -107,13 +107,17 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> R2D2Pol
     )
 
 
-def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
-    # Steps are stored, sequences drawn; the numbers are of steps.
-    drawn, added = config.batch_size * config.steps, config.fragment_steps * config.num_envs
+def replay_buffer(config: Config) -> PrioritizedSequenceReplayBuffer:
+    """Where steps are kept, and sequences drawn; the rate limiter keeps `replay_ratio` between both."""
+    drawn, added = config.batch_size * config.steps, config.fragment_steps * config.num_envs  # steps at once
     limiter = RateLimiter(config.replay_ratio, config.learning_starts, sample_batch=drawn, insert_batch=added)
-    buffer = PrioritizedSequenceReplayBuffer(
-        config.buffer_size,
+    return sequences(config, config.buffer_size, limiter)
+
+
+def sequences(config: Config, capacity: int, limiter: RateLimiter | None) -> PrioritizedSequenceReplayBuffer:
+    """A buffer of so many steps, of which it draws sequences by priority."""
+    return PrioritizedSequenceReplayBuffer(
+        capacity,
         length=config.sequence_length,
         burn_in=config.burn_in,
         overlap=config.overlap,
@@ -122,6 +126,11 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         eta=config.priority_eta,
         limiter=limiter,
     )
+
+
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
+    buffer = replay_buffer(config)
 
     # (1) Act, and store steps with the states that they were acted from.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)

@@ -1,61 +1,85 @@
-"""Demonstrations on CartPole-v1: a rule that holds the pole for all of an episode, and steps of it at random."""
+"""Demonstrations on CartPole-v1 by a rule that never fails, and steps at random; recorded once for a process."""
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from flowrl.data import Batch, DatasetWriter
 from flowrl.operators import ParallelRollouts
+from flowrl.plan_file import load_plan_file
 from flowrl.policies import RandomPolicy, ScriptedPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.runs.record import record_run
 
 
-def upright(obs: np.ndarray) -> np.ndarray:
-    """Actions of the rule: against where the pole is about to fall, and slowly back to the middle."""
-    position, speed, angle, turning = obs.T
-    return (0.1 * position + 0.3 * speed + 3 * angle + turning > 0).astype(np.int64)
+def balances(obs: Any) -> Any:
+    """Push to where the pole leans and falls, and a little against where the cart is."""
+    return (obs @ np.array([0.1, 0.3, 3.0, 1.0]) > 0).astype(np.int64)
 
 
-def cartpole_episodes(episodes: int = 10, steps: int = 500) -> Batch:
+def cartpole_episodes(episodes: int, steps: int) -> Batch:
     """The first steps of so many episodes, `[steps, episodes, ...]`."""
-    with WorkerSet("CartPole-v1", lambda *found: ScriptedPolicy(upright, *found), envs_per_worker=episodes) as workers:
+    with WorkerSet("CartPole-v1", lambda *found: ScriptedPolicy(balances, *found), envs_per_worker=episodes) as workers:
         batch: Batch = next(iter(ParallelRollouts(workers, steps=steps)))
     return batch
 
 
-def recorded(batch: Batch, path: Path) -> Path:
-    """A dataset of it in a folder that is not there yet."""
+def recorded(batch: Batch, path: Path | None = None) -> str:
+    """The folder of a dataset of it."""
+    path = path or folder()
     DatasetWriter(path).add(batch)
-    return path
+    return str(path)
+
+
+def folder() -> Path:
+    """One that is not there yet, and is gone when the process ends."""
+    place = Path(tempfile.mkdtemp(prefix="demonstrations-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place / "episodes"
 
 
 @cache
-def random_demonstrations(env: str) -> str:
-    """The folder of 20 steps at random in two environments."""
-    with WorkerSet(env, RandomPolicy, envs_per_worker=2) as workers:
-        batch = next(iter(ParallelRollouts(workers, steps=20)))
-    return str(recorded(batch, Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))
+def cartpole(episodes: int = 2) -> str:
+    """The folder of whole episodes of the rule, of 500 steps each."""
+    path = folder()
+    record_run(None, path, policy="tests.demonstrations:balances", episodes=episodes, env="CartPole-v1")
+    return str(path)
 
 
 @cache
-def other_demonstrations() -> str:
+def one_episode() -> str:
+    """The folder of one."""
+    return cartpole(1)
+
+
+@cache
+def few_steps() -> str:
+    """The folder of 40 steps of two episodes."""
+    return recorded(cartpole_episodes(2, 20))
+
+
+@cache
+def swapped_steps() -> str:
     """The same observations with the other actions."""
     batch = cartpole_episodes(2, 20)
-    swapped = batch.replace(action=1 - batch.action)
-    return str(recorded(swapped, Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))
+    return recorded(batch.replace(action=1 - batch.action))
 
 
 @cache
-def ten_episodes() -> str:
-    """The folder of ten whole episodes."""
-    return str(recorded(cartpole_episodes(), Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))
+def random_steps(env: str) -> str:
+    """The folder of 20 steps at random in two environments."""
+    with WorkerSet(env, RandomPolicy, envs_per_worker=2) as workers:
+        return recorded(next(iter(ParallelRollouts(workers, steps=20))))
 
 
-@cache
-def cartpole_demonstrations() -> str:
-    """The folder of 40 steps of two episodes."""
-    return str(recorded(cartpole_episodes(2, 20), Path(tempfile.mkdtemp(prefix="flowrl-")) / "demonstrations"))
+def options(plan: str) -> list[str]:
+    """What a plan must be told on the command line: where demonstrations are, if it learns from some."""
+    needed = "demonstrations" in load_plan_file(plan).Config().to_dict()
+    return ["--set", f"demonstrations={cartpole()}"] if needed else []

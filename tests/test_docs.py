@@ -18,7 +18,7 @@ from flowrl import data
 from flowrl.cli import cli
 from flowrl.config import Configuration
 from flowrl.plan_file import builtin_plans, load_plan_file
-from tests.demonstrations import ten_episodes
+from tests.demonstrations import cartpole, options
 from tests.offline_data import offline_data
 
 ROOT = Path(__file__).parents[1]
@@ -94,7 +94,7 @@ def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
     _record_for(plan)
     text = (ROOT / "docs" / f"{plan}.md").read_text()
     (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
-    printed = CliRunner().invoke(cli, ["explain", plan, *_needed(plan)]).stdout
+    printed = CliRunner().invoke(cli, ["explain", plan, *_recorded(plan)]).stdout
     assert _words(shown) == _words(printed)
     config = load_plan_file(plan).Config()
     settings = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
@@ -111,10 +111,11 @@ def test_a_page_explains_all_that_a_result_holds(plan):
     told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     settings = ["--set", "hidden=[8]", "--set", "eval_episodes=1", "--quiet", "--out", "run", "--stop-steps", "2500"]
     off_policy = ("dqn", "c51", "qrdqn", "rainbow", "r2d2", "sac", "td3", "ddpg", "her_dqn", "her_sac", "rnd_dqn")
+    off_policy += ("sqil", "rbc", "dqfd", "r2d3")
     of_ppo = ("ppo", "rnd_ppo", "icm_ppo", "gail_ppo", "airl_ppo")
     few = {**dict.fromkeys(off_policy, "replay_ratio=1"), **dict.fromkeys(of_ppo, "num_sgd_iter=1")}
     settings += ["--set", few[plan]] if plan in few else []
-    settings += _needed(plan)
+    settings += _recorded(plan)
     assert CliRunner().invoke(cli, ["run", plan, *settings]).exit_code == 0
     lines = (Path("run") / "metrics.jsonl").read_text().splitlines()
     assert told == set().union(*(json.loads(line) for line in lines))
@@ -124,7 +125,7 @@ def test_a_page_explains_all_that_a_result_holds(plan):
 def test_the_picture_is_what_draw_writes(plan):
     """If this fails: `flowrl draw NAME docs/NAME.svg`, with what the plan needs."""
     _record_for(plan)
-    assert CliRunner().invoke(cli, ["draw", plan, "new.svg", *_needed(plan)]).exit_code == 0
+    assert CliRunner().invoke(cli, ["draw", plan, "new.svg", *_recorded(plan)]).exit_code == 0
     assert Path("new.svg").read_text() == (ROOT / "docs" / f"{plan}.svg").read_text()
 
 
@@ -164,13 +165,12 @@ def test_the_settings_of_a_cluster_are_those_of_every_plan():
     assert {"on_worker_death", "max_worker_restarts"} <= set(Configuration().to_dict())
 
 
-def _needed(plan):
-    """The options that a plan cannot be built without; demonstrations lie beside the plans."""
-    if plan not in ("gail_ppo", "airl_ppo"):
+def _recorded(plan):
+    """Ten episodes in the folder `episodes`, as pages have them, for a plan that learns from demonstrations."""
+    if not options(plan):
         return []
-    if not Path("shown").exists():
-        shutil.copytree(ten_episodes(), "shown")
-    return ["--set", "demonstrations=shown"]
+    shutil.copytree(cartpole(10), "episodes")
+    return ["--set", "demonstrations=episodes"]
 
 
 def _commands(block):

@@ -4,6 +4,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.datasets import Dataset
 from flowrl.data.episodes import EpisodeReplayBuffer
 from flowrl.data.limiter import RateLimiter
+from flowrl.data.mixed import MixedReplay
 from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
 from flowrl.data.objects import ObjectReplayBuffer
 from flowrl.data.prioritized import PrioritizedReplayBuffer
@@ -20,6 +21,7 @@ __all__ = [
     "Dataset",
     "DatasetWriter",
     "EpisodeReplayBuffer",
+    "MixedReplay",
     "MultiAgentBatch",
     "ObjectReplayBuffer",
     "PrioritizedReplayBuffer",

@@ -25,8 +25,8 @@ ENDS = ("terminated", "truncated")
 OF_LAST = ("next_obs", *ENDS)
 """What a transition of several steps has of its last one; all else is of the first."""
 
-PLACE = ("index", "generation", "shard")
-"""What tells from where in a replay buffer a row was drawn; `shard` only where there are several."""
+PLACE = ("index", "generation", "shard", "part")
+"""What tells from where in a replay buffer a row was drawn; `shard` and `part` only where there are several."""
 
 
 ACTION_MASK = "action_mask"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -89,9 +90,16 @@ class Store(abc.ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the store that was saved."""
 
+    parts: tuple[Store, ...] = ()
+    """Stores that it is made of: what goes into them comes out of it."""
+
     def schema(self, given: Schema) -> Schema:
-        """What `sample` gives, from the schema of what is added."""
+        """What `sample` gives, from the schema of what is added; where there are parts, from one for each of them."""
         return given
+
+    def drawn_from(self, batch_size: int) -> Sequence[tuple[Store, int]]:
+        """Which stores `sample(batch_size)` draws from, and at most how much from each."""
+        return [(self, batch_size)]
 
     def declared_rows(self, batch_size: int) -> int:
         """The rows that `sample(batch_size)` may give, as far as that is known before anything is stored."""

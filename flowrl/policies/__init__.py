@@ -5,6 +5,7 @@ from flowrl.policies.apex_dqn import ApexDQNPolicy
 from flowrl.policies.appo import APPOPolicy
 from flowrl.policies.bc import BCPolicy
 from flowrl.policies.cql import CQLPolicy, DiscreteCQLPolicy
+from flowrl.policies.dqfd import DQfDPolicy
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.functional import policy_from
 from flowrl.policies.heads import CategoricalHead, QuantileHead, ValueHead
@@ -19,6 +20,7 @@ from flowrl.policies.r2d2 import R2D2Policy
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
 from flowrl.policies.sac import SACPolicy
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
+from flowrl.policies.soft_q import RBCPolicy, SoftQPolicy
 from flowrl.policies.td3 import DDPGPolicy, TD3Policy
 from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
@@ -32,6 +34,7 @@ __all__ = [
     "CategoricalHead",
     "DDPGPolicy",
     "DQNPolicy",
+    "DQfDPolicy",
     "DiscreteCQLPolicy",
     "IMPALAPolicy",
     "IQLPolicy",
@@ -41,10 +44,12 @@ __all__ = [
     "Policy",
     "QuantileHead",
     "R2D2Policy",
+    "RBCPolicy",
     "RandomPolicy",
     "RecurrentPPOPolicy",
     "SACPolicy",
     "ScriptedPolicy",
+    "SoftQPolicy",
     "TD3Policy",
     "VTraceLimits",
     "ValueHead",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import torch
@@ -146,25 +146,30 @@ class DQNLearning(Learning):
     """
 
     policy: DQNPolicy
-    columns = ("obs", "action", "reward", "next_obs", "discount")
+    columns: tuple[str, ...] = ("obs", "action", "reward", "next_obs", "discount")
     optional = ("weight",)
-    requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
+    requires: ClassVar[tuple[str, ...]] = ("obs", "action", "reward", "next_obs", "discount or terminated")
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:
         """Rows, of one-step windows where no adder made longer ones (T6); padded steps are left out (N6)."""
         return one_step_windows(batch, self.policy.gamma)
 
+    @torch.no_grad()
+    def target(self, windows: Batch) -> torch.Tensor:
+        """What should be said of actions, `[B, ...]`, after windows with `reward`, `next_obs` and `discount`."""
+        policy, head = self.policy, self.policy.model.head
+        outputs_t = policy.target(windows.next_obs, policy.noise(), values=False)
+        q_target_t = head(outputs_t)
+        q_online_t = policy.model(windows.next_obs, policy.noise()) if policy.double else q_target_t
+        mask_t = action_mask(windows.next_obs)
+        best = best_action(q_online_t, q_target_t, double=policy.double, mask_t=mask_t)
+        return head.target(windows.reward.float(), windows.discount, of_action(outputs_t, best))
+
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""
         policy, head = self.policy, self.policy.model.head
-        with torch.no_grad():
-            outputs_t = policy.target(rows.next_obs, policy.noise(), values=False)
-            q_target_t = head(outputs_t)
-            q_online_t = policy.model(rows.next_obs, policy.noise()) if policy.double else q_target_t
-            mask_t = action_mask(rows.next_obs)
-            best = best_action(q_online_t, q_target_t, double=policy.double, mask_t=mask_t)
-            target = head.target(rows.reward.float(), rows.discount, of_action(outputs_t, best))
+        target = self.target(rows)
         outputs = of_action(policy.model(rows.obs, policy.noise(), values=False), rows.action.long())
         errors, q = head.errors(outputs, target), head(outputs.detach()).mean()
         if "weight" not in rows:

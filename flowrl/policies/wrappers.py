@@ -72,3 +72,15 @@ class multinomial_sample:
         # Scaled by the last bound: rounding must not leave a gap above it.
         action: Array = (bounds > noise[:, :1] * bounds[:, -1:]).argmax(1)
         return action
+
+
+@attrs.frozen
+class softmax_sample:
+    """A valid action with probability proportional to exp(value / temperature), by inversion of `noise[:, 0]`."""
+
+    temperature: float
+    draws = 1
+
+    def __call__(self, value: Array, noise: Array, env_steps: int = 0, mask: Array | None = None) -> Array:
+        best = (value if mask is None else np.where(mask, value, -np.inf)).max(1, keepdims=True)
+        return multinomial_sample()((value - best) / self.temperature, noise, env_steps, mask)

@@ -7,6 +7,7 @@ They lie in the files of this folder by the part of the source that they break.
 
 from tests.faults import (
     data,
+    demonstrations,
     engine,
     envs,
     hindsight,
@@ -23,5 +24,6 @@ from tests.faults.fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
-PARTS = (data, engine, envs, hindsight, offline, on_policy, operators, policies, replay, rewards, rollout, value_based)
+PARTS = (data, demonstrations, engine, envs, hindsight, offline, on_policy, operators, policies, replay, rewards)
+PARTS += (rollout, value_based)
 FAULTS = [fault for part in PARTS for fault in part.FAULTS]

@@ -17,7 +17,7 @@ from flowrl import operators as ops
 from flowrl.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.data import Batch, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
-from flowrl.policies import BCPolicy, DQNPolicy, PPOPolicy
+from flowrl.policies import BCPolicy, DQNPolicy, PPOPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_operator, check_plan, same
 from tests.goal_envs import BitFlip
@@ -27,6 +27,10 @@ from tests.rewards.test_reward_model import make as reward_model
 
 def workers() -> WorkerSet:
     return WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(4,), device="cpu"), envs_per_worker=2)
+
+
+def with_a_memory() -> WorkerSet:
+    return WorkerSet("CartPole-v1", lambda *spaces: R2D2Policy(*spaces, hidden=(4,), units=3, device="cpu"))
 
 
 def ppo_workers() -> WorkerSet:
@@ -149,11 +153,14 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "EstimateLogp": (lambda _: ops.EstimateLogp(ppo_workers()), fragments, "for_each"),
     "EstimateReward": (lambda _: ops.EstimateReward(curiosity()), fragments, "for_each"),
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
+    "FillColumn": (lambda _: ops.FillColumn("reward", 1.0), fragments, "for_each"),
     "FollowWorkers": (lambda _: ops.FollowWorkers(workers()), lambda: [[{"kl": 1.0}, {"kl": 2.0}]] * 2, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
     "Episodes": (lambda _: ops.Episodes(), fragments, "for_each"),
     "GatherStatistics": (lambda _: ops.GatherStatistics(normalizing(), 0.9), fragments, "for_each"),
     "HindsightRelabel": (lambda _: hindsight(), with_goals, "for_each"),
+    "InitialState": (lambda _: ops.InitialState(with_a_memory()), fragments, "for_each"),
+    "KeepOneStep": (lambda _: ops.KeepOneStep(0.9), fragments, "for_each"),
     "MixInReplay": (lambda _: ops.MixInReplay(2, 1.5), fragments, "combine"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
     "NormalizeRewards": (lambda _: ops.NormalizeRewards(normalizing()), fragments, "for_each"),
@@ -184,6 +191,10 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
 def store_and_replay() -> Plan:
     buffer = ReplayBuffer(12)
     return ops.Concurrently([from_items(rows()).for_each(ops.StoreToReplay(buffer)), ops.Replay(buffer, 4)])
+
+
+def one_after_another() -> Plan:
+    return ops.Sequentially({"first": from_items(fragments()).for_each(ops.NStep(2, 0.9)), "then": store_and_replay()})
 
 
 def through_a_queue() -> Plan:
@@ -240,6 +251,7 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "OfflineRows": (offline_rows, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
     "Replay": (store_and_replay, 10),
+    "Sequentially": (one_after_another, 12),
     "StandardMetricsReporting": (reported, 3),
     "from_minari": (from_minari, None),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.demonstrations import other_demonstrations
+from tests.demonstrations import one_episode, swapped_steps
 from tests.plans import matters_offline
 
 # Settings of SAC and DDPG.
@@ -40,7 +40,7 @@ REWARDS: dict[str, Any] = {
     "reward_minibatch_size": None,
 }
 CURIOSITY = {"intrinsic_weight": 0.1, "reward_features": 3}
-IMITATION = {"imitation_weight": 0.1, "demonstration_batch_size": 5, "demonstrations": other_demonstrations}
+IMITATION = {"imitation_weight": 0.1, "demonstration_batch_size": 5, "demonstrations": swapped_steps}
 
 # Another value of every setting of learning, and the settings beside which it shows.
 MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
@@ -160,6 +160,47 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             "airl_ppo": {"state_only": False},
         }.items()
     },
+    "sqil": [
+        ({key: value}, {"learning_rate": 0.03, "target_every": 15})
+        for key, value in {
+            "demonstrations": one_episode,
+            "demonstration_fraction": 0.25,
+            "hidden": (8,),
+            "dueling": False,
+            "gamma": 0.5,
+            "temperature": 0.2,
+            "learning_rate": 0.1,
+            "grad_clip": 0.01,
+            "batch_size": 4,
+            "target_every": 2,
+            "tau": 0.5,
+            "fragment_steps": 2,
+            "buffer_size": 60,
+            "learning_starts": 30,
+            "replay_ratio": 1.0,
+            "envs_per_worker": 3,
+            "normalize_obs": True,
+        }.items()
+    ],
+    "dqfd": [
+        ({key: value}, {"learning_rate": 0.03, "target_every": 15})
+        for key, value in {
+            "demonstrations": one_episode,
+            "demonstration_fraction": 0.5,
+            "pretrain_updates": 0,
+            "margin": 0.1,
+            "margin_weight": 0.0,
+            "n_step_weight": 0.0,
+            "l2": 0.1,
+            "prioritized": False,
+            "epsilon_start": 0.9,
+        }.items()
+    ],
+    "r2d3": [
+        ({key: value}, {"learning_rate": 0.03, "target_every": 3})
+        for key, value in {"demonstrations": one_episode, "demonstration_fraction": 0.5}.items()
+    ],
+    "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03}), ({"learning_rate": 0.1}, {})],
     "ppo recurrent": [
         ({"recurrent": None}, {}),
         ({"recurrent": "gru"}, {}),

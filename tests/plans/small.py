@@ -13,7 +13,7 @@ from flowrl.config import build_config
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.plan_file import load_plan_file
 from flowrl.rollout import WorkerSet
-from tests.demonstrations import cartpole_demonstrations
+from tests.demonstrations import cartpole, few_steps
 from tests.offline_data import offline_data
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -141,6 +141,7 @@ SMALL["her_sac"] = {
     "env_args": {"radius": 0.3, "max_steps": 8},
     "her_k": 2,
 }
+SMALL["r2d3"] = {**SMALL["r2d2"], "demonstrations": cartpole}
 SMALL["ppo recurrent"] = {**SMALL["ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["qrdqn"] = {**SMALL["dqn"], "quantiles": 5, "learning_starts": 20}
@@ -151,6 +152,9 @@ SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
 SMALL |= {
     f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True} for name in ("dqn", "ppo")
 }
+SMALL["sqil"] = {**SMALL["dqn"], "demonstrations": cartpole}
+SMALL["rbc"] = SMALL["sqil"]
+SMALL["dqfd"] = {**SMALL["sqil"], "pretrain_updates": 5, "priority_beta_steps": 200}
 
 #: Plans without an environment learn from a few random episodes of CartPole-v1, or of Pendulum-v1.
 SMALL["bc"] = {"hidden": (16,), "batch_size": 8, "report_every": 5, "device": "cpu"}
@@ -164,7 +168,7 @@ SMALL["icm_ppo"] = {**SMALL["rnd_ppo"]}
 SMALL["rnd_dqn"] = {**SMALL["dqn"], **CURIOUS, "reward_learning_rate": 1e-2, "learning_rate": 0.03}
 SMALL["gail_ppo"] = {
     **SMALL["ppo"],
-    "demonstrations": cartpole_demonstrations,
+    "demonstrations": few_steps,
     "demonstration_batch_size": 8,
     "reward_hidden": (8,),
     "reward_learning_rate": 1e-2,

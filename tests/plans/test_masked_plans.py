@@ -8,7 +8,7 @@ import pytest
 
 from flowrl.errors import ConfigError
 from flowrl.plan_file import load_plan_file
-from tests.demonstrations import random_demonstrations
+from tests.demonstrations import random_steps
 from tests.plans.small import SMALL, final, make
 
 DOORS = "tests.masked_envs:Doors"
@@ -19,7 +19,7 @@ def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
     """Q1, Q3, G6: while it learns, and where it is evaluated; the environment would raise."""
     from flowrl.operators import Evaluate
 
-    shown = {"demonstrations": random_demonstrations(DOORS)} if "demonstrations" in SMALL[name] else {}
+    shown = {"demonstrations": random_steps(DOORS)} if "demonstrations" in SMALL[name] else {}
     try:
         workers, plan = make(name, env=DOORS, **shown)
     except ConfigError as error:

@@ -78,7 +78,7 @@ def test_windows_of_several_steps_are_refused() -> None:
 def test_demonstrations_must_be_there_and_fit(kind: type[Trainer], tmp_path: Path) -> None:
     """Before anything is learned: which column, and what there is."""
     small = {**SMALL["gail_ppo"], "demonstrations": None}
-    with pytest.raises(DatasetError, match="there are no demonstrations: say demonstrations=FOLDER"):
+    with pytest.raises(ConfigError, match="demonstrations=None: this plan learns from recorded episodes"):
         kind(**small)
     with pytest.raises(DatasetError):
         kind(**{**small, "demonstrations": str(tmp_path / "nowhere")})
@@ -154,7 +154,7 @@ def test_what_was_shown_is_imitated(kind: type[Trainer], settings: dict[str, Any
 @pytest.mark.parametrize("kind", [GAILPPO, AIRLPPO])
 def test_imitating_ten_episodes_holds_the_pole_up(kind: type[Trainer], tmp_path: Path) -> None:
     """Ten times what acting at random comes to, without any reward of the environment's."""
-    shown = str(recorded(cartpole_episodes(10, 500), tmp_path / "shown"))
+    shown = recorded(cartpole_episodes(10, 500), tmp_path / "shown")
     with kind(demonstrations=shown, act_backend="numpy") as trainer:
         best = 0.0
         for steps in range(10_000, 60_000, 5_000):

@@ -1,0 +1,93 @@
+"""DQfD: Q-learning in which demonstrated actions are better than all others, by a margin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
+from flowrl.policies.masks import action_mask, masked
+
+
+def large_margin(
+    q: torch.Tensor, action: torch.Tensor, margin: float, mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """max_a [Q(s, a) + l(a_E, a)] − Q(s, a_E), `[B, A]` and `[B]` to `[B]`, over the valid actions.
+
+    l is 0 for the demonstrated action a_E and `margin` for all others: so the loss is 0 once they are worth less by the
+    margin, and actions that nobody demonstrated have no chance to be overestimated.
+
+    Source: Hester et al. 2018, "Deep Q-learning from Demonstrations", eq. 2; Piot et al. 2014.
+
+    >>> large_margin(torch.tensor([[1.0, 3.0], [1.0, 1.5]]), torch.tensor([1, 1]), margin=0.8)
+    tensor([0.0000, 0.3000])
+    """
+    assert action.shape == q.shape[:1]
+    others = torch.full_like(q, margin).scatter(1, action[:, None], 0.0)
+    best: torch.Tensor = masked(q + others, mask).amax(1)
+    return best - of_action(q, action)
+
+
+class DQfDPolicy(DQNPolicy):
+    """Deep Q-learning from demonstrations: see `DQfDLearning`, and `DQNPolicy` for the other arguments.
+
+    Args:
+        n_step_weight, margin_weight, l2: λ₁, λ₂ and λ₃ of the loss.
+        margin: By how much a demonstrated action is better.
+
+    Raises:
+        ConfigError: `normalize_rewards`, since of two windows of a row one alone would be scaled; see `DQNPolicy` too.
+    """
+
+    def __init__(
+        self,
+        *spaces: Any,
+        n_step_weight: float = 1.0,
+        margin: float = 0.8,
+        margin_weight: float = 1.0,
+        l2: float = 1e-5,
+        **settings: Any,
+    ) -> None:
+        if settings.get("normalize_rewards"):
+            raise ConfigError(
+                "normalize_rewards=True: DQfD learns from rewards as they are, of one step and of several"
+            )
+        self.n_step_weight, self.margin, self.margin_weight, self.l2 = n_step_weight, margin, margin_weight, l2
+        super().__init__(*spaces, **settings)
+
+    def _build(self) -> None:
+        super()._build()
+        self.learn_mode = DQfDLearning(self)
+
+
+class DQfDLearning(DQNLearning):
+    """The mean over rows of wᵢ (J_1 + λ₁ J_n + λ₂ J_E), plus λ₃ ‖θ‖².
+
+    J_1 is the loss of DQN on the step itself (the nested column `one_step`, of `KeepOneStep`), J_n that on the window
+    of n steps, and J_E, of demonstrated rows alone (the column `demonstration`), the `large_margin`. The priority of a
+    row is what J_1 says it is.
+
+    Source: Hester et al. 2018, "Deep Q-learning from Demonstrations", eq. 3.
+    """
+
+    policy: DQfDPolicy
+    columns = (*DQNLearning.columns, "one_step", "demonstration")
+    requires = (*DQNLearning.requires, "one_step", "demonstration")
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        policy, head, action = self.policy, self.policy.model.head, rows.action.long()
+        target, n_step_target = self.target(rows.one_step), self.target(rows)
+        all_outputs = policy.model(rows.obs, policy.noise(), values=False)
+        outputs, q = of_action(all_outputs, action), head(all_outputs)
+        errors = head.errors(outputs, target)
+        margins = large_margin(q, action, policy.margin, action_mask(rows.obs)) * rows.demonstration
+        each = errors + policy.n_step_weight * head.errors(outputs, n_step_target) + policy.margin_weight * margins
+        norm = torch.stack([parameter.square().sum() for parameter in policy.parameters]).sum()
+        loss = (each * rows["weight"] if "weight" in rows else each).mean() + policy.l2 * norm
+        shown = rows.demonstration.sum().clamp(min=1)
+        scalars = {"loss": loss, "q": of_action(q, action).mean(), "margin_loss": margins.sum() / shown}
+        return loss, scalars | ({"priority": head.priority(errors, outputs, target)} if "weight" in rows else {})

@@ -1,0 +1,131 @@
+"""Soft Q-learning over discrete actions, and the regularised behavioural cloning that is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
+from flowrl.policies.masks import action_mask, masked
+from flowrl.policies.policy import ValueActing
+from flowrl.policies.wrappers import softmax_sample
+
+
+def soft_value(q: torch.Tensor, temperature: float, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """V(s) = α log Σ_a exp(Q(s, a) / α) over the valid actions, `[B, A]` to `[B]`.
+
+    Source: Haarnoja et al. 2017, "Reinforcement Learning with Deep Energy-Based Policies", eq. 3.
+
+    >>> soft_value(torch.tensor([[0.0, 0.0], [5.0, -100.0]]), temperature=1.0)
+    tensor([0.6931, 5.0000])
+    """
+    return temperature * torch.logsumexp(masked(q, mask) / temperature, 1)
+
+
+class SoftQPolicy(DQNPolicy):
+    """Q-values of returns to which the entropy of the policy is added: π(a|s) ∝ exp(Q(s, a) / α).
+
+    collect: draws from π; eval: its most probable action; learn: see `SoftQLearning`.
+
+    Args:
+        temperature: α, what a unit of entropy is worth.
+
+    The other arguments are those of `DQNPolicy`.
+
+    Raises:
+        ConfigError: settings of the greedy kind (`head`, `epsilon`); see `DQNPolicy` too.
+    """
+
+    def __init__(self, *spaces: Any, temperature: float = 1.0, **settings: Any) -> None:
+        for name in ("head", "epsilon"):
+            if settings.get(name) is not None:
+                raise ConfigError(f"{name}={settings[name]!r}: soft Q-learning learns means, and explores by entropy")
+        if not temperature > 0:
+            raise ConfigError(f"temperature={temperature}: expected a number above 0")
+        self.temperature = temperature
+        super().__init__(*spaces, **settings)
+
+    def _build(self) -> None:
+        super()._build()
+        self.collect_mode = ValueActing(self, softmax_sample(self.temperature), noise_draws=self.model.draws)
+        self.learn_mode = SoftQLearning(self)
+
+
+class SoftQLearning(DQNLearning):
+    """The mean over rows of (Q(s, a) − y)², y = r + d · V_target(s'), with the soft value V; priority |Q(s, a) − y|.
+
+    It is made for windows of one step: in longer ones the entropy of the steps between would be missing.
+
+    Source: Reddy et al. 2019, "SQIL", section 3, there with the online network in the place of the target network.
+    """
+
+    policy: SoftQPolicy
+
+    def error(self, q: torch.Tensor, rows: Batch, reward: torch.Tensor | float) -> torch.Tensor:
+        """The soft Bellman error `[B]` of values `[B, A]`, at this reward."""
+        policy = self.policy
+        with torch.no_grad():
+            q_t = policy.target(rows.next_obs, policy.noise())
+            target = reward + rows.discount * soft_value(q_t, policy.temperature, action_mask(rows.next_obs))
+        error: torch.Tensor = of_action(q, rows.action.long()) - target
+        return error
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        q = self.policy.model(rows.obs, self.policy.noise())
+        error = self.error(q, rows, rows.reward.float())
+        weight = rows["weight"] if "weight" in rows else torch.ones_like(error)
+        loss = (weight * error.square()).mean()
+        scalars = {"loss": loss, "q": of_action(q, rows.action.long()).mean()}
+        return loss, scalars | ({"priority": error.abs()} if "weight" in rows else {})
+
+
+class RBCPolicy(SoftQPolicy):
+    """Regularised behavioural cloning: see `RBCLearning`.
+
+    Args:
+        bellman_weight: λ.
+
+    The other arguments are those of `SoftQPolicy`.
+    """
+
+    def __init__(self, *spaces: Any, bellman_weight: float = 1.0, **settings: Any) -> None:
+        self.bellman_weight = bellman_weight
+        super().__init__(*spaces, **settings)
+
+    def _build(self) -> None:
+        super()._build()
+        self.learn_mode = RBCLearning(self)
+
+
+class RBCLearning(SoftQLearning):
+    """Behavioural cloning with the policy π(a|s) ∝ exp(Q(s, a) / α), and Q held to what the environment can do:
+
+    mean over demonstrations of −log π(a|s) + λ · mean over all rows of (Q(s, a) − d · V_target(s'))²
+
+    Cloning alone leaves open how large values are in states that nobody showed; the squared soft Bellman error at
+    reward 0 makes them those of a way back to states that somebody did show. No reward is read.
+
+    Source: Reddy et al. 2019, "SQIL: Imitation Learning via Regularized Behavioral Cloning" (the first version of
+    arXiv 1905.11108), section 3.
+    """
+
+    policy: RBCPolicy
+    columns = ("obs", "action", "next_obs", "discount", "demonstration")
+    requires = ("obs", "action", "next_obs", "discount or terminated", "demonstration")
+    reports_priority = False
+
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        policy = self.policy
+        q = policy.model(rows.obs, policy.noise())
+        action = rows.action.long()
+        log_pi = torch.log_softmax(masked(q, action_mask(rows.obs)) / policy.temperature, 1)
+        shown = rows.demonstration.float()
+        nll = -(of_action(log_pi, action) * shown).sum() / shown.sum().clamp(min=1)
+        bellman = self.error(q, rows, 0.0).square().mean()
+        loss = nll + policy.bellman_weight * bellman
+        return loss, {"loss": loss, "nll": nll, "bellman": bellman, "q": of_action(q, action).mean()}

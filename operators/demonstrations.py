@@ -1,0 +1,113 @@
+"""What is done to demonstrations, and to fresh experience beside them, before both are stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from flowrl.data import Batch
+from flowrl.data.steps import is_fragment
+from flowrl.errors import PlanError, SchemaError
+from flowrl.operator import operator
+from flowrl.operators.adders import check_rates
+from flowrl.schema import Column, Schema
+
+if TYPE_CHECKING:
+    from flowrl.rollout import WorkerSet
+
+
+@operator
+class FillColumn:
+    """Gives every step of a batch `[T, N, ...]` or `[B, ...]` the same value in one column, new or not.
+
+    The batch that came is left as it was (H4).
+
+    >>> FillColumn("reward", 1.0)(Batch(obs=np.zeros((3, 4)), reward=np.zeros(3))).reward
+    array([1., 1., 1.])
+    """
+
+    column: str
+    value: float | bool
+
+    def schema(self, given: Schema) -> Schema:
+        if given.open or not given.columns:
+            return given
+        shape = given.axes or next(iter(given.columns.values())).shape[:1]
+        dtype = given.columns[self.column].dtype if self.column in given.columns else str(np.asarray(self.value).dtype)
+        return attrs.evolve(given, columns={**given.columns, self.column: Column(dtype, shape)})
+
+    def __call__(self, batch: Batch) -> Batch:
+        axes = 2 if is_fragment(batch) else 1
+        dtype = batch[self.column].dtype if self.column in batch else np.asarray(self.value).dtype
+        return batch.replace(**{self.column: np.full(batch.shape[:axes], self.value, dtype)})
+
+
+@operator
+class KeepOneStep:
+    """Keeps of every step what `NStep` makes windows of, so that a row has both: for `NStep` to come after it.
+
+    Fragments `[T, N, ...]` in, the same with a nested column `one_step` out: the step's own `reward` and `next_obs`,
+    and discount = γ (1 − terminated).
+
+    Raises: SchemaError where a needed column is missing.
+
+    >>> step = Batch(reward=[[2.0]], next_obs=[[7]], terminated=[[False]], truncated=[[False]])
+    >>> kept = KeepOneStep(gamma=0.5)(step).one_step
+    >>> kept.reward, kept.next_obs, kept.discount
+    (array([[2.]]), array([[7]]), array([[0.5]], dtype=float32))
+    """
+
+    requires = ("reward", "next_obs", "terminated")
+    provides = ()
+    gamma: float
+
+    def __attrs_post_init__(self) -> None:
+        check_rates(gamma=self.gamma)
+
+    def schema(self, given: Schema) -> Schema:
+        kept = {name: column for name, column in given.columns.items() if _root(name) in ("reward", "next_obs")}
+        if "terminated" in given.columns:
+            kept["discount"] = Column("float32", given.columns["terminated"].shape)
+        return attrs.evolve(given, columns={**given.columns, **{f"one_step.{name}": kept[name] for name in kept}})
+
+    def __call__(self, batch: Batch) -> Batch:
+        if missing := [name for name in self.requires if name not in batch]:
+            raise SchemaError(f"KeepOneStep needs the column {missing[0]!r}: the batch has {', '.join(batch)}")
+        discount = np.where(batch["terminated"], 0, self.gamma).astype(np.float32)
+        return batch.replace(one_step=Batch(reward=batch["reward"], next_obs=batch["next_obs"], discount=discount))
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _remembers(op: Any, attribute: Any, workers: Any) -> None:
+    if not hasattr(workers.policy.collect_mode, "initial_state"):
+        raise PlanError(f"{type(op).__name__} needs a policy with a memory, got {workers.policy!r}")
+
+
+@operator
+class InitialState:
+    """Gives every step of fragments `[T, N, ...]` the `state [T, N, width]` with which the workers' policy begins.
+
+    For experience of somebody with another memory, or with none: sequences are unrolled from where an episode begins,
+    and burn-in does the rest. Kapturowski et al. 2019 compare it with states that the actor had (their "zero state").
+    """
+
+    requires = ("fragments",)
+    provides = ()
+    workers: WorkerSet = attrs.field(validator=_remembers)
+
+    def _state(self) -> Any:
+        mode: Any = self.workers.policy.collect_mode
+        return mode.initial_state()
+
+    def schema(self, given: Schema) -> Schema:
+        state = self._state()
+        return given.having(state=f"{state.dtype}[T, N, {', '.join(map(str, state.shape[1:]))}]")
+
+    def __call__(self, batch: Batch) -> Batch:
+        state = self._state()
+        return batch.replace(state=np.broadcast_to(state, (*batch.shape[:2], *state.shape[1:])).copy())

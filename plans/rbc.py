@@ -1,0 +1,40 @@
+"""RBC: behavioural cloning whose values obey the environment: the squared soft Bellman error regularises it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowrl.config import not_negative, scheduled
+from flowrl.plans import sqil
+from flowrl.policies import RBCPolicy
+from flowrl.schedules import Setting
+from flowrl.trainer import Trainer
+
+
+@attrs.define(kw_only=True)
+class Config(sqil.Config):
+    """The settings of SQIL, and how much of the loss is not cloning; a rate of learning for two losses in one."""
+
+    learning_rate: Setting = scheduled(3e-4)  #: of Adam
+    bellman_weight: float = not_negative(0.1)  #: of the squared soft Bellman error at reward 0; 0 clones alone
+
+
+def policy(config: Config, observation_space: Any, action_space: Any) -> RBCPolicy:
+    """The policy that acts and learns."""
+    return RBCPolicy(
+        observation_space,
+        action_space,
+        temperature=config.temperature,
+        bellman_weight=config.bellman_weight,
+        **sqil.for_soft_q(config),
+    )
+
+
+class RBC(Trainer):
+    """`RBC(env="CartPole-v1", demonstrations="episodes").train(until={"env_steps": 20_000})`; its plan is SQIL's."""
+
+    Config = Config
+    policy = staticmethod(policy)
+    execution_plan = staticmethod(sqil.execution_plan)

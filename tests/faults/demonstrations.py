@@ -1,0 +1,123 @@
+"""Faults planted in what is learned from demonstrations: mixtures, phases, losses."""
+
+from tests.faults.fault import Fault
+
+MIXED = "tests/data/test_mixed.py::"
+PLANS = "tests/operators/test_mixed_plans.py::"
+SOFT = "tests/policies/test_soft_q_policy.py::"
+DQFD = "tests/policies/test_dqfd_policy.py::"
+
+FAULTS = [
+    Fault(  # the same rounding in every batch
+        "F11",
+        "flowrl/data/mixed.py",
+        "owed + int(fraction * self._unit) * batch_size - share * self._unit\n",
+        "0 * (owed + int(fraction) + share)\n",
+        MIXED + "test_every_batch_has_the_stated_ratio_within_one_row",
+    ),
+    Fault(  # all that is left goes to one part
+        "F11",
+        "flowrl/data/mixed.py",
+        "        for i in order[: batch_size - sum(whole)]:\n            whole[i] += 1\n",
+        "        whole[order[0] if order else 0] += batch_size - sum(whole)\n",
+        MIXED + "test_every_batch_has_the_stated_ratio_within_one_row",
+    ),
+    Fault(
+        "P4",
+        "flowrl/data/mixed.py",
+        "                of = part == number\n",
+        "                of = part >= 0\n",
+        MIXED + "test_what_was_overwritten_is_dropped_by_its_part",
+    ),
+    Fault(
+        "P2",
+        "flowrl/data/mixed.py",
+        "                of = part == number\n",
+        "                of = part != number\n",
+        MIXED + "test_each_part_gets_its_own_priorities_back",
+    ),
+    Fault(
+        "P2",
+        "flowrl/data/mixed.py",
+        'rows["weight"] = np.ones(place, np.float32)',
+        'rows["weight"] = np.zeros(place, np.float32)',
+        MIXED + "test_a_part_draws_what_it_would_have_drawn_alone",
+    ),
+    Fault(
+        "B8",
+        "flowrl/data/mixed.py",
+        "return all(part.can_sample(share) for",
+        "return any(part.can_sample(share) for",
+        MIXED + "test_each_part_keeps_its_limiter",
+    ),
+    Fault(
+        "D3",
+        "flowrl/data/mixed.py",
+        '        self._owed = list(state["owed"])\n',
+        "",
+        MIXED + "test_restored_it_goes_on_as_it_would_have",
+    ),
+    Fault(
+        "F2",
+        "flowrl/merge.py",
+        "            self.inputs[self.turn].release()\n            self.turn += 1\n",
+        "            self.inputs[self.turn].release()\n            self.turn += 2\n",
+        PLANS + "test_a_phase_begins_when_the_one_before_has_ended",
+    ),
+    Fault(
+        "F8",
+        "flowrl/merge.py",
+        "        if branch == self.turn:\n            return self.inputs[branch].stuck()\n",
+        "",
+        PLANS + "test_what_waits_is_the_phase_that_runs",
+    ),
+    Fault(
+        "H4",
+        "operators/demonstrations.py",
+        "        return batch.replace(**{self.column: np.full(batch.shape[:axes], self.value, dtype)})\n",
+        "        batch[self.column] = np.full(batch.shape[:axes], self.value, dtype)\n        return batch\n",
+        PLANS + "test_a_column_is_filled_and_the_batch_left_alone",
+    ),
+    Fault(
+        "T6",
+        "operators/demonstrations.py",
+        'np.where(batch["terminated"], 0, self.gamma)',
+        'np.where(batch["terminated"] | batch["truncated"], self.gamma, self.gamma)',
+        PLANS + "test_one_step_is_kept_beside_the_window",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/soft_q.py",
+        "temperature * torch.logsumexp(masked(q, mask) / temperature, 1)",
+        "temperature * torch.logsumexp(q / temperature, 1)",
+        SOFT + "test_invalid_actions_have_no_part_in_a_soft_value",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/soft_q.py",
+        "            q_t = policy.target(rows.next_obs, policy.noise())\n",
+        "            q_t = policy.model(rows.next_obs, policy.noise())\n",
+        SOFT + "test_the_loss_of_soft_q_learning_against_a_loop",
+    ),
+    Fault(
+        "Q8",
+        "flowrl/policies/wrappers.py",
+        "(value - best) / self.temperature",
+        "(value - best) * self.temperature",
+        SOFT + "test_it_acts_as_often_as_the_soft_policy_says",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/policies/dqfd.py",
+        "masked(q + others, mask).amax(1)",
+        "(q + others).amax(1)",
+        DQFD + "test_the_margin_against_a_loop",
+    ),
+    Fault(
+        "T6",
+        "flowrl/policies/dqfd.py",
+        "self.target(rows.one_step), self.target(rows)",
+        "self.target(rows), self.target(rows)",
+        DQFD + "test_the_loss_against_a_loop",
+    ),
+]
