@@ -15,9 +15,10 @@ from time import monotonic
 
 import pytest
 
-from flowrl.plan_file import builtin_plans
+from flowrl.plan_file import builtin_plans, load_plan_file
 from tests.cli.parts import flowrl
 from tests.demonstrations import options
+from tests.offline_data import offline_data
 
 DEADLINE = 60.0
 SMALL = (
@@ -59,13 +60,15 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", builtin_plans())
 def test_the_built_in_plans_are_sound_and_can_be_drawn(folder, name):
-    done = flowrl("check", name, *options(name))
+    offline = load_plan_file(name).Config.clock == "updates"
+    given = ("--set", f"data={offline_data()}") if offline else options(name)
+    done = flowrl("check", name, *given)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == "ok"
     for suffix in ("svg", "mmd"):
-        assert flowrl("draw", name, f"plan.{suffix}", *options(name)).exit_code == 0
+        assert flowrl("draw", name, *given, f"plan.{suffix}").exit_code == 0
     texts = [text.text for text in ET.parse("plan.svg").iter("{http://www.w3.org/2000/svg}text")]
-    assert "Rollouts" in texts
+    assert ("Demonstrations" if offline else "Rollouts") in texts
     assert (folder / "plan.mmd").read_text().startswith("flowchart TB\n")
 
 
