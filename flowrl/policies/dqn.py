@@ -156,15 +156,15 @@ class DQNLearning(Learning):
         return one_step_windows(batch, self.policy.gamma)
 
     @torch.no_grad()
-    def target(self, windows: Batch) -> torch.Tensor:
+    def target(self, rows: Batch) -> torch.Tensor:
         """What should be said of actions, `[B, ...]`, after windows with `reward`, `next_obs` and `discount`."""
         policy, head = self.policy, self.policy.model.head
-        outputs_t = policy.target(windows.next_obs, policy.noise(), values=False)
+        outputs_t = policy.target(rows.next_obs, policy.noise(), values=False)
         q_target_t = head(outputs_t)
-        q_online_t = policy.model(windows.next_obs, policy.noise()) if policy.double else q_target_t
-        mask_t = action_mask(windows.next_obs)
+        q_online_t = policy.model(rows.next_obs, policy.noise()) if policy.double else q_target_t
+        mask_t = action_mask(rows.next_obs)
         best = best_action(q_online_t, q_target_t, double=policy.double, mask_t=mask_t)
-        return head.target(windows.reward.float(), windows.discount, of_action(outputs_t, best))
+        return head.target(rows.reward.float(), rows.discount, of_action(outputs_t, best))
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""

@@ -37,8 +37,8 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/dqn.py",
-        "windows.discount, of_action(outputs_t, best)",
-        "windows.discount, outputs_t.amax(1)",
+        "rows.discount, of_action(outputs_t, best)",
+        "rows.discount, outputs_t.amax(1)",
         HEADS + "test_losses_and_priorities_of_rows_against_a_loop",
     ),
     Fault(  # the paper's pseudocode, word by word: a target on an atom has no neighbours to go to
