@@ -1,9 +1,10 @@
 """How long are the plans to read? Source lines of each `execution_plan`, beside RLlib's for the same algorithm.
 
 Lines as the formatter leaves them, from `def` to the end, but for docstrings, comments and empty lines; and how many
-they would be at RLlib's line length. A function that only one plan calls is part of it and counted with it, so that
-nothing is hidden in helpers. The operators that a plan uses stand beside it with their own lines, counted alike; those
-that only this plan uses are marked with a star. A plan may differ from another one in its policy alone.
+they would be at RLlib's line length. The functions of its own file that a plan calls are counted with it, so that
+nothing is hidden in helpers; what it takes from another plan's file, and the operators that it uses, stand beside it
+with their own lines, counted alike. Operators that only this plan uses are marked with a star. A plan may differ from
+another one in its policy alone.
 
     python benchmarks/plan_lines.py
 """
@@ -52,9 +53,14 @@ def source_of(thing: Any) -> str:
 def mentioned(thing: Any) -> Iterator[tuple[str, Any]]:
     """Functions and classes of flowrl that the source of one mentions, by name; its settings are no part of it."""
     around = vars(sys.modules[thing.__module__])
-    names = [node.id for node in ast.walk(ast.parse(source_of(thing))) if isinstance(node, ast.Name)]
-    for name in dict.fromkeys(names):
-        found = around.get(name)
+    for node in ast.walk(ast.parse(source_of(thing))):
+        if isinstance(node, ast.Name):
+            name, found = node.id, around.get(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):  # of a module: ppo.learn
+            name, home = node.attr, around.get(node.value.id)
+            found = getattr(home, name, None) if inspect.ismodule(home) else None
+        else:
+            continue
         is_part = inspect.isfunction(found) or (inspect.isclass(found) and not issubclass(found, Configuration))
         if is_part and found.__module__.startswith("flowrl."):
             yield name, found
@@ -76,6 +82,11 @@ def narrow(source: str) -> str:
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 
+def name_of(part: Any) -> str:
+    """With the file that it stands in."""
+    return f"{part.__module__.rpartition('.')[2]}.{part.__name__}"
+
+
 def main() -> None:
     plans = {name: load_plan_file(name).trainer.execution_plan for name in builtin_plans()}
     parts = {function: with_helpers(function) for function in plans.values()}
@@ -90,15 +101,14 @@ def main() -> None:
         if (home := function.__module__.rpartition(".")[2]) != plan:
             print(f"{plan:<12} that of {home}")
             continue
-        own = [source_of(part) for part in parts[function] if users[part] == 1]
+        here = [part for part in parts[function] if part.__module__ == function.__module__ or users[part] == 1]
+        own = [source_of(part) for part in here]
         counts = [sum(map(code_lines, sources)) for sources in (own, map(narrow, own))]
-        shared = {part.__name__: part for part in parts[function] if users[part] > 1} | operators[function]
+        shared = {name_of(part): part for part in parts[function] if part not in here} | operators[function]
         lines = {name: sum(code_lines(source_of(part)) for part in with_helpers(op)) for name, op in shared.items()}
         beside = ", ".join(f"{name}{'*' if used[name] == 1 else ''} {lines[name]}" for name in sorted(lines))
         print(f"{plan:<12} {counts[0]:>5}  {counts[1]:>13}  {RLLIB.get(plan, '-'):>5}  {beside}")
-    helpers = {
-        part: f"{part.__module__.rpartition('.')[2]}.{part.__name__}" for found in parts.values() for part in found[1:]
-    }
+    helpers = {part: name_of(part) for found in parts.values() for part in found[1:]}
     alone = ", ".join(sorted(name for part, name in helpers.items() if users[part] == 1))
     print(f"helpers of one plan, counted with it: {alone or 'none'}")
 

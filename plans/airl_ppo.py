@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from flowrl.config import not_negative, positive, sizes
@@ -33,9 +31,9 @@ class Config(ppo.Config):
     reward_minibatch_size: int | None = positive(None)  #: rows of its optimiser steps, of each; None: all
 
 
-def reward_model(workers: WorkerSet, config: Any) -> AIRL:
-    """What explains the demonstrations."""
-    return AIRL(
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """PPO's plan; before its advantages a second path, of demonstrations, comes in."""
+    airl = AIRL(
         workers.policy.observation_space,
         workers.policy.action_space,
         gamma=config.gamma,
@@ -45,11 +43,6 @@ def reward_model(workers: WorkerSet, config: Any) -> AIRL:
         seed=config.seed,
         device=config.device,
     )
-
-
-def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """PPO's plan; before its advantages a second path, of demonstrations, comes in."""
-    airl = reward_model(workers, config)
 
     # (1) Act, as in PPO; beside that goes what was demonstrated, and how probable it is now.
     rollouts = ppo.experience(workers, config)

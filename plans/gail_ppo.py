@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
@@ -31,9 +31,9 @@ class Config(ppo.Config):
     reward_minibatch_size: int | None = positive(None)  #: rows of its optimiser steps, of each; None: all
 
 
-def reward_model(workers: WorkerSet, config: Any) -> GAIL:
-    """Who tells the agent from the demonstrator."""
-    return GAIL(
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """PPO's plan; before its advantages a second path, of demonstrations, comes in."""
+    gail = GAIL(
         workers.policy.observation_space,
         workers.policy.action_space,
         form=config.reward_form,
@@ -43,11 +43,6 @@ def reward_model(workers: WorkerSet, config: Any) -> GAIL:
         seed=config.seed,
         device=config.device,
     )
-
-
-def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """PPO's plan; before its advantages a second path, of demonstrations, comes in."""
-    gail = reward_model(workers, config)
 
     # (1) Act, as in PPO; beside that goes what was demonstrated.
     rollouts = ppo.experience(workers, config)

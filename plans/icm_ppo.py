@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from flowrl.config import fraction, not_negative, positive, sizes
@@ -29,9 +27,9 @@ class Config(ppo.Config):
     reward_minibatch_size: int | None = positive(None)  #: rows of their optimiser steps; None: the whole fragment
 
 
-def reward_model(workers: WorkerSet, config: Any) -> ICM:
-    """What it did not expect."""
-    return ICM(
+def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+    """PPO's plan with three operators before its advantages."""
+    icm = ICM(
         workers.policy.observation_space,
         workers.policy.action_space,
         features=config.reward_features,
@@ -42,11 +40,6 @@ def reward_model(workers: WorkerSet, config: Any) -> ICM:
         seed=config.seed,
         device=config.device,
     )
-
-
-def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """PPO's plan with three operators before its advantages."""
-    icm = reward_model(workers, config)
 
     # (1) Act, as in PPO.
     rollouts = ppo.experience(workers, config)
