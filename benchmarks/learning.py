@@ -84,7 +84,8 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     if summary["outcome"] != "goal":
         trained = flowrl.load(out, last=bool(task.peer))
         score = trained.evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
-    steps = summary["last"].get("env_steps", summary["last"]["updates"])  # there are none without an environment
+    last = summary["last"]
+    steps = last["env_steps" if "env_steps" in last else "updates"]  # there are none without an environment
     return Outcome(seed, score, steps, summary["seconds"])
 
 

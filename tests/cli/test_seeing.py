@@ -75,7 +75,7 @@ def test_the_built_in_plans_are_sound_and_can_be_drawn(folder, name):
 def test_check_shows_columns_and_words_on_the_edges(folder):
     lines = flowrl("check", "dqn").stdout.splitlines()
     assert "│      -> experience, fragments, on_policy [T, N]: obs float32[4], action int64, reward float64," in lines
-    assert "│      -> experience, on_policy, rows [B]: the same, + discount float32" in lines
+    assert "│      -> experience, on_policy, rows, windows [B]: the same, + discount float32" in lines
     assert max(map(len, lines)) < 120
 
 

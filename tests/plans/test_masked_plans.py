@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from flowrl.errors import ConfigError
@@ -19,7 +20,9 @@ def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
     """Q1, Q3, G6: while it learns, and where it is evaluated; the environment would raise."""
     from flowrl.operators import Evaluate
 
-    shown = {"demonstrations": random_steps(DOORS)} if "demonstrations" in SMALL[name] else {}
+    config = load_plan_file(name.split()[0]).Config
+    known = {"demonstrations", "data"} & {field.name for field in attrs.fields(config)}
+    shown = dict.fromkeys(known, random_steps(DOORS))
     try:
         workers, plan = make(name, env=DOORS, **shown)
     except ConfigError as error:
@@ -28,7 +31,7 @@ def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
         pytest.skip(f"not for discrete actions: {error}")
     with workers, plan.for_each(Evaluate(workers, every=100, episodes=2)).run(seed=0) as run:
         results = [next(run)]
-        while results[-1]["env_steps"] < 200:
+        while results[-1][config.clock] < 200:
             results.append(next(run))
     assert results[-1]["updates"] > 0
     assert any("eval_return" in result for result in results)
