@@ -110,14 +110,16 @@ def recorded(task: Task, folder: Path) -> Path:
     """Episodes of a DQN that has come to 475, which every seed learns from; made by the first that needs them."""
     place = folder.parent / f"demonstrations-{task.env}"
     expert, episodes = place / "expert", place / f"{task.demonstrations}-episodes"
+    unfinished = episodes.with_suffix(".part")
     with RECORDING:
         if not episodes.exists():
             shutil.rmtree(place, ignore_errors=True)
             stop = ["--stop-return", "475", "--stop-steps", "100000", "--set", "act_backend=numpy", "--quiet"]
-            record = ["record", f"{expert}", "--episodes", f"{task.demonstrations}", "--out", f"{episodes}"]
+            record = ["record", f"{expert}", "--episodes", f"{task.demonstrations}", "--out", f"{unfinished}"]
             for command in (["run", "dqn", "--env", task.env, *stop, "--seed", "100", "--out", f"{expert}"], record):
                 if (done := python("-m", "flowrl", *command)).returncode:
                     raise SystemExit(f"no demonstrations: exit code {done.returncode}:\n{done.stderr}")
+            unfinished.rename(episodes)
     return episodes
 
 
@@ -131,6 +133,7 @@ def claim(folder: Path, task: Task) -> None:
     """Let a folder be of this task alone: seeds of other settings must not be taken for its own."""
     folder.mkdir(parents=True, exist_ok=True)
     kept, options = folder / "options.json", options_of(task)
+    options += [f"{task.demonstrations} demonstrations"] if task.demonstrations else []
     if kept.exists() and json.loads(kept.read_text()) != options:
         raise SystemExit(f"{folder} has runs of {' '.join(json.loads(kept.read_text()))}: remove it, or keep elsewhere")
     kept.write_text(json.dumps(options))

@@ -6,6 +6,7 @@ python benchmarks/learning_data.py NAME FOLDER
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,10 @@ def make(name: str, out: Path) -> Path:
             _flowrl("record", run, "--last", "--collect", "--episodes", recipe.trained, "--out", parts[0])
             if recipe.random:
                 _flowrl("record", "--policy", "random", *where, "--episodes", recipe.random, "--out", parts[1])
-            join(parts[: 1 + bool(recipe.random)], out)
+            unfinished = out.with_suffix(".part")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            join(parts[: 1 + bool(recipe.random)], unfinished)
+            unfinished.rename(out)
     return out
 
 

@@ -8,6 +8,7 @@ import attrs
 from attrs import validators
 
 from flowrl.config import Configuration, positive
+from flowrl.errors import ConfigError
 from flowrl.policy_maker import PolicyMaker, check_policy
 from flowrl.trainer import Trainer, torch_threads
 
@@ -51,6 +52,8 @@ class OfflineTrainer(Trainer):
 
         make = cls.policy if policy is None else policy
         check_policy(make)
+        if config.num_workers:
+            raise ConfigError(f"num_workers={config.num_workers}: nobody acts in a plan without an environment")
         data = open_dataset(config.data)
         given, env_args = config.env if env is None else env, config.env_args
         if given is None and (known := environment_of(data)) is not None:

@@ -64,7 +64,8 @@ class Pace:
             return "; ".join(f"{worker}: {self._words(worker, n, late)}" for worker, n in requests.items())
         items = [self.items[worker] for worker in requests]
         total = f"{len(requests)} workers: {min(items)} to {max(items)} items each, {sum(requests.values())} requests"
-        return "; ".join([total, *(f"{worker}: {self._words(worker, requests[worker], late)}" for worker in late)])
+        there = [worker for worker in late if worker in requests]  # and was not removed meanwhile
+        return "; ".join([total, *(f"{worker}: {self._words(worker, requests[worker], late)}" for worker in there)])
 
     def _words(self, worker: int, requests: int, late: Mapping[int, float]) -> str:
         items = self.items[worker]

@@ -102,8 +102,11 @@ class TrainReward:
         return batches[0]
 
     def _train(self, *batches: Batch) -> None:
+        rows = [self.model.rows(each) for each in batches]
+        if not all(map(len, rows)):  # of padding alone
+            return
         self.model.observe(*batches)
-        steps = [self.model.update(*rows) for rows in self._minibatches([self.model.rows(each) for each in batches])]
+        steps = [self.model.update(*part) for part in self._minibatches(rows)]
         self.context.count("reward_updates", len(steps))
         for name in steps[0]:
             self.context.record(name, sum(float(step[name]) for step in steps) / len(steps))
@@ -280,7 +283,7 @@ class EstimateLogp:
                 raise SchemaError(f"EstimateLogp needs the column {name!r}: {did_you_mean(name, batch)}")
         learn: Any = self.workers.policy.learn_mode
         fragment = is_fragment(batch)
-        logp = learn.logp_of(batch.flat() if fragment else batch)
+        logp = learn.logp_of(batch.flat() if fragment else batch).astype(np.float32)
         return batch.replace(logp=logp.reshape(batch.shape[:2]) if fragment else logp)
 
 

@@ -214,7 +214,7 @@ class ComputeGradients:
         if owner is None:
             raise PlanError("ComputeGradients() does not run on a worker: say whose policy, ComputeGradients(workers)")
         learn = owner.policy.learn_mode
-        learn.schedule(self.context.counters.get("env_steps", 0) if worker is None else worker.env_steps)
+        learn.schedule(self.context.counters.get(owner.clock, 0) if worker is None else worker.env_steps)
         gradients: Gradients = learn.gradients(learn.prepare(batch))
         return gradients if worker is None else attrs.evolve(gradients, worker=worker.index)
 
@@ -309,7 +309,7 @@ class ApplyGradients:
             )
         policy = self.workers.policy
         learn = policy.learn_mode
-        learn.schedule(self.context.counters.get("env_steps", 0))
+        learn.schedule(self.context.counters.get(self.workers.clock, 0))
         self.context.record(LAG, np.full(gradients.rows, policy.version - gradients.version))
         learn.apply(gradients)
         self.context.count("trained", gradients.rows)

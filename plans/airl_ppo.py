@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from flowrl.config import not_negative, positive, sizes
-from flowrl.operators import CombineRewards, Demonstrations, EstimateLogp, EstimateReward, TrainReward
+from flowrl.operators import CombineRewards, Demonstrations, EstimateLogp, EstimateReward, PolicyActions, TrainReward
 from flowrl.plan import Plan
 from flowrl.plans import ppo
 from flowrl.rewards import AIRL
@@ -48,7 +48,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     rollouts = ppo.experience(workers, config)
     size = config.demonstration_batch_size
     shown = Demonstrations(config.demonstrations, workers.policy, size, epochs=None, needs=NEEDS)
-    judged = shown.for_each(EstimateLogp(workers))
+    judged = shown.for_each(PolicyActions(workers)).for_each(EstimateLogp(workers))
 
     # (2) The discriminator learns from both; what the agent did goes on, with its reward.
     rewarded = (

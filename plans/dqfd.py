@@ -71,8 +71,12 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     )
     data = demonstrations_in(config.demonstrations)
     recorded = Demonstrations(data, workers.policy, needs=NEEDED)
+    if config.normalize_obs:  # pre-training sees what acting will see
+        recorded = recorded.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
     fresh = dqn.replay_buffer(config, limiter)
-    shown = dqn.replay_buffer(attrs.evolve(config, buffer_size=data.rows), None)
+    # Beta follows the rows of a buffer, and the demonstrations become no more: there it is what it comes to.
+    of_shown = attrs.evolve(config, buffer_size=data.rows, priority_beta=config.priority_beta_end)
+    shown = dqn.replay_buffer(of_shown, None)
     mixture = MixedReplay(fresh=(fresh, share), demonstrations=(shown, config.demonstration_fraction))
 
     def stored(steps: Plan, buffer: ReplayBuffer, *, demonstration: bool) -> Plan:

@@ -7,7 +7,7 @@ from typing import Literal
 import attrs
 
 from flowrl.config import not_negative, positive, sizes
-from flowrl.operators import CombineRewards, Demonstrations, EstimateReward, TrainReward
+from flowrl.operators import CombineRewards, Demonstrations, EstimateReward, PolicyActions, TrainReward
 from flowrl.plan import Plan
 from flowrl.plans import ppo
 from flowrl.rewards import GAIL
@@ -47,6 +47,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     # (1) Act, as in PPO; beside that goes what was demonstrated.
     rollouts = ppo.experience(workers, config)
     shown = Demonstrations(config.demonstrations, workers.policy, config.demonstration_batch_size, epochs=None)
+    shown = shown.for_each(PolicyActions(workers))
 
     # (2) The discriminator learns from both; what the agent did goes on, with its reward.
     rewarded = (

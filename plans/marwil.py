@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import fraction, not_negative, positive
+from flowrl.config import fraction, not_negative, positive, proper_fraction
 from flowrl.data.whole_episodes import OF_STEPS
 from flowrl.offline import OfflineTrainer
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
@@ -25,7 +25,7 @@ class Config(bc.Config):
     gamma: float = fraction(0.99)  #: discount per step
     value_coef: float = not_negative(1.0)  #: weight of the value's loss
     max_weight: float = positive(20.0)  #: the most that a row counts
-    norm_rate: float = fraction(0.01)  #: how far the mean square of advantages moves in an update
+    norm_rate: float = proper_fraction(0.01)  #: how far the mean square of advantages moves in an update
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> MARWILPolicy:

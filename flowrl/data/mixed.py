@@ -223,7 +223,7 @@ def _exact(names: Sequence[str], given: Sequence[float]) -> tuple[Fraction, ...]
     said = ", ".join(f"{name}={fraction}" for name, fraction in zip(names, given))
     if any(not 0 < fraction <= 1 for fraction in given) or abs(sum(given) - 1) > 1e-6:
         raise ValueError(f"{said}: the parts of a batch are fractions above 0 that add up to 1")
-    meant = [Fraction(fraction).limit_denominator(10**6) for fraction in given]
+    meant = [max(Fraction(fraction).limit_denominator(10**6), Fraction(1, 10**6)) for fraction in given]
     return tuple(fraction / sum(meant) for fraction in meant)
 
 

@@ -28,13 +28,15 @@ def real_steps(batch: Batch) -> int:
     return int((batch["mask"] != 0).sum()) if "mask" in batch else batch.rows
 
 
-def real_rows(batch: Batch) -> Batch:
+def real_rows(batch: Batch, *, fragment: bool | None = None) -> Batch:
     """The steps of a batch as rows `[B, ...]`, those of fragments time-major, without padded ones (`mask` 0, N6).
+
+    `fragment` says whether it is one, where its columns alone do not tell: see `is_fragment`.
 
     >>> real_rows(Batch(reward=np.ones((2, 2)), t=[[0, 0], [1, 1]], mask=[[1, 1], [1, 0]])).t
     array([0, 0, 1])
     """
-    rows = batch.flat() if is_fragment(batch) else batch
+    rows = batch.flat() if (is_fragment(batch) if fragment is None else fragment) else batch
     return rows[np.flatnonzero(rows["mask"])] if "mask" in rows and not np.all(rows["mask"]) else rows
 
 

@@ -10,7 +10,8 @@ from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
 from flowrl.data.datasets import Dataset
 from flowrl.data.minari import MinariEpisodes
-from flowrl.returns import n_step
+from flowrl.errors import DatasetError
+from flowrl.returns import discounted
 from flowrl.schema import Column, Schema
 
 #: What tells the steps of an episode from those of others, where it is there; most significant last.
@@ -32,27 +33,42 @@ class WholeEpisodes:
     Args:
         data: With the columns of `OF_STEPS`.
         gamma: Discount per step.
+
+    Raises: DatasetError where its rows are no single steps, or several are the same one.
     """
 
     def __init__(self, data: Dataset | MinariEpisodes, gamma: float) -> None:
+        if "discount" in data.schema().columns:
+            raise DatasetError(
+                f"{data.path} has windows of several steps (the column 'discount'), whose rewards are sums already: "
+                "record single steps, before NStep"
+            )
         self.data, self.gamma, self.batches = data, gamma, len(data)
         real = data.real_rows(self.batches)
         steps = data.take(real)
         keys = [steps[name] for name in EPISODE if name in steps]
         order = np.lexsort(keys)
         t, *others = (key[order] for key in keys)
-        goes_on = t[1:] == t[:-1] + 1
-        for key in others:
-            goes_on &= key[1:] == key[:-1]
+        of_one = np.logical_and.reduce([key[1:] == key[:-1] for key in others])
+        goes_on = of_one & (t[1:] == t[:-1] + 1)
+        if (of_one & (t[1:] == t[:-1])).any():
+            raise DatasetError(
+                f"{data.path} has several rows that say they are one step of one episode: give the episodes of "
+                "recordings that were put together numbers of their own (episode_id)"
+            )
         terminated, truncated = (steps[name][order] != 0 for name in ("terminated", "truncated"))
         truncated[:-1] |= ~goes_on & ~terminated[:-1]
         reward = steps["reward"][order].astype(np.float64)
-        longest = int(t.max(initial=0)) + 1
-        return_, left, discount = n_step(reward, terminated, truncated, gamma=gamma, n=longest)
+        ended = terminated | truncated
+        ended[-1:] = True
+        rows, ends = np.arange(len(order)), np.flatnonzero(ended)
+        last = ends[np.searchsorted(ends, rows)]
+        return_ = discounted(reward, terminated, truncated, np.zeros_like(reward), gamma=gamma)
+        discount = np.where(terminated[last], 0, gamma ** (last - rows + 1.0))
         self._return, self._discount = np.zeros(data.rows), np.zeros(data.rows, np.float32)
         self._last = np.zeros(data.rows, np.int64)
         self._return[real[order]], self._discount[real[order]] = return_, discount
-        self._last[real[order]] = real[order][np.arange(len(order)) + left - 1]
+        self._last[real[order]] = real[order][last]
 
     def __len__(self) -> int:
         return self.batches

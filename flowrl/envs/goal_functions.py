@@ -40,6 +40,9 @@ def goal_functions(env: Any) -> GoalFunctions | str:
     lacking += [f"method {name}" for name, layer in zip(METHODS, found) if layer is None]
     if lacking:
         return f"has no {', no '.join(lacking)}"
+    inner = getattr(found[0], "single_observation_space", found[0].observation_space)  # type: ignore[union-attr]
+    if any(inner[part] != parts[part] for part in GOALS):
+        return "has a wrapper around it that changes goals, and has no compute_reward of its own"
     for layer in layers(env):
         if layer is found[0]:
             break

@@ -45,7 +45,7 @@ def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
     try:
         kind = found["kind"]
         if kind == "Dict":
-            return spaces.Dict({key: space_from_json(part) for key, part in found["spaces"].items()})
+            return spaces.Dict([(key, space_from_json(part)) for key, part in found["spaces"].items()])  # in this order
         if kind == "Box":
             dtype = np.dtype(found["dtype"])
             low, high = (np.array(_numbers(found[name]), dtype) for name in ("low", "high"))

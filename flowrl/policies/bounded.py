@@ -204,9 +204,6 @@ class DiscreteChoice(Categorical):
     def greedy(self, given: Array) -> Array:
         return self.mode(given)
 
-    def from_env(self, action: Array) -> Array:
-        return action.astype(np.int64) - self.start
-
     def logp(self, given: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """log π(a) `[B]` of actions `[B]`."""
         return self.evaluate(given, action)[0]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from flowrl.data import Batch
+from flowrl.policies.bounded import Choosing, SquashedChoice
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.sac import SACLearning, SACPolicy
@@ -60,6 +61,9 @@ class CQLPolicy(SACPolicy):
     def __init__(self, *spaces: Any, conservatism: float = 5.0, candidates: int = 10, **settings: Any) -> None:
         self.conservatism, self.candidates = conservatism, candidates
         super().__init__(*spaces, **settings)
+
+    def _choosing(self) -> Choosing:
+        return SquashedChoice(self.action_space, "CQL")
 
     def _learning(self) -> SACLearning:
         return CQLLearning(self)

@@ -25,6 +25,10 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 Given: TypeAlias = Any
 
 
+#: Of -1 .. 1, where an action that was squashed is taken to be that is at a bound.
+AT_BOUND = 1 - 1e-6
+
+
 class Acting(Protocol):
     """What acting needs of a distribution: `draws` uniform numbers make an action."""
 
@@ -55,6 +59,10 @@ class Distribution(Acting, Protocol):
 
     def divergence(self, given: torch.Tensor, other: Any, other_given: torch.Tensor) -> torch.Tensor:
         """KL(self | other) `[B]`, of this one and another distribution of its kind."""
+        ...
+
+    def from_env(self, action: Array) -> Array:
+        """The action that is drawn where the environment gets this one: the way back from `for_env`."""
         ...
 
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
@@ -119,6 +127,10 @@ class Categorical:
     def for_env(self, action: Array) -> Array:
         return action + self.start if self.start else action
 
+    def from_env(self, action: Array) -> Array:
+        counted: Array = action.astype(np.int64) - self.start
+        return counted
+
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
         return given.argmax(1) + self.start
 
@@ -156,6 +168,10 @@ class MultiCategorical:
     def for_env(self, action: Array) -> Array:
         shifted: Array = action.astype(self.dtype, copy=False) + self.starts
         return shifted
+
+    def from_env(self, action: Array) -> Array:
+        counted: Array = action.astype(np.int64) - self.starts
+        return counted
 
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
         chosen = [choice.mode_for_env(part) for choice, part in zip(self.choices, self._parts(given))]
@@ -210,6 +226,9 @@ class Gaussian(nn.Module):
     def for_env(self, action: Array) -> Array:
         return np.clip(action, self.low, self.high)
 
+    def from_env(self, action: Array) -> Array:
+        return action
+
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
         return given.reshape(-1, *self.shape).clamp(torch.from_numpy(self.low), torch.from_numpy(self.high))
 
@@ -235,6 +254,11 @@ class SquashedGaussian(Gaussian):
     def for_env(self, action: Array) -> Array:
         scaled: Array = self.low + (np.tanh(action) + 1) * self.reach
         return scaled
+
+    def from_env(self, action: Array) -> Array:
+        inside = np.clip((action - self.low) / self.reach - 1, -AT_BOUND, AT_BOUND)  # a bound itself is infinitely far
+        drawn: Array = np.arctanh(inside).astype(np.float32)
+        return drawn
 
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
         low, reach = torch.from_numpy(self.low), torch.from_numpy(self.reach)

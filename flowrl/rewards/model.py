@@ -124,7 +124,8 @@ class RewardModel(abc.ABC):
         """Count every row of the next batches of the stream in the running statistics, once; they come into use."""
         seen = "obs" if "obs" in self.requires else "next_obs"
         for batch in batches:
-            rows = real_rows(batch.select([name for name in (seen, "reward", "mask") if name in batch]).to_numpy())
+            used = batch.select([name for name in (seen, "mask") if name in batch]).to_numpy()
+            rows = real_rows(used, fragment=is_fragment(batch))
             for normalizer in self._of_observations:
                 numbers = rows[seen]
                 for key in normalizer.path:
@@ -139,8 +140,8 @@ class RewardModel(abc.ABC):
         Raises: SchemaError where a column is missing.
         """
         self._check(batch)
-        told = [name for name in ("reward", "mask") if name in batch]  # whether these are fragments, and of padding
-        rows = real_rows(batch.select(dict.fromkeys((*self.requires, *told))))
+        used = batch.select([*self.requires, *(name for name in ("mask",) if name in batch)])
+        rows = real_rows(used, fragment=is_fragment(batch))
         return rows.select(self.requires).to_torch(self.device)
 
     def update(self, *rows: Batch) -> dict[str, torch.Tensor]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn
 
+import numpy as np
+from gymnasium.spaces import Box
+
 from flowrl.context import Context
 from flowrl.data import Dataset
 from flowrl.data.minari import MinariEpisodes
@@ -59,6 +62,12 @@ class OfflineWorkers(WorkerSet):
     @cached_property
     def _checked(self) -> Environments:
         self._check_evaluation()
+        ours, theirs = self._spaces[1], self._evaluation_env.spaces(self.envs_per_worker)[1]
+        if isinstance(ours, Box) and isinstance(theirs, Box) and not _same_bounds(ours, theirs):
+            raise ConfigError(
+                f"eval_env: the action space of {self._evaluation_env} is {theirs}, that of {self._learned_in} is "
+                f"{ours}: give the environment with the wrappers that it was recorded in"
+            )
         return self._evaluation_env
 
     @property
@@ -84,3 +93,7 @@ class OfflineWorkers(WorkerSet):
         raise PlanError(
             f"nobody acts here: these workers have a policy that learns from {self.data.path}, and no environment"
         )
+
+
+def _same_bounds(one: Box, other: Box) -> bool:
+    return bool(np.allclose(one.low, other.low) and np.allclose(one.high, other.high))

@@ -94,10 +94,10 @@ def record_run(
     real, returns = 0, list[float]()
     with torch_threads(trained.config.torch_threads):
         worker = _worker(trained, SeedTree(seed).integer("record/command"), collect, episodes or steps or 1)
-        spaces = worker.manager.observation_space, worker.manager.action_space
-        about |= dict(zip(("observation_space", "action_space"), map(space_to_json, spaces)))
-        writer = DatasetWriter(out, plain(about))
         try:
+            spaces = worker.manager.observation_space, worker.manager.action_space
+            about |= dict(zip(("observation_space", "action_space"), map(space_to_json, spaces)))
+            writer = DatasetWriter(out, plain(about))
             for batch in _whole(worker, episodes) if steps is None else _fragments(worker, steps):
                 writer.add(batch)
                 real += batch.rows

@@ -10,6 +10,7 @@ import pytest
 
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.data.whole_episodes import WholeEpisodes
+from flowrl.errors import DatasetError
 
 
 def recorded(path: Path, envs: int = 3, steps: int = 40, cut: int = 7, padded: bool = False) -> Dataset:
@@ -37,6 +38,20 @@ def recorded(path: Path, envs: int = 3, steps: int = 40, cut: int = 7, padded: b
     for start in range(0, steps, cut):
         writer.add(Batch(columns)[start : start + cut])
     return Dataset(path)
+
+
+def test_rows_that_are_no_steps_of_their_own_are_refused(tmp_path: Path) -> None:
+    """N4: sums would be summed again, and episodes mixed up."""
+    data = recorded(tmp_path / "data")
+    windows, twice = DatasetWriter(tmp_path / "windows"), DatasetWriter(tmp_path / "twice")
+    for batch in data:
+        windows.add(batch.replace(discount=np.full(batch.shape, 0.9)))
+        twice.add(batch)
+        twice.add(batch)
+    with pytest.raises(DatasetError, match="has windows of several steps"):
+        WholeEpisodes(Dataset(tmp_path / "windows"), 0.9)
+    with pytest.raises(DatasetError, match="several rows that say they are one step of one episode"):
+        WholeEpisodes(Dataset(tmp_path / "twice"), 0.9)
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -8,8 +8,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict
 from gymnasium.utils.env_checker import check_env
-from gymnasium.wrappers import NormalizeReward, TransformReward
+from gymnasium.wrappers import NormalizeReward, TransformObservation, TransformReward
 
 from flowrl.config import build_config
 from flowrl.envs import Environments
@@ -122,6 +123,12 @@ def test_the_outermost_layer_is_asked() -> None:
     assert found.compute_terminated(zeros, zeros, {}).tolist() == [True, True]
 
 
+def in_other_units(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """All positions are ten times as large."""
+    parts = {name: Box(-10, 10, (2,), np.float32) for name in ("observation", "achieved_goal", "desired_goal")}
+    return TransformObservation(env, lambda obs: {name: 10 * part for name, part in obs.items()}, Dict(parts))
+
+
 class WithoutEnds(BitFlipping):
     compute_terminated = property()
 
@@ -134,6 +141,7 @@ class WithoutEnds(BitFlipping):
         (lambda: TransformReward(bit_flipping(), lambda r: 2 * float(r)), "has a TransformReward around it, which"),
         (lambda: NormalizeReward(bit_flipping()), "has a NormalizeReward around it, which changes rewards"),
         (WithoutEnds, "^has no method compute_terminated$"),
+        (lambda: in_other_units(point_reach()), "^has a wrapper around it that changes goals, and has no compute_rew"),
     ],
 )
 def test_what_is_lacking_is_named(env: Any, lacks: str) -> None:

@@ -28,6 +28,7 @@ THIRD = np.float32(1) / 3
         spaces.MultiDiscrete([[3, 4], [2, 2]]),
         spaces.MultiBinary(4),
         spaces.MultiBinary((2, 3)),
+        spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.MultiBinary(2))]),
         spaces.Dict(goal=spaces.Dict(at=spaces.Box(0, 1, (2,))), action_mask=spaces.MultiBinary(3)),
     ],
     ids=str,
@@ -36,6 +37,8 @@ def test_a_space_survives(space: Any) -> None:
     read = space_from_json(json.loads(json.dumps(space_to_json(space), allow_nan=False)))
     assert read == space
     assert (read.dtype, read.shape) == (space.dtype, space.shape)
+    if isinstance(space, spaces.Dict):
+        assert list(read) == list(space), "whoever joins the parts does so in their order"
     if isinstance(space, spaces.Box):
         assert (read.low.tobytes(), read.high.tobytes()) == (space.low.tobytes(), space.high.tobytes())
 

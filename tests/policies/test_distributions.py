@@ -100,6 +100,23 @@ def test_what_the_environment_gets_is_in_its_space(name: str) -> None:
             assert all(row in space for row in chosen.for_env(action).astype(space.dtype))
 
 
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("name", SPACES)
+def test_what_the_environment_got_is_known_as_what_was_drawn(name: str, squash: bool) -> None:
+    """G6, A2: choices from 0, and numbers before they were squashed."""
+    space = SPACES[name]
+    if squash and not (isinstance(space, spaces.Box) and space.is_bounded()):
+        pytest.skip("nothing to squash into")
+    chosen = distribution(space, squash=squash, log_std=-1.0)
+    with torch.no_grad():
+        action = chosen.sample(given(chosen.outputs) / 10, noise(chosen.draws))[0]
+    sent = chosen.for_env(action)
+    kept = action if squash or not isinstance(space, spaces.Box) else sent  # what was clipped is lost
+    np.testing.assert_allclose(chosen.from_env(sent), kept, rtol=1e-3, atol=1e-4)
+    if squash:
+        assert np.isfinite(chosen.from_env(np.stack([space.low, space.high]))).all()
+
+
 def test_draws_are_distributed_as_they_say() -> None:
     """Frequencies of choices; mean and deviation of a Gaussian; noise of 0 gives a finite action."""
     with torch.no_grad():

@@ -254,7 +254,7 @@ def test_actions_that_they_cannot_take_are_refused() -> None:
             make(kind, spaces.MultiBinary(3))
         with pytest.raises(ConfigError, match="has none"):
             make(kind, spaces.Box(-np.inf, np.inf, (2,), np.float32))
-    with pytest.raises(ConfigError, match="SAC takes continuous actions"):
+    with pytest.raises(ConfigError, match="CQL takes continuous actions"):
         make(CQLPolicy, gymnasium.spaces.MultiDiscrete([2, 2]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,19 @@ def test_evaluation_is_where_it_was_recorded_or_where_one_says(tmp_path: Path) -
         assert made
     with pytest.raises(ConfigError, match="eval_env: the observation space of Pendulum-v1 is Box"):
         BC(env="Pendulum-v1", data=offline_data(), **SMALL, eval_every=20)
+
+
+def test_actions_beyond_where_it_was_recorded_are_refused() -> None:
+    """The same kind of numbers, but of other bounds: a wrapper is missing, say."""
+    narrow = partial(gymnasium.wrappers.RescaleAction, gymnasium.make("Pendulum-v1"), np.float32(-1), np.float32(1))
+    with pytest.raises(ConfigError, match="give the environment with the wrappers that it was recorded in"):
+        BC(env=narrow, data=offline_data("Pendulum-v1"), **SMALL, eval_every=20)
+
+
+def test_workers_have_nothing_to_do() -> None:
+    """Who asks for some is told."""
+    with pytest.raises(ConfigError, match="num_workers=2: nobody acts in a plan without an environment"):
+        BC(data=offline_data(), num_workers=2, **SMALL)
 
 
 def test_a_run_of_the_command_counts_updates(tmp_path: Path) -> None:
