@@ -129,7 +129,7 @@ class LearnerGroup:
         """Have all learners `train` on a batch."""
         if method != "train":
             raise PlanError(f"a LearnerGroup can be called to 'train', not to {method!r}")
-        env_steps = self._context.counters.get("env_steps", 0)
+        env_steps = self._context.counters.get(self.workers.clock, 0)
         first, *others = self.members
         if self._actors is None:
             return all_of([first.submit("train", batch, env_steps)])
