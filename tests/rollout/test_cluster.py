@@ -55,6 +55,7 @@ def cluster(monkeypatch):
     machines.client_address = f"ray://127.0.0.1:{port}"
     machines.arena = machines.add_node(num_cpus=2, resources={"arena": 1}, **SMALL)
     yield machines
+    ray_workers.end()  # nobody may be connected to it any more
     machines.shutdown()
 
 
