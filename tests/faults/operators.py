@@ -230,7 +230,7 @@ FAULTS = [
     Fault(
         "Q7",
         "operators/train.py",
-        '        learn.schedule(self.context.counters.get(owner.clock, 0) if worker is None else worker.env_steps)\n',
+        "        learn.schedule(self.context.counters.get(owner.clock, 0) if worker is None else worker.env_steps)\n",
         "",
         "tests/rollout/test_gradients_on_workers.py::test_a_round_of_gradients_is_one_step_for_all",
     ),
