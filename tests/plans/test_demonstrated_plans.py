@@ -38,7 +38,7 @@ def test_the_margin_and_who_demonstrates_make_the_difference(tmp_path: Path) -> 
     with_it, without = after_pretraining(cartpole()), after_pretraining(cartpole(), margin_weight=0.0)
     nonsense = after_pretraining(shuffled(tmp_path / "shuffled"))
     assert with_it > 200
-    assert without < 100
+    assert without < 0.6 * with_it
     assert nonsense < 100
 
 
