@@ -111,12 +111,14 @@ class Dataset:
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
 
-    def take(self, rows: Sequence[int] | Array) -> Batch:
-        """Copies of rows by number `[B, ...]`; a fragment's steps count time-major."""
+    def take(self, rows: Sequence[int] | Array, names: Sequence[str] | None = None) -> Batch:
+        """Copies of rows by number `[B, ...]`, of these columns or of all; a fragment's steps count time-major."""
         numbers = np.asarray(rows)
         if numbers.size and numbers.dtype.kind not in "iu":
             raise IndexError(f"rows are taken by number, got {numbers.dtype}; of a mask give np.flatnonzero(mask)")
-        return self.layout.put_together([column[numbers.astype(np.int64)] for column in self.columns])
+        table = self.layout.put_together(self.columns)  # as the files are mapped
+        taken: Batch = (table if names is None else table.select(names))[numbers.astype(np.int64)]
+        return taken
 
     def real_rows(self, batches: int | None = None) -> Array:
         """The numbers of the rows of the first so many batches, or of all, without padded ones (`mask` 0, N6)."""

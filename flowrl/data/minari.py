@@ -64,9 +64,9 @@ class MinariEpisodes:
         whole = batches is None or batches >= len(self)
         return np.arange(self.rows if whole else sum(len(self[number]) for number in range(batches or 0)))
 
-    def take(self, rows: Sequence[int] | Array) -> Batch:
+    def take(self, rows: Sequence[int] | Array, names: Sequence[str] | None = None) -> Batch:
         """Copies of rows by number `[B, ...]`, in the order of the episodes; the first call reads all of them."""
-        taken: Batch = self._table[np.asarray(rows)]
+        taken: Batch = (self._table if names is None else self._table.select(names))[np.asarray(rows)]
         return taken
 
     def refresh(self) -> MinariEpisodes:

@@ -45,7 +45,8 @@ class WholeEpisodes:
             )
         self.data, self.gamma, self.batches = data, gamma, len(data)
         real = data.real_rows(self.batches)
-        steps = data.take(real)
+        there = data.schema().columns
+        steps = data.take(real, [name for name in (*EPISODE, "reward", "terminated", "truncated") if name in there])
         keys = [steps[name] for name in EPISODE if name in steps]
         order = np.lexsort(keys)
         t, *others = (key[order] for key in keys)

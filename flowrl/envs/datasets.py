@@ -92,7 +92,7 @@ def _check_column(data: Dataset | MinariEpisodes, name: str, space: gymnasium.Sp
 
 
 def _check_choices(data: Dataset | MinariEpisodes, space: spaces.Discrete) -> None:
-    actions = data.take(data.real_rows())["action"]
+    actions = data.take(data.real_rows(), ["action"])["action"]
     wrong = (actions < space.start) | (actions >= space.start + space.n)
     if wrong.any():
         raise DatasetError(f"{data.path} has the action {actions[wrong][0]}, but the action space is {space}")
@@ -105,7 +105,7 @@ def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any]) ->
     """
     if not isinstance(space, spaces.Box):
         return
-    actions = data.take(data.real_rows())["action"].astype(np.float64)
+    actions = data.take(data.real_rows(), ["action"])["action"].astype(np.float64)
     if not np.isfinite(actions).all():
         raise DatasetError(f"{data.path} has actions that are no numbers")
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
