@@ -51,8 +51,6 @@ def filled(tree: dict[str, Any], shape: tuple[int, ...], seed: int) -> dict[str,
     }
 
 
-@given(columns(), st.booleans(), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=5))
-@settings(max_examples=50, deadline=None)
 def test_some_columns_of_rows_are_taken_without_the_others(tmp_path: Path) -> None:
     """Those that nobody asks for are not read."""
     writer = DatasetWriter(tmp_path / "data")
@@ -62,6 +60,8 @@ def test_some_columns_of_rows_are_taken_without_the_others(tmp_path: Path) -> No
     assert data.take([5, 0], ["obs"]) == data.take([5, 0]).select(["obs"])
 
 
+@given(columns(), st.booleans(), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=5))
+@settings(max_examples=50, deadline=None)
 def test_what_was_recorded_comes_back(tree: dict[str, Any], flat: bool, shapes: list[tuple[int, int]]) -> None:
     """Any columns, nested, of any dtype; fragments of any T and N, or rows; none is a batch too."""
     tree["reward"] = (np.float64, ())
