@@ -27,7 +27,7 @@ class MixedReplay(Store):
 
     It is drawn from only: what is stored is stored into the parts. Each keeps its own rows, limiter, generator and
     priorities. What is drawn has a column `part` (int64, the number of the part), by which `update_priorities` finds
-    the way back; of other columns those that all parts have. Where some have priorities, `weight` is there for all, 1
+    the way back; of other columns those that all parts in a batch have. Where some have priorities, `weight` is there for all, 1
     in the rows of the others. Weights make up for how rows of one part were drawn; the fractions are meant, and nothing
     makes up for them.
 
