@@ -27,9 +27,9 @@ class MixedReplay(Store):
 
     It is drawn from only: what is stored is stored into the parts. Each keeps its own rows, limiter, generator and
     priorities. What is drawn has a column `part` (int64, the number of the part), by which `update_priorities` finds
-    the way back; of other columns those that all parts in a batch have. Where some have priorities, `weight` is there for all, 1
-    in the rows of the others. Weights make up for how rows of one part were drawn; the fractions are meant, and nothing
-    makes up for them.
+    the way back; of other columns those that all parts in a batch have. Where some have priorities, `weight` is there
+    for all, 1 in the rows of the others. Weights make up for how rows of one part were drawn; the fractions are meant,
+    and nothing makes up for them.
 
     Args:
         parts: By name, a buffer and its fraction; the fractions add up to 1. They are buffers of rows, or buffers of
