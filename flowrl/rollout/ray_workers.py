@@ -171,7 +171,6 @@ class Cluster:
     def leave(self) -> None:
         Cluster._users.discard(self)
         if Cluster._at is not None and not Cluster._users:
-            Cluster._at = None
             end()
 
 
@@ -293,7 +292,9 @@ def _exit(number: int, _frame: Any) -> None:
 
 
 def end() -> None:
-    """Leave Ray, and where this process started it, wait until its processes are gone."""
+    """Leave Ray, whoever is on it, and where this process started it, wait until its processes are gone."""
+    Cluster._at = None
+    Cluster._users.clear()
     node = _ray._private.worker._global_node
     started = [each.process for kind in node.all_processes.values() for each in kind] if node is not None else []
     ray.shutdown()

@@ -133,6 +133,18 @@ def test_a_machine_outside_asks_as_one_inside(cluster):
         assert _ask(actors.members[0], "node")
 
 
+def test_who_was_on_a_ray_that_ended_does_not_hold_the_next(cluster):
+    """Actors that nobody closed are gone with it."""
+    forgotten = _guests(cluster)
+    forgotten.start()
+    ray_workers.end()
+    with Actors([Guest], kind="guest", remote=True, address=cluster.client_address) as actors:
+        assert _ask(actors.members[0], "node")
+    assert forgotten.members
+    with _guests(cluster) as actors:
+        assert _ask(actors.members[0], "node")
+
+
 def test_a_driver_that_is_killed_leaves_the_cluster_as_it_was(cluster):
     """F15: its actors end, the cluster goes on."""
     script = (
