@@ -79,7 +79,49 @@ def test_what_waits_is_the_phase_that_runs() -> None:
     assert "branch then: begins after first" in str(raised.value)
 
 
+def test_some_phases_give_nothing() -> None:
+    """F2: they run all the same, to their end; the schema is that of the others."""
+    seen: list[Any] = []
+    branches = {"first": from_items([1, 2]).for_each(seen.append), "then": from_items([3]), "last": from_items([4])}
+    plan = ops.Sequentially(branches, output_indexes=["then"])
+    assert plan.explain().splitlines()[-1].startswith("Sequentially(emits then)")
+    assert list(plan) == [3]
+    assert seen == [1, 2]
+    with pytest.raises(PlanError, match="output_indexes names 'online', but the branches are first, then, last"):
+        ops.Sequentially(branches, output_indexes=["online"])
+
+
 # -- a mixture in a plan
+
+
+def test_demonstrations_are_mixed_into_a_plan_that_knows_of_none() -> None:
+    """F11: the ratio, and priorities that go back to both buffers; the results are those of the plan."""
+
+    def told(batch: Batch) -> dict[str, Any]:
+        drawn.append(batch)
+        places = batch.select(["index", "generation", "part"] if "part" in batch else ["index", "generation"])
+        return {"loss": 0.0, "priorities": places.replace(priority=batch.obs * 1.0)}
+
+    def plan(buffer: ReplayBuffer) -> Plan:
+        store = from_items(fragments(9)).for_each(ops.NStep(1, 0.9)).for_each(ops.StoreToReplay(buffer))
+        train = ops.Replay(buffer, 8).for_each(told).for_each(ops.UpdatePriorities(buffer))
+        return ops.Concurrently({"store": store, "train": train}, output_indexes=["train"])
+
+    drawn: list[Batch] = []
+    fresh, shown = (PrioritizedReplayBuffer(100, alpha=1.0) for _ in range(2))
+    recorded = from_items(fragments(3, 100)).for_each(ops.NStep(1, 0.9))
+    mixed_in = ops.MixInDemonstrations(plan(fresh), recorded.for_each(ops.StoreToReplay(shown)), 0.25)
+    with mixed_in.run(seed=0) as run:
+        assert list(islice(run, 40)) == [{"loss": 0.0}] * 40
+    assert all((batch.obs >= 100).tolist() == [False] * 6 + [True] * 2 for batch in drawn)
+    masses = [np.array(buffer.state_dict()["masses"]).max() for buffer in (fresh, shown)]
+    assert masses[0] < 20 < 100 <= masses[1]
+    with pytest.raises(PlanError, match="demonstrate ends with NStep: end it with StoreToReplay"):
+        ops.MixInDemonstrations(plan(fresh), recorded, 0.25)
+    with pytest.raises(PlanError, match="no operator is named 'StoreToReplay'"):
+        ops.MixInDemonstrations(recorded, recorded.for_each(ops.StoreToReplay(shown)), 0.25)
+    with pytest.raises(ValueError, match="fractions above 0"):
+        ops.MixInDemonstrations(plan(fresh), recorded.for_each(ops.StoreToReplay(shown)), 0.0)
 
 
 def test_nothing_is_learned_before_the_demonstrations_are_there() -> None:
