@@ -19,7 +19,7 @@ class Task(NamedTuple):
     published: str = "-"  #: return of somebody else's plan of that name; of one tuned run of RL-Zoo unless said
     extra: str = ""  #: of setup.cfg, which the environment needs
     data: str = ""  #: what a plan without an environment learns from, a recipe of learning_data.py; steps are updates
-    demonstrations: int = 0  #: episodes of a DQN trained to 475 in `env`, recorded once: `--set demonstrations=DIR`
+    demonstrations: int = 0  #: episodes of the expert of `env`, recorded once: `--set demonstrations=DIR`
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
     peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
 
@@ -156,9 +156,11 @@ TASKS = {
     "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
 }
 
-#: Of policies with a memory for CartPole-v1 itself: velocities are shown, so less exploration does.
-SHORT = f"{MEMORY} --set epsilon_steps=10000"
-#: From demonstrations of a DQN; and R2D2 without them.
-SHOWN = {"sqil": NUMPY, "rbc": NUMPY, "dqfd": NUMPY, "r2d3": SHORT}
+#: Whose episodes are demonstrations in an environment: the task that it was trained in, to the task's return.
+EXPERTS = {"CartPole-v1": "dqn-cartpole", "Pendulum-v1": "sac-pendulum"}
+
+#: From demonstrations; and R2D2 without them, in the same settings.
+SHOWN = {"sqil": NUMPY, "rbc": NUMPY, "dqfd": NUMPY, "r2d3": MEMORY}
 TASKS |= {f"{plan}-cartpole": Task(plan, 475, 50_000, settings=of, demonstrations=10) for plan, of in SHOWN.items()}
-TASKS |= {"r2d2-cartpole": Task("r2d2", 475, 50_000, settings=SHORT)}
+TASKS |= {"r2d2-cartpole": Task("r2d2", 475, 50_000, settings=MEMORY)}
+TASKS |= {"sacfd-pendulum": Task("sacfd", -200, 20_000, "Pendulum-v1", SMALL, demonstrations=10)}

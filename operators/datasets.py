@@ -227,18 +227,17 @@ def Demonstrations(
         ConfigError, DatasetError: there is none, or it is damaged, or does not fit: see
             `flowrl.envs.datasets.check_dataset`.
     """
-    from flowrl.envs.datasets import check_dataset
+    from flowrl.envs.datasets import check_bounds, check_dataset
 
     data = demonstrations_in(source)
     check_dataset(data, policy.observation_space, policy.action_space, needs)
+    check_bounds(data, policy.action_space)
     return Plan(Recorded(data, batch_size, epochs=epochs, without=("policy_version",)), name="Demonstrations")
 
 
 @operator
 class PolicyActions:
     """Rows whose `action` is in the environment's own numbers -> the same in those of the policy that learns from them.
-
-    `policy_version` is left out, since it is of the weights of another run.
 
     A policy with critics sees continuous actions from -1, the lower bound, to 1, the upper one, and stores them so;
     what others recorded, and what `flowrl record` wrote, is in the environment's numbers. Converted twice they would
@@ -252,7 +251,6 @@ class PolicyActions:
     def schema(self, given: Schema) -> Schema:
         if "policy_actions" in given.words:
             raise SchemaError("these actions are in the policy's numbers already: leave one PolicyActions out")
-        given = given.without("policy_version")
         if "action" not in given.columns:
             return given
         policy, column = self.workers.policy, given.columns["action"]
@@ -261,8 +259,7 @@ class PolicyActions:
         return attrs.evolve(given, columns={**given.columns, "action": stored})
 
     def __call__(self, batch: Batch) -> Batch:
-        kept = batch.select([name for name in batch if name != "policy_version"])
-        return kept.replace(action=self.workers.policy.from_env(batch["action"]))
+        return batch.replace(action=self.workers.policy.from_env(batch["action"]))
 
 
 def OfflineRows(
@@ -282,14 +279,10 @@ def OfflineRows(
         returns: Discount per step of rows that reach to the end of their episodes, see
             `flowrl.data.whole_episodes.WholeEpisodes`; None: of single steps.
 
-    Raises: DatasetError as `Demonstrations` does; and where continuous actions are beyond the bounds of the action
-        space, so that they cannot be in the environment's numbers.
+    Raises: DatasetError as `Demonstrations` does.
     """
-    from flowrl.envs.datasets import check_bounds
-
-    policy, data = workers.policy, open_dataset(source)
-    rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
-    check_bounds(data, policy.action_space)
+    data = open_dataset(source)
+    rows = Demonstrations(data, workers.policy, batch_size, epochs=epochs, needs=needs)
     if returns is not None:
         rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=WholeEpisodes(data, returns)))
     return rows.for_each(PolicyActions(workers))

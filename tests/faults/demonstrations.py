@@ -7,7 +7,38 @@ PLANS = "tests/operators/test_mixed_plans.py::"
 SOFT = "tests/policies/test_soft_q_policy.py::"
 DQFD = "tests/policies/test_dqfd_policy.py::"
 
+LEARNED = "tests/plans/test_demonstrated_plans.py::"
+MIXED_IN = "test_demonstrations_are_mixed_into_a_plan_that_knows_of_none"
+
 FAULTS = [
+    Fault(
+        "A2",
+        "plans/sacfd.py",
+        "needs=NEEDED).for_each(PolicyActions(workers))\n",
+        "needs=NEEDED)\n",
+        LEARNED + "test_rows_of_demonstrations_are_in_the_numbers_of_the_policy_and_in_every_batch",
+    ),
+    Fault(  # priorities of both go to one
+        "P2",
+        "operators/demonstrations.py",
+        'plan.replace("UpdatePriorities", UpdatePriorities(mixture))',
+        'plan.replace("UpdatePriorities", UpdatePriorities(mixture.parts[0]))',
+        PLANS + MIXED_IN,
+    ),
+    Fault(
+        "F11",
+        "operators/demonstrations.py",
+        "fresh=(fresh, 1 - fraction), demonstrations=(demonstrate.op.buffer, fraction)",
+        "fresh=(fresh, fraction), demonstrations=(demonstrate.op.buffer, 1 - fraction)",
+        PLANS + MIXED_IN,
+    ),
+    Fault(  # phases that are to give nothing do
+        "F2",
+        "flowrl/merge.py",
+        "                if self.turn not in self.output_indexes:\n                    return WORKED\n",
+        "",
+        PLANS + "test_some_phases_give_nothing",
+    ),
     Fault(  # the same rounding in every batch
         "F11",
         "flowrl/data/mixed.py",

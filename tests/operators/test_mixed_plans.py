@@ -95,7 +95,7 @@ def test_some_phases_give_nothing() -> None:
 
 
 def test_demonstrations_are_mixed_into_a_plan_that_knows_of_none() -> None:
-    """F11: the ratio, and priorities that go back to both buffers; the results are those of the plan."""
+    """F11, P2: the ratio, and priorities that go back to both buffers; the results are those of the plan."""
 
     def told(batch: Batch) -> dict[str, Any]:
         drawn.append(batch)
