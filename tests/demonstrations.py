@@ -85,9 +85,9 @@ def swapped_steps() -> str:
 
 
 @cache
-def random_steps(env: str, steps: int = 20) -> str:
-    """The folder of so many steps at random in two environments."""
-    with WorkerSet(env, RandomPolicy, envs_per_worker=2) as workers:
+def random_steps(env: str, steps: int = 20, envs: int = 2) -> str:
+    """The folder of so many steps at random in two environments, or more."""
+    with WorkerSet(env, RandomPolicy, envs_per_worker=envs) as workers:
         return recorded(next(iter(ParallelRollouts(workers, steps=steps))))
 
 
@@ -96,7 +96,7 @@ def shown_to(plan: str, episodes: int = 2) -> str | None:
     config = load_plan_file(plan).Config()
     if "demonstrations" not in config.to_dict():
         return None
-    return cartpole(episodes) if config.env == "CartPole-v1" else random_steps(config.env)
+    return cartpole(episodes) if config.env == "CartPole-v1" else random_steps(config.env, 200, episodes)
 
 
 def options(plan: str) -> list[str]:

@@ -77,9 +77,16 @@ FAULTS = [
     Fault(
         "B8",
         "flowrl/data/mixed.py",
-        "return all(part.can_sample(share) for",
-        "return any(part.can_sample(share) for",
+        "return all(part.can_sample(share) if share else len(part) > 0 for",
+        "return any(part.can_sample(share) if share else len(part) > 0 for",
         MIXED + "test_each_part_keeps_its_limiter",
+    ),
+    Fault(  # the columns of a batch are those of its own parts
+        "F4",
+        "flowrl/data/mixed.py",
+        "        others += [self._gives(part)",
+        "        _ = [self._gives(part)",
+        MIXED + "test_all_batches_have_the_same_columns",
     ),
     Fault(
         "D3",
