@@ -203,7 +203,8 @@ class MixedReplay(Store):
 
     def _gives(self, part: ReplayBuffer) -> set[str]:
         """The columns of what a part would give, had it a share: as stored, and those that are made."""
-        return {*part[:1], *part.made, "part", "weight"}
+        stored = {*part[:1], *part.made, "part", "weight"}
+        return stored | {"discount"} if "terminated" in stored else stored
 
     # -- state
 

@@ -291,7 +291,7 @@ def test_demonstrations_that_cannot_be_learned_from_are_refused_before_anything_
     plan_file = load_plan_file(name.split()[0])
 
     def built(source: Any) -> None:
-        plan_file.build(build_config(plan_file.Config, {**SMALL[name], "demonstrations": source}))
+        plan_file.build(build_config(plan_file.Config, {**SMALL[name], "env": "CartPole-v1", "demonstrations": source}))
 
     with pytest.raises(ConfigError, match="flowrl record RUN --episodes 10 --out DIR"):
         built(None)
