@@ -124,6 +124,10 @@ class Recorded:
     _of: tuple[int, int, int] = runtime(default=(-1, -1, -1))
     _verified: int = runtime(default=0)
 
+    @property
+    def endless(self) -> bool:
+        return self.epochs is None
+
     def schema(self, given: Schema) -> Schema:
         known = self.data.schema().without(*self.without)
         return known if self.batch_size is None else known.rows()

@@ -110,6 +110,20 @@ FAULTS = [
         PLANS + "test_what_waits_is_the_phase_that_runs",
     ),
     Fault(
+        "F8",
+        "flowrl/check.py",
+        "id(other) in alive and not self._later(other, reader)",
+        "id(other) in alive",
+        PLANS + "test_check_sees_phases_that_cannot_begin_or_end",
+    ),
+    Fault(
+        "F8",
+        "flowrl/phases.py",
+        "        ends = [ends[i] for i in node.op.output_indexes]\n",
+        "        pass\n",
+        PLANS + "test_check_sees_phases_that_cannot_begin_or_end",
+    ),
+    Fault(
         "H4",
         "operators/demonstrations.py",
         "        return batch.replace(**{self.column: np.full(batch.shape[:axes], self.value, dtype)})\n",

@@ -91,6 +91,33 @@ def test_some_phases_give_nothing() -> None:
         ops.Sequentially(branches, output_indexes=["online"])
 
 
+def test_check_sees_phases_that_cannot_begin_or_end() -> None:
+    """F8: what is drawn from is filled in a later phase alone, and what comes before never ends."""
+
+    def plan(read: ReplayBuffer, filled: ReplayBuffer, end: Any = lambda draws: draws.take(3)) -> Plan:
+        store = from_items(fragments(3)).for_each(ops.NStep(1, 0.9)).for_each(ops.StoreToReplay(filled))
+        return ops.Sequentially({"learn": end(ops.Replay(read, 4)), "store": store})
+
+    def refused(plan: Plan) -> str:
+        with pytest.raises(PlanError) as raised:
+            plan.check()
+        return str(raised.value)
+
+    buffer, full = ReplayBuffer(100), ReplayBuffer(100, seed=0)
+    full.add(Batch(obs=np.arange(9)))
+    assert "learn.Replay" in (said := refused(plan(buffer, buffer)))
+    assert "store.StoreToReplay" in said
+    assert said.endswith("puts something into it in a later phase alone")
+    assert plan(full, buffer).check()
+    endless = "learn never ends, so store never begins: end it with .take(n)"
+    assert refused(plan(full, buffer, lambda draws: draws)).endswith(endless)
+    assert refused(plan(full, buffer, lambda draws: ops.Concurrently([draws, from_items([1])]))).endswith(endless)
+    assert plan(full, buffer, lambda draws: ops.Concurrently([draws, from_items([1])], output_indexes=[1])).check()
+    assert plan(full, buffer, lambda draws: draws.zip(from_items([1]))).check()
+    both = {"store": plan(full, buffer), "train": ops.Replay(buffer, 4)}
+    assert ops.Concurrently(both).check()  # beside phases, not after them
+
+
 # -- a mixture in a plan
 
 
