@@ -5,7 +5,14 @@ from __future__ import annotations
 import attrs
 
 from flowrl.config import proper_fraction
-from flowrl.operators import Demonstrations, InitialState, MixInDemonstrations, StoreToReplay
+from flowrl.operators import (
+    Demonstrations,
+    GatherStatistics,
+    InitialState,
+    MixInDemonstrations,
+    StoreToReplay,
+    UpdateStatistics,
+)
 from flowrl.operators.datasets import demonstrations_in
 from flowrl.plan import Plan
 from flowrl.plans import r2d2
@@ -30,8 +37,10 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     shown = r2d2.sequences(config, max(data.rows, config.steps + 1), None)
 
     # (1) Whoever demonstrated had another memory, or none: sequences begin with the state of an episode's first step.
-    recorded = Demonstrations(data, workers.policy, needs=NEEDED).for_each(InitialState(workers))
-    demonstrate = recorded.for_each(StoreToReplay(shown))
+    recorded = Demonstrations(data, workers.policy, needs=NEEDED)
+    if config.normalize_obs or config.normalize_rewards:  # of what is learned from, demonstrations are the first
+        recorded = recorded.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
+    demonstrate = recorded.for_each(InitialState(workers)).for_each(StoreToReplay(shown))
 
     # (2) R2D2, whose `replay_ratio` is of both kinds of sequences.
     ratio = config.replay_ratio * (1 - config.demonstration_fraction)

@@ -7,7 +7,15 @@ from typing import Any
 import attrs
 
 from flowrl.config import proper_fraction
-from flowrl.operators import Demonstrations, MixInDemonstrations, NStep, PolicyActions, StoreToReplay
+from flowrl.operators import (
+    Demonstrations,
+    GatherStatistics,
+    MixInDemonstrations,
+    NStep,
+    PolicyActions,
+    StoreToReplay,
+    UpdateStatistics,
+)
 from flowrl.operators.datasets import demonstrations_in
 from flowrl.plan import Plan
 from flowrl.plans import dqn, sac
@@ -34,6 +42,8 @@ def execution_plan(workers: WorkerSet, config: Any) -> Plan:
 
     # (1) What was recorded is in the environment's numbers: continuous actions to those of the policy, and n steps.
     recorded = Demonstrations(data, workers.policy, needs=NEEDED).for_each(PolicyActions(workers))
+    if config.normalize_obs or config.normalize_rewards:  # of what is learned from, demonstrations are the first
+        recorded = recorded.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
     rows = recorded.for_each(NStep(config.n_step, config.gamma))
     demonstrate = rows.for_each(StoreToReplay(dqn.replay_buffer(of_shown, None)))
 
