@@ -116,6 +116,7 @@ class Recorded:
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
     verify: bool = True
     without: tuple[str, ...] = attrs.field(default=(), repr=False)  # columns that are left out
+    at_most: int | None = attrs.field(default=None, repr=False)  # batches of an epoch, the first ones
     context: Context = context()
     epoch: int = state(default=0)
     given: int = state(default=0)
@@ -150,6 +151,7 @@ class Recorded:
         """The numbers of the batches, or of the rows, of this epoch in their order."""
         if self.batches is None:
             self.batches = len(self.data.refresh())
+            self.batches = self.batches if self.at_most is None else min(self.batches, self.at_most)
         of = (self.context.seeds.seed, self.epoch, self.batches)
         if self._order is None or self._of != of:
             self._check(self.batches)
@@ -223,7 +225,8 @@ def Demonstrations(
     Args:
         source: As for `FromDataset`.
         policy: Who is to learn from it: its spaces must be those of the demonstrations.
-        batch_size: Rows of each batch, shuffled; without it the batches come as they were recorded.
+        batch_size: Rows of each batch, shuffled; without it the batches come as they were recorded, and those that
+            another process adds to a dataset from now on do not: buffers are as large as what is there.
         epochs: How often; None for ever.
         needs: The columns that are learned from.
 
@@ -236,7 +239,9 @@ def Demonstrations(
     data = demonstrations_in(source)
     check_dataset(data, policy.observation_space, policy.action_space, needs)
     check_bounds(data, policy.action_space)
-    return Plan(Recorded(data, batch_size, epochs=epochs, without=("policy_version",)), name="Demonstrations")
+    at_most = len(data) if batch_size is None else None
+    recorded = Recorded(data, batch_size, epochs=epochs, without=("policy_version",), at_most=at_most)
+    return Plan(recorded, name="Demonstrations")
 
 
 @operator

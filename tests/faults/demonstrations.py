@@ -124,6 +124,13 @@ FAULTS = [
         PLANS + "test_check_sees_phases_that_cannot_begin_or_end",
     ),
     Fault(
+        "F2",
+        "operators/datasets.py",
+        "at_most = len(data) if batch_size is None else None",
+        "at_most = None",
+        PLANS + "test_a_dataset_that_grows_is_what_it_was_when_the_plan_was_made",
+    ),
+    Fault(
         "H4",
         "operators/demonstrations.py",
         "        return batch.replace(**{self.column: np.full(batch.shape[:axes], self.value, dtype)})\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,16 @@ import pytest
 from flowrl import Plan, from_items
 from flowrl import operators as ops
 from flowrl.config import build_config
-from flowrl.data import Batch, Dataset, MixedReplay, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
-from flowrl.errors import ConfigError, DatasetError, Deadlock, PlanError, SchemaError
+from flowrl.data import Batch, Dataset, DatasetWriter, MixedReplay, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
+from flowrl.errors import CheckpointError, ConfigError, DatasetError, Deadlock, PlanError, SchemaError
 from flowrl.operators.datasets import demonstrations_in
 from flowrl.plan_file import load_plan_file
 from flowrl.policies import DQNPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
 from flowrl.stages import DONE
 from flowrl.testing import same
-from tests.demonstrations import cartpole
-from tests.plans.small import SMALL
+from tests.demonstrations import cartpole, random_steps
+from tests.plans.small import SMALL, make
 
 
 def fragments(count: int, start: int = 0) -> list[Batch]:
@@ -304,6 +305,22 @@ def test_steps_of_others_begin_with_the_initial_state() -> None:
     assert (state.shape, state.dtype, state.any()) == ((2, 1, 6), np.float32, np.False_)
     with pytest.raises(PlanError, match="InitialState needs a policy with a memory"):
         ops.InitialState(WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, device="cpu")))
+
+
+@pytest.mark.parametrize("name", ["sqil", "dqfd", "r2d3", "sacfd"])
+def test_a_dataset_that_grows_is_what_it_was_when_the_plan_was_made(name: str, tmp_path: Path) -> None:
+    """F2, D3: what another process records meanwhile is not read; nor does a run go on with more than it began with."""
+    path = random_steps(SMALL[name].get("env", "CartPole-v1"), 40)
+    shutil.copytree(path, tmp_path / "growing")
+    workers, plan = make(name, demonstrations=str(tmp_path / "growing"))
+    (batch,) = list(Dataset(path))
+    DatasetWriter(tmp_path / "growing").add(batch)
+    with workers, plan.run(seed=0) as run:
+        assert next(run)["read"] == 80
+        state = run.state_dict()
+    workers, plan = make(name, demonstrations=str(tmp_path / "growing"))
+    with workers, plan.run(seed=0) as run, pytest.raises(CheckpointError, match="capacity 80, this one 160"):
+        run.load_state_dict(state)
 
 
 # -- bad input
