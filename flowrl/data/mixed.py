@@ -196,12 +196,12 @@ class MixedReplay(Store):
             rows["part"] = np.full(place, number)
             if self.by_priority and "weight" not in rows:
                 rows["weight"] = np.ones(place, np.float32)
+        absent = [self._gives(part) for number, part in enumerate(self.parts) if number not in drawn]
         first, *others = drawn.values()
-        others += [self._gives(part) for number, part in enumerate(self.parts) if number not in drawn]
-        names = [name for name in first if all(name in rows for rows in others)]
+        names = [name for name in first if all(name in each for each in (*others, *absent))]
         return Batch.cat([rows.select(names) for rows in drawn.values()], axis=first["index"].ndim - 1)
 
-    def _gives(self, part: ReplayBuffer) -> set[str]:
+    def _gives(self, part: Any) -> set[str]:
         """The columns of what a part would give, had it a share: as stored, and those that are made."""
         stored = {*part[:1], *part.made, "part", "weight"}
         return stored | {"discount"} if "terminated" in stored else stored

@@ -84,8 +84,8 @@ FAULTS = [
     Fault(  # the columns of a batch are those of its own parts
         "F4",
         "flowrl/data/mixed.py",
-        "        others += [self._gives(part)",
-        "        _ = [self._gives(part)",
+        "for each in (*others, *absent)",
+        "for each in others",
         MIXED + "test_all_batches_have_the_same_columns",
     ),
     Fault(
