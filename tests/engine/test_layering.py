@@ -20,7 +20,7 @@ ENGINE = [
         ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
         ("stages", "link", "merge", "calls", "workers", "host", "scheduler", "mapped", "explain", "testing"),
         ("remote", "pickling", "gather", "hosting", "pace"),
-        ("schema", "check", "picture", "draw", "debug", "debugger", "signals"),
+        ("schema", "check", "phases", "picture", "draw", "debug", "debugger", "signals"),
     )
     for file in part
 ]

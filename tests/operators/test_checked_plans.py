@@ -20,7 +20,7 @@ from flowrl.plan_file import builtin_plans, load_plan_file
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schema import UNKNOWN, Column, Schema
-from tests.demonstrations import cartpole
+from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
 
 
@@ -42,7 +42,7 @@ def test_what_is_predicted_for_the_built_in_plans_is_what_flows(name: str) -> No
     """Every item on every edge, and results that are those of a run without checks (D4)."""
     plan_file = load_plan_file(name)
     small = {"learning_starts": 20, "replay_ratio": 2.0, "report_every": 40, "device": "cpu"}
-    small |= {"demonstrations": cartpole(), "pretrain_updates": 5}
+    small |= {"demonstrations": shown_to(name), "pretrain_updates": 5}
     small["in_flight"] = 1  # debugging looks at one request at a time
     small["data"] = offline_data()
     known = {key: value for key, value in small.items() if hasattr(plan_file.Config(), key)}
