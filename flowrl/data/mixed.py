@@ -196,9 +196,9 @@ class MixedReplay(Store):
             rows["part"] = np.full(place, number)
             if self.by_priority and "weight" not in rows:
                 rows["weight"] = np.ones(place, np.float32)
-        absent = [self._gives(part) for number, part in enumerate(self.parts) if number not in drawn]
-        first, *others = drawn.values()
-        names = [name for name in first if all(name in each for each in (*others, *absent))]
+        first = next(iter(drawn.values()))
+        given = [self._gives(part) if i not in drawn else set(drawn[i]) for i, part in enumerate(self.parts)]
+        names = [name for name in first if all(name in each for each in given)]
         return Batch.cat([rows.select(names) for rows in drawn.values()], axis=first["index"].ndim - 1)
 
     def _gives(self, part: Any) -> set[str]:
