@@ -14,6 +14,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.episodes import EpisodeReplayBuffer
 from flowrl.data.prioritized import PrioritizedReplayBuffer
 from flowrl.data.replay import ReplayBuffer
+from flowrl.data.spans import SpanReplayBuffer
 from flowrl.data.store import Seeds, Store
 from flowrl.errors import CheckpointError, SchemaError
 from flowrl.schema import UNKNOWN, Column, Schema
@@ -204,7 +205,8 @@ class MixedReplay(Store):
     def _gives(self, part: Any) -> set[str]:
         """The columns of what a part would give, had it a share: as stored, and those that are made."""
         stored = {*part[:1], *part.made, "part", "weight"}
-        return stored | {"discount"} if "terminated" in stored else stored
+        made = "mask" if isinstance(part, SpanReplayBuffer) else "discount" if "terminated" in stored else "part"
+        return stored | {made}
 
     # -- state
 

@@ -170,6 +170,15 @@ def test_all_batches_have_the_same_columns() -> None:
     assert {tuple(sorted(batch)) for batch in drawn} == {
         ("discount", "generation", "index", "obs", "part", "terminated", "weight")
     }
+    no = np.zeros((20, 1), bool)
+    steps = Batch(obs=np.arange(20)[:, None], terminated=no, truncated=no)
+    fresh, shown = (SequenceReplayBuffer(100, length=3, seed=seed) for seed in (0, 1))
+    fresh.add(steps.replace(state=np.zeros((20, 1, 2))))
+    shown.add(steps)
+    sequences = MixedReplay(fresh=(fresh, 0.9), demonstrations=(shown, 0.1))
+    assert {tuple(sorted(sequences.sample(1))) for _ in range(20)} == {
+        ("generation", "index", "mask", "obs", "part", "terminated", "truncated")
+    }
 
 
 # -- state
