@@ -262,6 +262,13 @@ FAULTS = [
         "tests/engine/test_debugger.py::test_breakpoints_change_nothing",
     ),
     Fault(
+        "F9",
+        "flowrl/check.py",
+        "given = [given[0].each[part]]",
+        "given = [given[0]]",
+        "tests/engine/test_check.py::test_of_pairs_the_part_is_followed_that_goes_on",
+    ),
+    Fault(
         "F8",
         "flowrl/check.py",
         "alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}",
