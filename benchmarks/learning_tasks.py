@@ -96,6 +96,8 @@ CURIOUS_CAR = (
     f"--set lam=0.95 --set learning_rate_end=null --set clip_end=null {NUMPY}"
 )
 CURIOUS = f"{CURIOUS_CAR} --set reward_minibatch_size=512"
+#: Settings of DQN for the same, with and without one.
+SEARCHING_CAR = f"--set normalize_obs=true --set replay_ratio=32 --set eval_every=5000 {NUMPY}"
 #: MiniGrid's agent sees a few cells, as numbers; the return is 1 less what the way took, 0.96 at best in an empty room.
 GRID = "minigrid:MiniGrid-Empty-8x8-v0"
 IN_GRID = (
@@ -103,9 +105,7 @@ IN_GRID = (
     "--set train_batch_size=512 --set minibatch_size=128 --set num_sgd_iter=4 --set gamma=0.99 --set lam=0.95 "
     f"--set eval_every=4000 {NUMPY}"
 )
-CURIOUS_IN_GRID = (
-    f"{IN_GRID} --set intrinsic_weight=0.1 --set reward_learning_rate=1e-3 --set reward_minibatch_size=64"
-)
+CURIOUS_IN_GRID = f"{IN_GRID} --set intrinsic_weight=0.1 --set reward_learning_rate=1e-3 --set reward_minibatch_size=64"
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
@@ -162,6 +162,12 @@ TASKS = {
     "rnd-mountaincar": Task("rnd_ppo", -150, 300_000, "MountainCar-v0", CURIOUS, share=0.8),
     "icm-mountaincar": Task("icm_ppo", -150, 300_000, "MountainCar-v0", CURIOUS, share=0.8),
     "ppo-mountaincar": Task("ppo", -150, 300_000, "MountainCar-v0", CURIOUS_CAR, control=True),
+    "rnd_dqn-mountaincar": Task(
+        "rnd_dqn", -150, 50_000, "MountainCar-v0", f"{SEARCHING_CAR} --set intrinsic_weight=100", share=0.8
+    ),
+    "dqn-mountaincar-alone": Task(
+        "dqn", -150, 50_000, "MountainCar-v0", f"{SEARCHING_CAR} --set n_step=1", control=True
+    ),
     "rnd-minigrid": Task("rnd_ppo", 0.95, 40_000, GRID, CURIOUS_IN_GRID, "solved (DI-engine)", extra="minigrid"),
     "ppo-minigrid": Task("ppo", 0.95, 40_000, GRID, IN_GRID, extra="minigrid"),
     # From ten recorded episodes, without the environment's reward.
