@@ -290,6 +290,13 @@ FAULTS = [
         TRAINER + "test_nothing_acts_before_the_first_result",
     ),
     Fault(
+        "F1",
+        "flowrl/trainer.py",
+        "self.plan.check()",
+        "pass",
+        "tests/trainer/test_override.py::test_a_plan_that_must_go_wrong_is_refused_before_anything_starts",
+    ),
+    Fault(
         "F15",
         "flowrl/trainer.py",
         "            closing.callback(self.workers.close)\n",
