@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, DatasetError
-from flowrl.plans import AIRLPPO, GAILPPO, RNDPPO
+from flowrl.plans import AIRLPPO, GAILPPO, RNDDQN, RNDPPO
 from flowrl.testing import same
 from flowrl.trainer import Trainer
 from tests.demonstrations import cartpole_episodes, recorded
@@ -163,6 +163,22 @@ def test_imitating_ten_episodes_holds_the_pole_up(kind: type[Trainer], tmp_path:
             if best > 200:
                 break
     assert best > 200
+
+
+@pytest.mark.slow
+def test_what_is_new_leads_to_the_goal_from_replay_too() -> None:
+    """MountainCar-v0 within 20 000 steps; where what is new has no weight, the goal is not reached by then."""
+    best = dict.fromkeys((100.0, 0.0), -200.0)
+    for weight in best:
+        settings = {"normalize_obs": True, "replay_ratio": 32.0, "intrinsic_weight": weight, "act_backend": "numpy"}
+        with RNDDQN(env="MountainCar-v0", device="cpu", **settings) as trainer:
+            for steps in range(5_000, 20_001, 5_000):
+                trainer.train(until={"env_steps": steps})
+                best[weight] = max(best[weight], trainer.evaluate(episodes=20)["return_mean"])
+                if best[weight] > -150:
+                    break
+    assert best[100.0] > -150
+    assert best[0.0] == -200
 
 
 @pytest.mark.slow
