@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from flowrl.data import Batch
+from flowrl.data import Batch, Dataset
 from flowrl.errors import ConfigError, DatasetError
+from flowrl.operators import TrainReward
+from flowrl.paths import graph
 from flowrl.plans import AIRLPPO, GAILPPO, RNDDQN, RNDPPO
 from flowrl.testing import same
 from flowrl.trainer import Trainer
 from tests.demonstrations import cartpole_episodes, recorded
+from tests.offline_data import offline_data
 from tests.plans.small import SMALL, final, make, weights
 
 
@@ -90,6 +93,35 @@ def test_demonstrations_must_be_there_and_fit(kind: type[Trainer], tmp_path: Pat
     other = recorded(batch.replace(obs=batch.obs[..., :3]), tmp_path / "other")
     with pytest.raises(DatasetError, match=r"its column 'obs' is float32\[3\]"):
         kind(**{**small, "demonstrations": str(other)})
+
+
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("name", ["gail_ppo", "airl_ppo", "icm_ppo"])
+def test_models_see_the_actions_that_the_environment_got(name: str, squash: bool) -> None:
+    """G6: as demonstrations have them; the policy learns from what it drew."""
+    data = {} if name == "icm_ppo" else {"demonstrations": offline_data("Pendulum-v1")}
+    workers, plan = make(name, env="Pendulum-v1", log_std=2.0, squash=squash, **data)
+    (model,) = [node.op.model for node in graph(plan) if isinstance(node.op, TrainReward)]
+    seen: list[tuple[Batch, ...]] = []
+    drawn: list[Batch] = []
+    update = model.update
+    model.update = lambda *rows: seen.append(rows) or update(*rows)
+    with workers, plan.tap("ConcatBatches", drawn.append).run(seed=0) as run:
+        next(run)
+    assert np.abs(np.concatenate([batch.action for batch in drawn])).max() > 2.5
+    agent = np.concatenate([rows[0].action for rows in seen])
+    assert np.abs(agent).max() <= 2
+    assert (np.abs(agent) > 1.9).any()
+    if data:
+        shown = Dataset(data["demonstrations"]).take(np.arange(400)).action.ravel()
+        for rows in seen:
+            assert np.abs(rows[1].action.numpy() - shown).min(1).max() < 1e-3
+
+
+def test_a_memory_and_airl_do_not_go_together() -> None:
+    """Before anything is learned, with the way out; GAIL is taught beside a memory, see `SMALL`."""
+    with pytest.raises(ConfigError, match=r"recurrent='gru': AIRL asks how probable .* or take gail_ppo"):
+        make("airl_ppo", recurrent="gru")
 
 
 # -- what is learned
