@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from flowrl.config import not_negative, positive, sizes
+from flowrl.errors import ConfigError
 from flowrl.operators import CombineRewards, Demonstrations, EstimateLogp, EstimateReward, PolicyActions, TrainReward
 from flowrl.plan import Plan
 from flowrl.plans import ppo
@@ -34,6 +35,11 @@ class Config(ppo.Config):
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """PPO's plan; before its advantages a second path, of demonstrations, comes in."""
+    if config.recurrent:
+        raise ConfigError(
+            f"recurrent={config.recurrent!r}: AIRL asks how probable demonstrated actions are, and a policy with a "
+            "memory cannot say that of single rows; leave it out, or take gail_ppo, which does not ask"
+        )
     airl = AIRL(
         workers.policy.observation_space,
         workers.policy.action_space,
@@ -42,6 +48,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         absorbing=config.absorbing,
         hidden=config.reward_hidden,
         learning_rate=config.reward_learning_rate,
+        for_env=workers.policy.for_env,
         seed=config.seed,
         device=config.device,
     )
