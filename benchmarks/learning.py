@@ -75,7 +75,7 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     if outcome_in(out) not in ENDED:
         run = ["--resume", f"{out}"] if (out / "run.json").exists() else [*options_of(task), "--seed", f"{seed}"]
         if task.demonstrations and run[0] != "--resume":
-            run += ["--set", f"demonstrations={recorded(task, folder)}"]
+            run += ["--set", f"{task.shown_as}={recorded(task, folder)}"]
         where = [] if run[0] == "--resume" else ["--out", f"{out}"]
         done = python("-m", "flowrl", "run", *run, *where, "--quiet")
         if outcome_in(out) not in ENDED:

@@ -21,6 +21,7 @@ class Task(NamedTuple):
     data: str = ""  #: what a plan without an environment learns from, a recipe of learning_data.py; steps are updates
     demonstrations: int = 0  #: episodes of a DQN trained to 475 in `env`, recorded once: `--set demonstrations=DIR`
     share: float = 0.0  #: of the seeds that must come to the goal; 0: their interquartile mean must
+    shown_as: str = "demonstrations"  #: the setting of the plan that names their folder
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
     peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
 
@@ -107,6 +108,9 @@ IN_GRID = (
 )
 CURIOUS_IN_GRID = f"{IN_GRID} --set intrinsic_weight=0.1 --set reward_learning_rate=1e-3 --set reward_minibatch_size=64"
 
+IMITATING = f"--set schedule_steps=150000 {NUMPY}"
+CLONING = f"--set eval_every=1000 {NUMPY}"
+
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
     "c51-cartpole": Task("c51", 475, 50_000),
@@ -171,8 +175,9 @@ TASKS = {
     "rnd-minigrid": Task("rnd_ppo", 0.95, 40_000, GRID, CURIOUS_IN_GRID, "solved (DI-engine)", extra="minigrid"),
     "ppo-minigrid": Task("ppo", 0.95, 40_000, GRID, IN_GRID, extra="minigrid"),
     # From ten recorded episodes, without the environment's reward.
-    "gail-cartpole": Task("gail_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
-    "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
+    "gail-cartpole": Task("gail_ppo", 475, 150_000, settings=IMITATING, demonstrations=10),
+    "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=IMITATING, demonstrations=10),
+    "bc-cartpole": Task("bc", 475, 4_000, settings=CLONING, demonstrations=10, shown_as="data"),
 }
 
 #: From demonstrations of a DQN. R2D3 has come to 471 with one seed.

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.errors import ConfigError
 from flowrl.policies.networks import Encoder, mlp
 from flowrl.rewards.gail import Discriminating
 
@@ -34,7 +35,7 @@ class AIRL(Discriminating):
         settings: See `RewardModel`.
 
     State: both networks, statistics, optimiser.
-    Raises: ValueError: gamma is no discount, or is 1 and ends are absorbing: they would be worth infinitely much.
+    Raises: ValueError: gamma is no discount; ConfigError: it is 1, and absorbing ends would be worth infinitely much.
     Source: Fu et al. 2018, "Learning Robust Rewards with Adversarial Inverse Reinforcement Learning", eq. 4; absorbing
         states: Kostrikov et al. 2019, "Discriminator-Actor-Critic", section 4.2.
     """
@@ -55,7 +56,7 @@ class AIRL(Discriminating):
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
         if absorbing and gamma == 1:
-            raise ValueError("gamma is 1: an absorbing state would be worth infinitely much; take absorbing=False")
+            raise ConfigError("gamma is 1: an absorbing state would be worth infinitely much; take absorbing=False")
         self.gamma, self.state_only, self.absorbing = gamma, state_only, absorbing
         super().__init__(observation_space, action_space, **settings)
 
@@ -70,10 +71,10 @@ class AIRL(Discriminating):
             self.model.register_buffer("absorbed", torch.eye(width)[-1:], persistent=False)
 
     def estimate(self, rows: Batch) -> torch.Tensor:
-        if not self.absorbing:
-            return self.logit(rows)
-        ever_after = self.gamma / (1 - self.gamma) * self.end()
-        return self.logit(rows) + rows.terminated.float() * ever_after
+        reward = self.logit(rows)
+        if self.absorbing:
+            reward = reward + rows.terminated.float() * self.gamma / (1 - self.gamma) * self.end()
+        return reward
 
     def logits(self, rows: Batch) -> torch.Tensor:
         """Those of the rows, and for each that was terminated one of the absorbing state."""
