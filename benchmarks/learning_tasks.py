@@ -91,10 +91,11 @@ MEMORY = "--set normalize_obs=true"
 
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
-#: Settings of PPO for MountainCar-v0 with a reward model: a far horizon, long fragments, and constant rates.
+#: Settings of PPO for MountainCar-v0 with a reward model: a far horizon, long fragments, constant rates, and some
+#: entropy, without which ICM's inverse model has one action to tell.
 CURIOUS_CAR = (
     "--envs 16 --set fragment_steps=128 --set train_batch_size=2048 --set num_sgd_iter=10 --set gamma=0.99 "
-    f"--set lam=0.95 --set learning_rate_end=null --set clip_end=null {NUMPY}"
+    f"--set lam=0.95 --set entropy_coef=0.01 --set learning_rate_end=null --set clip_end=null {NUMPY}"
 )
 CURIOUS = f"{CURIOUS_CAR} --set reward_minibatch_size=512"
 #: Settings of DQN for the same, with and without one.
