@@ -28,7 +28,7 @@ class Config(ppo.Config):
     state_only: bool = True  #: whether the reward that explains depends on the state alone
     absorbing: bool = True  #: whether what comes after the end of an episode has a reward too
     reward_hidden: tuple[int, ...] = sizes(64, 64)  #: hidden layers of the discriminator's networks
-    reward_learning_rate: float = positive(2e-4)  #: of its Adam
+    reward_learning_rate: float = positive(1e-4)  #: of its Adam
     reward_sgd_iter: int = positive(1)  #: its epochs over a fragment and the demonstrations beside it
     reward_minibatch_size: int | None = positive(None)  #: rows of its optimiser steps, of each; None: all
 
