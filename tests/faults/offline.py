@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 POLICIES = "tests/policies/test_offline_policies.py::"
 OFFLINE = "tests/trainer/test_offline.py::"
+ALIKE = "tests/rollout/test_all_reduce.py::"
 WHOLE = "tests/data/test_whole_episodes.py::"
 RECORD = "tests/cli/test_record.py::"
 
@@ -70,6 +71,15 @@ FAULTS = [
         "rows.reward.float() + rows.discount * model.value(rows.next_obs)",
         "rows.reward.float()",
         POLICIES + "test_the_loss_of_marwil_against_a_loop",
+    ),
+    Fault(  # each learner by the advantages of its own rows
+        "F13",
+        "flowrl/policies/learning.py",
+        "        rows = self.over_minibatch(self.tensors(batch))\n        if all_reduce is not None:\n"
+        "            rows = all_reduce.share(rows)\n",
+        "        rows = self.tensors(batch)\n        if all_reduce is not None:\n"
+        "            rows = all_reduce.share(rows)\n        rows = self.over_minibatch(rows)\n",
+        ALIKE + "test_learning_from_a_dataset_together_is_that_of_one_learner",
     ),
     Fault(  # statistics of one minibatch instead of running ones
         "G2",
