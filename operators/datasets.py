@@ -15,6 +15,7 @@ from flowrl.data.arrays import Array
 from flowrl.data.minari import MinariEpisodes
 from flowrl.data.recording import check_place
 from flowrl.data.sources import Rows, open_dataset
+from flowrl.data.steps import is_fragment
 from flowrl.data.whole_episodes import WholeEpisodes
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operator import context, operator, runtime, state
@@ -33,9 +34,14 @@ class Record:
     The dataset is readable while it grows. A resumed run goes on after the batch that its checkpoint knows as the
     last: later ones are recorded anew, so none is lost or doubled (F2).
 
+    With `workers` it is as `flowrl record` writes it: the manifest says which environment it is, in which wrappers, and
+    its spaces, so that one can learn from it without an environment; and actions are as the environment got them,
+    without `logp` where the policy draws others.
+
     Args:
         path: The folder; all batches have the columns of the first.
         overwrite: Whether a dataset that is there when a run begins is removed; otherwise it is refused.
+        workers: Whose rollouts they are.
 
     State: the number of batches recorded. Counts: recorded (rows, padding included).
     Raises: SchemaError for what is no batch or has other columns than the first; DatasetError where the path is taken
@@ -52,6 +58,7 @@ class Record:
     provides = ()
     path: str = attrs.field(converter=str)
     overwrite: bool = False
+    workers: WorkerSet | None = attrs.field(default=None, repr=False)
     context: Context = context()
     recorded: int | None = state(default=None)
     _writer: DatasetWriter | None = runtime()
@@ -70,12 +77,12 @@ class Record:
                 ".for_each(lambda both: both['cat'])"
             )
         if self._writer is None:
-            self._writer = DatasetWriter(self.path)
+            self._writer = DatasetWriter(self.path, None if self.workers is None else self.workers.origin())
         if self.recorded is None:
             self._begin(self._writer)
         elif self.recorded != len(self._writer):
             self._writer.rewind(self.recorded)
-        self._writer.add(batch)
+        self._writer.add(batch if self.workers is None else _as_sent(batch, self.workers.policy))
         self.recorded = len(self._writer)
         self.context.count("recorded", batch.rows)
         return batch
@@ -92,6 +99,18 @@ class Record:
                 "was resumed): give another path, or overwrite=True"
             )
         writer.clear()
+
+
+def _as_sent(batch: Batch, policy: Any) -> Batch:
+    """The batch with actions as the environment got them; `logp` is that of what was drawn."""
+    if "action" not in batch:
+        return batch
+    stored = np.asarray(batch["action"])
+    drawn = stored.reshape(-1, *stored.shape[1 + is_fragment(batch) :])  # modes act on rows
+    sent = policy.for_env(drawn)
+    kept = batch if sent is drawn else batch.select([name for name in batch if name != "logp"])
+    dtype = getattr(policy.action_space, "dtype", sent.dtype)  # a scripted policy may know of none
+    return kept.replace(action=sent.astype(dtype, copy=False).reshape(stored.shape))
 
 
 def _at_least_one(op: Any, attribute: Any, value: int | None) -> None:

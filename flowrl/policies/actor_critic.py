@@ -91,6 +91,10 @@ class ActorCriticPolicy(Policy):
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
         return ActorCritic(encoding, chosen, self.hidden)
 
+    def for_env(self, action: Array) -> Array:
+        """See `Policy.for_env`."""
+        return self.model.distribution.for_env(action)
+
     def from_env(self, action: Array) -> Array:
         """See `Policy.from_env`."""
         return self.model.distribution.from_env(action)

@@ -203,8 +203,12 @@ class Policy(abc.ABC):
         """How the worker of this index collects, where workers explore differently; here as all of them do."""
         return self.collect_mode
 
+    def for_env(self, action: Array) -> Array:
+        """What the environment gets for actions `[B, ...]` as this policy stores them; here the same array."""
+        return action
+
     def from_env(self, action: Array) -> Array:
-        """Actions `[B, ...]` in the environment's own numbers as this policy stores them; here as they are."""
+        """The way back: actions `[B, ...]` in the environment's own numbers as this policy stores them."""
         return action
 
     def gather_statistics(self, obs: Any, returns: Array | None) -> None:

@@ -118,6 +118,10 @@ class QActorCriticPolicy(Policy):
     def modules(self) -> dict[str, nn.Module]:
         return {"model": self.model, "target": self.target}
 
+    def for_env(self, action: Array) -> Array:
+        """See `Policy.for_env`."""
+        return self.choosing.for_env(action)
+
     def from_env(self, action: Array) -> Array:
         """Actions `[B, ...]` in the environment's own numbers as the critics see them."""
         return self.choosing.from_env(action)

@@ -17,6 +17,27 @@ FAULTS = [
         RECORD + "test_actions_are_as_the_environment_gets_them",
     ),
     Fault(
+        "G6",
+        "operators/datasets.py",
+        "    sent = policy.for_env(drawn)\n",
+        "    sent = drawn\n",
+        "tests/operators/test_dataset_ops.py::test_actions_of_rollouts_are_recorded_as_the_environment_gets_them",
+    ),
+    Fault(
+        "S6",
+        "flowrl/offline.py",
+        'for name in ("wrappers", *how) if known.get(name)',
+        "for name in how if known.get(name)",
+        OFFLINE + "test_evaluation_is_in_the_wrappers_that_were_recorded",
+    ),
+    Fault(
+        "S6",
+        "flowrl/rollout/offline.py",
+        "**self.origin()}}",
+        '**self.origin(), "wrappers": []}}',
+        OFFLINE + "test_a_run_needs_no_dataset_any_more",
+    ),
+    Fault(
         "A2",
         "operators/datasets.py",
         'kept.replace(action=self.workers.policy.from_env(batch["action"]))',
