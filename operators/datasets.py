@@ -304,7 +304,7 @@ def OfflineRows(
     Raises: DatasetError as `Demonstrations` does; and where continuous actions are beyond the bounds of the action
         space, so that they cannot be in the environment's numbers.
     """
-    from flowrl.envs.datasets import check_bounds
+    from flowrl.envs.dataset_contents import check_bounds
 
     policy, data = workers.policy, open_dataset(source)
     rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)

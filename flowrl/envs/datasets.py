@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from flowrl.data import Batch, Dataset
 from flowrl.data.minari import MinariEpisodes
+from flowrl.envs.dataset_contents import check_rows
 from flowrl.envs.names import importable
 from flowrl.envs.saved_spaces import space_from_json, space_to_json
 from flowrl.envs.spaces import dict_form, fits, make_store
@@ -50,7 +50,7 @@ def check_dataset(
 
     Raises:
         DatasetError: it has nothing in it, or not the columns in `needs`, or observations or actions of another shape
-            or kind, or discrete actions that there are not.
+            or kind; or what stands there is nothing to learn from: see `flowrl.envs.dataset_contents.check_rows`.
     """
     if not data.rows:
         raise DatasetError(f"{data.path} has nothing in it: record some episodes first, with `flowrl record`")
@@ -62,8 +62,7 @@ def check_dataset(
     for name in needs:
         if name in of_spaces:
             _check_column(data, name, of_spaces[name])
-    if isinstance(action_space, spaces.Discrete) and "action" in needs:
-        _check_choices(data, action_space)
+    check_rows(data, action_space, needs)
 
 
 def spaces_of(data: Source) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
@@ -140,32 +139,6 @@ def _check_column(data: Dataset | MinariEpisodes, name: str, space: gymnasium.Sp
             raise DatasetError(
                 f"{data.path} does not fit: its column {key!r} is {there[key]}, but the {role} space is {space}"
             )
-
-
-def _check_choices(data: Dataset | MinariEpisodes, space: spaces.Discrete) -> None:
-    actions = data.take(data.real_rows(), ["action"])["action"]
-    wrong = (actions < space.start) | (actions >= space.start + space.n)
-    if wrong.any():
-        raise DatasetError(f"{data.path} has the action {actions[wrong][0]}, but the action space is {space}")
-
-
-def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any]) -> None:
-    """Compare the continuous actions of a dataset with the bounds of the action space; rounding is forgiven.
-
-    Raises: DatasetError where some are no numbers, or beyond.
-    """
-    if not isinstance(space, spaces.Box):
-        return
-    actions = data.take(data.real_rows(), ["action"])["action"].astype(np.float64)
-    if not np.isfinite(actions).all():
-        raise DatasetError(f"{data.path} has actions that are no numbers")
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    some = 1e-4 * np.where(np.isfinite(high - low), high - low, 1)
-    if (wrong := (actions < low - some) | (actions > high + some)).any():
-        raise DatasetError(
-            f"{data.path} has the action {actions[wrong][0]:g}, beyond the bounds of the action space {space}: "
-            "actions must be as the environment gets them, which is how `flowrl record` writes them"
-        )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 POLICIES = "tests/policies/test_offline_policies.py::"
 OFFLINE = "tests/trainer/test_offline.py::"
+CONTENTS = "tests/envs/test_dataset_contents.py::"
 ALIKE = "tests/rollout/test_all_reduce.py::"
 WHOLE = "tests/data/test_whole_episodes.py::"
 RECORD = "tests/cli/test_record.py::"
@@ -22,6 +23,20 @@ FAULTS = [
         "    sent = policy.for_env(drawn)\n",
         "    sent = drawn\n",
         "tests/operators/test_dataset_ops.py::test_actions_of_rollouts_are_recorded_as_the_environment_gets_them",
+    ),
+    Fault(
+        "N6",
+        "flowrl/envs/dataset_contents.py",
+        "    real = data.real_rows()\n",
+        "    real = np.arange(data.rows)\n",
+        CONTENTS + "test_padding_may_be_anything",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/envs/dataset_contents.py",
+        "chosen + np.cumsum([0, *choices[:-1]])",
+        "chosen",
+        CONTENTS + "test_actions_that_were_not_valid_are_found",
     ),
     Fault(
         "S6",

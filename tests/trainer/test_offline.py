@@ -17,7 +17,7 @@ from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.errors import ConfigError, DatasetError, PlanError
 from flowrl.offline import OfflineTrainer
 from flowrl.operators import OfflineRows, ParallelRollouts, PolicyActions, Record
-from flowrl.plans import BC
+from flowrl.plans import BC, MARWIL
 from flowrl.policies import BCPolicy, RandomPolicy
 from flowrl.policies.policy import Policy
 from flowrl.rollout import WorkerSet
@@ -184,8 +184,11 @@ def test_what_cannot_be_learned_from_is_refused_before_training(tmp_path: Path) 
     with pytest.raises(DatasetError, match="beyond the bounds of the action space Box"):
         BC(data=str(far), **SMALL)
     lost = rewritten(tmp_path / "e", env="Pendulum-v1", action=lambda action: action * np.nan)
-    with pytest.raises(DatasetError, match="has actions that are no numbers"):
+    with pytest.raises(DatasetError, match="its column 'action' has nan in row 0"):
         BC(data=str(lost), **SMALL)
+    lost = rewritten(tmp_path / "f", reward=lambda reward: reward * np.inf)
+    with pytest.raises(DatasetError, match="its column 'reward' has inf in row 0"):
+        MARWIL(data=str(lost), **SMALL)
     done = command("run", "bc", "--set", f"data={tmp_path / 'none'}", "--stop-steps", 10)
     assert done.exit_code == 2
 
