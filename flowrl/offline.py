@@ -31,7 +31,13 @@ class OfflineConfig(Configuration):
     #: How often it is read; None: until the run is stopped.
     epochs: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
     batch_size: int = positive(256)  #: rows of an update
+    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by the statistics of the dataset
     report_every: int = positive(500)  #: updates between results
+
+    @property
+    def for_policy(self) -> dict[str, Any]:
+        """See `Configuration.for_policy`."""
+        return {**super().for_policy, "normalize_obs": self.normalize_obs}
 
 
 class OfflineTrainer(Trainer):

@@ -19,6 +19,7 @@ from flowrl.data.steps import is_fragment
 from flowrl.data.whole_episodes import WholeEpisodes
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operator import context, operator, runtime, state
+from flowrl.operators.normalize import DatasetStatistics
 from flowrl.plan import Plan
 from flowrl.schema import Column, Schema
 from flowrl.stages import DONE, Signal
@@ -295,6 +296,8 @@ def OfflineRows(
 ) -> Plan:
     """Shuffled rows of a dataset for the policy of `workers`: `Demonstrations`, and their actions as it has them.
 
+    A policy made with `normalize_obs` normalises by the statistics of this dataset, see `DatasetStatistics`.
+
     Args:
         workers: Whose policy learns.
         source, batch_size, epochs, needs: See `Demonstrations`.
@@ -311,7 +314,8 @@ def OfflineRows(
     check_bounds(data, policy.action_space)
     if returns is not None:
         rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=WholeEpisodes(data, returns)))
-    return rows.for_each(PolicyActions(workers))
+    rows = rows.for_each(PolicyActions(workers))
+    return rows.for_each(DatasetStatistics(workers, data)) if getattr(policy, "normalizers", None) else rows
 
 
 def from_minari(dataset: Any) -> Plan:

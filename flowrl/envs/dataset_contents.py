@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -12,14 +12,13 @@ from gymnasium import spaces
 from flowrl.data import Batch, Dataset
 from flowrl.data.arrays import Array
 from flowrl.data.columns import ACTION_MASK
+from flowrl.data.sources import ROWS, parts_of
 from flowrl.envs.masks import choices_of
 from flowrl.errors import DatasetError
 
 if TYPE_CHECKING:
     from flowrl.data.minari import MinariEpisodes
 
-#: Rows that are looked at together: a dataset may be larger than memory.
-ROWS = 16_384
 #: What tells people which row it is.
 _PLACE = {"episode_id": "episode", "t": "step"}
 
@@ -34,7 +33,7 @@ def check_rows(
             of its own observation forbids. It says in which row.
     """
     names = list(names)
-    for numbers, part in _parts(data, names, rows):
+    for numbers, part in parts_of(data, names, rows):
         for name, column in part.leaves():
             if np.asarray(column).dtype.kind == "f":
                 _check_finite(data, numbers, name, np.asarray(column))
@@ -60,7 +59,7 @@ def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any], ro
         return
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     some = 1e-4 * np.where(np.isfinite(high - low), high - low, 1)
-    for numbers, part in _parts(data, ["action"], rows):
+    for numbers, part in parts_of(data, ["action"], rows):
         actions = part["action"].astype(np.float64)
         wrong = ((actions < low - some) | (actions > high + some)).reshape(len(actions), -1).any(1)
         for i in np.flatnonzero(wrong):
@@ -68,14 +67,6 @@ def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any], ro
                 f"{data.path} has the action {actions[i]} in {_row(data, numbers[i])}, beyond the bounds of the action "
                 f"space {space}: actions must be as the environment gets them, which is how `flowrl record` writes them"
             )
-
-
-def _parts(data: Dataset | MinariEpisodes, names: list[str], rows: int) -> Iterator[tuple[Array, Batch]]:
-    """The numbers of rows, and these columns of them."""
-    real = data.real_rows()
-    for start in range(0, len(real), rows):
-        numbers = real[start : start + rows]
-        yield numbers, data.take(numbers, names)
 
 
 def _check_finite(data: Dataset | MinariEpisodes, numbers: Array, name: str, column: Array) -> None:

@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 POLICIES = "tests/policies/test_offline_policies.py::"
 OFFLINE = "tests/trainer/test_offline.py::"
+NORMALIZED = "tests/plans/test_normalized_plans.py::"
 CONTENTS = "tests/envs/test_dataset_contents.py::"
 ALIKE = "tests/rollout/test_all_reduce.py::"
 WHOLE = "tests/data/test_whole_episodes.py::"
@@ -26,7 +27,7 @@ FAULTS = [
     ),
     Fault(
         "N6",
-        "flowrl/envs/dataset_contents.py",
+        "flowrl/data/sources.py",
         "    real = data.real_rows()\n",
         "    real = np.arange(data.rows)\n",
         CONTENTS + "test_padding_may_be_anything",
@@ -37,6 +38,20 @@ FAULTS = [
         "chosen + np.cumsum([0, *choices[:-1]])",
         "chosen",
         CONTENTS + "test_actions_that_were_not_valid_are_found",
+    ),
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        "                policy.update_target(1.0)\n",
+        "                pass\n",
+        NORMALIZED + "test_a_dataset_is_normalised_by_its_own_statistics",
+    ),
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        "            self.gathered = True\n",
+        "",
+        NORMALIZED + "test_a_dataset_is_normalised_by_its_own_statistics",
     ),
     Fault(
         "S6",
