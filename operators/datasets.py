@@ -142,6 +142,7 @@ class Recorded:
     batches: int | None = state(default=None)
     _order: Array | None = runtime()  # of this epoch
     _of: tuple[int, int, int] = runtime(default=(-1, -1, -1))
+    _rows: Rows | None = runtime()  # those of this epoch
     _verified: int = runtime(default=0)
 
     def schema(self, given: Schema) -> Schema:
@@ -152,10 +153,11 @@ class Recorded:
         if self.epochs is not None and self.epoch >= self.epochs:
             return DONE
         order = self._of_epoch()
-        size = self.batch_size or 1
+        assert self._rows is not None
+        rows, size = self._rows, self.batch_size or 1
         part = order[self.given * size : (self.given + 1) * size]
         # Copies either way: whoever gets a batch may write to it.
-        batch = self.data.take(part) if self.batch_size else self.data[int(part[0])].map(np.array)
+        batch = rows.take(part) if self.batch_size else rows[int(part[0])].map(np.array)
         self.given += 1
         if self.given * size >= len(order):
             self.epoch, self.given, self.batches = self.epoch + 1, 0, None
@@ -169,7 +171,8 @@ class Recorded:
         of = (self.context.seeds.seed, self.epoch, self.batches)
         if self._order is None or self._of != of:
             self._check(self.batches)
-            order = np.arange(self.batches) if self.batch_size is None else self.data.real_rows(self.batches)
+            self._rows = self.data.first(self.batches)
+            order = np.arange(self.batches) if self.batch_size is None else self._rows.real_rows(self.batches)
             if not len(order):
                 self.batches = None
                 raise DatasetError(f"{self.data.path} has nothing in it yet")

@@ -103,6 +103,13 @@ FAULTS = [
         OFFLINE + "test_evaluation_is_where_it_was_recorded_or_where_one_says",
     ),
     Fault(
+        "D3",
+        "operators/datasets.py",
+        "            self._rows = self.data.first(self.batches)\n",
+        "            self._rows = self.data\n",
+        WHOLE + "test_a_dataset_that_grows_is_read_as_it_was_when_an_epoch_began",
+    ),
+    Fault(
         "N1",
         "flowrl/data/whole_episodes.py",
         "        truncated[:-1] |= ~goes_on & ~terminated[:-1]\n",
