@@ -143,7 +143,7 @@ TASKS = {
             ("iql", 150, 4_000, "CartPole-v1", "cartpole", ""),
             ("bc", -355, 4_000, "Pendulum-v1", "pendulum", ""),
             ("marwil", -355, 4_000, "Pendulum-v1", "pendulum", ""),
-            ("cql", -280, 4_000, "Pendulum-v1", "pendulum", "--set conservatism=10 --set learning_rate=3e-4"),
+            ("cql", -320, 4_000, "Pendulum-v1", "pendulum", "--set conservatism=10 --set learning_rate=3e-4"),
             ("iql", -280, 8_000, "Pendulum-v1", "pendulum", "--set beta=0.1"),
         )
     },

@@ -33,7 +33,7 @@ class Remembered:
     """What a dataset said of itself to whoever learned from it, without its rows: it need not be there any more."""
 
     path: str
-    about: Mapping[str, Any]
+    about: Mapping[str, Any] = attrs.field(repr=False)
 
 
 #: What says of itself where it was recorded.
