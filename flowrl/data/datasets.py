@@ -3,7 +3,7 @@
 A dataset is a folder: manifest.json (format, version, columns), a file for each column with the rows of all batches
 one after another, and batches.jsonl, to which every batch adds one line once its rows are written: the leading shape
 and a checksum. What has no whole line is not there, so a reader finds whole batches only, whenever the writer dies.
-There is no pickle in it: a dataset from a stranger cannot run code.
+There is no pickle in it: to read a dataset from a stranger runs no code.
 """
 
 from __future__ import annotations

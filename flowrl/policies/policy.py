@@ -204,7 +204,10 @@ class Policy(abc.ABC):
         return self.collect_mode
 
     def for_env(self, action: Array) -> Array:
-        """What the environment gets for actions `[B, ...]` as this policy stores them; here the same array."""
+        """What the environment gets for actions `[B, ...]` as this policy stores them; here the same array.
+
+        A policy whose modes give an `env_action` says here what it is.
+        """
         return action
 
     def from_env(self, action: Array) -> Array:
