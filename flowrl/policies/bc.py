@@ -88,13 +88,13 @@ class BCPolicy(Policy):
         """The learn mode."""
         return BCLearning(self)
 
-    def for_env(self, action: Array) -> Array:
-        """See `Policy.for_env`."""
-        return self.choosing.for_env(action)
-
     def from_env(self, action: Array) -> Array:
         """Actions `[B, ...]` in the environment's own numbers as the actor gives them."""
         return self.choosing.from_env(action)
+
+    def for_env(self, action: Array) -> Array:
+        """See `Policy.for_env`."""
+        return self.choosing.for_env(action)
 
 
 class BCLearning(Learning):

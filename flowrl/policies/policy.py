@@ -203,15 +203,12 @@ class Policy(abc.ABC):
         """How the worker of this index collects, where workers explore differently; here as all of them do."""
         return self.collect_mode
 
-    def for_env(self, action: Array) -> Array:
-        """What the environment gets for actions `[B, ...]` as this policy stores them; here the same array.
-
-        A policy whose modes give an `env_action` says here what it is.
-        """
+    def from_env(self, action: Array) -> Array:
+        """Actions `[B, ...]` in the environment's own numbers as this policy stores them; here as they are."""
         return action
 
-    def from_env(self, action: Array) -> Array:
-        """The way back: actions `[B, ...]` in the environment's own numbers as this policy stores them."""
+    def for_env(self, action: Array) -> Array:
+        """What the environment gets for stored actions `[..., *shape]`, within its bounds; here the same."""
         return action
 
     def gather_statistics(self, obs: Any, returns: Array | None) -> None:

@@ -177,6 +177,7 @@ SMALL["gail_ppo"] = {
     "reward_minibatch_size": 5,
 }
 SMALL["airl_ppo"] = {**SMALL["gail_ppo"]}
+SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
 
 Edit = Callable[[Plan], Plan]
 
