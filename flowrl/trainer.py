@@ -179,6 +179,11 @@ class Trainer:
                 seed=config.seed,
             )
 
+    @classmethod
+    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any]) -> WorkerSet:
+        """Those for the saved policy of a run, of which run.json says this: as `make_workers` makes them."""
+        return cls.make_workers(config, env)
+
     # -- training
 
     def train(self, until: Until | None = None) -> Result:
