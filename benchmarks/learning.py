@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import learning_data
 from common import print_machine
-from learning_tasks import TASKS, Task
+from learning_tasks import EXPERTS, TASKS, Task
 
 import flowrl
 from flowrl.runs.progress import score_text
@@ -108,16 +108,16 @@ def python(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def recorded(task: Task, folder: Path) -> Path:
-    """Episodes of a DQN that has come to 475, which every seed learns from; made by the first that needs them."""
+    """Episodes of the expert of an environment, which every seed learns from; made by the first that needs them."""
     place = folder.parent / f"demonstrations-{task.env}"
     expert, episodes = place / "expert", place / f"{task.demonstrations}-episodes"
     unfinished = episodes.with_suffix(".part")
     with RECORDING:
         if not episodes.exists():
             shutil.rmtree(place, ignore_errors=True)
-            stop = ["--stop-return", "475", "--stop-steps", "100000", "--set", "act_backend=numpy", "--quiet"]
+            train = ["run", *options_of(TASKS[EXPERTS[task.env]]), "--seed", "100", "--out", f"{expert}", "--quiet"]
             record = ["record", f"{expert}", "--episodes", f"{task.demonstrations}", "--out", f"{unfinished}"]
-            for command in (["run", "dqn", "--env", task.env, *stop, "--seed", "100", "--out", f"{expert}"], record):
+            for command in (train, record):
                 if (done := python("-m", "flowrl", *command)).returncode:
                     raise SystemExit(f"no demonstrations: exit code {done.returncode}:\n{done.stderr}")
             unfinished.rename(episodes)

@@ -19,9 +19,9 @@ class Task(NamedTuple):
     published: str = "-"  #: return of somebody else's plan of that name; of one tuned run of RL-Zoo unless said
     extra: str = ""  #: of setup.cfg, which the environment needs
     data: str = ""  #: what a plan without an environment learns from, a recipe of learning_data.py; steps are updates
-    demonstrations: int = 0  #: episodes of a DQN trained to 475 in `env`, recorded once: `--set demonstrations=DIR`
-    share: float = 0.0  #: of the seeds that must come to the goal; 0: their interquartile mean must
+    demonstrations: int = 0  #: episodes of the expert of `env`, recorded once: `--set demonstrations=DIR`
     shown_as: str = "demonstrations"  #: the setting of the plan that names their folder
+    share: float = 0.0  #: of the seeds that must come to the goal; 0: their interquartile mean must
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
     peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
 
@@ -181,6 +181,13 @@ TASKS = {
     "bc-cartpole": Task("bc", 475, 4_000, settings=CLONING, demonstrations=10, shown_as="data"),
 }
 
-#: From demonstrations of a DQN. R2D3 has come to 471 with one seed.
-SHOWN = {"sqil": NUMPY, "rbc": NUMPY, "dqfd": NUMPY, "r2d3": ""}
+#: Whose episodes are demonstrations in an environment: the task that it was trained in, to the task's return.
+EXPERTS = {"CartPole-v1": "dqn-cartpole", "Pendulum-v1": "sac-pendulum"}
+
+#: Of policies with a memory for CartPole-v1 itself, where velocities are shown: less exploration, and more updates.
+SHORT = f"{MEMORY} --set epsilon_steps=10000 --set replay_ratio=96 --set eval_every=1000"
+#: From demonstrations; and R2D2 without them, in the same settings.
+SHOWN = {"sqil": NUMPY, "rbc": NUMPY, "dqfd": NUMPY, "r2d3": SHORT}
 TASKS |= {f"{plan}-cartpole": Task(plan, 475, 50_000, settings=of, demonstrations=10) for plan, of in SHOWN.items()}
+TASKS |= {"r2d2-cartpole": Task("r2d2", 475, 50_000, settings=SHORT)}
+TASKS |= {"sacfd-pendulum": Task("sacfd", -200, 20_000, "Pendulum-v1", SMALL, demonstrations=10)}

@@ -10,9 +10,10 @@ import attrs
 
 from flowrl.errors import PlanError, SchemaError
 from flowrl.explain import relative, rows_of
-from flowrl.merge import Merge
+from flowrl.merge import Merge, Sequential
 from flowrl.operator import PROVIDERS
 from flowrl.paths import graph, paths
+from flowrl.phases import can_end, phases
 from flowrl.schema import UNKNOWN, Schema, common
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class _Examiner:
         self.after: dict[int, Schema] = {}
         self.problems: list[str] = []
         self.stores: list[Any] = []
+        self.phases = phases(self.nodes)
         for node in self.nodes:
             for store in (getattr(node.op, "into", None), *_sources(getattr(node.op, "out_of", None))):
                 if store is not None and all(store is not other for other in self.stores):
@@ -79,7 +81,7 @@ class _Examiner:
                 self.after[id(node)] = self._leaving(node)
             if before == self.after:
                 break
-        problems = [*self.problems, *self._debts(), *self._stores()]
+        problems = [*self.problems, *self._debts(), *self._stores(), *self._phases()]
         return Findings({self.named[id(node)]: self.after[id(node)] for node in self.nodes}, problems)
 
     def where(self, node: Plan) -> str:
@@ -214,10 +216,12 @@ class _Examiner:
         for node in self.nodes:
             into, out_of = getattr(node.op, "into", None), _out_of(node)
             if out_of is not None and id(node) not in alive:
-                empty = next(source for source in _sources(out_of) if not self._can_fill(source, alive))
+                empty = next(source for source in _sources(out_of) if not self._can_fill(source, alive, node))
                 filling = self._using("into", empty)
                 who = ", ".join(self.where(other) for other in filling)
                 why = f"{who} puts into it what can only come out of it" if filling else "nobody puts anything into it"
+                if filling and all(self._later(other, node) for other in filling):
+                    why = f"{who} puts something into it in a later phase alone"
                 yield f"{self.where(node)} waits for ever: {_kind(empty, out_of)} is empty and {why}"
             if into is not None and getattr(into, "fills_up", False) and not self._using("out_of", into):
                 yield (
@@ -230,12 +234,28 @@ class _Examiner:
             inputs = [id(upstream) in alive for upstream in node.inputs]
             every = isinstance(node.op, Merge) and getattr(node.op, "needs_all", False)
             return all(inputs) if every else any(inputs)
-        return all(self._can_fill(source, alive) for source in _sources(_out_of(node)))
+        return all(self._can_fill(source, alive, node) for source in _sources(_out_of(node)))
 
-    def _can_fill(self, store: Any, alive: set[int]) -> bool:
+    def _can_fill(self, store: Any, alive: set[int], reader: Plan) -> bool:
+        """May something be in the store when a source that draws from it is asked for the first time, or later?"""
         if getattr(store, "holds_items", True):
             return True
-        return any(id(other) in alive for other in self._using("into", store))
+        filling = self._using("into", store)
+        return any(id(other) in alive and not self._later(other, reader) for other in filling)
+
+    # -- phases
+
+    def _later(self, node: Plan, than: Plan) -> bool:
+        """Does an operator run only after the other one's phase has ended?"""
+        return any(phase > self.phases[id(than)].get(of, phase) for of, phase in self.phases[id(node)].items())
+
+    def _phases(self) -> Iterator[str]:
+        """Phases that wait for one that never ends."""
+        for node in self.nodes:
+            if isinstance(node.op, Sequential):
+                for name, then, branch in zip(node.op.names, node.op.names[1:], node.inputs):
+                    if not can_end(branch):
+                        yield f"{self.where(node)}: {name} never ends, so {then} never begins: end it with .take(n)"
 
     def _using(self, way: str, store: Any) -> list[Plan]:
         """The operators whose items go into a store, or come out of it or of what it is a part of."""

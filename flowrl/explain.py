@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowrl.gather import Gather
-from flowrl.merge import Concurrent, Fork
+from flowrl.merge import Concurrent, Fork, Sequential
 from flowrl.operator import name_of
 from flowrl.paths import is_hidden, paths
 from flowrl.stages import Chain, Generated
@@ -81,11 +81,10 @@ def config_of(op: Any, without: Any = None) -> str:
     >>> config_of(Batches(3))
     'size=3'
     """
-    if isinstance(op, Concurrent):
-        emits = ", ".join(op.names[i] for i in op.output_indexes)
-        weights = ":".join(w if isinstance(w, str) else f"{w:g}" for w in op.weights)
-        ways = f"round_robin {weights}" if op.mode == "round_robin" else op.mode
-        return ways + ("" if len(op.output_indexes) == len(op.names) else f", emits {emits}")
+    if isinstance(op, Concurrent | Sequential):
+        emits = "emits " + ", ".join(op.names[i] for i in op.output_indexes)
+        ways = [] if isinstance(op, Sequential) else [_ways(op)]
+        return ", ".join(ways if len(op.output_indexes) == len(op.names) else [*ways, emits])
     if not getattr(op, "__flowrl_operator__", False):
         return ""
     # Every operator near the workers holds them; the source says where they are.
@@ -98,6 +97,11 @@ def config_of(op: Any, without: Any = None) -> str:
     return ", ".join(
         f"{f.name}={_short(v)}" for f, v in shown if v is not None and v is not without and not _is_default(f, v)
     )
+
+
+def _ways(op: Concurrent) -> str:
+    weights = ":".join(w if isinstance(w, str) else f"{w:g}" for w in op.weights)
+    return f"round_robin {weights}" if op.mode == "round_robin" else op.mode
 
 
 def _head(row: Row) -> str:

@@ -127,16 +127,21 @@ class Sequential(Merge):
     """Each branch to its end, then the next one. State: whose turn it is."""
 
     names: tuple[str, ...]
+    output_indexes: tuple[int, ...]
     turn: int = state(default=0)
 
     def schema(self, *given: Schema) -> Schema:
-        return common(given)
+        return common(given[i] for i in self.output_indexes)
 
     def step(self) -> Any:
         while self.turn < len(self.inputs):
             item = self.inputs[self.turn].step()
+            if item.__class__ is not Signal:
+                if self.turn not in self.output_indexes:
+                    return WORKED
+                self.link.items += 1
+                return item
             if item is not DONE:
-                self.link.items += item.__class__ is not Signal
                 return item
             self.inputs[self.turn].release()
             self.turn += 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowrl.explain import config_of, note_of
-from flowrl.merge import Concurrent, Fork
+from flowrl.merge import Concurrent, Fork, Sequential
 from flowrl.paths import graph, is_hidden, paths, rebuilt
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _branch(node: Plan, branch: int) -> tuple[str, bool]:
     """The name of a branch of a join, and whether its items stay inside."""
     if not node.branches:
         return "", False
-    silent = isinstance(node.op, Concurrent) and branch not in node.op.output_indexes
+    silent = isinstance(node.op, Concurrent | Sequential) and branch not in node.op.output_indexes
     return node.branches[branch], silent
 
 

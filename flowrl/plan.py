@@ -245,10 +245,14 @@ class Plan:
         return self._appended(where, op, verb, name)
 
     def replace(self, where: str, op: Any) -> Plan:
-        """A plan with another operator in that place, applied in the same way."""
+        """A plan with another operator in that place, applied in the same way; or with a plan in place of a source."""
         node = select(self, where)
         if node.kind == "source":
-            return self._edited(node, attrs.evolve(from_items(op), on=node.on))
+            if isinstance(op, Plan) and node.on is not None:
+                raise PlanError(
+                    f"replace {where!r}: it is on the workers, and {op.name} is a plan: give what it is over"
+                )
+            return self._edited(node, op if isinstance(op, Plan) else attrs.evolve(from_items(op), on=node.on))
         if node.kind in WIRING:
             raise PlanError(f"replace {where!r}: {node.name} wires the plan; only sources and transforms can go")
         operator = _tap(op) if node.kind == "tap" else (op, node.kind)
@@ -376,6 +380,23 @@ def merge(
         raise PlanError(f"{name}: needs {len(names)} weights, each at least {MIN_WEIGHT} or '*', got {list(chosen)}")
     if mode == "async" and weights is not None:
         raise PlanError(f"{name}: weights go with round_robin; in async each ready branch gives one item a turn")
+    op = Concurrent(names, mode, chosen, _positions(names, output_indexes, name))
+    return Plan(op, branches, "stage", name, False, user_site(), branches=names)
+
+
+def in_sequence(branches: Mapping[str, Plan], name: str, output_indexes: Sequence[int | str] | None) -> Plan:
+    """Several plans one after another: what `Sequentially` is made of."""
+    from flowrl.merge import Sequential
+
+    if not branches or any(not each.isidentifier() for each in branches):
+        raise PlanError(f"{name} needs branches by names that are identifiers, got {', '.join(branches) or 'none'}")
+    names = tuple(branches)
+    op = Sequential(names, _positions(names, output_indexes, name))
+    return Plan(op, tuple(branches.values()), "stage", name, False, user_site(), branches=names)
+
+
+def _positions(names: Sequence[str], output_indexes: Sequence[int | str] | None, name: str) -> tuple[int, ...]:
+    """Which branches give what comes out, by number."""
     indexes = []
     for index in range(len(names)) if output_indexes is None else output_indexes:
         position = names.index(index) if isinstance(index, str) and index in names else index
@@ -384,18 +405,7 @@ def merge(
         indexes.append(position)
     if not indexes:
         raise PlanError(f"{name}: output_indexes is empty, so nothing would ever come out")
-    op = Concurrent(names, mode, chosen, tuple(indexes))
-    return Plan(op, branches, "stage", name, False, user_site(), branches=names)
-
-
-def in_sequence(branches: Mapping[str, Plan], name: str) -> Plan:
-    """Several plans one after another: what `Sequentially` is made of."""
-    from flowrl.merge import Sequential
-
-    if not branches or any(not each.isidentifier() for each in branches):
-        raise PlanError(f"{name} needs branches by names that are identifiers, got {', '.join(branches) or 'none'}")
-    names = tuple(branches)
-    return Plan(Sequential(names), tuple(branches.values()), "stage", name, False, user_site(), branches=names)
+    return tuple(indexes)
 
 
 def _tap(function: Callable[[Any], Any], name: str | None = None) -> tuple[Any, ...]:

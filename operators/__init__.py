@@ -12,7 +12,7 @@ from flowrl.operators.batches import (
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue, Sequentially
 from flowrl.operators.datasets import Demonstrations, FromDataset, OfflineRows, PolicyActions, Record, from_minari
 from flowrl.operators.debug import debug_print
-from flowrl.operators.demonstrations import FillColumn, InitialState, KeepOneStep
+from flowrl.operators.demonstrations import FillColumn, InitialState, KeepOneStep, MixInDemonstrations
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
@@ -58,6 +58,7 @@ __all__ = [
     "HindsightRelabel",
     "InitialState",
     "KeepOneStep",
+    "MixInDemonstrations",
     "MixInReplay",
     "NStep",
     "NormalizeRewards",

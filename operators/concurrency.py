@@ -39,7 +39,7 @@ def Concurrently(
     return merge(branches, "Concurrently", mode, round_robin_weights, output_indexes)
 
 
-def Sequentially(branches: Mapping[str, Plan]) -> Plan:
+def Sequentially(branches: Mapping[str, Plan], output_indexes: Sequence[int | str] | None = None) -> Plan:
     """Several branches as one stream, one after another: each begins when the one before has ended.
 
     So what must be done first is a part of the plan: demonstrations that are read before anything is learned, learning
@@ -47,12 +47,13 @@ def Sequentially(branches: Mapping[str, Plan]) -> Plan:
 
     Args:
         branches: Plans by name, in their order; the names are the first part of their operators' paths.
+        output_indexes: Branches (numbers or names) whose items come out; the others run all the same.
 
     >>> from flowrl import from_items
     >>> list(Sequentially({"first": from_items([1, 2]), "then": from_items([3])}))
     [1, 2, 3]
     """
-    return in_sequence(branches, "Sequentially")
+    return in_sequence(branches, "Sequentially", output_indexes)
 
 
 @operator

@@ -136,6 +136,7 @@ class Recorded:
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
     verify: bool = True
     without: tuple[str, ...] = attrs.field(default=(), repr=False)  # columns that are left out
+    at_most: int | None = attrs.field(default=None, repr=False)  # batches of an epoch, the first ones
     context: Context = context()
     epoch: int = state(default=0)
     given: int = state(default=0)
@@ -144,6 +145,10 @@ class Recorded:
     _of: tuple[int, int, int] = runtime(default=(-1, -1, -1))
     _rows: Rows | None = runtime()  # those of this epoch
     _verified: int = runtime(default=0)
+
+    @property
+    def endless(self) -> bool:
+        return self.epochs is None
 
     def schema(self, given: Schema) -> Schema:
         known = self.data.schema().without(*self.without)
@@ -168,6 +173,7 @@ class Recorded:
         """The numbers of the batches, or of the rows, of this epoch in their order."""
         if self.batches is None:
             self.batches = len(self.data.refresh())
+            self.batches = self.batches if self.at_most is None else min(self.batches, self.at_most)
         of = (self.context.seeds.seed, self.epoch, self.batches)
         if self._order is None or self._of != of:
             self._check(self.batches)
@@ -242,7 +248,8 @@ def Demonstrations(
     Args:
         source: As for `FromDataset`.
         policy: Who is to learn from it: its spaces must be those of the demonstrations.
-        batch_size: Rows of each batch, shuffled; without it the batches come as they were recorded.
+        batch_size: Rows of each batch, shuffled; without it the batches come as they were recorded, and those that
+            another process adds to a dataset from now on do not: buffers are as large as what is there.
         epochs: How often; None for ever.
         needs: The columns that are learned from.
 
@@ -250,18 +257,20 @@ def Demonstrations(
         ConfigError, DatasetError: there is none, or it is damaged, or does not fit: see
             `flowrl.envs.datasets.check_dataset`.
     """
+    from flowrl.envs.dataset_contents import check_bounds
     from flowrl.envs.datasets import check_dataset
 
     data = demonstrations_in(source)
     check_dataset(data, policy.observation_space, policy.action_space, needs)
-    return Plan(Recorded(data, batch_size, epochs=epochs, without=("policy_version",)), name="Demonstrations")
+    check_bounds(data, policy.action_space)
+    at_most = len(data) if batch_size is None else None
+    recorded = Recorded(data, batch_size, epochs=epochs, without=("policy_version",), at_most=at_most)
+    return Plan(recorded, name="Demonstrations")
 
 
 @operator
 class PolicyActions:
     """Rows whose `action` is in the environment's own numbers -> the same in those of the policy that learns from them.
-
-    `policy_version` is left out, since it is of the weights of another run.
 
     A policy with critics sees continuous actions from -1, the lower bound, to 1, the upper one, and stores them so;
     what others recorded, and what `flowrl record` wrote, is in the environment's numbers. Converted twice they would
@@ -275,7 +284,6 @@ class PolicyActions:
     def schema(self, given: Schema) -> Schema:
         if "policy_actions" in given.words:
             raise SchemaError("these actions are in the policy's numbers already: leave one PolicyActions out")
-        given = given.without("policy_version")
         if "action" not in given.columns:
             return given
         policy, column = self.workers.policy, given.columns["action"]
@@ -284,8 +292,7 @@ class PolicyActions:
         return attrs.evolve(given, columns={**given.columns, "action": stored})
 
     def __call__(self, batch: Batch) -> Batch:
-        kept = batch.select([name for name in batch if name != "policy_version"])
-        return kept.replace(action=self.workers.policy.from_env(batch["action"]))
+        return batch.replace(action=self.workers.policy.from_env(batch["action"]))
 
 
 def OfflineRows(
@@ -307,14 +314,10 @@ def OfflineRows(
         returns: Discount per step of rows that reach to the end of their episodes, see
             `flowrl.data.whole_episodes.WholeEpisodes`; None: of single steps.
 
-    Raises: DatasetError as `Demonstrations` does; and where continuous actions are beyond the bounds of the action
-        space, so that they cannot be in the environment's numbers.
+    Raises: DatasetError as `Demonstrations` does.
     """
-    from flowrl.envs.dataset_contents import check_bounds
-
     policy, data = workers.policy, open_dataset(source)
     rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
-    check_bounds(data, policy.action_space)
     if returns is not None:
         rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=WholeEpisodes(data, returns)))
     rows = rows.for_each(PolicyActions(workers))

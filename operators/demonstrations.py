@@ -1,4 +1,4 @@
-"""What is done to demonstrations, and to fresh experience beside them, before both are stored."""
+"""Demonstrations beside fresh experience: what is done to both before they are stored, and how they are mixed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,54 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from flowrl.data import Batch
+from flowrl.data import Batch, MixedReplay
 from flowrl.data.steps import is_fragment
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import operator
 from flowrl.operators.adders import check_rates
+from flowrl.operators.concurrency import Sequentially
+from flowrl.operators.replay import Replay, StoreToReplay, UpdatePriorities
+from flowrl.paths import select
+from flowrl.plan import Plan
 from flowrl.schema import Column, Schema
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
+
+
+def MixInDemonstrations(plan: Plan, demonstrate: Plan, fraction: float) -> Plan:
+    """A plan that learns from replay, edited: a fixed part of every batch is of demonstrations.
+
+    They are stored before the plan begins. Then its `Replay` draws from a `MixedReplay` of its own buffer (`fresh`) and
+    theirs (`demonstrations`), and its `UpdatePriorities`, where it has one, tells each of both. All else is as it was.
+
+    Args:
+        plan: With one `StoreToReplay` and one `Replay`, as those of DQN, SAC and R2D2 are. The rate limiter of its
+            buffer counts what is drawn from there, which is 1 - fraction of the rows.
+        demonstrate: Demonstrations until they are stored: its last operator is a `StoreToReplay`.
+        fraction: Of every batch, above 0 and below 1; exact in the long run, see `MixedReplay`.
+
+    Raises: PlanError where such operators are missing; ValueError for buffers that cannot be mixed.
+    Source: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data", section 4.1.
+
+    >>> from flowrl import from_items
+    >>> from flowrl.data import ReplayBuffer
+    >>> from flowrl.operators import Concurrently
+    >>> fresh, shown = ReplayBuffer(10), ReplayBuffer(10)
+    >>> store = from_items([Batch(obs=[1, 2])]).for_each(StoreToReplay(fresh))
+    >>> plan = Concurrently({"store": store, "train": Replay(fresh, 4).take(2)}, output_indexes=["train"])
+    >>> demonstrate = from_items([Batch(obs=[10, 20])]).for_each(StoreToReplay(shown))
+    >>> [batch.part.tolist() for batch in MixInDemonstrations(plan, demonstrate, 0.25)]
+    [[0, 0, 0, 1], [0, 0, 0, 1]]
+    """
+    if not isinstance(demonstrate.op, StoreToReplay):
+        raise PlanError(f"MixInDemonstrations: demonstrate ends with {demonstrate.name}: end it with StoreToReplay")
+    fresh, replay = select(plan, "StoreToReplay").op.buffer, select(plan, "Replay").op
+    mixture = MixedReplay(fresh=(fresh, 1 - fraction), demonstrations=(demonstrate.op.buffer, fraction))
+    plan = plan.replace("Replay", Replay(mixture, replay.batch_size, replay.in_flight))
+    if mixture.by_priority:
+        plan = plan.replace("UpdatePriorities", UpdatePriorities(mixture))
+    return Sequentially({"demonstrate": demonstrate, "online": plan}, output_indexes=["online"])
 
 
 @operator

@@ -119,6 +119,7 @@ class Sampled:
     tracked.
     """
 
+    endless: ClassVar[bool] = True
     buffer: Store = attrs.field(validator=_is_store)
     batch_size: int = attrs.field(validator=attrs.validators.ge(1))
     in_flight: int = attrs.field(default=1, validator=attrs.validators.ge(1))

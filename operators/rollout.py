@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
@@ -31,6 +31,7 @@ class Rollouts:
     Records: episode_return and episode_length of every episode that ended.
     """
 
+    endless: ClassVar[bool] = True
     steps: int | None = None
     rows: int | None = None
     context: Context = context()

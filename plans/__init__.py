@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from flowrl.plans.rnd_dqn import RNDDQN
     from flowrl.plans.rnd_ppo import RNDPPO
     from flowrl.plans.sac import SAC
+    from flowrl.plans.sacfd import SACfD
     from flowrl.plans.sqil import SQIL
     from flowrl.plans.td3 import TD3
 
@@ -68,6 +69,7 @@ __all__ = [
     "ApexDQN",
     "DQfD",
     "Rainbow",
+    "SACfD",
 ]
 
 #: Files that are not called as their class in small letters.

@@ -45,7 +45,7 @@ class Config(dqn.Config):
     demonstration_fraction: float = proper_fraction(0.25)  #: of the rows of an update
     pretrain_updates: int = not_negative(3_000)  #: updates from demonstrations alone, before the first step
     margin: float = not_negative(0.8)  #: by how much a demonstrated action is better than all others
-    margin_weight: float = not_negative(1.0)  #: of the large-margin loss, on demonstrated rows
+    margin_weight: float = not_negative(30.0)  #: of the large-margin loss, on demonstrated rows
     n_step_weight: float = not_negative(1.0)  #: of the loss on windows of n steps, beside that on single ones
     l2: float = not_negative(1e-5)  #: of the squared norm of all weights
     prioritized: bool = True  #: draw rows the more often, the larger their TD error was, in both buffers

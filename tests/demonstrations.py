@@ -54,6 +54,18 @@ def cartpole(episodes: int = 2) -> str:
 
 
 @cache
+def pendulum() -> str:
+    """The folder of 20 steps at random in two environments of Pendulum-v1."""
+    return random_steps("Pendulum-v1")
+
+
+@cache
+def fewer_of_pendulum() -> str:
+    """The folder of 15 steps instead."""
+    return random_steps("Pendulum-v1", 15)
+
+
+@cache
 def one_episode() -> str:
     """The folder of one."""
     return cartpole(1)
@@ -73,13 +85,21 @@ def swapped_steps() -> str:
 
 
 @cache
-def random_steps(env: str) -> str:
-    """The folder of 20 steps at random in two environments."""
-    with WorkerSet(env, RandomPolicy, envs_per_worker=2) as workers:
-        return recorded(next(iter(ParallelRollouts(workers, steps=20))))
+def random_steps(env: str, steps: int = 20, envs: int = 2) -> str:
+    """The folder of so many steps at random in two environments, or more."""
+    with WorkerSet(env, RandomPolicy, envs_per_worker=envs) as workers:
+        return recorded(next(iter(ParallelRollouts(workers, steps=steps))))
+
+
+def shown_to(plan: str, episodes: int = 2) -> str | None:
+    """The folder of what a plan may learn from in its own environment; None if it learns from nobody."""
+    config = load_plan_file(plan).Config()
+    if "demonstrations" not in config.to_dict():
+        return None
+    return cartpole(episodes) if config.env == "CartPole-v1" else random_steps(config.env, 200, episodes)
 
 
 def options(plan: str) -> list[str]:
     """What a plan must be told on the command line: where demonstrations are, if it learns from some."""
-    needed = "demonstrations" in load_plan_file(plan).Config().to_dict()
-    return ["--set", f"demonstrations={cartpole()}"] if needed else []
+    shown = shown_to(plan)
+    return ["--set", f"demonstrations={shown}"] if shown else []

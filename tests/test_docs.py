@@ -18,7 +18,7 @@ from flowrl import data
 from flowrl.cli import cli
 from flowrl.config import Configuration
 from flowrl.plan_file import builtin_plans, load_plan_file
-from tests.demonstrations import cartpole, options
+from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
 
 ROOT = Path(__file__).parents[1]
@@ -111,7 +111,7 @@ def test_a_page_explains_all_that_a_result_holds(plan):
     told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     settings = ["--set", "hidden=[8]", "--set", "eval_episodes=1", "--quiet", "--out", "run", "--stop-steps", "2500"]
     off_policy = ("dqn", "c51", "qrdqn", "rainbow", "r2d2", "sac", "td3", "ddpg", "her_dqn", "her_sac", "rnd_dqn")
-    off_policy += ("sqil", "rbc", "dqfd", "r2d3")
+    off_policy += ("sqil", "rbc", "dqfd", "r2d3", "sacfd")
     of_ppo = ("ppo", "rnd_ppo", "icm_ppo", "gail_ppo", "airl_ppo")
     few = {**dict.fromkeys(off_policy, "replay_ratio=1"), **dict.fromkeys(of_ppo, "num_sgd_iter=1")}
     settings += ["--set", few[plan]] if plan in few else []
@@ -167,9 +167,10 @@ def test_the_settings_of_a_cluster_are_those_of_every_plan():
 
 def _recorded(plan):
     """Ten episodes in the folder `episodes`, as pages have them, for a plan that learns from demonstrations."""
-    if not options(plan):
+    shown = shown_to(plan, 10)
+    if shown is None:
         return []
-    shutil.copytree(cartpole(10), "episodes")
+    shutil.copytree(shown, "episodes")
     return ["--set", "demonstrations=episodes"]
 
 

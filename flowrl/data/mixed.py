@@ -27,7 +27,8 @@ class MixedReplay(Store):
 
     It is drawn from only: what is stored is stored into the parts. Each keeps its own rows, limiter, generator and
     priorities. What is drawn has a column `part` (int64, the number of the part), by which `update_priorities` finds
-    the way back; of other columns those that all parts in a batch have. Where some have priorities, `weight` is there
+    the way back; of other columns those that all parts have, so that all batches have the same. Nothing is drawn
+    before every part has something. Where some have priorities, `weight` is there
     for all, 1 in the rows of the others. Weights make up for how rows of one part were drawn; the fractions are meant,
     and nothing makes up for them.
 
@@ -151,13 +152,14 @@ class MixedReplay(Store):
 
     def can_sample(self, batch_size: int) -> bool:
         """Whether every part may give its share of the next batch now."""
-        return all(part.can_sample(share) for part, share in zip(self.parts, self.shares(batch_size)) if share)
+        each = zip(self.parts, self.shares(batch_size))
+        return all(part.can_sample(share) if share else len(part) > 0 for part, share in each)
 
     def why_sample(self, batch_size: int) -> str:
         """What the next batch waits for, in one sentence; "" if nothing."""
         each = zip(self.names, self.parts, self.shares(batch_size))
-        whys = [f"{name}: {why}" for name, part, share in each if share and (why := part.why_sample(share))]
-        return "; ".join(whys)
+        needed = [(name, part, share or 1) for name, part, share in each if share or not len(part)]
+        return "; ".join(f"{name}: {why}" for name, part, rows in needed if (why := part.why_sample(rows)))
 
     def shares(self, batch_size: int) -> list[int]:
         """Rows of each part in the next batch: those whole, and what is left to whom most is owed."""
@@ -178,9 +180,8 @@ class MixedReplay(Store):
             raise ValueError(f"batch_size is {batch_size}: draw at least 1 row")
         with self._lock:
             shares = self.shares(batch_size)
-            for share, name, part in zip(shares, self.names, self.parts):
-                if share and not part.can_sample(share):
-                    raise ValueError(f"sample({batch_size}): {name} {part.why_sample(share)}; ask can_sample() before")
+            if not self.can_sample(batch_size):
+                raise ValueError(f"sample({batch_size}): {self.why_sample(batch_size)}; ask can_sample() before")
             drawn = {i: self.parts[i].sample(share) for i, share in enumerate(shares) if share}
             self._owed = [
                 owed + int(fraction * self._unit) * batch_size - share * self._unit
@@ -189,15 +190,21 @@ class MixedReplay(Store):
             return self._joined(drawn)
 
     def _joined(self, drawn: dict[int, Batch]) -> Batch:
-        """What was drawn of the parts, by number, as one batch of the columns that all have."""
+        """What was drawn of the parts, by number, as one batch of the columns that all parts have."""
         for number, rows in drawn.items():
             place = rows["index"].shape
             rows["part"] = np.full(place, number)
             if self.by_priority and "weight" not in rows:
                 rows["weight"] = np.ones(place, np.float32)
-        first, *others = drawn.values()
-        names = [name for name in first if all(name in rows for rows in others)]
+        absent = [self._gives(part) for number, part in enumerate(self.parts) if number not in drawn]
+        first, *_ = drawn.values()
+        names = [name for name in first if all(name in each for each in [*map(set, drawn.values()), *absent])]
         return Batch.cat([rows.select(names) for rows in drawn.values()], axis=first["index"].ndim - 1)
+
+    def _gives(self, part: Any) -> set[str]:
+        """The columns of what a part would give, had it a share: as stored, and those that are made."""
+        stored = {*part[:1], *part.made, "part", "weight"}
+        return stored | {"discount"} if "terminated" in stored else stored
 
     # -- state
 

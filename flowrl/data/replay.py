@@ -190,6 +190,11 @@ class ReplayBuffer(Foretold):
             return "waits for rows: the newest row of each environment is drawn when its successor is there"
         return f"waits for rows: {self._limits.why(batch_size)}"
 
+    @property
+    def made(self) -> list[str]:
+        """Columns of what is drawn that are not of what was added."""
+        return [*self._made, *self.tracked]
+
     # -- in
 
     def add(self, batch: Batch) -> None:
@@ -239,8 +244,7 @@ class ReplayBuffer(Foretold):
             if batch.is_empty:
                 return
             stalest = None if self._limits is None else self._limits.max_staleness
-            made = [*self._made, *self.tracked]
-            check_first(batch, self.n_step, self.frame_stack, made=made, max_staleness=stalest)
+            check_first(batch, self.n_step, self.frame_stack, made=self.made, max_staleness=stalest)
         notices = self._watches or self._limits is not None
         steps = rings.written
         written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)

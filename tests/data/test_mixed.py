@@ -114,7 +114,7 @@ def test_each_part_keeps_its_limiter() -> None:
     mixture = MixedReplay(fresh=(fresh, 0.5), demonstrations=(shown, 0.5))
     assert not mixture.can_sample(8)
     assert mixture.why_sample(8) == "fresh: waits for rows: 10 of 30 stored before sampling starts"
-    with pytest.raises(ValueError, match="fresh waits for rows"):
+    with pytest.raises(ValueError, match="fresh: waits for rows"):
         mixture.sample(8)
     fresh.add(rows(10, 10))
     fresh.add(rows(20, 10))
@@ -154,6 +154,22 @@ def test_only_what_all_parts_have_is_given_out() -> None:
     shown.add(Batch(obs=np.arange(3), terminated=np.zeros(3, bool), note=np.ones(3)))
     drawn = MixedReplay(fresh=(fresh, 0.5), demonstrations=(shown, 0.5)).sample(4)
     assert set(drawn) == {"obs", "terminated", "discount", "index", "generation", "part"}
+
+
+def test_all_batches_have_the_same_columns() -> None:
+    """F4: also those in which a part has no share; none is drawn before every part has something."""
+    fresh, shown = filled(PrioritizedReplayBuffer), ReplayBuffer(10, seed=0)
+    mixture = MixedReplay(fresh=(fresh, 0.9), demonstrations=(shown, 0.1))
+    assert not mixture.can_sample(1)
+    assert mixture.why_sample(1) == "demonstrations: waits for rows: nothing is stored yet"
+    with pytest.raises(ValueError, match="demonstrations: waits for rows"):
+        mixture.sample(1)
+    shown.add(Batch(obs=np.arange(3), terminated=np.zeros(3, bool), reward=np.ones(3)))
+    drawn = [mixture.sample(1) for _ in range(20)]
+    assert {batch.part.item() for batch in drawn} == {0, 1}
+    assert {tuple(sorted(batch)) for batch in drawn} == {
+        ("discount", "generation", "index", "obs", "part", "terminated", "weight")
+    }
 
 
 # -- state

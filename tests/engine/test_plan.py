@@ -248,6 +248,7 @@ def test_replace_and_remove() -> None:
     assert list(plan.replace("double", lambda x: x + 1)) == [3, 5]
     assert list(plan.replace("odd", lambda x: x > 5)) == [6, 8, 10]
     assert list(plan.replace("Items", [7]).remove("odd")) == [14]
+    assert list(plan.replace("Items", from_items([1]).for_each(lambda x: x + 2)).remove("odd")) == [6]
     assert list(plan.remove("double")) == [1, 3, 5]
 
 

@@ -7,7 +7,38 @@ PLANS = "tests/operators/test_mixed_plans.py::"
 SOFT = "tests/policies/test_soft_q_policy.py::"
 DQFD = "tests/policies/test_dqfd_policy.py::"
 
+LEARNED = "tests/plans/test_demonstrated_plans.py::"
+MIXED_IN = "test_demonstrations_are_mixed_into_a_plan_that_knows_of_none"
+
 FAULTS = [
+    Fault(
+        "A2",
+        "plans/sacfd.py",
+        "needs=NEEDED).for_each(PolicyActions(workers))\n",
+        "needs=NEEDED)\n",
+        LEARNED + "test_rows_of_demonstrations_are_in_the_numbers_of_the_policy_and_in_every_batch",
+    ),
+    Fault(  # priorities of both go to one
+        "P2",
+        "operators/demonstrations.py",
+        'plan.replace("UpdatePriorities", UpdatePriorities(mixture))',
+        'plan.replace("UpdatePriorities", UpdatePriorities(mixture.parts[0]))',
+        PLANS + MIXED_IN,
+    ),
+    Fault(
+        "F11",
+        "operators/demonstrations.py",
+        "fresh=(fresh, 1 - fraction), demonstrations=(demonstrate.op.buffer, fraction)",
+        "fresh=(fresh, fraction), demonstrations=(demonstrate.op.buffer, 1 - fraction)",
+        PLANS + MIXED_IN,
+    ),
+    Fault(  # phases that are to give nothing do
+        "F2",
+        "flowrl/merge.py",
+        "                if self.turn not in self.output_indexes:\n                    return WORKED\n",
+        "",
+        PLANS + "test_some_phases_give_nothing",
+    ),
     Fault(  # the same rounding in every batch
         "F11",
         "flowrl/data/mixed.py",
@@ -46,9 +77,16 @@ FAULTS = [
     Fault(
         "B8",
         "flowrl/data/mixed.py",
-        "return all(part.can_sample(share) for",
-        "return any(part.can_sample(share) for",
+        "return all(part.can_sample(share) if share else len(part) > 0 for",
+        "return any(part.can_sample(share) if share else len(part) > 0 for",
         MIXED + "test_each_part_keeps_its_limiter",
+    ),
+    Fault(  # the columns of a batch are those of its own parts
+        "F4",
+        "flowrl/data/mixed.py",
+        "for each in (*others, *absent)",
+        "for each in others",
+        MIXED + "test_all_batches_have_the_same_columns",
     ),
     Fault(
         "D3",
@@ -70,6 +108,27 @@ FAULTS = [
         "        if branch == self.turn:\n            return self.inputs[branch].stuck()\n",
         "",
         PLANS + "test_what_waits_is_the_phase_that_runs",
+    ),
+    Fault(
+        "F8",
+        "flowrl/check.py",
+        "id(other) in alive and not self._later(other, reader)",
+        "id(other) in alive",
+        PLANS + "test_check_sees_phases_that_cannot_begin_or_end",
+    ),
+    Fault(
+        "F8",
+        "flowrl/phases.py",
+        "        ends = [ends[i] for i in node.op.output_indexes]\n",
+        "        pass\n",
+        PLANS + "test_check_sees_phases_that_cannot_begin_or_end",
+    ),
+    Fault(
+        "F2",
+        "operators/datasets.py",
+        "at_most = len(data) if batch_size is None else None",
+        "at_most = None",
+        PLANS + "test_a_dataset_that_grows_is_what_it_was_when_the_plan_was_made",
     ),
     Fault(
         "H4",

@@ -70,8 +70,8 @@ FAULTS = [
     Fault(
         "A2",
         "operators/datasets.py",
-        'kept.replace(action=self.workers.policy.from_env(batch["action"]))',
-        "kept",
+        'batch.replace(action=self.workers.policy.from_env(batch["action"]))',
+        "batch",
         OFFLINE + "test_actions_are_converted_exactly_once",
     ),
     Fault(

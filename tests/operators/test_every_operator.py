@@ -202,6 +202,11 @@ def one_after_another() -> Plan:
     return ops.Sequentially({"first": from_items(fragments()).for_each(ops.NStep(2, 0.9)), "then": store_and_replay()})
 
 
+def demonstrations_mixed_in() -> Plan:
+    shown, steps = ReplayBuffer(100), from_items(fragments()).for_each(ops.NStep(2, 0.9))
+    return ops.MixInDemonstrations(store_and_replay(), steps.for_each(ops.StoreToReplay(shown)), 0.5)
+
+
 def through_a_queue() -> Plan:
     queue = Queue(2)
     put = from_items(range(9)).for_each(ops.Enqueue(queue))
@@ -253,6 +258,7 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "Demonstrations": (demonstrated, None),
     "Dequeue": (through_a_queue, None),
     "FromDataset": (from_disk, None),
+    "MixInDemonstrations": (demonstrations_mixed_in, 10),
     "OfflineRows": (offline_rows, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
     "Replay": (store_and_replay, 10),

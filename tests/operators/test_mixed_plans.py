@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,16 @@ import pytest
 from flowrl import Plan, from_items
 from flowrl import operators as ops
 from flowrl.config import build_config
-from flowrl.data import Batch, Dataset, MixedReplay, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
-from flowrl.errors import ConfigError, DatasetError, Deadlock, PlanError, SchemaError
+from flowrl.data import Batch, Dataset, DatasetWriter, MixedReplay, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
+from flowrl.errors import CheckpointError, ConfigError, DatasetError, Deadlock, PlanError, SchemaError
 from flowrl.operators.datasets import demonstrations_in
 from flowrl.plan_file import load_plan_file
 from flowrl.policies import DQNPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
 from flowrl.stages import DONE
 from flowrl.testing import same
-from tests.demonstrations import cartpole
-from tests.plans.small import SMALL
+from tests.demonstrations import cartpole, random_steps
+from tests.plans.small import SMALL, make
 
 
 def fragments(count: int, start: int = 0) -> list[Batch]:
@@ -79,7 +80,76 @@ def test_what_waits_is_the_phase_that_runs() -> None:
     assert "branch then: begins after first" in str(raised.value)
 
 
+def test_some_phases_give_nothing() -> None:
+    """F2: they run all the same, to their end; the schema is that of the others."""
+    seen: list[Any] = []
+    branches = {"first": from_items([1, 2]).for_each(seen.append), "then": from_items([3]), "last": from_items([4])}
+    plan = ops.Sequentially(branches, output_indexes=["then"])
+    assert plan.explain().splitlines()[-1].startswith("Sequentially(emits then)")
+    assert list(plan) == [3]
+    assert seen == [1, 2]
+    with pytest.raises(PlanError, match="output_indexes names 'online', but the branches are first, then, last"):
+        ops.Sequentially(branches, output_indexes=["online"])
+
+
+def test_check_sees_phases_that_cannot_begin_or_end() -> None:
+    """F8: what is drawn from is filled in a later phase alone, and what comes before never ends."""
+
+    def plan(read: ReplayBuffer, filled: ReplayBuffer, end: Any = lambda draws: draws.take(3)) -> Plan:
+        store = from_items(fragments(3)).for_each(ops.NStep(1, 0.9)).for_each(ops.StoreToReplay(filled))
+        return ops.Sequentially({"learn": end(ops.Replay(read, 4)), "store": store})
+
+    def refused(plan: Plan) -> str:
+        with pytest.raises(PlanError) as raised:
+            plan.check()
+        return str(raised.value)
+
+    buffer, full = ReplayBuffer(100), ReplayBuffer(100, seed=0)
+    full.add(Batch(obs=np.arange(9)))
+    assert "learn.Replay" in (said := refused(plan(buffer, buffer)))
+    assert "store.StoreToReplay" in said
+    assert said.endswith("puts something into it in a later phase alone")
+    assert plan(full, buffer).check()
+    endless = "learn never ends, so store never begins: end it with .take(n)"
+    assert refused(plan(full, buffer, lambda draws: draws)).endswith(endless)
+    assert refused(plan(full, buffer, lambda draws: ops.Concurrently([draws, from_items([1])]))).endswith(endless)
+    assert plan(full, buffer, lambda draws: ops.Concurrently([draws, from_items([1])], output_indexes=[1])).check()
+    assert plan(full, buffer, lambda draws: draws.zip(from_items([1]))).check()
+    both = {"store": plan(full, buffer), "train": ops.Replay(buffer, 4)}
+    assert ops.Concurrently(both).check()  # beside phases, not after them
+
+
 # -- a mixture in a plan
+
+
+def test_demonstrations_are_mixed_into_a_plan_that_knows_of_none() -> None:
+    """F11, P2: the ratio, and priorities that go back to both buffers; the results are those of the plan."""
+
+    def told(batch: Batch) -> dict[str, Any]:
+        drawn.append(batch)
+        places = batch.select(["index", "generation", "part"] if "part" in batch else ["index", "generation"])
+        return {"loss": 0.0, "priorities": places.replace(priority=batch.obs * 1.0)}
+
+    def plan(buffer: ReplayBuffer) -> Plan:
+        store = from_items(fragments(9)).for_each(ops.NStep(1, 0.9)).for_each(ops.StoreToReplay(buffer))
+        train = ops.Replay(buffer, 8).for_each(told).for_each(ops.UpdatePriorities(buffer))
+        return ops.Concurrently({"store": store, "train": train}, output_indexes=["train"])
+
+    drawn: list[Batch] = []
+    fresh, shown = (PrioritizedReplayBuffer(100, alpha=1.0) for _ in range(2))
+    recorded = from_items(fragments(3, 100)).for_each(ops.NStep(1, 0.9))
+    mixed_in = ops.MixInDemonstrations(plan(fresh), recorded.for_each(ops.StoreToReplay(shown)), 0.25)
+    with mixed_in.run(seed=0) as run:
+        assert list(islice(run, 40)) == [{"loss": 0.0}] * 40
+    assert all((batch.obs >= 100).tolist() == [False] * 6 + [True] * 2 for batch in drawn)
+    masses = [np.array(buffer.state_dict()["masses"]).max() for buffer in (fresh, shown)]
+    assert masses[0] < 20 < 100 <= masses[1]
+    with pytest.raises(PlanError, match="demonstrate ends with NStep: end it with StoreToReplay"):
+        ops.MixInDemonstrations(plan(fresh), recorded, 0.25)
+    with pytest.raises(PlanError, match="no operator is named 'StoreToReplay'"):
+        ops.MixInDemonstrations(recorded, recorded.for_each(ops.StoreToReplay(shown)), 0.25)
+    with pytest.raises(ValueError, match="fractions above 0"):
+        ops.MixInDemonstrations(plan(fresh), recorded.for_each(ops.StoreToReplay(shown)), 0.0)
 
 
 def test_nothing_is_learned_before_the_demonstrations_are_there() -> None:
@@ -237,6 +307,22 @@ def test_steps_of_others_begin_with_the_initial_state() -> None:
         ops.InitialState(WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, device="cpu")))
 
 
+@pytest.mark.parametrize("name", ["sqil", "dqfd", "r2d3", "sacfd"])
+def test_a_dataset_that_grows_is_what_it_was_when_the_plan_was_made(name: str, tmp_path: Path) -> None:
+    """F2, D3: what another process records meanwhile is not read; nor does a run go on with more than it began with."""
+    path = random_steps(SMALL[name].get("env", "CartPole-v1"), 40)
+    shutil.copytree(path, tmp_path / "growing")
+    workers, plan = make(name, demonstrations=str(tmp_path / "growing"))
+    (batch,) = list(Dataset(path))
+    DatasetWriter(tmp_path / "growing").add(batch)
+    with workers, plan.run(seed=0) as run:
+        assert next(run)["read"] == 80
+        state = run.state_dict()
+    workers, plan = make(name, demonstrations=str(tmp_path / "growing"))
+    with workers, plan.run(seed=0) as run, pytest.raises(CheckpointError, match="capacity 80, this one 160"):
+        run.load_state_dict(state)
+
+
 # -- bad input
 
 #: Those with a reward model have their own, in tests/plans/test_reward_plans.py.
@@ -249,7 +335,7 @@ def test_demonstrations_that_cannot_be_learned_from_are_refused_before_anything_
     plan_file = load_plan_file(name.split()[0])
 
     def built(source: Any) -> None:
-        plan_file.build(build_config(plan_file.Config, {**SMALL[name], "demonstrations": source}))
+        plan_file.build(build_config(plan_file.Config, {**SMALL[name], "env": "CartPole-v1", "demonstrations": source}))
 
     with pytest.raises(ConfigError, match="flowrl record RUN --episodes 10 --out DIR"):
         built(None)

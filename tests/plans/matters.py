@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.demonstrations import one_episode, swapped_steps
+from tests.demonstrations import fewer_of_pendulum, one_episode, swapped_steps
 from tests.plans import matters_offline
 
 # Settings of SAC and DDPG.
@@ -200,6 +200,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({key: value}, {"learning_rate": 0.03, "target_every": 3})
         for key, value in {"demonstrations": one_episode, "demonstration_fraction": 0.5}.items()
     ],
+    "sacfd": [({"demonstrations": fewer_of_pendulum}, {}), ({"demonstration_fraction": 0.25}, {})],
     "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03})],
     "ppo recurrent": [
         ({"recurrent": None}, {}),

@@ -13,7 +13,7 @@ from flowrl.config import build_config
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.plan_file import load_plan_file
 from flowrl.rollout import WorkerSet
-from tests.demonstrations import cartpole, few_steps
+from tests.demonstrations import cartpole, few_steps, pendulum
 from tests.offline_data import offline_data
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -154,6 +154,7 @@ SMALL |= {
 }
 SMALL["sqil"] = {**SMALL["dqn"], "demonstrations": cartpole}
 SMALL["rbc"] = SMALL["sqil"]
+SMALL["sacfd"] = {**SMALL["sac"], "demonstrations": pendulum}
 SMALL["dqfd"] = {**SMALL["sqil"], "pretrain_updates": 5, "priority_beta_steps": 200}
 
 #: Plans without an environment learn from a few random episodes of CartPole-v1, or of Pendulum-v1.

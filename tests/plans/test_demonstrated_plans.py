@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowrl.data import Dataset, DatasetWriter
+from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.plans import SQIL, DQfD
-from tests.demonstrations import cartpole
+from tests.demonstrations import cartpole, pendulum
+from tests.plans.small import make
 
 QUICK: dict[str, Any] = {"env": "CartPole-v1", "device": "cpu", "act_backend": "numpy", "hidden": (64,)}
 
@@ -30,6 +32,23 @@ def shuffled(path: Path) -> str:
         writer.add(episode.replace(action=draw.permutation(episode.action)))
     writer.flush()
     return str(path)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.3])
+def test_rows_of_demonstrations_are_in_the_numbers_of_the_policy_and_in_every_batch(fraction: float) -> None:
+    """F11, A2: the ratio within one row; actions, recorded from -2 to 2, from -1 to 1."""
+    drawn: list[Batch] = []
+    workers, plan = make("sacfd", demonstration_fraction=fraction, edit=lambda plan: plan.tap("Replay", drawn.append))
+    with workers, plan.run(seed=0) as run:
+        list(islice(run, 6))
+    recorded = np.unique(Dataset(pendulum())[0].action)
+    assert recorded.min() < -1.5
+    assert recorded.max() > 1.5
+    for batch in drawn:
+        assert abs((batch.part == 1).sum() - fraction * len(batch)) < 1
+        shown = 2 * batch.action[batch.part == 1].ravel()
+        assert np.isclose(shown[:, None], recorded, atol=1e-5).any(1).all()
+    assert abs(sum((batch.part == 1).sum() for batch in drawn) - fraction * sum(map(len, drawn))) < 1
 
 
 @pytest.mark.slow
