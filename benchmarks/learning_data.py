@@ -1,4 +1,4 @@
-"""The datasets of the tasks that learn without an environment: episodes of a half-trained policy, and random ones.
+"""The datasets of the tasks that learn without an environment: episodes of policies that are trained more or less.
 
 python benchmarks/learning_data.py NAME FOLDER
 """
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,14 +20,13 @@ from flowrl.data import Dataset, DatasetWriter
 
 
 class Recipe(NamedTuple):
-    """`flowrl run PLAN SETTINGS --stop-steps STEPS`, and what is recorded of it and of random actions."""
+    """`flowrl run PLAN SETTINGS`, and what is recorded of it on its way, while it explores, and of random actions."""
 
     plan: str
     env: str
-    steps: int
     settings: str
-    trained: int  #: episodes of the policy at its end, which explores
-    random: int  #: episodes
+    snapshots: tuple[tuple[int, int], ...]  #: after so many steps, so many episodes of the policy as it is then
+    random: int = 0  #: episodes
 
 
 #: Settings of SAC that learn Pendulum-v1 in about 4 000 steps.
@@ -34,10 +34,12 @@ SAC = "--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set le
 
 RECIPES = {
     "cartpole": Recipe(
-        "dqn", "CartPole-v1", 6_000, "--set hidden=[64,64] --set replay_ratio=16 --set epsilon_end=0.2", 50, 100
+        *("dqn", "CartPole-v1", "--set hidden=[64,64] --set replay_ratio=16 --set epsilon_end=0.2"),
+        snapshots=((6_000, 50),),
+        random=100,
     ),
-    "pendulum": Recipe("sac", "Pendulum-v1", 4_000, SAC, 50, 50),
-    "pendulum-half": Recipe("sac", "Pendulum-v1", 3_500, SAC, 60, 0),
+    # Medium and expert, as D4RL mixes them.
+    "pendulum": Recipe("sac", "Pendulum-v1", SAC, snapshots=((3_400, 50), (8_000, 50))),
 }
 
 
@@ -46,19 +48,26 @@ def make(name: str, out: Path) -> Path:
     recipe = RECIPES[name]
     if not out.exists():
         with tempfile.TemporaryDirectory() as folder:
-            run, parts = Path(folder) / "run", [Path(folder) / each for each in ("trained", "random")]
-            where = ["--env", recipe.env]
-            often = f"--set report_every=100 --set eval_every={recipe.steps} --set eval_episodes=5"
-            words = [*where, *recipe.settings.split(), *often.split(), "--set", "act_backend=numpy"]
-            _flowrl("run", recipe.plan, *words, "--stop-steps", recipe.steps, "--out", run)
-            _flowrl("record", run, "--last", "--collect", "--episodes", recipe.trained, "--out", parts[0])
-            if recipe.random:
-                _flowrl("record", "--policy", "random", *where, "--episodes", recipe.random, "--out", parts[1])
+            parts = list(recorded(recipe, Path(folder)))
             unfinished = out.with_suffix(".part")
             shutil.rmtree(unfinished, ignore_errors=True)
-            join(parts[: 1 + bool(recipe.random)], unfinished)
+            join(parts, unfinished)
             unfinished.rename(out)
     return out
+
+
+def recorded(recipe: Recipe, folder: Path) -> Iterator[Path]:
+    """The parts of a dataset, one after another."""
+    run, where = folder / "run", ["--env", recipe.env]
+    often = f"--set report_every=100 --set eval_every={recipe.snapshots[-1][0]} --set eval_episodes=5"
+    words = [recipe.plan, *where, *recipe.settings.split(), *often.split(), "--set", "act_backend=numpy", "--out", run]
+    for i, (steps, episodes) in enumerate(recipe.snapshots):
+        _flowrl("run", *(["--resume", run] if i else words), "--stop-steps", steps)
+        _flowrl("record", run, "--last", "--collect", "--episodes", episodes, "--out", folder / f"part-{i}")
+        yield folder / f"part-{i}"
+    if recipe.random:
+        _flowrl("record", "--policy", "random", *where, "--episodes", recipe.random, "--out", folder / "random")
+        yield folder / "random"
 
 
 def join(parts: list[Path], out: Path) -> None:

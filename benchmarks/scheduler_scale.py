@@ -16,7 +16,6 @@ import gc
 import heapq
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from itertools import count, cycle
 from time import process_time
 from typing import Any
@@ -26,6 +25,7 @@ from common import interleaved, print_machine
 
 from flowrl import Plan, from_items, from_workers
 from flowrl.calls import Receipt
+from flowrl.futures import Future
 from flowrl.scheduler import Run
 from flowrl.stages import WAITING, Signal
 

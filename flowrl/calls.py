@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
-from concurrent.futures import Future
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from flowrl.errors import ValueLost
+from flowrl.futures import Future
 from flowrl.operator import operator, runtime, state
 from flowrl.remote import Remote
 from flowrl.schema import UNKNOWN, Schema

@@ -139,11 +139,22 @@ class _Examiner:
         return f"{text}: put {' or '.join(makers)} before {node.name}" if makers else text
 
     def _lost(self, node: Plan, word: str) -> Plan | None:
-        """The last operator before or at this one whose input had the word."""
+        """The last operator before or at this one whose input had the word; of tuples that it takes apart, the part."""
         seen: set[int] = set()
+        part: int | None = None  # which one of the tuples that pass here goes on further down
         while id(node) not in seen:
             seen.add(id(node))
-            if any(before != UNKNOWN and before.has(word) for before in self._given(node)):
+            given = self._given(node)
+            if part is not None:
+                if given[0].each is not None:  # they pass
+                    node = node.inputs[0]
+                else:  # they are made
+                    node, part = node.inputs[part], None
+                continue
+            if given[0].each is not None and (after := self.after[id(node)]).each is None:
+                part = given[0].each.index(after) if after in given[0].each else 0
+                given = [given[0].each[part]]
+            if any(before != UNKNOWN and before.has(word) for before in given):
                 return node
             if not node.inputs:
                 return None

@@ -197,9 +197,8 @@ def run(
         # A policy without weights, a scripted one, has nothing to save.
         save = partial(save_weights, workers.policy) if hasattr(workers.policy, "weights") else None
         every = config.checkpoint_every or config.eval_every or CHECKPOINT_EVERY
-        code = Session(complete, config.seed, title, directory, budget, save, every, earlier, config.clock).run(
-            ctx.meta["flowrl.command"], quiet=quiet
-        )
+        of_run = (complete, config.seed, title, directory, budget, save, every, earlier, config.clock, workers.about())
+        code = Session(*of_run).run(ctx.meta["flowrl.command"], quiet=quiet)
     finally:
         workers.close()
         directory.close()

@@ -7,7 +7,6 @@ import heapq
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from math import inf
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -17,6 +16,7 @@ import attrs
 from flowrl.calls import Receipt
 from flowrl.context import Bell
 from flowrl.errors import WorkerDied
+from flowrl.futures import Future
 from flowrl.hosting import Hosted, Hosting
 from flowrl.link import judged
 from flowrl.operator import operator, runtime, state

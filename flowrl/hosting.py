@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from math import inf
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import attrs
 
 from flowrl.errors import WorkerDied
+from flowrl.futures import Future
 from flowrl.workers import ask, wait_for
 
 if TYPE_CHECKING:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 from attrs import validators
 
 from flowrl.config import Configuration, positive
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, DatasetError
 from flowrl.policy_maker import PolicyMaker, check_policy
 from flowrl.trainer import Trainer, torch_threads
 
 if TYPE_CHECKING:
+    from flowrl.envs.datasets import Source
     from flowrl.rollout import WorkerSet
 
 
@@ -29,7 +31,13 @@ class OfflineConfig(Configuration):
     #: How often it is read; None: until the run is stopped.
     epochs: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
     batch_size: int = positive(256)  #: rows of an update
+    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by the statistics of the dataset
     report_every: int = positive(500)  #: updates between results
+
+    @property
+    def for_policy(self) -> dict[str, Any]:
+        """See `Configuration.for_policy`."""
+        return {**super().for_policy, "normalize_obs": self.normalize_obs}
 
 
 class OfflineTrainer(Trainer):
@@ -47,30 +55,68 @@ class OfflineTrainer(Trainer):
     def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> WorkerSet:
         """The policy that learns, with the spaces of the dataset, and where it is evaluated."""
         from flowrl.data.sources import open_dataset
-        from flowrl.envs.datasets import environment_of
+
+        return cls._workers(config, env, policy, open_dataset(config.data))
+
+    @classmethod
+    def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any]) -> WorkerSet:
+        """Those of a run that remembers its dataset, which need not be there any more."""
+        from flowrl.data.sources import open_dataset
+        from flowrl.envs.datasets import Remembered
+
+        said = dict(about.get("dataset") or {})
+        known = Remembered(said.pop("path", config.data), said) if said else None
+        if known is not None and said.get("env") is not None:
+            return cls._workers(config, env, None, known)
+        try:
+            return cls._workers(config, env, None, open_dataset(config.data))
+        except DatasetError:
+            if known is None:
+                raise
+        return cls._workers(config, env, None, known)
+
+    @classmethod
+    def _workers(cls, config: Any, env: Any, policy: Any, data: Source) -> WorkerSet:
         from flowrl.rollout.offline import OfflineWorkers
 
         make = cls.policy if policy is None else policy
         check_policy(make)
         if config.num_workers:
             raise ConfigError(f"num_workers={config.num_workers}: nobody acts in a plan without an environment")
-        data = open_dataset(config.data)
-        given, env_args = config.env if env is None else env, config.env_args
-        if given is None and (known := environment_of(data)) is not None:
-            given, env_args = known[0], {**known[1], **env_args}
         with torch_threads(config.torch_threads):
             return OfflineWorkers(
                 data,
-                given,
-                PolicyMaker(make, config),
+                policy=PolicyMaker(make, config),
                 envs_per_worker=config.envs_per_worker,
-                env_args=env_args,
-                wrappers=config.wrappers,
-                env_manager=config.env_manager,
-                env_manager_args=config.env_manager_args,
                 eval_env=config.eval_env,
                 eval_env_args=config.eval_env_args,
                 eval_wrappers=config.eval_wrappers,
                 eval_env_manager=config.eval_env_manager,
                 seed=config.seed,
+                **evaluated_in(config, env, data),
             )
+
+
+def evaluated_in(config: Configuration, env: Any, data: Source) -> dict[str, Any]:
+    """Where a policy is evaluated: as the configuration says, and in what that leaves open as the dataset was recorded.
+
+    An `env` of another name than the dataset's gets nothing of what that says.
+
+    Raises: ConfigError for `wrappers` that are others than those of the dataset.
+    """
+    from flowrl.envs.datasets import PLACE, environment_of
+
+    given = {name: config[name] for name in PLACE} | ({} if env is None else {"env": env})
+    known = environment_of(data)
+    if known is None or config.env not in (None, known["env"]):
+        return given
+    recorded = known.get("wrappers")
+    if given["wrappers"] and recorded is not None and given["wrappers"] != recorded:
+        raise ConfigError(
+            f"wrappers={given['wrappers']}: {data.path} was recorded in {known['env']} with {recorded or 'none'}, and "
+            "the policy knows no other; leave them out. To evaluate elsewhere give eval_wrappers"
+        )
+    how = ("env_manager", "env_manager_args") if given["env_manager"] == "local" else ()
+    taken = {name: known[name] for name in ("wrappers", *how) if known.get(name)}
+    spec = known["env"] if given["env"] is None else given["env"]
+    return {**given, **taken, "env": spec, "env_args": {**known.get("env_args", {}), **given["env_args"]}}

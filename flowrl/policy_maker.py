@@ -50,7 +50,7 @@ class PolicyMaker:
 
         make, config = self.make, self.config
         made: Policy
-        default = {field.name: field.default for field in attrs.fields(Configuration)}
+        default = {field.name: field.default for field in attrs.fields(type(config))}
         asked = {name: value for name, value in config.for_policy.items() if value != default[name]}
         if isinstance(make, type):
             # A class of one's own need not know of settings that were not asked for.

@@ -10,13 +10,13 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from itertools import islice
 from typing import Any
 
 import attrs
 
 from flowrl.errors import WorkerDied
+from flowrl.futures import Future
 from flowrl.host import PlanHost
 from flowrl.paths import paths
 from flowrl.plan import Plan, from_items

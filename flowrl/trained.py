@@ -193,7 +193,7 @@ def load(
         changed[key] = {**(values.get(key) or {}), **env_args}
     config = build_config(plan_file.Config, values, changed)
     try:
-        workers = plan_file.trainer.make_workers(config, env)
+        workers = plan_file.trainer.workers_of_run(config, env, read_about(run))
     except FlowError as error:
         raise ConfigError(f"{run} cannot be loaded here: {error}") from error
     workers.close()

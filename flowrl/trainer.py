@@ -51,7 +51,8 @@ class Trainer:
     parent's, edited: `return DQN.execution_plan(workers, config).insert_after("NStep", op)` in a static method, or
     `super().execution_plan(workers, config)` in a class method. Functions without a decorator are taken as static.
 
-    Building one makes environments and networks; nothing acts before the first `train()`, which opens `run`.
+    Building one makes environments and networks; nothing acts before the first `train()`, which checks the plan (see
+    `Plan.check`) and opens `run`.
     It is a context manager; leaving it stops it.
 
     With `eval_every` set, results get the entries of `flowrl.operators.Evaluate` every so many env steps.
@@ -178,6 +179,11 @@ class Trainer:
                 seed=config.seed,
             )
 
+    @classmethod
+    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any]) -> WorkerSet:
+        """Those for the saved policy of a run, of which run.json says this: as `make_workers` makes them."""
+        return cls.make_workers(config, env)
+
     # -- training
 
     def train(self, until: Until | None = None) -> Result:
@@ -192,7 +198,7 @@ class Trainer:
 
         Raises:
             ConfigError: a bound of a name that no result has, so that it would never be reached.
-            PlanError: the trainer was stopped.
+            PlanError: the trainer was stopped; or its plan is wrong, with every problem: nothing has started.
         """
         from flowrl.signals import Interrupts
 
@@ -316,6 +322,7 @@ class Trainer:
                 f"this {type(self).__name__} was stopped; make a new one, which may restore() what was saved"
             )
         if self.run is None:
+            self.plan.check()  # what must go wrong is said before anything starts
             self.run = self.plan.run(seed=self.config.seed)
         return self.run
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from flowrl.errors import Stalled
+from flowrl.futures import Future, following, wait
 
 #: Seconds that closing a run or taking its state waits for what is in flight.
 DRAIN_SECONDS = 60.0
@@ -54,14 +54,14 @@ class ThreadWorker:
         self._thread = threading.get_ident()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        self._last = self._pool.submit(getattr(self.target, method), *args)
+        self._last = following(self._pool.submit(getattr(self.target, method), *args))
         return self._last
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if threading.get_ident() == self._thread:
             return  # an abandoned run is closed by whichever thread collects it, which cannot wait for itself
-        if self._last is not None and not self._last.cancelled():
+        if self._last is not None:
             wait_for([self._last], f"thread {self.name!r} to end")
         self._pool.shutdown(wait=True)
 
@@ -111,6 +111,5 @@ def wait_for(futures: Iterable[Future[Any]], what: str, seconds: float = DRAIN_S
     Raises:
         Stalled: after `seconds`, saying what was waited for.
     """
-    _, late = concurrent.futures.wait(list(futures), timeout=seconds)
-    if late:
+    if late := wait(futures, seconds):
         raise Stalled(f"waited {seconds:g} s for {what}; {len(late)} requests are still unanswered")

@@ -16,7 +16,7 @@ from flowrl.operators.demonstrations import FillColumn, InitialState, KeepOneSte
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.metrics import Report, StandardMetricsReporting
-from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
+from flowrl.operators.normalize import DatasetStatistics, GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
 from flowrl.operators.rewards import CombineRewards, EstimateLogp, EstimateReward, TrainReward
 from flowrl.operators.rollout import ParallelRollouts
@@ -43,6 +43,7 @@ __all__ = [
     "ConcatBatches",
     "Concurrently",
     "Confirm",
+    "DatasetStatistics",
     "Demonstrations",
     "Dequeue",
     "Enqueue",

@@ -15,9 +15,11 @@ from flowrl.data.arrays import Array
 from flowrl.data.minari import MinariEpisodes
 from flowrl.data.recording import check_place
 from flowrl.data.sources import Rows, open_dataset
+from flowrl.data.steps import is_fragment
 from flowrl.data.whole_episodes import WholeEpisodes
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operator import context, operator, runtime, state
+from flowrl.operators.normalize import DatasetStatistics
 from flowrl.plan import Plan
 from flowrl.schema import Column, Schema
 from flowrl.stages import DONE, Signal
@@ -33,9 +35,14 @@ class Record:
     The dataset is readable while it grows. A resumed run goes on after the batch that its checkpoint knows as the
     last: later ones are recorded anew, so none is lost or doubled (F2).
 
+    With `workers` it is as `flowrl record` writes it: the manifest says which environment it is, in which wrappers, and
+    its spaces, so that one can learn from it without an environment; and actions are as the environment got them,
+    without `logp` where the policy draws others.
+
     Args:
         path: The folder; all batches have the columns of the first.
         overwrite: Whether a dataset that is there when a run begins is removed; otherwise it is refused.
+        workers: Whose rollouts they are.
 
     State: the number of batches recorded. Counts: recorded (rows, padding included).
     Raises: SchemaError for what is no batch or has other columns than the first; DatasetError where the path is taken
@@ -52,6 +59,7 @@ class Record:
     provides = ()
     path: str = attrs.field(converter=str)
     overwrite: bool = False
+    workers: WorkerSet | None = attrs.field(default=None, repr=False)
     context: Context = context()
     recorded: int | None = state(default=None)
     _writer: DatasetWriter | None = runtime()
@@ -70,12 +78,12 @@ class Record:
                 ".for_each(lambda both: both['cat'])"
             )
         if self._writer is None:
-            self._writer = DatasetWriter(self.path)
+            self._writer = DatasetWriter(self.path, None if self.workers is None else self.workers.origin())
         if self.recorded is None:
             self._begin(self._writer)
         elif self.recorded != len(self._writer):
             self._writer.rewind(self.recorded)
-        self._writer.add(batch)
+        self._writer.add(batch if self.workers is None else _as_sent(batch, self.workers.policy))
         self.recorded = len(self._writer)
         self.context.count("recorded", batch.rows)
         return batch
@@ -92,6 +100,18 @@ class Record:
                 "was resumed): give another path, or overwrite=True"
             )
         writer.clear()
+
+
+def _as_sent(batch: Batch, policy: Any) -> Batch:
+    """The batch with actions as the environment got them; `logp` is that of what was drawn."""
+    if "action" not in batch:
+        return batch
+    stored = np.asarray(batch["action"])
+    drawn = stored.reshape(-1, *stored.shape[1 + is_fragment(batch) :])  # modes act on rows
+    sent = policy.for_env(drawn)
+    kept = batch if sent is drawn else batch.select([name for name in batch if name != "logp"])
+    dtype = getattr(policy.action_space, "dtype", sent.dtype)  # a scripted policy may know of none
+    return kept.replace(action=sent.astype(dtype, copy=False).reshape(stored.shape))
 
 
 def _at_least_one(op: Any, attribute: Any, value: int | None) -> None:
@@ -123,6 +143,7 @@ class Recorded:
     batches: int | None = state(default=None)
     _order: Array | None = runtime()  # of this epoch
     _of: tuple[int, int, int] = runtime(default=(-1, -1, -1))
+    _rows: Rows | None = runtime()  # those of this epoch
     _verified: int = runtime(default=0)
 
     @property
@@ -137,10 +158,11 @@ class Recorded:
         if self.epochs is not None and self.epoch >= self.epochs:
             return DONE
         order = self._of_epoch()
-        size = self.batch_size or 1
+        assert self._rows is not None
+        rows, size = self._rows, self.batch_size or 1
         part = order[self.given * size : (self.given + 1) * size]
         # Copies either way: whoever gets a batch may write to it.
-        batch = self.data.take(part) if self.batch_size else self.data[int(part[0])].map(np.array)
+        batch = rows.take(part) if self.batch_size else rows[int(part[0])].map(np.array)
         self.given += 1
         if self.given * size >= len(order):
             self.epoch, self.given, self.batches = self.epoch + 1, 0, None
@@ -155,7 +177,8 @@ class Recorded:
         of = (self.context.seeds.seed, self.epoch, self.batches)
         if self._order is None or self._of != of:
             self._check(self.batches)
-            order = np.arange(self.batches) if self.batch_size is None else self.data.real_rows(self.batches)
+            self._rows = self.data.first(self.batches)
+            order = np.arange(self.batches) if self.batch_size is None else self._rows.real_rows(self.batches)
             if not len(order):
                 self.batches = None
                 raise DatasetError(f"{self.data.path} has nothing in it yet")
@@ -234,7 +257,8 @@ def Demonstrations(
         ConfigError, DatasetError: there is none, or it is damaged, or does not fit: see
             `flowrl.envs.datasets.check_dataset`.
     """
-    from flowrl.envs.datasets import check_bounds, check_dataset
+    from flowrl.envs.dataset_contents import check_bounds
+    from flowrl.envs.datasets import check_dataset
 
     data = demonstrations_in(source)
     check_dataset(data, policy.observation_space, policy.action_space, needs)
@@ -282,6 +306,8 @@ def OfflineRows(
 ) -> Plan:
     """Shuffled rows of a dataset for the policy of `workers`: `Demonstrations`, and their actions as it has them.
 
+    A policy made with `normalize_obs` normalises by the statistics of this dataset, see `DatasetStatistics`.
+
     Args:
         workers: Whose policy learns.
         source, batch_size, epochs, needs: See `Demonstrations`.
@@ -290,11 +316,12 @@ def OfflineRows(
 
     Raises: DatasetError as `Demonstrations` does.
     """
-    data = open_dataset(source)
-    rows = Demonstrations(data, workers.policy, batch_size, epochs=epochs, needs=needs)
+    policy, data = workers.policy, open_dataset(source)
+    rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
     if returns is not None:
         rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=WholeEpisodes(data, returns)))
-    return rows.for_each(PolicyActions(workers))
+    rows = rows.for_each(PolicyActions(workers))
+    return rows.for_each(DatasetStatistics(workers, data)) if getattr(policy, "normalizers", None) else rows
 
 
 def from_minari(dataset: Any) -> Plan:

@@ -8,6 +8,10 @@ from what it has just collected, and at once, where it learns from replay:
     ParallelRollouts -> GatherStatistics -> UpdateStatistics -> StoreToReplay
     Replay -> NormalizeRewards -> TrainOneStep
 
+Where nobody acts they are those of the dataset, which do not move:
+
+    Recorded -> DatasetStatistics -> TrainOneStep
+
 Observations need no operator: the policy's network normalises what it is given.
 """
 
@@ -18,9 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from flowrl.data import Batch
+from flowrl.data import Batch, Dataset
 from flowrl.data.columns import ENDS
+from flowrl.data.minari import MinariEpisodes
 from flowrl.data.running_returns import Running, running_returns
+from flowrl.data.sources import parts_of
 from flowrl.data.steps import real_rows
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operator import operator, state
@@ -177,4 +183,38 @@ class UpdateStatistics:
 
     def __call__(self, item: Any) -> Any:
         self.workers.policy.update_statistics()
+        return item
+
+
+@operator
+class DatasetStatistics:
+    """Normalises observations by the statistics of a whole dataset, from the first item on; items pass.
+
+    All its rows `obs [B, ...]` are read once for that, some thousand at a time, without padded ones (`mask` 0): those
+    that are there when the first item comes. Nothing has been learned then, so target networks begin alike, as copies.
+
+    Args:
+        workers: Whose policy, made with `normalize_obs`.
+        data: The dataset.
+
+    State: whether that was done; the statistics are in the policy.
+    Raises: PlanError for a policy that keeps no statistics; SchemaError for numbers that are not finite.
+    Source: Fujimoto & Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", section 4.
+    """
+
+    requires = ("obs",)
+    provides = ("statistics",)
+    workers: WorkerSet = attrs.field(validator=_normalizes)
+    data: Dataset | MinariEpisodes
+    gathered: bool = state(default=False)
+
+    def __call__(self, item: Any) -> Any:
+        if not self.gathered:
+            policy: Any = self.workers.policy
+            for _, rows in parts_of(self.data, ["obs"]):
+                policy.gather_statistics(rows["obs"], None)
+            policy.update_statistics()
+            if hasattr(policy, "update_target"):
+                policy.update_target(1.0)
+            self.gathered = True
         return item

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import attrs
@@ -12,6 +11,7 @@ from flowrl.context import Context
 from flowrl.data import Batch, MixedReplay, PrioritizedReplayBuffer, ReplayActors, Store
 from flowrl.data.columns import PLACE
 from flowrl.errors import PlanError, SchemaError
+from flowrl.futures import Future
 from flowrl.operator import context, operator, runtime, state
 from flowrl.plan import Plan
 from flowrl.schema import Schema

@@ -60,6 +60,8 @@ class TrainReward:
         model: Who learns.
         num_sgd_iter: Epochs over a batch.
         minibatch_size: Rows of an optimiser step, about: minibatches of a batch differ by one row at most. None: all.
+            Of pairs it is the agent's rows, and demonstrations are split into as many parts; where they have fewer rows
+            than that there are as many minibatches as these, and larger ones.
 
     Counts: reward_updates (optimiser steps of the model). Records: what the model's loss reports.
     State: in the model. Draws: minibatches, from the run's seed and the operator's path (D6).

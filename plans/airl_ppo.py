@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from flowrl.config import not_negative, positive, sizes
+from flowrl.errors import ConfigError
 from flowrl.operators import CombineRewards, Demonstrations, EstimateLogp, EstimateReward, PolicyActions, TrainReward
 from flowrl.plan import Plan
 from flowrl.plans import ppo
@@ -25,21 +26,29 @@ class Config(ppo.Config):
     extrinsic_weight: float = not_negative(0.0)  #: of the environment's reward
     imitation_weight: float = not_negative(1.0)  #: of the discriminator's
     state_only: bool = True  #: whether the reward that explains depends on the state alone
+    absorbing: bool = True  #: whether what comes after the end of an episode has a reward too
     reward_hidden: tuple[int, ...] = sizes(64, 64)  #: hidden layers of the discriminator's networks
-    reward_learning_rate: float = positive(1e-3)  #: of its Adam
+    reward_learning_rate: float = positive(1e-4)  #: of its Adam
     reward_sgd_iter: int = positive(1)  #: its epochs over a fragment and the demonstrations beside it
     reward_minibatch_size: int | None = positive(None)  #: rows of its optimiser steps, of each; None: all
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """PPO's plan; before its advantages a second path, of demonstrations, comes in."""
+    if config.recurrent:
+        raise ConfigError(
+            f"recurrent={config.recurrent!r}: AIRL asks how probable demonstrated actions are, and a policy with a "
+            "memory cannot say that of single rows; leave it out, or take gail_ppo, which does not ask"
+        )
     airl = AIRL(
         workers.policy.observation_space,
         workers.policy.action_space,
         gamma=config.gamma,
         state_only=config.state_only,
+        absorbing=config.absorbing,
         hidden=config.reward_hidden,
         learning_rate=config.reward_learning_rate,
+        for_env=workers.policy.for_env,
         seed=config.seed,
         device=config.device,
     )

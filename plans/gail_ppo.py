@@ -40,6 +40,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         gradient_penalty=config.gradient_penalty,
         hidden=config.reward_hidden,
         learning_rate=config.reward_learning_rate,
+        for_env=workers.policy.for_env,
         seed=config.seed,
         device=config.device,
     )

@@ -37,6 +37,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         gamma=config.gamma,
         hidden=config.reward_hidden,
         learning_rate=config.reward_learning_rate,
+        for_env=workers.policy.for_env,
         seed=config.seed,
         device=config.device,
     )

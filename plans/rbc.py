@@ -6,19 +6,17 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import not_negative, scheduled
+from flowrl.config import not_negative
 from flowrl.plans import sqil
 from flowrl.policies import RBCPolicy
-from flowrl.schedules import Setting
 from flowrl.trainer import Trainer
 
 
 @attrs.define(kw_only=True)
 class Config(sqil.Config):
-    """The settings of SQIL, and how much of the loss is not cloning; a rate of learning for two losses in one."""
+    """The settings of SQIL, and how much of the loss is not cloning."""
 
-    learning_rate: Setting = scheduled(3e-4)  #: of Adam
-    bellman_weight: float = not_negative(0.1)  #: of the squared soft Bellman error at reward 0; 0 clones alone
+    bellman_weight: float = not_negative(0.01)  #: of the squared soft Bellman error at reward 0; 0 clones alone
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> RBCPolicy:

@@ -56,7 +56,7 @@ def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
     lines = [re.search(r"^ +0 .* 2,048 .*$", text, re.MULTILINE) for text in texts]
     first, again = (found[0] for found in lines if found)
     assert first == again, "with its seconds"
-    assert re.fullmatch(r" +0 +-\d{6}\.\d +2,048 +[\d.]+  below the goal", first)
+    assert re.fullmatch(r" +0 +-\d{3},\d{3}\.\d +2,048 +[\d.]+  below the goal", first)
     assert "| task" not in printed("learning.py", *options, "3000", code=1), "seeds of another budget are not mixed in"
 
 
@@ -94,6 +94,28 @@ def test_learning_is_a_table_of_interquartile_means_beside_what_is_published(tmp
     assert (ppo["return (IQM)"], ppo["passed"]) == ("474.7", "NO")
 
 
+@pytest.mark.parametrize(
+    ("task", "returns", "goal", "mean", "verdict"),
+    [
+        ("rnd-mountaincar", [-200.0, -120.0, -130.0, -140.0, -150.0], "-150, 80% of seeds", "-140.0", "yes"),
+        ("rnd-mountaincar", [-200.0, -100.0, -110.0, -120.0, -150.5], "-150, 80% of seeds", "-126.8", "NO"),
+        ("her_dqn-10-bits", [0.897, 0.898, 0.899, 0.9, 0.91], "0.9", "0.899", "NO"),
+        ("dqn-10-bits", [0.1, 0.2, 0.299, 0.3, 0.4], "0.3", "0.266", "yes"),  # a control
+    ],
+)
+def test_what_is_asked_of_the_seeds(
+    tmp_path: Path, task: str, returns: list[float], goal: str, mean: str, verdict: str
+) -> None:
+    """S4: a mean that is good enough, or so many that are; with the digits that decide it."""
+    ended(tmp_path / task, returns)
+    table = tmp_path / "table.md"
+    text = printed("learning.py", task, "--keep", str(tmp_path), "--out", str(table), code=verdict == "NO")
+    row = rows_of(table.read_text())[task]
+    assert (row["pass"], row["return (IQM)"], row["passed"]) == (goal, mean, verdict)
+    digits = 1 if abs(returns[0]) >= 10 else 3
+    assert re.findall(r"^ +\d +(-?[\d.]+)", text, re.MULTILINE) == [f"{each:.{digits}f}" for each in returns]
+
+
 @pytest.mark.parametrize(("ours", "verdict"), [(4_000.5, "yes"), (3_999.5, "NO")])
 def test_a_peer_sets_the_goal_where_it_learns_the_same(tmp_path: Path, ours: float, verdict: str) -> None:
     """Of what has been run already: a return that is not below the peer's is a pass."""
@@ -106,10 +128,10 @@ def test_a_peer_sets_the_goal_where_it_learns_the_same(tmp_path: Path, ours: flo
     options = ("sac-halfcheetah", "--seeds", "1", "--keep", str(tmp_path), "--out", str(table))
     text = printed("learning.py", *options, code=verdict == "NO", path=[tmp_path])
     assert "--stop-return" not in text
-    assert re.search(r"^ +0 +4000\.0 +100,000 +900\.0  stable-baselines3$", text, re.MULTILINE), text
+    assert re.search(r"^ +0 +4,000\.0 +100,000 +900\.0  stable-baselines3$", text, re.MULTILINE), text
     row = rows_of(table.read_text())["sac-halfcheetah"]
-    assert (row["return (IQM)"], row["pass"], row["passed"]) == (f"{ours}", "the peer's", verdict)
-    assert row["published"] == "4000.0 (stable-baselines3 beside it, 900.0 s)"
+    assert (row["return (IQM)"], row["pass"], row["passed"]) == (f"{ours:,}", "the peer's", verdict)
+    assert row["published"] == "4,000.0 (stable-baselines3 beside it, 900.0 s)"
 
 
 @pytest.mark.skipif(find_spec("stable_baselines3") is not None, reason="it is installed")

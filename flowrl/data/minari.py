@@ -73,6 +73,10 @@ class MinariEpisodes:
         """Itself: it does not grow."""
         return self
 
+    def first(self, batches: int) -> MinariEpisodes:
+        """See `Dataset.first`."""
+        return self
+
     def verify(self, start: int = 0) -> MinariEpisodes:
         """Itself: it has no checksums."""
         return self

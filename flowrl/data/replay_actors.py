@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from flowrl.data.routes import Routes
 from flowrl.data.shard import Books, Request, Shard, Stock
 from flowrl.data.store import Store
 from flowrl.errors import CheckpointError, SchemaError, WorkerDied
+from flowrl.futures import Future
 from flowrl.remote import Remote, measured
 from flowrl.schema import Schema
 from flowrl.workers import ask, wait_for

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
 
 from flowrl.data.store import Store
+from flowrl.futures import Future
 
 
 class Stock(NamedTuple):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from flowrl.data.arrays import Array
+from flowrl.data.batch import Batch
 from flowrl.data.datasets import Dataset
 from flowrl.data.minari import MinariEpisodes
 from flowrl.data.whole_episodes import WholeEpisodes
 
 #: What is read as a dataset.
 Rows: TypeAlias = Dataset | MinariEpisodes | WholeEpisodes
+
+#: Rows that are looked at together: a dataset may be larger than memory.
+ROWS = 16_384
 
 #: Before the id of a dataset of Minari, where a folder could stand too.
 MINARI = "minari:"
@@ -26,3 +32,11 @@ def open_dataset(source: str | Path | Dataset | MinariEpisodes) -> Dataset | Min
     if isinstance(source, str) and source.startswith(MINARI):
         return MinariEpisodes(source.removeprefix(MINARI))
     return Dataset(source)
+
+
+def parts_of(data: Dataset | MinariEpisodes, names: Sequence[str], rows: int = ROWS) -> Iterator[tuple[Array, Batch]]:
+    """All rows but padded ones (N6), so many at a time: their numbers `[B]`, and these columns of them."""
+    real = data.real_rows()
+    for start in range(0, len(real), rows):
+        numbers = real[start : start + rows]
+        yield numbers, data.take(numbers, names)

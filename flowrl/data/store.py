@@ -6,12 +6,12 @@ import abc
 import copy
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any, Protocol
 
 import numpy as np
 
 from flowrl.data.limiter import RateLimiter
+from flowrl.futures import Future
 from flowrl.schema import Schema
 from flowrl.workers import InlineWorker
 

@@ -27,24 +27,30 @@ class WholeEpisodes:
     return; next_obs, terminated and truncated of its last one; discount = γᵏ · (1 − terminated), by which the return
     of an episode that was cut is bootstrapped (N2, N3, T6). All else is that of step t.
 
-    An episode may go on from one batch to the next; where a step is missing it is cut. What is recorded later is not
-    seen. Numbers for each row are kept in memory, and no columns.
+    An episode may go on from one batch to the next; where a step is missing it is cut, and where the last batch ends.
+    What is recorded later is seen after `refresh()`. Numbers for each row are kept in memory, and no columns.
 
     Args:
         data: With the columns of `OF_STEPS`.
         gamma: Discount per step.
+        batches: Of how many of its batches; None: of all.
 
     Raises: DatasetError where its rows are no single steps, or several are the same one.
     """
 
-    def __init__(self, data: Dataset | MinariEpisodes, gamma: float) -> None:
+    def __init__(self, data: Dataset | MinariEpisodes, gamma: float, batches: int | None = None) -> None:
         if "discount" in data.schema().columns:
             raise DatasetError(
                 f"{data.path} has windows of several steps (the column 'discount'), whose rewards are sums already: "
                 "record single steps, before NStep"
             )
-        self.data, self.gamma, self.batches = data, gamma, len(data)
-        real = data.real_rows(self.batches)
+        self.data, self.gamma = data, gamma
+        self._look(len(data) if batches is None else batches)
+
+    def _look(self, batches: int) -> None:
+        """Make the windows of so many batches."""
+        data, gamma, self.batches = self.data, self.gamma, batches
+        real = data.real_rows(batches)
         there = data.schema().columns
         steps = data.take(real, [name for name in (*EPISODE, "reward", "terminated", "truncated") if name in there])
         keys = [steps[name] for name in EPISODE if name in steps]
@@ -103,8 +109,15 @@ class WholeEpisodes:
         return self.data[number]
 
     def refresh(self) -> WholeEpisodes:
-        """Itself: it does not grow."""
+        """See what has been recorded since: episodes that ended with the last batch may go on; gives itself."""
+        self.data.refresh()
+        if len(self.data) != self.batches:
+            self._look(len(self.data))
         return self
+
+    def first(self, batches: int) -> WholeEpisodes:
+        """As it was when there were so many batches; itself if these are all."""
+        return self if batches == self.batches else WholeEpisodes(self.data, self.gamma, batches)
 
     def verify(self, start: int = 0) -> WholeEpisodes:
         """Compare the checksums of the dataset."""

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import attrs
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from flowrl.data import Batch, Dataset
-from flowrl.envs.saved_spaces import space_from_json
+from flowrl.data.minari import MinariEpisodes
+from flowrl.envs.dataset_contents import check_rows
+from flowrl.envs.names import importable
+from flowrl.envs.saved_spaces import space_from_json, space_to_json
 from flowrl.envs.spaces import dict_form, fits, make_store
 from flowrl.errors import DatasetError, SchemaError, did_you_mean
 from flowrl.schema import Column, schema_of
 
 if TYPE_CHECKING:
-    from flowrl.data.minari import MinariEpisodes
+    from flowrl.envs import Environments
+
+#: What a manifest says of spaces, and of the environment.
+SPACES = ("observation_space", "action_space")
+PLACE = ("env", "env_args", "wrappers", "env_manager", "env_manager_args")
+
+
+@attrs.frozen
+class Remembered:
+    """What a dataset said of itself to whoever learned from it, without its rows: it need not be there any more."""
+
+    path: str
+    about: Mapping[str, Any] = attrs.field(repr=False)
+
+
+#: What says of itself where it was recorded.
+Source: TypeAlias = Dataset | MinariEpisodes | Remembered
 
 
 def check_dataset(
@@ -30,7 +50,7 @@ def check_dataset(
 
     Raises:
         DatasetError: it has nothing in it, or not the columns in `needs`, or observations or actions of another shape
-            or kind, or discrete actions that there are not.
+            or kind; or what stands there is nothing to learn from: see `flowrl.envs.dataset_contents.check_rows`.
     """
     if not data.rows:
         raise DatasetError(f"{data.path} has nothing in it: record some episodes first, with `flowrl record`")
@@ -42,20 +62,19 @@ def check_dataset(
     for name in needs:
         if name in of_spaces:
             _check_column(data, name, of_spaces[name])
-    if isinstance(action_space, spaces.Discrete) and "action" in needs:
-        _check_choices(data, action_space)
+    check_rows(data, action_space, needs)
 
 
-def spaces_of(data: Dataset | MinariEpisodes) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
+def spaces_of(data: Source) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
     """The spaces of observations and actions that a dataset knows of itself; None where it does not.
 
     Raises: DatasetError where what it says is malformed.
     """
-    if isinstance(data, Dataset):
-        if "observation_space" not in data.about or "action_space" not in data.about:
+    if not isinstance(data, MinariEpisodes):
+        if any(data.about.get(name) is None for name in SPACES):
             return None
         try:
-            return space_from_json(data.about["observation_space"]), space_from_json(data.about["action_space"])
+            return space_from_json(data.about[SPACES[0]]), space_from_json(data.about[SPACES[1]])
         except SchemaError as error:
             raise DatasetError(
                 f"{data.path} is damaged: what its manifest says of its spaces is no good: {error}"
@@ -63,14 +82,45 @@ def spaces_of(data: Dataset | MinariEpisodes) -> tuple[gymnasium.Space[Any], gym
     return dict_form(data.dataset.observation_space), data.dataset.action_space
 
 
-def environment_of(data: Dataset | MinariEpisodes) -> tuple[Any, dict[str, Any]] | None:
-    """What makes the environment that a dataset says it was recorded in, and its arguments; None where it does not."""
-    if isinstance(data, Dataset):
-        env = data.about.get("env")
-        return None if env is None else (str(env), dict(data.about.get("env_args", {})))
+def environment_of(data: Source) -> dict[str, Any] | None:
+    """The environment that a dataset says it was recorded in, by settings of `Configuration`; None where it does not.
+
+    Datasets that an earlier version wrote say nothing of `wrappers`.
+    """
+    if not isinstance(data, MinariEpisodes):
+        return {name: data.about[name] for name in PLACE if name in data.about} if data.about.get("env") else None
     if getattr(data.dataset, "env_spec", None) is None:
         return None
-    return partial(data.dataset.recover_environment, eval_env=True), {}
+    return {"env": partial(data.dataset.recover_environment, eval_env=True)}
+
+
+def origin(environments: Environments, *of: gymnasium.Space[Any]) -> dict[str, Any]:
+    """What the manifest of a dataset says of where it was recorded, as JSON has it: see `spaces_of`, `environment_of`.
+
+    Of an environment that has no name by which another process could make it, as a function in a script has none,
+    `env` is null.
+
+    Args:
+        environments: Those that were acted in.
+        of: The spaces of observations and actions.
+    """
+    there: dict[str, Any] = {"env": importable(environments.spec)}
+    wrappers = [importable(each) for each in environments.wrappers]
+    args = dict(environments.env_args)
+    if there["env"] is None or None in wrappers or not _is_json(args):
+        there["env"] = None
+    else:
+        there |= {"env_args": args, "wrappers": wrappers}
+        if environments.kind == "vector":  # whose wrappers are others
+            there |= {"env_manager": environments.kind, "env_manager_args": dict(environments.options)}
+    return {**there, **dict(zip(SPACES, map(space_to_json, of)))}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.dumps(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def _check_column(data: Dataset | MinariEpisodes, name: str, space: gymnasium.Space[Any]) -> None:
@@ -89,32 +139,6 @@ def _check_column(data: Dataset | MinariEpisodes, name: str, space: gymnasium.Sp
             raise DatasetError(
                 f"{data.path} does not fit: its column {key!r} is {there[key]}, but the {role} space is {space}"
             )
-
-
-def _check_choices(data: Dataset | MinariEpisodes, space: spaces.Discrete) -> None:
-    actions = data.take(data.real_rows(), ["action"])["action"]
-    wrong = (actions < space.start) | (actions >= space.start + space.n)
-    if wrong.any():
-        raise DatasetError(f"{data.path} has the action {actions[wrong][0]}, but the action space is {space}")
-
-
-def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any]) -> None:
-    """Compare the continuous actions of a dataset with the bounds of the action space; rounding is forgiven.
-
-    Raises: DatasetError where some are no numbers, or beyond.
-    """
-    if not isinstance(space, spaces.Box):
-        return
-    actions = data.take(data.real_rows(), ["action"])["action"].astype(np.float64)
-    if not np.isfinite(actions).all():
-        raise DatasetError(f"{data.path} has actions that are no numbers")
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    some = 1e-4 * np.where(np.isfinite(high - low), high - low, 1)
-    if (wrong := (actions < low - some) | (actions > high + some)).any():
-        raise DatasetError(
-            f"{data.path} has the action {actions[wrong][0]:g}, beyond the bounds of the action space {space}: "
-            "actions must be as the environment gets them, which is how `flowrl record` writes them"
-        )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -104,6 +105,19 @@ def parameters(factory: object) -> list[str]:
 def name_of(spec: object) -> str:
     """The name for messages."""
     return repr(spec) if isinstance(spec, str) else getattr(spec, "__qualname__", repr(spec))
+
+
+def importable(spec: object) -> str | None:
+    """The name by which any process finds an environment or a wrapper; None where it has none.
+
+    >>> importable("CartPole-v1"), importable(gymnasium.Wrapper), importable(lambda: None)
+    ('CartPole-v1', 'gymnasium.core:Wrapper', None)
+    """
+    if isinstance(spec, str):
+        return spec
+    module, name = getattr(spec, "__module__", None), getattr(spec, "__qualname__", "")
+    found = getattr(sys.modules.get(str(module)), name, None)
+    return f"{module}:{name}" if found is spec and module != "__main__" else None
 
 
 def _from_gymnasium(env_id: str, /, **args: Any) -> Any:

@@ -15,7 +15,7 @@ from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages, w
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import SchemaError
 from flowrl.policies.adam import Adam
-from flowrl.policies.distributions import Acting, distribution
+from flowrl.policies.distributions import Acting, Distribution, distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
 from flowrl.policies.networks import ActorCritic, encoder
@@ -91,9 +91,18 @@ class ActorCriticPolicy(Policy):
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
         return ActorCritic(encoding, chosen, self.hidden)
 
+    @property
+    def distribution(self) -> Distribution:
+        """What actions are drawn from."""
+        return self.model.distribution
+
     def from_env(self, action: Array) -> Array:
         """See `Policy.from_env`."""
-        return self.model.distribution.from_env(action)
+        return self.distribution.from_env(action)
+
+    def for_env(self, action: Array) -> Array:
+        """See `Policy.for_env`."""
+        return self.distribution.for_env(action)
 
     @abc.abstractmethod
     def _learning(self) -> ActorCriticLearning:

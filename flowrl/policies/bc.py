@@ -92,6 +92,10 @@ class BCPolicy(Policy):
         """Actions `[B, ...]` in the environment's own numbers as the actor gives them."""
         return self.choosing.from_env(action)
 
+    def for_env(self, action: Array) -> Array:
+        """See `Policy.for_env`."""
+        return self.choosing.for_env(action)
+
 
 class BCLearning(Learning):
     """L = −mean log π(a | s): of discrete actions the cross entropy, of continuous ones that of a normal distribution.

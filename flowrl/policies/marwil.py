@@ -85,16 +85,20 @@ class MARWILLearning(BCLearning):
         """Rows, of one-step windows where nobody made longer ones (T6); padded steps are left out (N6)."""
         return one_step_windows(batch, self.policy.gamma)
 
+    @torch.no_grad()
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """With the returns R and what each row counts, w; c is that of all rows, whoever learns from which."""
+        policy, model = self.policy, self.policy.model
+        target = rows.reward.float() + rows.discount * model.value(rows.next_obs)
+        advantage = target - model.value(rows.obs)
+        weight = (policy.beta * advantage / self._scale(advantage)).exp().clamp(max=policy.max_weight)
+        return rows.replace(target=target, imitation_weight=weight)
+
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
-        policy, model = self.policy, self.policy.model
-        value = model.value(rows.obs)
-        with torch.no_grad():
-            target = rows.reward.float() + rows.discount * model.value(rows.next_obs)
-            advantage = target - value
-            weight = (policy.beta * advantage / self._scale(advantage)).exp().clamp(max=policy.max_weight)
+        policy, model, weight = self.policy, self.policy.model, rows.imitation_weight
         policy_loss = -(weight * policy.choosing.logp(model(rows.obs), rows.action)).mean()
-        value_loss = 0.5 * (value - target).square().mean()
+        value_loss = 0.5 * (model.value(rows.obs) - rows.target).square().mean()
         loss = policy_loss + policy.value_coef * value_loss
         means = {"policy_loss": policy_loss, "value_loss": value_loss, "imitation_weight": weight.mean()}
         return loss, {"loss": loss, **means}

@@ -207,6 +207,10 @@ class Policy(abc.ABC):
         """Actions `[B, ...]` in the environment's own numbers as this policy stores them; here as they are."""
         return action
 
+    def for_env(self, action: Array) -> Array:
+        """What the environment gets for stored actions `[..., *shape]`, within its bounds; here the same."""
+        return action
+
     def gather_statistics(self, obs: Any, returns: Array | None) -> None:
         """Let observations `[B, ...]` and discounted returns `[B]` wait for the next update.
 

@@ -122,6 +122,10 @@ class QActorCriticPolicy(Policy):
         """Actions `[B, ...]` in the environment's own numbers as the critics see them."""
         return self.choosing.from_env(action)
 
+    def for_env(self, action: Array) -> Array:
+        """See `Policy.for_env`."""
+        return self.choosing.for_env(action)
+
     def update_target(self, tau: float = 1.0) -> None:
         """target ← tau · online + (1 − tau) · target, parameters and statistics of observations (Q2, O1)."""
         follow(self.target, self.followed, tau)

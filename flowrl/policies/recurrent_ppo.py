@@ -10,7 +10,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.errors import SchemaError
 from flowrl.policies.actor_critic import drawn_columns
-from flowrl.policies.distributions import distribution
+from flowrl.policies.distributions import Distribution, distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
@@ -41,6 +41,12 @@ class RecurrentPPOPolicy(PPOPolicy):
     def _build(self) -> None:
         super()._build()
         self.collect_mode, self.eval_mode = RecurrentDrawing(self), RecurrentMostProbable(self)
+
+    @property
+    def distribution(self) -> Distribution:
+        """What actions are drawn from."""
+        chosen: Distribution = self.model.network.distribution
+        return chosen
 
     def _learning(self) -> RecurrentPPOLearning:
         return RecurrentPPOLearning(self)

@@ -37,6 +37,10 @@ class FixedPolicy:
         """See `ActMode`."""
         raise NotImplementedError
 
+    def for_env(self, action: Array) -> Array:
+        """See `Policy.for_env`."""
+        return action
+
     def value(self, obs: Any) -> Array:
         """Asked only of modes that give values."""
         raise NotImplementedError
@@ -95,8 +99,12 @@ class RandomPolicy(FixedPolicy):
         sizes = 2 if binary else space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n
         mask = action_mask(obs)
         action = (uniform * sizes).astype(np.int64) if mask is None else _valid(uniform, mask, choices_of(space))
-        start: Any = 0 if binary else space.start
-        return {"action": action, "env_action": (action + start).astype(space.dtype)}
+        return {"action": action, "env_action": self.for_env(action)}
+
+    def for_env(self, action: Array) -> Array:
+        space: Any = self.action_space
+        sent: Array = (action + getattr(space, "start", 0)).astype(space.dtype)
+        return action if isinstance(space, spaces.Box) else sent
 
 
 def _valid(uniform: Array, mask: Array, sizes: list[int]) -> Array:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.errors import ConfigError
 from flowrl.policies.networks import Encoder, mlp
 from flowrl.rewards.gail import Discriminating
 
@@ -22,13 +23,21 @@ class AIRL(Discriminating):
     π is the policy that acted, known by the column `logp`; demonstrations are given one by `EstimateLogp`, of the
     policy as it is now. With `state_only=False` g sees actions too: it explains more, and holds in other worlds less.
 
+    With `absorbing` an episode that was terminated stays for ever in a state whose only action is to stay. Its reward
+    is learned as that of other states, and what is worth ever after, γ / (1 − γ) times as much, belongs to the reward
+    of the last step. Else nothing comes after an end, and whoever cannot be taken for a demonstrator, so that rewards
+    are below 0, learns to end soon.
+
     Args:
         gamma: Discount per step.
         state_only: Whether g depends on s alone.
+        absorbing: Whether ends have a reward.
         settings: See `RewardModel`.
 
     State: both networks, statistics, optimiser.
-    Source: Fu et al. 2018, "Learning Robust Rewards with Adversarial Inverse Reinforcement Learning", eq. 4.
+    Raises: ValueError: gamma is no discount; ConfigError: it is 1, and absorbing ends would be worth infinitely much.
+    Source: Fu et al. 2018, "Learning Robust Rewards with Adversarial Inverse Reinforcement Learning", eq. 4; absorbing
+        states: Kostrikov et al. 2019, "Discriminator-Actor-Critic", section 4.2.
     """
 
     requires = ("obs", "action", "next_obs", "terminated", "logp")
@@ -41,23 +50,38 @@ class AIRL(Discriminating):
         *,
         gamma: float = 0.99,
         state_only: bool = True,
+        absorbing: bool = True,
         **settings: Any,
     ) -> None:
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
-        self.gamma, self.state_only = gamma, state_only
+        if absorbing and gamma == 1:
+            raise ConfigError("gamma is 1: an absorbing state would be worth infinitely much; take absorbing=False")
+        self.gamma, self.state_only, self.absorbing = gamma, state_only, absorbing
         super().__init__(observation_space, action_space, **settings)
 
     def _build(self) -> None:
         seen, shaping = self._encoder(), self._encoder()
         done: Encoder | None = None if self.state_only else self._action_encoder()
-        width = seen.features + (0 if done is None else done.features)
+        width = seen.features + (0 if done is None else done.features) + self.absorbing
         parts: dict[str, nn.Module] = {"seen": seen, "reward": mlp([width, *self.hidden, 1], nn.Tanh)}
         parts["shaping"] = nn.Sequential(shaping, mlp([shaping.features, *self.hidden, 1], nn.Tanh))
         self.model = nn.ModuleDict(parts if done is None else {**parts, "done": done})
+        if self.absorbing:  # a 1 in the last place tells it from all other states
+            self.model.register_buffer("absorbed", torch.eye(width)[-1:], persistent=False)
 
     def estimate(self, rows: Batch) -> torch.Tensor:
-        return self.logit(rows)
+        reward = self.logit(rows)
+        if self.absorbing:
+            reward = reward + rows.terminated.float() * self.gamma / (1 - self.gamma) * self.end()
+        return reward
+
+    def logits(self, rows: Batch) -> torch.Tensor:
+        """Those of the rows, and for each that was terminated one of the absorbing state."""
+        logits = self.logit(rows)
+        if not self.absorbing:
+            return logits
+        return torch.cat([logits, self.end().expand(int((rows.terminated != 0).sum()))])
 
     def logit(self, rows: Batch) -> torch.Tensor:
         logit: torch.Tensor = self.advantage(rows) - rows.logp
@@ -73,7 +97,14 @@ class AIRL(Discriminating):
         inputs = self.model["seen"](rows.obs)
         if not self.state_only:
             inputs = torch.cat([inputs, self.model["done"](rows.action)], 1)
+        if self.absorbing:
+            inputs = nn.functional.pad(inputs, (0, 1))
         reward: torch.Tensor = self.model["reward"](inputs)[:, 0]
+        return reward
+
+    def end(self) -> torch.Tensor:
+        """The logit of the absorbing state, `[1]`: its g, for h is 0 there, and so is log π."""
+        reward: torch.Tensor = self.model["reward"](self.model.absorbed)[:, 0]
         return reward
 
     def _shaping(self, obs: Any) -> torch.Tensor:

@@ -37,9 +37,13 @@ class Discriminating(RewardModel):
         """How much more rows look demonstrated than the agent's, `[B]`."""
         raise NotImplementedError
 
+    def logits(self, rows: Batch) -> torch.Tensor:
+        """Those of the rows, and of what they imply besides, `[B + ...]`."""
+        return self.logit(rows)
+
     def loss(self, *rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         agent, shown = rows
-        of_agent, of_shown = self.logit(agent), self.logit(shown)
+        of_agent, of_shown = self.logits(agent), self.logits(shown)
         loss = 0.5 * (nn.functional.softplus(of_agent).mean() + nn.functional.softplus(-of_shown).mean())
         right = 0.5 * ((of_agent < 0).float().mean() + (of_shown > 0).float().mean())
         return loss, {"discriminator_loss": loss, "discriminator_accuracy": right}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -39,6 +39,8 @@ class RewardModel(abc.ABC):
         hidden: Sizes of the hidden layers of each network.
         learning_rate: Of Adam.
         grad_clip: Largest norm of the gradient; None for no limit.
+        for_env: What the environment gets for continuous actions as they are stored: the `for_env` of the policy that
+            acts. A model that reads actions sees those, as demonstrations have them; None: they are stored so.
         seed: Of all that is drawn: the initialisation, and in learning. Streams of models of another class, and of
             policies, are others for the same seed (D6).
         device: "auto" takes a GPU if there is one.
@@ -70,11 +72,13 @@ class RewardModel(abc.ABC):
         hidden: Sequence[int] = (64, 64),
         learning_rate: float = 1e-3,
         grad_clip: float | None = None,
+        for_env: Callable[[Array], Array] | None = None,
         seed: int = 0,
         device: str = "auto",
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.learning_rate, self.grad_clip = tuple(hidden), learning_rate, grad_clip
+        self.for_env = for_env if isinstance(action_space, spaces.Box) else None
         self.device = pick_device(device)
         if self.device.type == "mps":
             raise ConfigError("the statistics of reward models need float64, which device='mps' has not: take 'cpu'")
@@ -113,8 +117,7 @@ class RewardModel(abc.ABC):
         shape = batch.shape[:axes]
         if batch.is_empty:
             return np.zeros(shape, np.float32)
-        self._check(batch)
-        used = batch.select(self.requires)
+        used = self._read(batch)
         with torch.inference_mode():
             said = self.estimate((used.flat() if axes == 2 else used).to_torch(self.device))
         reward: Array = said.float().cpu().numpy().reshape(shape)
@@ -139,8 +142,7 @@ class RewardModel(abc.ABC):
 
         Raises: SchemaError where a column is missing.
         """
-        self._check(batch)
-        used = batch.select([*self.requires, *(name for name in ("mask",) if name in batch)])
+        used = self._read(batch, also=("mask",) if "mask" in batch else ())
         rows = real_rows(used, fragment=is_fragment(batch))
         return rows.select(self.requires).to_torch(self.device)
 
@@ -185,10 +187,15 @@ class RewardModel(abc.ABC):
         found = [part for each in encoders for part in each.modules() if isinstance(part, Normalizer)]
         return list(dict.fromkeys(found))
 
-    def _check(self, batch: Batch) -> None:
+    def _read(self, batch: Batch, also: Sequence[str] = ()) -> Batch:
+        """The columns that it reads; the batch is left as it is."""
         for name in self.requires:
             if name not in batch:
                 raise SchemaError(f"{type(self).__name__} needs the column {name!r}: {did_you_mean(name, batch)}")
+        used = batch.select([*self.requires, *also])
+        if self.for_env is None or "action" not in self.requires:
+            return used
+        return used.replace(action=self.for_env(used.select(["action"]).to_numpy()["action"]))
 
     # -- state
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future
 from typing import Any
 
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.steps import joined
 from flowrl.errors import is_death
+from flowrl.futures import Future
 from flowrl.rollout.actors import Actors, Resources
 from flowrl.schema import UNKNOWN, Schema
 

@@ -6,7 +6,6 @@ import datetime
 import os
 import socket
 from collections.abc import Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import torch.distributed
 from flowrl.data import Batch
 from flowrl.data.steps import is_fragment
 from flowrl.errors import Disconnected, WorkerDied
+from flowrl.futures import Future
 from flowrl.workers import ask, wait_for
 
 if TYPE_CHECKING:

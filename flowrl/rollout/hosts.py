@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
 from flowrl.errors import FlowError, WorkerDied
+from flowrl.futures import Future
 from flowrl.rollout.actors import Actors, Resources
 from flowrl.rollout.groups import Group, GroupHost
 from flowrl.rollout.parts import packed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +12,7 @@ from flowrl.calls import Receipt
 from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, ValueLost, WorkerDied, did_you_mean, is_death
+from flowrl.futures import Future, wait
 from flowrl.remote import Remote
 from flowrl.rollout.actors import Actors, Resources
 from flowrl.rollout.all_reduce import meet, results

@@ -9,10 +9,8 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from flowrl.context import Context
-from flowrl.data import Dataset
-from flowrl.data.minari import MinariEpisodes
 from flowrl.envs import Environments
-from flowrl.envs.datasets import spaces_of
+from flowrl.envs.datasets import Source, spaces_of
 from flowrl.errors import ConfigError, DatasetError, PlanError
 from flowrl.rollout.worker_set import PolicyFactory, WorkerSet
 from flowrl.schema import Schema
@@ -33,7 +31,7 @@ class OfflineWorkers(WorkerSet):
     is then made and closed again.
 
     Args:
-        data: What is learned from.
+        data: What is learned from, or what a run remembers of it.
         env: Where the policy is evaluated; None: nowhere.
         policy: Called with the observation and the action space.
         settings: Of the environments that evaluate, see `WorkerSet`.
@@ -46,7 +44,7 @@ class OfflineWorkers(WorkerSet):
 
     clock: ClassVar[str] = "updates"
 
-    def __init__(self, data: Dataset | MinariEpisodes, env: Any, policy: PolicyFactory, **settings: Any) -> None:
+    def __init__(self, data: Source, env: Any, policy: PolicyFactory, **settings: Any) -> None:
         self.data = data
         spaces = spaces_of(data)
         if spaces is None and env is None:
@@ -83,6 +81,15 @@ class OfflineWorkers(WorkerSet):
     @property
     def _learned_in(self) -> object:
         return self.data.path
+
+    def about(self) -> dict[str, Any]:
+        """What a run is to remember of its dataset, so that what it learned can be used without."""
+        return {"dataset": {"path": str(self.data.path), **self.origin()}}
+
+    def origin(self) -> dict[str, Any]:
+        """See `WorkerSet`."""
+        found = super().origin()
+        return {**found, "env": None} if self.environments.spec is no_environment else found
 
     def start(self, context: Context) -> None:
         """Nothing begins."""

@@ -10,7 +10,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskEr
 from ray.util.placement_group import get_current_placement_group
 
 from flowrl.errors import ConfigError, ValueLost, WorkerDied
+from flowrl.futures import Future, wait
 from flowrl.pickling import pack, refusal
 from flowrl.remote import Remote
 from flowrl.rollout.actor_host import PRINTED, Host, versions
@@ -134,7 +134,7 @@ class Cluster:
             log.info("%d processes of %g cpus share the %d cores of this machine", len(makes), resources.cpus, cores)
         _check_fit(_needs(resources, reserve=not self._is_ours), names)
         workers = [self._new(make, name, resources) for make, name in zip(makes, names)]
-        late = wait([worker.began for worker in workers], START_SECONDS).not_done
+        late = wait([worker.began for worker in workers], START_SECONDS)
         try:
             if late:
                 waiting = ", ".join(worker.name for worker in workers if worker.began in late)

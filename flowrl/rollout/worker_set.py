@@ -12,6 +12,7 @@ import gymnasium
 
 from flowrl.context import Context
 from flowrl.envs import Environments
+from flowrl.envs.datasets import origin
 from flowrl.envs.goal_functions import GoalFunctions
 from flowrl.envs.make import Seen
 from flowrl.envs.spaces import are_alike
@@ -189,6 +190,14 @@ class WorkerSet:
                 "gymnasium-robotics' convention, as flowrl.envs.goals:bit_flipping has it"
             )
         return self._goals
+
+    def origin(self) -> dict[str, Any]:
+        """What a dataset of their experience says of where it was recorded: see `flowrl.envs.datasets.origin`."""
+        return origin(self.environments, *self._spaces)
+
+    def about(self) -> dict[str, Any]:
+        """What the run.json of a run is to say of them."""
+        return {}
 
     @property
     def env_args(self) -> dict[str, Any]:

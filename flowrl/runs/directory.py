@@ -104,13 +104,14 @@ class RunDirectory:
         command: Sequence[str],
         stop: Mapping[str, Any] | None = None,
         *,
+        workers: Mapping[str, Any] | None = None,
         earlier: Mapping[str, Any] | None = None,
         results: int = 0,
     ) -> None:
         """Make the directory and write what is known before the run.
 
-        `stop` is what ends the run. For a run that goes on, `earlier` is its run.json, and metrics.jsonl is cut back
-        to the first `results` lines.
+        `stop` is what ends the run, and `workers` what run.json is to say of them. For a run that goes on, `earlier`
+        is its run.json, and metrics.jsonl is cut back to the first `results` lines.
 
         Raises:
             ConfigError: it cannot be made, or another process writes to it.
@@ -125,6 +126,7 @@ class RunDirectory:
             "stop": dict(stop or {}),
             "versions": versions(),
             "git": git_state(plan_file.path.parent),
+            **(workers or {}),
         }
         if earlier is not None:
             about["earlier"] = [*earlier.get("earlier", ()), {k: v for k, v in earlier.items() if k != "earlier"}]

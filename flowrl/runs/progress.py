@@ -19,12 +19,12 @@ LINES_PER_BUDGET = 20
 #: In words, the counters that a run may follow.
 CLOCKS = {"env_steps": "steps", "updates": "updates"}
 
-#: The result keys that a line shows, in order, with their words and format.
-SHOWN = (
-    ("episode_return", "return {:,.1f}"),
-    ("steps_per_second", "{:,.0f} steps/s"),
-    ("updates", "updates {:,}"),
-    ("ratio", "ratio {:.3g}"),
+#: The result keys that a line shows, in order, with what it says of each.
+SHOWN: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    ("episode_return", lambda score: f"return {score_text(score)}"),
+    ("steps_per_second", "{:,.0f} steps/s".format),
+    ("updates", "updates {:,}".format),
+    ("ratio", "ratio {:.3g}".format),
 )
 
 Result = Mapping[str, Any]
@@ -185,7 +185,7 @@ class Live:
         texts = shown_texts(self.result, self.counter) or ["waiting for the first result"]
         if "eval_return" in self.evaluation:
             goal = "" if self.budget.goal is None else f" of {self.budget.goal:,g}"
-            texts.insert(0, f"eval {self.evaluation['eval_return']:,.1f}{goal}")
+            texts.insert(0, f"eval {score_text(self.evaluation['eval_return'])}{goal}")
         body = Table.grid()
         body.add_row(head)
         body.add_row(Text("  ".join(texts)))
@@ -216,11 +216,21 @@ def summary(
     words = {"goal": "goal reached", "budget": "ended before the goal"}
     parts = []
     if best is not None:
-        parts.append(f"best eval return {best:,.1f}" + ("" if confirmed is None else f" (confirmed {confirmed:,.1f})"))
+        also = "" if confirmed is None else f" (confirmed {score_text(confirmed)})"
+        parts.append(f"best eval return {score_text(best)}{also}")
     elif isinstance(result.get("episode_return"), (int, float)):
-        parts.append(f"return {result['episode_return']:,.1f}")
+        parts.append(f"return {score_text(result['episode_return'])}")
     parts.append(f"{_number(result, counter):,} {counter.replace('_', ' ')}")
     return f"{words.get(outcome, outcome)}: {', '.join([*parts, duration(seconds)])}, in {where}"
+
+
+def score_text(score: float) -> str:
+    """A return in enough digits to tell it from a goal, which may be a share.
+
+    >>> score_text(1474.66), score_text(-152), score_text(0.9467)
+    ('1,474.7', '-152.0', '0.947')
+    """
+    return f"{score:,.1f}" if abs(score) >= 2 else f"{score:.3f}"
 
 
 def duration(seconds: float) -> str:
@@ -246,16 +256,16 @@ def evaluation_texts(result: Result) -> list[str]:
     texts = []
     if result.get("eval_return") is not None:
         best = result["eval_return"] == result.get("best_eval_return")
-        texts.append(f"eval {result['eval_return']:,.1f}" + (" (best)" if best else ""))
+        texts.append(f"eval {score_text(result['eval_return'])}" + (" (best)" if best else ""))
     if result.get("confirmed_return") is not None:
-        texts.append(f"confirmed {result['confirmed_return']:,.1f}")
+        texts.append(f"confirmed {score_text(result['confirmed_return'])}")
     return texts
 
 
 def shown_texts(result: Result, counter: str = "env_steps") -> list[str]:
     """The usual numbers of a result, those that it has."""
-    there = [(key, text) for key, text in SHOWN if key != counter and isinstance(result.get(key), (int, float))]
-    return [text.format(result[key]).replace("steps/s", f"{CLOCKS[counter]}/s") for key, text in there]
+    there = [(key, words) for key, words in SHOWN if key != counter and isinstance(result.get(key), (int, float))]
+    return [words(result[key]).replace("steps/s", f"{CLOCKS[counter]}/s") for key, words in there]
 
 
 def _number(result: Result, key: str) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from flowrl.config import Configuration, build_config
 from flowrl.data import Batch, DatasetWriter
-from flowrl.envs.saved_spaces import space_to_json
+from flowrl.envs.datasets import origin
 from flowrl.errors import ConfigError
 from flowrl.files import plain
 from flowrl.policies import Policy, RandomPolicy, ScriptedPolicy
@@ -61,7 +61,8 @@ def record_run(
     recorded as fragments `[T, N, ...]`, in which episodes go on from one to the next. Environments and noise follow
     from `seed` alone, and are others than those of training or evaluation (S3).
 
-    The manifest says of which spaces the observations and actions are. Actions are as the environment gets them,
+    The manifest says in which environment it was, with which arguments and wrappers, and of which spaces the
+    observations and actions are. Actions are as the environment gets them,
     whatever scale the policy draws them in; where these differ the log-probability of what was drawn is left out.
 
     Args:
@@ -75,7 +76,7 @@ def record_run(
 
     Raises:
         ConfigError, CheckpointError: see `flowrl.load`; or not one of episodes and steps is given, or not one of run
-            and policy, or a policy without an environment.
+            and policy, or a policy without an environment, or an environment without a name.
         DatasetError: something is at `out`, or it cannot be written.
     """
     if (episodes is None) == (steps is None):
@@ -89,14 +90,18 @@ def record_run(
     else:
         assert policy is not None
         trained, saved = _untrained(policy, env, env_args or {}), policy
-    about = {"env": trained.config.env, "env_args": trained.config.env_args, "policy": saved, "seed": seed}
-    about |= {"mode": "collect" if collect else "eval"} | ({} if run is None else {"run": str(run)})
+    about = {"policy": saved, "seed": seed, "mode": "collect" if collect else "eval"}
+    about |= {} if run is None else {"run": str(run)}
     real, returns = 0, list[float]()
     with torch_threads(trained.config.torch_threads):
         worker = _worker(trained, SeedTree(seed).integer("record/command"), collect, episodes or steps or 1)
         try:
-            spaces = worker.manager.observation_space, worker.manager.action_space
-            about |= dict(zip(("observation_space", "action_space"), map(space_to_json, spaces)))
+            about |= origin(trained.environments, worker.manager.observation_space, worker.manager.action_space)
+            if about["env"] is None:
+                raise ConfigError(
+                    f"{trained.environments}, in which {run} would be recorded, has no name that the dataset could "
+                    "keep: say which it is, with --env"
+                )
             writer = DatasetWriter(out, plain(about))
             for batch in _whole(worker, episodes) if steps is None else _fragments(worker, steps):
                 writer.add(batch)

@@ -37,7 +37,7 @@ EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130
 class Session:
     """Runs a plan whose items are result dicts, over a run directory, with a checkpoint every so many env steps.
 
-    Or every so many of what `counter` counts, which the budget is of too.
+    Or every so many of what `counter` counts, which the budget is of too. `workers` is what run.json says of them.
 
     `save` writes the weights of the policy as it is to a path; None if it has none. `earlier` is the run to go on
     with, if it is not a new one.
@@ -52,6 +52,7 @@ class Session:
     checkpoint_every: int = CHECKPOINT_EVERY
     earlier: EarlierRun | None = None
     counter: str = "env_steps"
+    workers: Mapping[str, Any] = attrs.field(factory=dict)
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
     confirmed: float | None = attrs.field(default=None, init=False)
@@ -106,11 +107,14 @@ class Session:
         """Begin the run, or put it where the earlier one was."""
         stop, explained = attrs.asdict(self.budget), self.plan.explain()
         if self.earlier is None:
-            self.directory.create(explained, command, stop)
+            self.directory.create(explained, command, stop, workers=self.workers)
         else:
             if begun := self.earlier.has_checkpoint:
                 self._load(run, self.earlier.checkpoint)
-            self.directory.create(explained, command, stop, earlier=self.earlier.about, results=self._results)
+            earlier = self.earlier.about
+            self.directory.create(
+                explained, command, stop, workers=self.workers, earlier=earlier, results=self._results
+            )
             if not quiet:
                 at = f"resumed at {self._steps(run):,} {CLOCKS[self.counter]}" + self._cut(run)
                 say(at if begun else "no checkpoint yet: begins anew")

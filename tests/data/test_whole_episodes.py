@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.data.whole_episodes import WholeEpisodes
 from flowrl.errors import DatasetError
+from flowrl.operators.datasets import Recorded
+from flowrl.plan import Plan
+from flowrl.testing import same
 
 
 def recorded(path: Path, envs: int = 3, steps: int = 40, cut: int = 7, padded: bool = False) -> Dataset:
@@ -102,3 +106,32 @@ def test_it_is_read_as_a_dataset(tmp_path: Path) -> None:
     rows = whole.schema().rows()
     taken = whole.take([0, 1])
     assert {name: str(taken[name].dtype) for name in taken} == {name: c.dtype for name, c in rows.columns.items()}
+
+
+def test_a_dataset_that_grows_is_read_as_it_was_when_an_epoch_began(tmp_path: Path) -> None:
+    """D3: an episode that goes on in what came later is cut till then, also in a run that is resumed after it came."""
+    batches = list(recorded(tmp_path / "all"))
+    writer = DatasetWriter(tmp_path / "data")
+    for batch in batches[:2]:
+        writer.add(batch)
+
+    def plan() -> Plan:
+        return Plan(Recorded(WholeEpisodes(Dataset(tmp_path / "data"), 0.9), 10, epochs=3))
+
+    early = WholeEpisodes(Dataset(tmp_path / "data"), 0.9)
+    with plan().run(seed=1) as run:
+        items = [next(run)]
+        state = copy.deepcopy(run.state_dict())
+        for batch in batches[2:]:
+            writer.add(batch)
+        items += list(run)
+    with plan().run(seed=2) as resumed:
+        resumed.load_state_dict(state)
+        assert same(list(resumed), items[1:])
+    count, late = early.rows, WholeEpisodes(Dataset(tmp_path / "data"), 0.9)
+    first, *others = np.split(np.concatenate([item.reward for item in items]), [count, count + late.rows])
+    assert sorted(first) == sorted(early.take(np.arange(count)).reward)
+    assert sorted(first) != sorted(late.take(np.arange(count)).reward)
+    assert all(sorted(epoch) == sorted(late.take(np.arange(late.rows)).reward) for epoch in others)
+    assert early.refresh() is early
+    assert same(early.take(np.arange(late.rows)), late.take(np.arange(late.rows)))

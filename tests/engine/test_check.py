@@ -165,6 +165,43 @@ def test_an_operator_that_stands_too_late_is_named() -> None:
     assert problems(plan)[0].endswith(f": AddsValue ({line}) gives it, put it before NeedsValue")
 
 
+@declare(schema=lambda given: given.each[0])
+def first(pair: Any) -> Any:
+    return pair[0]
+
+
+@declare(schema=lambda given: given.each[1])
+def second(pair: Any) -> Any:
+    return pair[1]
+
+
+@declare(schema=lambda given: given.each[0].without("fresh"))
+def stale_first(pair: Any) -> Any:
+    return pair[0]
+
+
+def old() -> Plan:
+    return from_items(Gives(ROWS.without("fresh", "reward")), name="old")
+
+
+@pytest.mark.parametrize(
+    ("plan", "who"),
+    [
+        (lambda: old().zip(source()).for_each(first), "which is not in what first"),  # it is in the other part
+        (lambda: source().zip(old()).for_each(second), "which is not in what second"),
+        (lambda: source().for_each(stale).zip(old()).for_each(first), "which does not come through 0.stale"),
+        (lambda: old().zip(source().for_each(stale)).for_each(second), "which does not come through 1.stale"),
+        (lambda: old().zip(source()).tap("zip", print).filter(bool).for_each(first), "which is not in what first"),
+        (lambda: source().zip(old()).for_each(first).for_each(stale), "which does not come through stale"),
+        (lambda: source().zip(old()).for_each(stale_first), "which does not come through stale_first"),
+    ],
+)
+def test_of_pairs_the_part_is_followed_that_goes_on(plan: Any, who: str) -> None:
+    """F9: not the zip, through which any word may come, nor what is in the other part alone."""
+    (found,) = problems(plan().for_each(NeedsFresh()))
+    assert found.partition("needs 'fresh', ")[2].startswith(who), found
+
+
 def test_one_of_several_words_is_enough() -> None:
     @declare(requires=("nothing or reward",))
     def either(item: Any) -> Any:

@@ -262,6 +262,13 @@ FAULTS = [
         "tests/engine/test_debugger.py::test_breakpoints_change_nothing",
     ),
     Fault(
+        "F9",
+        "flowrl/check.py",
+        "given = [given[0].each[part]]",
+        "given = [given[0]]",
+        "tests/engine/test_check.py::test_of_pairs_the_part_is_followed_that_goes_on",
+    ),
+    Fault(
         "F8",
         "flowrl/check.py",
         "alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}",
@@ -281,6 +288,13 @@ FAULTS = [
         "        self.run: Run | None = None\n",
         "        self.run: Run | None = self.plan.run(seed=self.config.seed)\n",
         TRAINER + "test_nothing_acts_before_the_first_result",
+    ),
+    Fault(
+        "F1",
+        "flowrl/trainer.py",
+        "self.plan.check()",
+        "pass",
+        "tests/trainer/test_override.py::test_a_plan_that_must_go_wrong_is_refused_before_anything_starts",
     ),
     Fault(
         "F15",

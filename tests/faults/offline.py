@@ -4,6 +4,9 @@ from tests.faults.fault import Fault
 
 POLICIES = "tests/policies/test_offline_policies.py::"
 OFFLINE = "tests/trainer/test_offline.py::"
+NORMALIZED = "tests/plans/test_normalized_plans.py::"
+CONTENTS = "tests/envs/test_dataset_contents.py::"
+ALIKE = "tests/rollout/test_all_reduce.py::"
 WHOLE = "tests/data/test_whole_episodes.py::"
 RECORD = "tests/cli/test_record.py::"
 
@@ -14,6 +17,55 @@ FAULTS = [
         '            columns["action"] = columns.pop("env_action")\n',
         "            pass\n",
         RECORD + "test_actions_are_as_the_environment_gets_them",
+    ),
+    Fault(
+        "G6",
+        "operators/datasets.py",
+        "    sent = policy.for_env(drawn)\n",
+        "    sent = drawn\n",
+        "tests/operators/test_dataset_ops.py::test_actions_of_rollouts_are_recorded_as_the_environment_gets_them",
+    ),
+    Fault(
+        "N6",
+        "flowrl/data/sources.py",
+        "    real = data.real_rows()\n",
+        "    real = np.arange(data.rows)\n",
+        CONTENTS + "test_padding_may_be_anything",
+    ),
+    Fault(
+        "Q1",
+        "flowrl/envs/dataset_contents.py",
+        "chosen + np.cumsum([0, *choices[:-1]])",
+        "chosen",
+        CONTENTS + "test_actions_that_were_not_valid_are_found",
+    ),
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        "                policy.update_target(1.0)\n",
+        "                pass\n",
+        NORMALIZED + "test_a_dataset_is_normalised_by_its_own_statistics",
+    ),
+    Fault(
+        "O1",
+        "operators/normalize.py",
+        "            self.gathered = True\n",
+        "",
+        NORMALIZED + "test_a_dataset_is_normalised_by_its_own_statistics",
+    ),
+    Fault(
+        "S6",
+        "flowrl/offline.py",
+        'for name in ("wrappers", *how) if known.get(name)',
+        "for name in how if known.get(name)",
+        OFFLINE + "test_evaluation_is_in_the_wrappers_that_were_recorded",
+    ),
+    Fault(
+        "S6",
+        "flowrl/rollout/offline.py",
+        "**self.origin()}}",
+        '**self.origin(), "wrappers": []}}',
+        OFFLINE + "test_a_run_needs_no_dataset_any_more",
     ),
     Fault(
         "A2",
@@ -51,6 +103,13 @@ FAULTS = [
         OFFLINE + "test_evaluation_is_where_it_was_recorded_or_where_one_says",
     ),
     Fault(
+        "D3",
+        "operators/datasets.py",
+        "            self._rows = self.data.first(self.batches)\n",
+        "            self._rows = self.data\n",
+        WHOLE + "test_a_dataset_that_grows_is_read_as_it_was_when_an_epoch_began",
+    ),
+    Fault(
         "N1",
         "flowrl/data/whole_episodes.py",
         "        truncated[:-1] |= ~goes_on & ~terminated[:-1]\n",
@@ -70,6 +129,15 @@ FAULTS = [
         "rows.reward.float() + rows.discount * model.value(rows.next_obs)",
         "rows.reward.float()",
         POLICIES + "test_the_loss_of_marwil_against_a_loop",
+    ),
+    Fault(  # each learner by the advantages of its own rows
+        "F13",
+        "flowrl/policies/learning.py",
+        "        rows = self.over_minibatch(self.tensors(batch))\n        if all_reduce is not None:\n"
+        "            rows = all_reduce.share(rows)\n",
+        "        rows = self.tensors(batch)\n        if all_reduce is not None:\n"
+        "            rows = all_reduce.share(rows)\n        rows = self.over_minibatch(rows)\n",
+        ALIKE + "test_learning_from_a_dataset_together_is_that_of_one_learner",
     ),
     Fault(  # statistics of one minibatch instead of running ones
         "G2",

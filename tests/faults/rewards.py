@@ -125,6 +125,23 @@ FAULTS = [
         OPERATORS + "test_how_probable_actions_are_now",
     ),
     Fault(
+        "G6",
+        "flowrl/rewards/model.py",
+        'return used.replace(action=self.for_env(used.select(["action"]).to_numpy()["action"]))',
+        "return used",
+        MODELS + "test_actions_are_seen_as_the_environment_gets_them",
+    ),
+    *(
+        Fault(
+            "G6",
+            f"plans/{name}.py",
+            "        for_env=workers.policy.for_env,\n",
+            "",
+            PLANS + "test_models_see_the_actions_that_the_environment_got",
+        )
+        for name in ("gail_ppo", "airl_ppo", "icm_ppo")
+    ),
+    Fault(
         "F9",
         "operators/rewards.py",
         '{"what the agent did": agent, "the demonstrations": shown[0]}',

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from flowrl.data import Batch, Dataset, DatasetWriter, MultiAgentBatch, ReplayBu
 from flowrl.debug import debugging
 from flowrl.errors import DatasetError, PlanError, SchemaError
 from flowrl.operators import FromDataset, NStep, ParallelRollouts, Record, StoreToReplay, TrainOneStep
-from flowrl.policies import DQNPolicy, PPOPolicy
+from flowrl.policies import DQNPolicy, PPOPolicy, SACPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_plan, same
 
@@ -269,6 +270,27 @@ def test_rollouts_are_recorded_and_learned_from(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="TrainOneStep"):
         FromDataset(tmp_path / "data", 8).for_each(TrainOneStep(ppo)).check()
     ppo.close()
+
+
+@pytest.mark.parametrize("kind", [SACPolicy, PPOPolicy])
+def test_actions_of_rollouts_are_recorded_as_the_environment_gets_them(tmp_path: Path, kind: Any) -> None:
+    """G6: whose workers they are knows what it sends; what passes stays as it was, and so do choices."""
+    settings = {"hidden": (4,), "device": "cpu"}
+    with WorkerSet("Pendulum-v1", lambda *spaces: kind(*spaces, **settings), envs_per_worker=2) as workers:
+        plan = ParallelRollouts(workers, steps=50).for_each(Record(tmp_path / "data", workers=workers))
+        with plan.run(seed=1) as run:
+            passed = next(run)
+    (recorded,) = Dataset(tmp_path / "data")
+    drawn = passed.action.astype(np.float32)
+    sent = 2 * drawn if kind is SACPolicy else drawn.clip(-2, 2)
+    np.testing.assert_allclose(recorded.action, sent, atol=1e-6)
+    assert "logp" not in recorded
+    assert ("logp" in passed) == (kind is PPOPolicy)
+    assert Dataset(tmp_path / "data").about["env"] == "Pendulum-v1"
+    with WorkerSet("CartPole-v1", lambda *spaces: PPOPolicy(*spaces, **settings), envs_per_worker=2) as workers:
+        plan = ParallelRollouts(workers, steps=5).for_each(Record(tmp_path / "choices", workers=workers))
+        with plan.run(seed=1) as run:
+            assert [next(run)] == list(Dataset(tmp_path / "choices"))
 
 
 def test_explain_shows_what_is_recorded_and_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ DICT = spaces.Dict({"at": spaces.Box(-1, 1, (2,)), "goal": spaces.Discrete(3)})
         ({"obs": np.full((3, 2, 4), 1j)}, Learner(), r"its column 'obs' is complex128\[4\]"),
         ({}, Learner(DICT), "has no column 'obs.at', but the observation space is Dict"),
         ({}, Learner(action_space=BOX), r"its column 'action' is int64\[\], but the action space is Box"),
-        ({"action": np.full((3, 2), 2)}, Learner(), r"has the action 2, but the action space is Discrete\(2\)"),
+        ({"action": np.full((3, 2), 2)}, Learner(), r"has the action 2 in row 0, but the action space is Discrete"),
         ({"action": np.zeros((3, 2), int)}, Learner(action_space=spaces.Discrete(2, start=1)), "has the action 0"),
     ],
 )

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
 from flowrl.checkpoint import load_checkpoint, save_checkpoint
-from flowrl.data import Batch, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer
+from flowrl.data import Batch, Dataset, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import BCPolicy, DQNPolicy, PPOPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
@@ -149,6 +149,11 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "ComputeGradients": (lambda _: ops.ComputeGradients(workers()), rows, "for_each"),
     "ConcatBatches": (lambda _: ops.ConcatBatches(14), fragments, "combine"),
     "Confirm": (confirmed, results, "for_each"),
+    "DatasetStatistics": (
+        lambda _: ops.DatasetStatistics(normalizing(), Dataset(RECORDED[0])),
+        lambda: [each.flat() for each in fragments()],
+        "for_each",
+    ),
     "Enqueue": (lambda _: ops.Enqueue(Queue(10)), lambda: [1, 2, 3], "for_each"),
     "EstimateLogp": (lambda _: ops.EstimateLogp(ppo_workers()), fragments, "for_each"),
     "EstimateReward": (lambda _: ops.EstimateReward(curiosity()), fragments, "for_each"),

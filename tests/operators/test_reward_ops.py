@@ -347,6 +347,8 @@ def test_each_minibatch_has_rows_of_both() -> None:
         assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, batch.obs.tolist()))
     assert ops.TrainReward(model)((agent, shown[:0])) is agent
     assert len(seen) == 6
+    ops.TrainReward(model, minibatch_size=2)((agent, shown[:3]))  # five minibatches, but for that
+    assert [[len(part) for part in parts] for parts in seen[6:]] == [[4, 1], [3, 1], [3, 1]]
 
 
 def test_how_probable_actions_are_now() -> None:

@@ -157,7 +157,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         name: [({key: value}, {}) for key, value in {**REWARDS, **IMITATION, **more}.items()]
         for name, more in {
             "gail_ppo": {"reward_form": "both", "gradient_penalty": 0.0},
-            "airl_ppo": {"state_only": False},
+            "airl_ppo": {"state_only": False, "absorbing": False},
         }.items()
     },
     "sqil": [
@@ -201,7 +201,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         for key, value in {"demonstrations": one_episode, "demonstration_fraction": 0.5}.items()
     ],
     "sacfd": [({"demonstrations": fewer_of_pendulum}, {}), ({"demonstration_fraction": 0.25}, {})],
-    "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03}), ({"learning_rate": 0.1}, {})],
+    "rbc": [({"bellman_weight": 0.5}, {"learning_rate": 0.03})],
     "ppo recurrent": [
         ({"recurrent": None}, {}),
         ({"recurrent": "gru"}, {}),

@@ -7,7 +7,13 @@ from typing import Any
 MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "bc": [
         ({key: value}, {})
-        for key, value in {"hidden": (8,), "batch_size": 4, "learning_rate": 0.1, "grad_clip": 0.01}.items()
+        for key, value in {
+            "hidden": (8,),
+            "batch_size": 4,
+            "normalize_obs": True,
+            "learning_rate": 0.1,
+            "grad_clip": 0.01,
+        }.items()
     ],
     "marwil": [
         ({key: value}, {})
@@ -24,6 +30,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         for key, value in {
             "hidden": (8,),
             "batch_size": 4,
+            "normalize_obs": True,
             "gamma": 0.5,
             "expectile": 0.9,
             "beta": 0.0,
@@ -39,6 +46,7 @@ MATTERS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         for key, value in {
             "hidden": (8,),
             "batch_size": 4,
+            "normalize_obs": True,
             "dueling": False,
             "double": False,
             "conservatism": 0.0,

@@ -162,6 +162,7 @@ SMALL["bc"] = {"hidden": (16,), "batch_size": 8, "report_every": 5, "device": "c
 SMALL |= {name: {**SMALL["bc"]} for name in ("bc continuous", "marwil", "cql", "cql continuous", "iql")}
 SMALL |= {"iql continuous": {**SMALL["iql"]}}
 SMALL["cql continuous"] |= {"candidates": 3}
+SMALL["iql normalized"] = {**SMALL["iql"], "normalize_obs": True}
 # Fragments are shorter than a batch, so that the model learns in between.
 CURIOUS = {"reward_hidden": (8,), "reward_features": 4, "reward_sgd_iter": 2, "reward_minibatch_size": 5}
 SMALL["rnd_ppo"] = {**SMALL["ppo"], **CURIOUS, "reward_learning_rate": 1e-2}
@@ -177,6 +178,7 @@ SMALL["gail_ppo"] = {
     "reward_minibatch_size": 5,
 }
 SMALL["airl_ppo"] = {**SMALL["gail_ppo"]}
+SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
 
 Edit = Callable[[Plan], Plan]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,13 @@ import pytest
 import torch
 
 import flowrl
+from flowrl.data import Batch, Dataset, DatasetWriter
+from flowrl.data.sources import parts_of
+from flowrl.operators import DatasetStatistics
 from flowrl.plans import A2C, DQN, PPO
 from flowrl.testing import same
 from flowrl.trainer import Trainer
+from tests.offline_data import offline_data
 from tests.plans.small import SMALL, final, make
 
 ON = {"normalize_obs": True, "normalize_rewards": True}
@@ -140,3 +146,46 @@ def test_a_trainer_saves_and_restores_them(tmp_path: Any) -> None:
         assert same(statistics(again.workers.policy), statistics(whole.workers.policy))
         assert same(again.train()["loss"], whole.train()["loss"])
         assert same(statistics(again.workers.policy), statistics(whole.workers.policy))
+
+
+@pytest.mark.parametrize("name", ["bc", "marwil", "cql", "iql"])
+def test_a_dataset_is_normalised_by_its_own_statistics(name: str) -> None:
+    """O1: they are part of the weights, do not move while one learns, and are those of the target network too."""
+    data = Dataset(offline_data())
+    obs = data.take(data.real_rows())["obs"]
+    workers, plan = make(name, normalize_obs=True)
+    policy: Any = workers.policy
+    before = policy.weights()
+    with workers, plan.run(seed=0) as run:
+        found = []
+        for _ in range(2):
+            next(run)
+            found.append(statistics(policy))
+    assert same(*found)
+    for path in policy.normalizers:
+        assert before[f"{path}.count"] == 0
+        assert found[0][f"{path}.count"] == len(obs)
+        np.testing.assert_allclose(found[0][f"{path}.mean"], obs.mean(0), atol=1e-6)
+        np.testing.assert_allclose(found[0][f"{path}.var"], obs.astype(np.float64).var(0), rtol=1e-6)
+        for kept in (policy.target.state_dict() if hasattr(policy, "target") else {}).items():
+            if kept[0].endswith("normalizer.mean"):
+                np.testing.assert_allclose(kept[1], obs.mean(0), atol=1e-6)
+    assert len(policy.normalizers) >= 1
+
+
+def test_the_statistics_of_a_dataset_do_not_depend_on_how_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """O2, N6: some rows at a time, and no padded ones."""
+    draw = np.random.default_rng(0)
+    rows = Batch(obs=draw.normal(3, 5, (40, 2, 4)).astype(np.float32), mask=(draw.random((40, 2)) < 0.7).astype(int))
+    writer = DatasetWriter(tmp_path / "data")
+    writer.add(rows.replace(obs=np.where(rows["mask"][..., None], rows.obs, 1e6).astype(np.float32)))
+    real = rows.obs[rows["mask"] != 0].astype(np.float64)
+    for count in (7, 1_000):
+        monkeypatch.setattr("flowrl.operators.normalize.parts_of", partial(parts_of, rows=count))
+        workers, _ = make("bc", normalize_obs=True)
+        assert DatasetStatistics(workers, Dataset(tmp_path / "data"))(3) == 3
+        normalizer: Any = next(iter(workers.policy.normalizers.values()))
+        np.testing.assert_allclose(normalizer.mean, real.mean(0), rtol=1e-9)
+        np.testing.assert_allclose(normalizer.var, real.var(0), rtol=1e-9)

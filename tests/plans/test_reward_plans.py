@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from flowrl.data import Batch
+from flowrl.data import Batch, Dataset
 from flowrl.errors import ConfigError, DatasetError
-from flowrl.plans import AIRLPPO, GAILPPO, RNDPPO
+from flowrl.operators import TrainReward
+from flowrl.paths import graph
+from flowrl.plans import AIRLPPO, GAILPPO, RNDDQN, RNDPPO
 from flowrl.testing import same
 from flowrl.trainer import Trainer
 from tests.demonstrations import cartpole_episodes, recorded
+from tests.offline_data import offline_data
 from tests.plans.small import SMALL, final, make, weights
 
 
@@ -92,6 +95,35 @@ def test_demonstrations_must_be_there_and_fit(kind: type[Trainer], tmp_path: Pat
         kind(**{**small, "demonstrations": str(other)})
 
 
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("name", ["gail_ppo", "airl_ppo", "icm_ppo"])
+def test_models_see_the_actions_that_the_environment_got(name: str, squash: bool) -> None:
+    """G6: as demonstrations have them; the policy learns from what it drew."""
+    data = {} if name == "icm_ppo" else {"demonstrations": offline_data("Pendulum-v1")}
+    workers, plan = make(name, env="Pendulum-v1", log_std=2.0, squash=squash, **data)
+    (model,) = [node.op.model for node in graph(plan) if isinstance(node.op, TrainReward)]
+    seen: list[tuple[Batch, ...]] = []
+    drawn: list[Batch] = []
+    update = model.update
+    model.update = lambda *rows: seen.append(rows) or update(*rows)
+    with workers, plan.tap("ConcatBatches", drawn.append).run(seed=0) as run:
+        next(run)
+    assert np.abs(np.concatenate([batch.action for batch in drawn])).max() > 2.5
+    agent = np.concatenate([rows[0].action for rows in seen])
+    assert np.abs(agent).max() <= 2
+    assert (np.abs(agent) > 1.9).any()
+    if data:
+        shown = Dataset(data["demonstrations"]).take(np.arange(400)).action.ravel()
+        for rows in seen:
+            assert np.abs(rows[1].action.numpy() - shown).min(1).max() < 1e-3
+
+
+def test_a_memory_and_airl_do_not_go_together() -> None:
+    """Before anything is learned, with the way out; GAIL is taught beside a memory, see `SMALL`."""
+    with pytest.raises(ConfigError, match=r"recurrent='gru': AIRL asks how probable .* or take gail_ppo"):
+        make("airl_ppo", recurrent="gru")
+
+
 # -- what is learned
 
 Rule = Callable[[np.ndarray], np.ndarray]
@@ -163,6 +195,22 @@ def test_imitating_ten_episodes_holds_the_pole_up(kind: type[Trainer], tmp_path:
             if best > 200:
                 break
     assert best > 200
+
+
+@pytest.mark.slow
+def test_what_is_new_leads_to_the_goal_from_replay_too() -> None:
+    """MountainCar-v0 within 20 000 steps; where what is new has no weight, the goal is not reached by then."""
+    best = dict.fromkeys((100.0, 0.0), -200.0)
+    for weight in best:
+        settings = {"normalize_obs": True, "replay_ratio": 32.0, "intrinsic_weight": weight, "act_backend": "numpy"}
+        with RNDDQN(env="MountainCar-v0", device="cpu", **settings) as trainer:
+            for steps in range(5_000, 20_001, 5_000):
+                trainer.train(until={"env_steps": steps})
+                best[weight] = max(best[weight], trainer.evaluate(episodes=20)["return_mean"])
+                if best[weight] > -150:
+                    break
+    assert best[100.0] > -150
+    assert best[0.0] == -200
 
 
 @pytest.mark.slow

@@ -35,9 +35,14 @@ def make(kind: Any, actions: Any, **kwargs: Any) -> Any:
 
 def batch(policy: Any) -> Batch:
     learn = policy.learn_mode
-    actions = 4 if isinstance(policy.action_space, spaces.Discrete) else None
-    found: Batch = learn.over_minibatch(learn.tensors(learn.prepare(rows(24, 2, actions=actions))))
+    given = learn.prepare(rows(24, 2, actions=of(policy.action_space)))
+    found: Batch = learn.over_minibatch(learn.tensors(given))
     return found
+
+
+def of(space: Any) -> int | None:
+    """How many choices there are, if they are such."""
+    return 4 if isinstance(space, spaces.Discrete) else None
 
 
 def logp(policy: Any, given: Any, action: Any) -> Any:
@@ -66,7 +71,8 @@ def test_the_loss_of_bc_against_a_loop(actions: Any) -> None:
 def test_the_loss_of_marwil_against_a_loop(actions: Any) -> None:
     """G2, T6: weights by advantages over their running size; the return of an episode that was cut is bootstrapped."""
     policy = make(MARWILPolicy, actions, beta=0.7, value_coef=0.3, max_weight=2.0, norm_rate=0.1)
-    b, mean_square = batch(policy), 0.0
+    b, mean_square = policy.learn_mode.prepare(rows(24, 2, actions=of(actions))), 0.0
+    b = policy.learn_mode.tensors(b)
     for update in range(3):
         with torch.no_grad():
             value = [float(policy.model.value(b.obs)[i]) for i in range(24)]

@@ -39,9 +39,16 @@ def airl_logit(model: AIRL, row: Batch) -> float:
     """f − log π with f = g(s) + γ (1 − terminated) h(s') − h(s)."""
     reward, shaping = model.model["reward"], model.model["shaping"]
     inputs = [seen(model, row.obs)] + ([] if model.state_only else [np.eye(2, dtype=np.float32)[row.action]])
+    inputs += [np.zeros(1, np.float32)] if model.absorbing else []
     after = 0.0 if row.terminated else through(shaping, seen(model, row.next_obs))
     f = through(reward, np.concatenate(inputs)) + model.gamma * after - through(shaping, seen(model, row.obs))
     return f - float(row.logp)
+
+
+def absorbed(model: AIRL) -> float:
+    """f of the absorbing state."""
+    layer = model.model["reward"][0]
+    return through(model.model["reward"], np.eye(layer.in_features, dtype=np.float32)[-1])
 
 
 def sigmoid(x: float) -> float:
@@ -65,19 +72,55 @@ def test_gails_reward_is_what_its_form_says(form: str) -> None:
     assert signs == {"positive": {1.0}, "negative": {-1.0}, "both": signs}[form]
 
 
+@pytest.mark.parametrize("absorbing", [True, False])
 @pytest.mark.parametrize("state_only", [True, False])
-def test_airls_reward_is_log_d_minus_log_of_the_rest(state_only: bool) -> None:
-    """D = exp f / (exp f + π); no value is carried over an end."""
+def test_airls_reward_is_log_d_minus_log_of_the_rest(state_only: bool, absorbing: bool) -> None:
+    """D = exp f / (exp f + π); no value is carried over an end, but what the absorbing state is worth ever after."""
     ends = np.arange(8).reshape(4, 2) % 3 == 0
     logp = np.random.default_rng(1).uniform(-2, 0, (4, 2)).astype(np.float32)
-    model, batch = make("airl", state_only=state_only, gamma=0.8), fragment(2, terminated=ends, logp=logp)
-    teach(model, fragment(0), fragment(1))
+    model = make("airl", state_only=state_only, absorbing=absorbing, gamma=0.8)
+    batch = fragment(2, terminated=ends, logp=logp)
+    teach(model, fragment(0, terminated=ends), fragment(1))
     expected = []
     for row in rows_of(batch):
         f = airl_logit(model, row) + float(row.logp)
         d = np.exp(f) / (np.exp(f) + np.exp(float(row.logp)))
-        expected.append(np.log(d) - np.log(1 - d))
+        ever_after = sum(0.8**n * absorbed(model) for n in range(1, 100)) if absorbing and row.terminated else 0
+        expected.append(np.log(d) - np.log(1 - d) + ever_after)
     np.testing.assert_allclose(model.reward(batch).ravel(), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_each_end_is_a_row_of_the_absorbing_state() -> None:
+    """Of whoever ended; truncated episodes have not."""
+    model = make("airl", gamma=0.8)
+    ends = np.arange(8).reshape(4, 2) % 3 == 0
+    agent, shown = fragment(0, terminated=ends), fragment(1, truncated=ends)
+    model.observe(agent, shown)
+    of_agent = [airl_logit(model, row) for row in rows_of(agent)] + [absorbed(model)] * int(ends.sum())
+    of_shown = [airl_logit(model, row) for row in rows_of(shown)]
+    scalars = model.update(model.rows(agent), model.rows(shown))
+    expected = -0.5 * np.mean(np.log(1 - sigmoid(np.array(of_agent)))) - 0.5 * np.mean(
+        np.log(sigmoid(np.array(of_shown)))
+    )
+    assert float(scalars["discriminator_loss"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_end_that_nobody_showed_is_worth_less_than_to_go_on() -> None:
+    """And one that was shown is worth more: whether to end is learned, and not said by the sign of rewards."""
+    ends = np.arange(64).reshape(32, 2) % 8 == 0
+    worth = []
+    for of_agent, of_shown in ((ends, ~ends & ends), (~ends & ends, ends)):
+        model = make("airl", hidden=(32,), learning_rate=1e-2, gamma=0.9)
+        agent, shown = fragment(0, steps=32, terminated=of_agent), fragment(0, steps=32, terminated=of_shown)
+        for _ in range(50):
+            model.observe(agent, shown)
+            model.update(model.rows(agent), model.rows(shown))
+        told = [
+            model.reward(fragment(2, steps=32, terminated=np.full((32, 2), ended))).mean() for ended in (True, False)
+        ]
+        worth.append(told[0] - told[1])
+    assert worth[0] < -1
+    assert worth[1] > 1
 
 
 @pytest.mark.parametrize(("name", "logit"), [("gail", gail_logit), ("airl", airl_logit)])
@@ -131,3 +174,6 @@ def test_what_it_cannot_do_is_said() -> None:
         make("gail", gradient_penalty=-1)
     with pytest.raises(ValueError, match="gamma is 3: a discount lies in 0"):
         make("airl", gamma=3)
+    with pytest.raises(ConfigError, match="gamma is 1: an absorbing state would be worth infinitely much"):
+        make("airl", gamma=1)
+    make("airl", gamma=1, absorbing=False)

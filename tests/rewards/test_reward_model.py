@@ -168,6 +168,27 @@ def test_any_observation_and_action_will_do(name: str, space: Any, actions: Any)
     assert np.isfinite(model.reward(batch)).all()
 
 
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("name", [name for name in MODELS if "action" in MODELS[name].requires])
+def test_actions_are_seen_as_the_environment_gets_them(name: str, squash: bool) -> None:
+    """G6: in asking and in learning; the batch keeps what was drawn, also beyond the bounds."""
+    space = spaces.Box(-1, 2, (2,), np.float32)
+    policy = PPOPolicy(BOX, space, squash=squash, hidden=(8,), device="cpu")
+    settings = {"actions": space, **({"state_only": False} if name == "airl" else {})}
+    seeing, plain = make(name, **settings, for_env=policy.for_env), make(name, **settings)
+    drawn = np.random.default_rng(0).normal(0, 3, (4, 2, 2)).astype(np.float32)
+    batch, other = fragment(action=drawn.copy()), fragment(2, action=drawn[::-1].copy())
+    got, other_got = (each.replace(action=policy.for_env(each.action)) for each in (batch, other))
+    for model, given in ((seeing, (batch, other)), (plain, (got, other_got))):
+        given = given[: 1 + model.demonstrations]
+        model.observe(*given)
+        model.update(*[model.rows(each) for each in given])
+    assert same(seeing.state_dict(), plain.state_dict())
+    np.testing.assert_array_equal(seeing.reward(batch), plain.reward(got))
+    assert not np.allclose(plain.reward(batch), plain.reward(got))
+    np.testing.assert_array_equal(batch.action, drawn)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_what_it_cannot_do_is_said(name: str) -> None:
     missing = MODELS[name].requires[0]

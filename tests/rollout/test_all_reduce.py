@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import Disconnected, SchemaError
-from flowrl.policies import DQNPolicy, R2D2Policy, SACPolicy, TD3Policy
+from flowrl.policies import BCPolicy, CQLPolicy, DQNPolicy, IQLPolicy, MARWILPolicy, R2D2Policy, SACPolicy, TD3Policy
 from flowrl.policies.heads import CategoricalHead
 from flowrl.rollout.all_reduce import GroupAllReduce, Meeting, listen
 from flowrl.testing import same
@@ -135,6 +135,24 @@ def test_what_is_drawn_for_a_minibatch_is_that_of_one_learner(name: str) -> None
         np.testing.assert_allclose(priority, whole["priority"][np.argsort(whole["index"])], rtol=1e-3, atol=1e-5)
         assert ours[0] == pytest.approx(expected, rel=1e-3, abs=1e-5)
         assert theirs[0] == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    for part in alone["modules"]:
+        for key, value in alone["modules"][part].items():
+            torch.testing.assert_close(first[1]["modules"][part][key], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [BCPolicy, MARWILPolicy, IQLPolicy, CQLPolicy])
+def test_learning_from_a_dataset_together_is_that_of_one_learner(kind: Any) -> None:
+    """F13: also the size that advantages usually have, a statistic of all rows, which are unlike in the two shares."""
+    draw = np.random.default_rng(1)
+    batch = transitions(11).replace(action=draw.uniform(-1, 1, (11, 2)).astype(np.float32))
+    batch = batch.replace(reward=batch.reward * np.where(np.arange(11) < 5, 1, 20))
+    one, alone = trained(kind(OBS, BOX, hidden=(8,), device="cpu"), [batch] * 4)
+    alike = [kind(OBS, BOX, hidden=(8,), device="cpu") for _ in range(2)]
+    first, second = together(2, lambda group: trained(alike[group.rank], [batch] * 4, group))
+    assert same(first[1], second[1])
+    for ours, (expected, *counted) in zip(first[0], one, strict=True):
+        assert list(ours[1:]) == counted
+        assert ours[0] == pytest.approx(expected, rel=1e-3, abs=1e-5)
     for part in alone["modules"]:
         for key, value in alone["modules"][part].items():
             torch.testing.assert_close(first[1]["modules"][part][key], value, rtol=1e-3, atol=1e-5)

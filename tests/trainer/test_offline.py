@@ -15,10 +15,12 @@ import pytest
 import flowrl
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.errors import ConfigError, DatasetError, PlanError
-from flowrl.operators import OfflineRows, ParallelRollouts, PolicyActions
-from flowrl.plans import BC
-from flowrl.policies import BCPolicy
+from flowrl.offline import OfflineTrainer
+from flowrl.operators import OfflineRows, ParallelRollouts, PolicyActions, Record
+from flowrl.plans import BC, MARWIL
+from flowrl.policies import BCPolicy, RandomPolicy
 from flowrl.policies.policy import Policy
+from flowrl.rollout import WorkerSet
 from tests.cli.parts import flowrl as command
 from tests.minari_episodes import minari_dataset
 from tests.offline_data import offline_data
@@ -182,8 +184,11 @@ def test_what_cannot_be_learned_from_is_refused_before_training(tmp_path: Path) 
     with pytest.raises(DatasetError, match="beyond the bounds of the action space Box"):
         BC(data=str(far), **SMALL)
     lost = rewritten(tmp_path / "e", env="Pendulum-v1", action=lambda action: action * np.nan)
-    with pytest.raises(DatasetError, match="has actions that are no numbers"):
+    with pytest.raises(DatasetError, match="its column 'action' has nan in row 0"):
         BC(data=str(lost), **SMALL)
+    lost = rewritten(tmp_path / "f", reward=lambda reward: reward * np.inf)
+    with pytest.raises(DatasetError, match="its column 'reward' has inf in row 0"):
+        MARWIL(data=str(lost), **SMALL)
     done = command("run", "bc", "--set", f"data={tmp_path / 'none'}", "--stop-steps", 10)
     assert done.exit_code == 2
 
@@ -246,14 +251,122 @@ def test_minari_knows_its_spaces_and_its_environment() -> None:
     assert spaces_of(data) == (env.observation_space, env.action_space)
     made = environment_of(data)
     assert made is not None
-    assert made[0]().spec.max_episode_steps == 12
+    assert made["env"]().spec.max_episode_steps == 12
 
 
-def test_a_dataset_that_is_gone_is_missed_at_loading(tmp_path: Path) -> None:
-    """Its spaces are those of the policy."""
+def recorded_in_a_plan(path: Path, **settings: Any) -> Path:
+    """What random actions do in CartPole, recorded by an operator."""
+    with WorkerSet("CartPole-v1", RandomPolicy, envs_per_worker=2, **settings) as workers:
+        plan = ParallelRollouts(workers, steps=40).for_each(Record(path, workers=workers))
+        with plan.run() as run:
+            next(run)
+    return path
+
+
+def test_evaluation_is_in_the_wrappers_that_were_recorded(tmp_path: Path) -> None:
+    """S6: in those, and with the arguments, of which the dataset knows; others are refused, unless asked for."""
+    wrappers = ["TimeLimit(7)"]
+    path = str(recorded_in_a_plan(tmp_path / "short", env_args={"max_episode_steps": 30}, wrappers=wrappers))
+    about = Dataset(path).about
+    assert (about["env"], about["env_args"], about["wrappers"]) == ("CartPole-v1", {"max_episode_steps": 30}, wrappers)
+
+    def length(**settings: Any) -> float:
+        with BC(data=path, **SMALL, **settings) as bc:
+            return float(bc.evaluate(episodes=4)["length_mean"])
+
+    assert length() == length(wrappers=wrappers) == length(env="CartPole-v1") == 7
+    assert length(env_args={"max_episode_steps": 5}) == 5
+    assert 7 < length(eval_wrappers=[]) <= 30
+    for others in (["TimeLimit(8)"], [*wrappers, "FlattenObservation"]):
+        with pytest.raises(
+            ConfigError, match=r"was recorded in CartPole-v1 with \['TimeLimit\(7\)'\], .*leave them out"
+        ):
+            BC(data=path, **SMALL, wrappers=others)
+    with pytest.raises(ConfigError, match="was recorded in CartPole-v1 with none"):
+        BC(data=str(recorded_in_a_plan(tmp_path / "plain")), **SMALL, wrappers=wrappers)
+    older = {name: value for name, value in about.items() if name != "wrappers"}
+    path = str(rewritten(tmp_path / "older", about=older))
+    assert 7 < length() <= 30
+    assert length(wrappers=wrappers) == 7
+
+
+def test_what_has_no_name_is_not_said(tmp_path: Path) -> None:
+    """An environment or a wrapper that no other process could make: the spaces are known all the same."""
+    nameless = partial(gymnasium.wrappers.TimeLimit, max_episode_steps=7)
+    path = recorded_in_a_plan(tmp_path / "data", wrappers=[nameless])
+    assert Dataset(path).about["env"] is None
+    with BC(data=str(path), **SMALL) as bc:
+        bc.train()
+        with pytest.raises(ConfigError, match="there is no environment"):
+            bc.evaluate(episodes=1)
+    named = recorded_in_a_plan(tmp_path / "named", wrappers=[gymnasium.wrappers.FlattenObservation])
+    (wrapper,) = Dataset(named).about["wrappers"]
+    with BC(data=str(named), **SMALL, wrappers=[wrapper]) as bc:
+        assert bc.evaluate(episodes=1)["episodes"] == 1
+
+
+def trained_run(folder: Path, data: str | Path) -> Path:
+    """The directory of a short run on a dataset."""
+    words = ["--set", f"data={data}", "--set", "hidden=[8]", "--stop-steps", 10, "--out", folder, "--quiet"]
+    done = command("run", "bc", *words)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def test_a_run_needs_no_dataset_any_more(tmp_path: Path) -> None:
+    """S6: it remembers spaces, environment and wrappers, so the policy acts, is evaluated, exported and recorded."""
+    data = recorded_in_a_plan(tmp_path / "data", wrappers=["TimeLimit(7)"])
+    run = trained_run(tmp_path / "run", data)
+    obs = np.zeros((3, 4), np.float32)
+    before = flowrl.load(run).act(obs)
+    shutil.rmtree(data)
+    trained = flowrl.load(run)
+    assert trained.act(obs).tolist() == before.tolist()
+    assert trained.evaluate(episodes=2)["length_mean"] == 7
+    assert command("evaluate", run, "--episodes", 2).exit_code == 0
+    assert command("export", run, "--out", tmp_path / "policy.pt2").exit_code == 0
+    assert command("record", run, "--episodes", 2, "--out", tmp_path / "again").exit_code == 0
+    about = Dataset(tmp_path / "again").about
+    assert (about["env"], about["wrappers"]) == ("CartPole-v1", ["TimeLimit(7)"])
+    with BC(data=str(tmp_path / "again"), **SMALL) as bc:
+        assert bc.evaluate(episodes=2)["length_mean"] == 7
+    done = command("run", "--resume", run, "--stop-steps", 20)
+    assert done.exit_code == 2
+    assert "is not there" in done.output
+
+
+def test_a_run_of_an_earlier_version_needs_its_dataset(tmp_path: Path) -> None:
+    """Which knows the spaces of the policy."""
     data = shutil.copytree(offline_data(), tmp_path / "data")
-    words = ["--set", f"data={data}", "--set", "hidden=[8]", "--stop-steps", 10, "--out", tmp_path / "run", "--quiet"]
-    assert command("run", "bc", *words).exit_code == 0
+    run = trained_run(tmp_path / "run", data)
+    about = json.loads((run / "run.json").read_text())
+    del about["dataset"]
+    (run / "run.json").write_text(json.dumps(about))
+    assert flowrl.load(run).act(np.zeros((3, 4), np.float32)).shape == (3,)
     shutil.rmtree(data)
     with pytest.raises(ConfigError, match=r"cannot be loaded here: .* is not there"):
-        flowrl.load(tmp_path / "run")
+        flowrl.load(run)
+
+
+def test_where_no_environment_is_known_none_is_recorded(tmp_path: Path) -> None:
+    """Its name would be missing in the manifest."""
+    known = {name: Dataset(offline_data()).about[name] for name in ("observation_space", "action_space")}
+    run = trained_run(tmp_path / "run", rewritten(tmp_path / "nowhere", about=known))
+    done = command("record", run, "--episodes", 1, "--out", tmp_path / "new")
+    assert done.exit_code == 2
+    assert "give one, with --env" in done.output
+    done = command("record", run, "--episodes", 1, "--out", tmp_path / "new", "--env", "CartPole-v1")
+    assert done.exit_code == 0, done.output
+    assert Dataset(tmp_path / "new").about["env"] == "CartPole-v1"
+
+
+def test_the_environment_of_a_minari_dataset_has_no_name() -> None:
+    """Recording in it needs one."""
+    pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    from flowrl.data.minari import MinariEpisodes
+
+    with BC(data=offline_data(), **SMALL) as bc:
+        workers = OfflineTrainer._workers(bc.config, None, BC.policy, MinariEpisodes(minari_dataset()))
+    assert workers.evaluation_env.look(1).action_space == bc.workers.policy.action_space
+    assert workers.about()["dataset"]["env"] is None

@@ -13,7 +13,7 @@ from flowrl import Plan, Trainer, operator, state
 from flowrl.config import positive
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, PlanError
-from flowrl.plans import DQN
+from flowrl.plans import DQN, RNDPPO
 from flowrl.policies import DQNPolicy
 from flowrl.testing import same
 from tests.clock_envs import TERMINATED, ClockEnv
@@ -196,6 +196,30 @@ def test_a_plan_that_is_none_is_refused_and_the_environments_are_closed() -> Non
         NoPlan(lambda: next(envs), SMALL)
     assert seen[0].members == []
     assert [env.closed for env in made] == [1, *[0] * 8]  # the first one told the spaces, no other was made
+    assert next(envs) is made[1]
+
+
+class Forgetful(RNDPPO):
+    """Asks what is new, and makes no reward of it."""
+
+    @staticmethod
+    def execution_plan(workers: Any, config: Any) -> Plan:
+        return RNDPPO.execution_plan(workers, config).remove("CombineRewards")
+
+
+def test_a_plan_that_must_go_wrong_is_refused_before_anything_starts() -> None:
+    """F1: every problem is said where the run would begin; the plan can be looked at."""
+    made = [ClockEnv(0, [(3, TERMINATED)]) for _ in range(2)]
+    envs = iter(made)
+    with Forgetful(lambda: next(envs), small_plans.SMALL["rnd_ppo"]) as trainer:
+        for begin in (trainer.train, lambda: trainer.save("nowhere"), lambda: trainer.restore("nowhere")):
+            with pytest.raises(
+                PlanError, match=r"EstimateReward \(.*its intrinsic_reward is in no reward: put Combine"
+            ):
+                begin()
+        assert trainer.run is None
+        assert trainer.workers.members == []
+        assert "EstimateReward" in trainer.plan.explain()
     assert next(envs) is made[1]
 
 
