@@ -91,13 +91,14 @@ MEMORY = "--set normalize_obs=true"
 
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
-#: Settings of PPO for MountainCar-v0 with a reward model: a far horizon, long fragments, constant rates, and some
-#: entropy, without which ICM's inverse model has one action to tell.
+#: Settings of PPO for MountainCar-v0 with a reward model: a far horizon, long fragments, and constant rates.
 CURIOUS_CAR = (
     "--envs 16 --set fragment_steps=128 --set train_batch_size=2048 --set num_sgd_iter=10 --set gamma=0.99 "
-    f"--set lam=0.95 --set entropy_coef=0.01 --set learning_rate_end=null --set clip_end=null {NUMPY}"
+    f"--set lam=0.95 --set learning_rate_end=null --set clip_end=null {NUMPY}"
 )
 CURIOUS = f"{CURIOUS_CAR} --set reward_minibatch_size=512"
+#: Without some entropy actions become one, and ICM's inverse model has nothing to tell apart.
+CURIOUS_OF_ACTIONS = f"{CURIOUS} --set entropy_coef=0.01"
 #: Settings of DQN for the same, with and without one.
 SEARCHING_CAR = f"--set normalize_obs=true --set replay_ratio=32 --set eval_every=5000 {NUMPY}"
 #: MiniGrid's agent sees a few cells, as numbers; the return is 1 less what the way took, 0.96 at best in an empty room.
@@ -165,7 +166,7 @@ TASKS = {
     },
     # The goal is found by reward models; without them nobody reaches it.
     "rnd-mountaincar": Task("rnd_ppo", -150, 300_000, "MountainCar-v0", CURIOUS, share=0.8),
-    "icm-mountaincar": Task("icm_ppo", -150, 300_000, "MountainCar-v0", CURIOUS, share=0.8),
+    "icm-mountaincar": Task("icm_ppo", -150, 300_000, "MountainCar-v0", CURIOUS_OF_ACTIONS, share=0.8),
     "ppo-mountaincar": Task("ppo", -150, 300_000, "MountainCar-v0", CURIOUS_CAR, control=True),
     "rnd_dqn-mountaincar": Task(
         "rnd_dqn", -150, 50_000, "MountainCar-v0", f"{SEARCHING_CAR} --set intrinsic_weight=100", share=0.8
