@@ -6,7 +6,7 @@ import concurrent.futures
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from threading import Event, Lock
+from threading import Event, RLock
 from time import perf_counter as clock
 from typing import Any, Generic, TypeVar, cast
 
@@ -14,12 +14,16 @@ log = logging.getLogger("flowrl")
 
 T = TypeVar("T")
 
+#: One for all futures, since nobody holds it for long; a collection of garbage in it may complete another future.
+_LOCK = RLock()
+
 
 class Future(Generic[T]):
     """The answer to a request, or the error that it came to, once it is there. Thread-safe.
 
     It does what flowrl needs of `concurrent.futures.Future`, and a worker may give one of those instead. That has a
     condition and two lists of its own, a dozen objects; ten thousand of them are more than a processor's cache holds.
+    This one is a single object.
 
     >>> future = Future()
     >>> future.add_done_callback(lambda done: print("here it is:", done.result()))
@@ -27,12 +31,12 @@ class Future(Generic[T]):
     here it is: 3
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_lock", "_value")
+    __slots__ = ("__weakref__", "_callback", "_done", "_error", "_others", "_value")
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._done = False
-        self._callbacks: tuple[Callable[[Future[T]], object], ...] = ()
+        self._callback: Callable[[Future[T]], object] | None = None
+        self._others: tuple[Callable[[Future[T]], object], ...] = ()
         self._value: T | None = None
         self._error: BaseException | None = None
 
@@ -63,9 +67,12 @@ class Future(Generic[T]):
 
     def add_done_callback(self, call: Callable[[Future[T]], object]) -> None:
         """Call it with this future when that is done, in the thread that completes it; at once if it is done."""
-        with self._lock:
+        with _LOCK:
             if not self._done:
-                self._callbacks += (call,)
+                if self._callback is None:
+                    self._callback = call
+                else:
+                    self._others += (call,)
                 return
         self._tell(call)
 
@@ -76,12 +83,14 @@ class Future(Generic[T]):
         self._complete(None, error)
 
     def _complete(self, value: T | None, error: BaseException | None) -> None:
-        with self._lock:
+        with _LOCK:
             assert not self._done, "a future is completed once"
             self._value, self._error, self._done = value, error, True
-            callbacks, self._callbacks = self._callbacks, ()
-        for call in callbacks:
-            self._tell(call)
+        if self._callback is not None:
+            self._tell(self._callback)
+            for call in self._others:
+                self._tell(call)
+            self._callback, self._others = None, ()
 
     def _tell(self, call: Callable[[Future[T]], object]) -> None:
         try:
