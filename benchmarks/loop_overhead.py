@@ -55,7 +55,7 @@ def written_by_hand(config: dqn.Config, updates: int) -> Any:
         buffer.add(rows)
         while buffer.can_sample(config.batch_size):
             batch = buffer.sample(config.batch_size)
-            losses.append(policy.learn_mode.update(policy.learn_mode.prepare(batch))["loss"])
+            losses.append(policy.learn_mode.learn_from(batch)["loss"])
             if policy.version % config.target_every == 0:
                 policy.update_target(config.tau)
             if policy.version == updates:

@@ -111,13 +111,14 @@ class Training:
         prepared = learn.prepare(batch)
         records = {LAG: lags(prepared, learn.policy.version)}
         rows = learn.tensors(prepared)
-        parts = self._minibatches(learn, rows, generator, all_reduce)
+        real = real_steps(rows)
+        parts = self._minibatches(learn, rows, real, generator, all_reduce)
         steps: list[dict[str, Any]] = []
         priorities: list[Batch] = []
         trained = 0
         for part in parts:
             step = learn.update(part, all_reduce)
-            trained += real_steps(part)
+            trained += real if part is rows else real_steps(part)
             if "priority" in step:
                 drawn = part if all_reduce is None else all_reduce.share(part)
                 priorities.append(_told(drawn, step.pop("priority")))
@@ -133,15 +134,14 @@ class Training:
         return Trained(scalars, {"trained": trained, "updates": len(steps)}, records)
 
     def _minibatches(
-        self, learn: Learning, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce | None
+        self, learn: Learning, rows: Batch, real: int, generator: np.random.Generator, all_reduce: AllReduce | None
     ) -> Iterator[Batch]:
-        """Those of all epochs; none of a batch without rows, which an adder gives that completed nothing."""
+        """Those of all epochs; none of a batch without real rows, which an adder gives that completed nothing."""
         if all_reduce is not None and not all_reduce.one_batch:
             if learn.in_sequences:
                 raise PlanError("workers cannot train a policy with a memory together: use TrainOneStep(workers)")
             yield from self._own_minibatches(rows, generator, all_reduce)
             return
-        real = real_steps(rows)
         size = self.minibatch_size or real
         for _ in range(self.num_sgd_iter if real else 0):
             if size >= real:

@@ -42,8 +42,10 @@ def best_action(
 
 
 def of_action(outputs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    """What is said of one action each: `[B, A, ...]` and `[B]` to `[B, ...]`."""
-    index = action.view(-1, *(1 for _ in outputs.shape[1:])).expand(-1, 1, *outputs.shape[2:])
+    """What is said of one action each: `[B, A]` or `[B, A, K]`, and `[B]`, to `[B]` or `[B, K]`."""
+    index = action.unsqueeze(1)
+    if outputs.ndim > 2:
+        index = index.unsqueeze(2).expand(-1, 1, outputs.shape[2])
     return outputs.gather(1, index).squeeze(1)
 
 

@@ -225,8 +225,8 @@ class FunctionalLearning(Learning):
         rows = batch.to_torch(self.policy.device).map(_single)
         return rows.replace(**{name: _floats(rows[name]) for name in ("obs", "next_obs") if name in rows})
 
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        policy, rows = self.policy, self.tensors(batch)
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        policy = self.policy
         policy.model.train()
         try:
             with policy.stream.swapped_in():  # dropout and the like draw from the policy's stream

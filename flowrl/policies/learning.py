@@ -122,12 +122,16 @@ class Learning(abc.ABC):
         """What is computed over all `tensors` of a minibatch before several learners share its rows."""
         return rows
 
-    def update(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
-        """One optimiser step on the rows of a prepared batch; what `loss` reports, as tensors without a gradient.
+    def learn_from(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
+        """`update` on all of a batch as it was collected."""
+        return self.update(self.tensors(self.prepare(batch)), all_reduce)
+
+    def update(self, rows: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
+        """One optimiser step on rows of `tensors`; what `loss` reports, as tensors without a gradient.
 
         With `all_reduce`, the step and the scalars are those of all learners' rows; a `priority` is of these alone.
         """
-        scalars = self._backward(batch, all_reduce)
+        scalars = self._backward(rows, all_reduce)
         self._step()
         return scalars
 
@@ -138,7 +142,7 @@ class Learning(abc.ABC):
         """
         if self.policy.mixed.scaler is not None:
             raise PlanError("gradients that are applied elsewhere cannot be of float16: take precision='bfloat16'")
-        scalars = self._backward(batch)
+        scalars = self._backward(self.tensors(batch))
         parameters = self.policy.model.named_parameters()
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
         scalars.pop("priority", None)
@@ -153,9 +157,9 @@ class Learning(abc.ABC):
             parameter.grad = None if given is None else given.to(parameter.device, copy=True)
         self._step()
 
-    def _backward(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
+    def _backward(self, rows: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
         policy = self.policy
-        rows = self.over_minibatch(self.tensors(batch))
+        rows = self.over_minibatch(rows)
         if all_reduce is not None:
             rows = all_reduce.share(rows)
         with policy.learning(), policy.mixed.forward():

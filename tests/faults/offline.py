@@ -133,9 +133,9 @@ FAULTS = [
     Fault(  # each learner by the advantages of its own rows
         "F13",
         "flowrl/policies/learning.py",
-        "        rows = self.over_minibatch(self.tensors(batch))\n        if all_reduce is not None:\n"
+        "        rows = self.over_minibatch(rows)\n        if all_reduce is not None:\n"
         "            rows = all_reduce.share(rows)\n",
-        "        rows = self.tensors(batch)\n        if all_reduce is not None:\n"
+        "        if all_reduce is not None:\n"
         "            rows = all_reduce.share(rows)\n        rows = self.over_minibatch(rows)\n",
         ALIKE + "test_learning_from_a_dataset_together_is_that_of_one_learner",
     ),

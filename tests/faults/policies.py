@@ -165,8 +165,8 @@ FAULTS = [
     Fault(
         "N6",
         "flowrl/training.py",
-        "            trained += real_steps(part)\n",
-        "            trained += part.rows\n",
+        "            trained += real if part is rows else real_steps(part)\n",
+        "            trained += real if part is rows else part.rows\n",
         RECURRENT_PPO + "test_minibatches_are_whole_sequences_and_padding_is_not_counted",
     ),
     Fault(
@@ -418,9 +418,9 @@ FAULTS = [
     Fault(
         "G3",
         "flowrl/policies/learning.py",
-        "        rows = self.over_minibatch(self.tensors(batch))\n        if all_reduce is not None:\n"
+        "        rows = self.over_minibatch(rows)\n        if all_reduce is not None:\n"
         "            rows = all_reduce.share(rows)\n",
-        "        rows = self.tensors(batch)\n        if all_reduce is not None:\n"
+        "        if all_reduce is not None:\n"
         "            rows = all_reduce.share(rows)\n        rows = self.over_minibatch(rows)\n",
         ALIKE + "test_many_steps_are_those_of_one_learner",
     ),

@@ -33,7 +33,7 @@ def collected(of: WorkerSet, **how: Any) -> Batch:
 def older(of: WorkerSet, batch: Batch) -> None:
     """Let the policy become another one than that which collected the batch."""
     for _ in range(5):
-        of.policy.learn_mode.update(of.policy.learn_mode.prepare(batch))
+        of.policy.learn_mode.learn_from(batch)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", BitFlip])

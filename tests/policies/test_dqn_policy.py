@@ -54,7 +54,7 @@ def test_dueling_subtracts_the_mean_over_actions() -> None:
 def test_one_update_is_one_adam_step_on_the_huber_loss() -> None:
     policy, batch = make(double=True, grad_clip=None), transitions(32)
     online, target = copy.deepcopy(policy.model), policy.target
-    scalars = policy.learn_mode.update(policy.learn_mode.prepare(batch))
+    scalars = policy.learn_mode.learn_from(batch)
     losses = []
     for b in range(len(batch)):
         obs, next_obs = torch.from_numpy(batch.obs[b : b + 1]), torch.from_numpy(batch.next_obs[b : b + 1])
@@ -97,7 +97,7 @@ def test_masks_and_weights_in_the_loss() -> None:
 def test_gradients_are_clipped() -> None:
     """Their norm, over all parameters together, is at most grad_clip."""
     policy = make(grad_clip=0.01)
-    policy.learn_mode.update(policy.learn_mode.prepare(transitions(32)))
+    policy.learn_mode.learn_from(transitions(32))
     norms = [p.grad.norm() for p in policy.model.parameters() if p.grad is not None]
     assert float(torch.stack(norms).norm()) == pytest.approx(0.01, rel=1e-3)
 
@@ -130,7 +130,7 @@ def test_target_network_moves_by_tau() -> None:
     """Q2: target <- tau online + (1 - tau) target."""
     policy = make()
     before = copy.deepcopy(list(policy.target.parameters()))
-    policy.learn_mode.update(policy.learn_mode.prepare(transitions(32)))
+    policy.learn_mode.learn_from(transitions(32))
     policy.update_target(0.25)
     for old, new, online in zip(before, policy.target.parameters(), policy.model.parameters()):
         torch.testing.assert_close(new, 0.75 * old + 0.25 * online)
@@ -141,11 +141,11 @@ def test_target_network_moves_by_tau() -> None:
 def test_state_continues_exactly() -> None:
     """D3, D5: networks, optimiser and version."""
     policy, other = make(), make(seed=9)
-    policy.learn_mode.update(policy.learn_mode.prepare(transitions(32)))
+    policy.learn_mode.learn_from(transitions(32))
     state = policy.state_dict()
     other.load_state_dict(state)
     for p in (policy, other):
-        p.learn_mode.update(p.learn_mode.prepare(transitions(32, seed=1)))
+        p.learn_mode.learn_from(transitions(32, seed=1))
     assert same(policy.state_dict(), other.state_dict())
     assert not same(policy.state_dict(), state)
 

@@ -136,7 +136,7 @@ def test_dictionaries_reach_the_model_as_batches_of_tensors() -> None:
     obs = Batch(image=np.ones((5, 2, 1), np.uint8), speed=np.ones((5, 1), np.float32))
     assert policy.collect_mode.act(obs, np.zeros((5, 1)), 0)["action"].shape == (5,)
     rows = Batch(obs=obs, reward=np.zeros(5))
-    assert math.isfinite(policy.learn_mode.update(policy.learn_mode.prepare(rows))["loss"])
+    assert math.isfinite(policy.learn_mode.learn_from(rows)["loss"])
 
 
 # -- learning
@@ -157,7 +157,7 @@ def test_the_loss_sees_prepared_rows_as_tensors() -> None:
     policy = make(loss=loss, prepare=prepare)
     rows = transitions(20)
     fragment = rows.map(lambda column: column.reshape(10, 2, *column.shape[1:]))
-    scalars = policy.learn_mode.update(policy.learn_mode.prepare(fragment))
+    scalars = policy.learn_mode.learn_from(fragment)
     (batch,) = seen
     assert batch.shape == (20,)
     assert {batch[name].dtype for name in ("obs", "next_obs", "reward", "doubled")} == {torch.float32}
@@ -175,7 +175,7 @@ def test_padded_steps_are_not_learned_from() -> None:
     real = rows[np.flatnonzero(padded["mask"])]
     policy, alone = make(), make()
     for learner, batch in ((policy, padded), (alone, real)):
-        learner.learn_mode.update(learner.learn_mode.prepare(batch))
+        learner.learn_mode.learn_from(batch)
     assert same(policy.weights(), alone.weights())
 
 
@@ -183,7 +183,7 @@ def test_one_update_is_one_step_of_the_optimiser_given() -> None:
     """Plain gradient descent by hand; the largest norm of the gradient is kept."""
     policy = make(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5), grad_clip=0.1)
     before, rows = policy.weights(), transitions(6)
-    policy.learn_mode.update(policy.learn_mode.prepare(rows))
+    policy.learn_mode.learn_from(rows)
     weight = nn.Parameter(before["weight"].clone())
     (torch.from_numpy(rows.obs) @ weight.T + before["bias"]).mean().backward()
     assert weight.grad is not None
@@ -208,7 +208,7 @@ def test_the_model_trains_in_train_mode_and_acts_in_eval_mode() -> None:
     def learn(seed: int) -> dict[str, torch.Tensor]:
         policy = make(dropping, loss, seed)
         for _ in range(3):
-            policy.learn_mode.update(policy.learn_mode.prepare(transitions(8)))
+            policy.learn_mode.learn_from(transitions(8))
         obs = np.ones((1, 4), np.float32)
         acts = [policy.collect_mode.act(obs, np.zeros((1, 1)), 0) for _ in range(2)]
         assert same(*acts)
@@ -225,7 +225,7 @@ def test_the_model_trains_in_train_mode_and_acts_in_eval_mode() -> None:
 def test_lazy_layers_get_their_sizes_and_learn() -> None:
     policy = make(lambda *spaces: nn.Sequential(nn.LazyLinear(8), nn.Tanh(), nn.LazyLinear(2)))
     before = policy.weights()
-    policy.learn_mode.update(policy.learn_mode.prepare(transitions(8)))
+    policy.learn_mode.learn_from(transitions(8))
     assert not same(before, policy.weights())
 
 
@@ -277,7 +277,7 @@ def test_what_the_functions_return_is_checked() -> None:
     for what, loss in losses.items():
         learn_mode = make(loss=loss).learn_mode
         with pytest.raises(PlanError, match=f"the loss is {what}, expected a scalar tensor"):
-            learn_mode.update(learn_mode.prepare(rows))
+            learn_mode.learn_from(rows)
     with pytest.raises(PlanError, match="prepare returned a NoneType, expected a Batch"):
         make(prepare=lambda batch: None).learn_mode.prepare(rows)  # type: ignore[arg-type,return-value]
     with pytest.raises(PlanError, match="'my policy' is no name"):

@@ -117,7 +117,7 @@ def rows() -> Batch:
 
 def learn(policy: Policy, updates: int = 3) -> dict[str, torch.Tensor]:
     for _ in range(updates):
-        policy.learn_mode.update(policy.learn_mode.prepare(rows()))
+        policy.learn_mode.learn_from(rows())
     return policy.weights()
 
 

@@ -113,5 +113,5 @@ def test_a_compiled_memory_learns_the_same_and_acts_without_being_compiled(monke
         if compiled:
             monkeypatch.setattr(policy.model, "step", None)  # who acts is another
         policy.eval_mode.act(batch.obs[0], np.zeros((3, 0)), 0, np.zeros((3, 12), np.float32))
-        losses.append(policy.learn_mode.update(policy.learn_mode.prepare(batch))["loss"])
+        losses.append(policy.learn_mode.learn_from(batch)["loss"])
     torch.testing.assert_close(*losses)

@@ -66,9 +66,8 @@ def test_learning_has_fresh_noise_in_every_forward(monkeypatch: pytest.MonkeyPat
     policy, seen = make(), []
     draw = policy.noise
     monkeypatch.setattr(policy, "noise", lambda: seen.append(draw()) or seen[-1])  # type: ignore[func-returns-value]
-    batch = policy.learn_mode.prepare(transitions(32))
     for _ in range(2):
-        policy.learn_mode.update(batch)
+        policy.learn_mode.learn_from(transitions(32))
     assert len(seen) == 6
     assert all(noise.shape == (1, policy.model.draws) for noise in seen)
     assert len({tuple(noise.flatten().tolist()) for noise in seen}) == 6
@@ -95,7 +94,7 @@ def test_the_amount_of_noise_is_learned() -> None:
     policy = make()
     before = {name: value for name, value in policy.weights().items() if name.endswith("sigma")}
     assert len(before) == 8  # two hidden layers, advantages, value
-    policy.learn_mode.update(policy.learn_mode.prepare(transitions(32)))
+    policy.learn_mode.learn_from(transitions(32))
     assert all(not torch.equal(value, policy.weights()[name]) for name, value in before.items())
 
 
@@ -144,11 +143,11 @@ def test_epsilon_has_a_coin_of_its_own() -> None:
 def test_a_state_goes_on_with_the_noise_that_would_have_come() -> None:
     """D3, D6, Q6: the noise of learning is in the policy's stream, and in no global one."""
     policy, other = make(), make(seed=9)
-    batch, outside = policy.learn_mode.prepare(transitions(32)), torch.get_rng_state()
-    policy.learn_mode.update(batch)
+    batch, outside = transitions(32), torch.get_rng_state()
+    policy.learn_mode.learn_from(batch)
     other.load_state_dict(policy.state_dict())
     for each in (policy, other):
-        each.learn_mode.update(batch)
+        each.learn_mode.learn_from(batch)
     assert same(policy.state_dict(), other.state_dict())
     assert torch.equal(outside, torch.get_rng_state())
 
@@ -156,7 +155,7 @@ def test_a_state_goes_on_with_the_noise_that_would_have_come() -> None:
 def test_without_it_nothing_is_drawn() -> None:
     policy = make(noisy=False)
     before = policy.stream.state_dict()["state"].clone()
-    policy.learn_mode.update(policy.learn_mode.prepare(transitions(8)))
+    policy.learn_mode.learn_from(transitions(8))
     assert torch.equal(policy.stream.state_dict()["state"], before)
     assert policy.noise() is None
     assert policy.collect_mode.draws == 2

@@ -156,7 +156,7 @@ def test_acting_evaluating_and_learning_count_nothing(kind: type[Policy]) -> Non
     statistics = {name: value for name, value in policy.weights().items() if "normalizer" in name or "returns" in name}
     for mode in (policy.collect_mode, policy.eval_mode):
         mode.act(rows(), np.full((50, mode.draws), 0.5), 0)
-    policy.learn_mode.update(policy.learn_mode.prepare(batch))
+    policy.learn_mode.learn_from(batch)
     assert len(statistics) == 8
     assert all(torch.equal(policy.weights()[name], value) for name, value in statistics.items())
     assert all(each.waiting.count == 0 for each in policy.normalizers.values())

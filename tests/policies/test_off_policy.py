@@ -28,9 +28,10 @@ def workers(kind: type, env: str = "CartPole-v1", **settings: Any) -> WorkerSet:
 
 def learn(of: WorkerSet, batch: Batch, updates: int = 8) -> None:
     """Let the policy become another one."""
-    rows = of.policy.learn_mode.prepare(batch)
+    learn_mode = of.policy.learn_mode
+    rows = learn_mode.tensors(learn_mode.prepare(batch))
     for _ in range(updates):
-        of.policy.learn_mode.update(rows)
+        learn_mode.update(rows)
 
 
 def old_experience(of: WorkerSet) -> Batch:

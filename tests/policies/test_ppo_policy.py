@@ -108,7 +108,7 @@ def test_one_row_alone_is_not_standardised() -> None:
     assert standardized(torch.tensor([3.0])).tolist() == [3.0]
     assert standardized(torch.tensor([1.0, 1.0])).tolist() == [0.0, 0.0]
     policy = make()
-    scalars = policy.learn_mode.update(policy.learn_mode.prepare(fragment(policy, 1, 1)))
+    scalars = policy.learn_mode.learn_from(fragment(policy, 1, 1))
     assert all(math.isfinite(value) for value in scalars.values())
 
 
@@ -182,11 +182,11 @@ def test_the_kl_weight_is_adapted_and_saved() -> None:
 def test_state_continues_exactly(kind: type[ActorCriticPolicy], actions: str) -> None:
     """D3, D5: networks, deviations, optimiser and version."""
     policy, other = make(kind, actions), make(kind, actions, seed=9)
-    policy.learn_mode.update(policy.learn_mode.prepare(fragment(policy)))
+    policy.learn_mode.learn_from(fragment(policy))
     state = policy.state_dict()
     other.load_state_dict(copy.deepcopy(state))
     for p in (policy, other):
-        p.learn_mode.update(p.learn_mode.prepare(fragment(p, seed=1)))
+        p.learn_mode.learn_from(fragment(p, seed=1))
     assert same(policy.state_dict(), other.state_dict())
     assert not same(policy.state_dict(), state)
 

@@ -154,11 +154,11 @@ def test_the_temperature_rises_where_entropy_is_missing() -> None:
     """A3, A4: one step of Adam on log α."""
     for target, sign in ((100.0, 1), (-100.0, -1)):
         policy = make(target_entropy=target, learning_rate=0.01)
-        policy.learn_mode.update(policy.learn_mode.prepare(rows(24, 2)))
+        policy.learn_mode.learn_from(rows(24, 2))
         moved = policy.model.log_temperature.item() - math.log(0.3)
         assert moved == pytest.approx(sign * 0.01, rel=1e-3)
     fixed = make(learn_temperature=False)
-    fixed.learn_mode.update(fixed.learn_mode.prepare(rows(24, 2)))
+    fixed.learn_mode.learn_from(rows(24, 2))
     assert fixed.model.log_temperature.item() == pytest.approx(math.log(0.3))
     moved = [parameter for group in fixed.optimizer.param_groups for parameter in group["params"]]
     assert all(parameter.grad is not None for parameter in moved), "the optimiser is given what is learned alone"
@@ -183,7 +183,7 @@ def test_units_of_the_environment_change_nothing_but_its_actions() -> None:
     assert np.array_equal(acted[0]["action"], acted[1]["action"])
     assert np.allclose(acted[1]["env_action"], 7.5 + 12.5 * acted[0]["env_action"], atol=1e-5)
     for policy in policies:
-        policy.learn_mode.update(policy.learn_mode.prepare(rows(24, 2)))
+        policy.learn_mode.learn_from(rows(24, 2))
     assert same(policies[0].state_dict(), policies[1].state_dict())
 
 
@@ -217,11 +217,11 @@ def test_noise_comes_from_the_policys_own_stream_and_goes_on_after_a_resume() ->
     """D3, D6"""
     policy, other = make(), make(seed=9)
     learn = policy.learn_mode
-    learn.update(learn.prepare(rows(24, 2)))
+    learn.learn_from(rows(24, 2))
     outside = torch.get_rng_state()
     other.load_state_dict(policy.state_dict())
     for each in (policy, other):
-        each.learn_mode.update(each.learn_mode.prepare(rows(24, 2)))
+        each.learn_mode.learn_from(rows(24, 2))
     assert same(policy.state_dict(), other.state_dict())
     assert torch.equal(outside, torch.get_rng_state())
     first, second = learn.over_minibatch(learn.tensors(rows(24, 2))), learn.over_minibatch(learn.tensors(rows(24, 2)))
@@ -236,7 +236,7 @@ def test_rates_of_learning() -> None:
     policy.learn_mode.schedule(4)
     assert [group["lr"] for group in policy.optimizer.param_groups] == pytest.approx([0.02, 0.01])
     before = copy.deepcopy(list(policy.model.critics.parameters()))
-    policy.learn_mode.update(policy.learn_mode.prepare(rows(24, 2)))
+    policy.learn_mode.learn_from(rows(24, 2))
     steps = [float((a - b).detach().abs().max()) for a, b in zip(before, policy.model.critics.parameters())]
     assert max(steps) == pytest.approx(0.01, rel=1e-2)  # Adam's first step
 

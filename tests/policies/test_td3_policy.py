@@ -75,7 +75,7 @@ def learned(policy: TD3Policy, updates: int) -> list[bool]:
     moved = []
     for _ in range(updates):
         before = copy.deepcopy(policy.model.actor.state_dict())
-        policy.learn_mode.update(policy.learn_mode.prepare(rows(24, 2)))
+        policy.learn_mode.learn_from(rows(24, 2))
         moved.append(not same(before, policy.model.actor.state_dict()))
     return moved
 
@@ -94,7 +94,7 @@ def test_several_updates_of_a_batch_report_what_each_has() -> None:
     """The actor's loss is the mean over the updates in which it learned."""
     policy, again = make(), make()
     scalars = Training(num_sgd_iter=3)(policy.learn_mode, rows(24, 2), np.random.default_rng(0)).scalars
-    steps = [again.learn_mode.update(again.learn_mode.prepare(rows(24, 2))) for _ in range(3)]
+    steps = [again.learn_mode.learn_from(rows(24, 2)) for _ in range(3)]
     assert scalars["actor_loss"] == pytest.approx(float(steps[1]["actor_loss"]))
     assert scalars["q"] == pytest.approx(np.mean([float(step["q"]) for step in steps]))
 

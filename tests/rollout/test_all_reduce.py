@@ -87,7 +87,7 @@ def test_gradients_are_those_of_one_learner_on_the_joined_batch(size: int) -> No
 
     def work(group: GroupAllReduce) -> Any:
         learn = learners[group.rank]
-        scalars = learn._backward(learn.prepare(batch), group)
+        scalars = learn._backward(learn.tensors(learn.prepare(batch)), group)
         return {name: p.grad for name, p in learn.policy.model.named_parameters()}, scalars
 
     for gradients, scalars in together(size, work):
@@ -218,7 +218,7 @@ def test_a_parameter_that_no_loss_reads_stays_without_a_gradient() -> None:
         policy = policies[group.rank]
         policy.model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
         policy.parameters = list(policy.model.parameters())
-        policy.learn_mode.update(policy.learn_mode.prepare(transitions(4)), group)
+        policy.learn_mode.learn_from(transitions(4), group)
         return policy.model.unused.grad
 
     assert together(2, work) == [None, None]
