@@ -6,7 +6,8 @@ the same rows, and take turns in one run. Aim: 1.5x of each peer.
 
 DQN: observations of CartPole, two layers of 64, batches of 64; Huber loss, Adam and clipping by norm, neither double
 Q-learning nor dueling networks. SAC: observations of Pendulum, two layers of 256 in the actor and in both critics,
-batches of 256, a learned temperature, targets that move in every update.
+batches of 256, a learned temperature, targets that move in every update. Beside it stands a bound: the products between
+its wide layers alone, which no library can do without.
 
     python benchmarks/learner.py [dqn] [sac] [--rounds 15] [--updates 300] [--only flowrl] [--cpu]
 
@@ -75,9 +76,25 @@ def flowrl_plan(task: Task, policy: Callable[[Any, Any], Any], **target: Any) ->
     return update
 
 
+def products_of_sac(task: Task) -> Update:
+    """The products between two wide layers in an update of SAC, 8 forward and 8 backward, and nothing else.
+
+    Forward: the actor of both observations, two critics of both actions, two targets. Backward: to the weights and to
+    what came in, of the actor and of both critics; of the critics as they judge the actor to what came in alone.
+    """
+    rows, weights = torch.ones(task.batch_size, task.hidden[0]), torch.ones(*task.hidden)
+    out = torch.empty(task.batch_size, task.hidden[1])
+
+    def update(count: int) -> None:
+        for _ in range(16 * count):
+            torch.mm(rows, weights, out=out)
+
+    return update
+
+
 CONTESTANTS: dict[str, dict[str, Callable[[Task], Update]]] = {
     "dqn": {"flowrl": flowrl_dqn, **PEERS["dqn"]},
-    "sac": {"flowrl": flowrl_sac, **PEERS["sac"]},
+    "sac": {"flowrl": flowrl_sac, **PEERS["sac"], "its products": products_of_sac},
 }
 """Who makes an update of a task, by name."""
 

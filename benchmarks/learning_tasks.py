@@ -110,7 +110,9 @@ IN_GRID = (
 )
 CURIOUS_IN_GRID = f"{IN_GRID} --set intrinsic_weight=0.1 --set reward_learning_rate=1e-3 --set reward_minibatch_size=64"
 
+#: Learning rates fall over the whole budget.
 IMITATING = f"--set schedule_steps=150000 {NUMPY}"
+#: Looked at often: there are few updates.
 CLONING = f"--set eval_every=1000 {NUMPY}"
 
 TASKS = {

@@ -8,6 +8,7 @@ import attrs
 
 from flowrl.config import not_negative, proper_fraction, scheduled
 from flowrl.data import MixedReplay, RateLimiter, ReplayBuffer
+from flowrl.data.columns import TRANSITION
 from flowrl.operators import (
     Concurrently,
     Demonstrations,
@@ -33,9 +34,6 @@ from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting
 from flowrl.trainer import Trainer
 
-#: Columns that demonstrations must have.
-NEEDED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-
 
 @attrs.define(kw_only=True)
 class Config(dqn.Config):
@@ -49,9 +47,7 @@ class Config(dqn.Config):
     n_step_weight: float = not_negative(1.0)  #: of the loss on windows of n steps, beside that on single ones
     l2: float = not_negative(1e-5)  #: of the squared norm of all weights
     prioritized: bool = True  #: draw rows the more often, the larger their TD error was, in both buffers
-    epsilon_start: Setting = scheduled(
-        0.04, most=1
-    )  #: exploration, at first: after pre-training it need not act at random
+    epsilon_start: Setting = scheduled(0.04, most=1)  #: exploration, at first: it has learned before it acts
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
@@ -70,7 +66,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         insert_batch=dqn.rows_at_once(config),
     )
     data = demonstrations_in(config.demonstrations)
-    recorded = Demonstrations(data, workers.policy, needs=NEEDED)
+    recorded = Demonstrations(data, workers.policy, needs=TRANSITION)
     if config.normalize_obs:  # pre-training sees what acting will see
         recorded = recorded.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
     fresh = dqn.replay_buffer(config, limiter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from flowrl.config import proper_fraction
+from flowrl.data.columns import TRANSITION
 from flowrl.operators import (
     Demonstrations,
     GatherStatistics,
@@ -18,9 +19,6 @@ from flowrl.plan import Plan
 from flowrl.plans import r2d2
 from flowrl.rollout import WorkerSet
 from flowrl.trainer import Trainer
-
-#: Columns that demonstrations must have.
-NEEDED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
 @attrs.define(kw_only=True)
@@ -37,7 +35,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     shown = r2d2.sequences(config, max(data.rows, config.steps + 1), None)
 
     # (1) Whoever demonstrated had another memory, or none: sequences begin with the state of an episode's first step.
-    recorded = Demonstrations(data, workers.policy, needs=NEEDED)
+    recorded = Demonstrations(data, workers.policy, needs=TRANSITION)
     if config.normalize_obs or config.normalize_rewards:  # of what is learned from, demonstrations are the first
         recorded = recorded.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
     demonstrate = recorded.for_each(InitialState(workers)).for_each(StoreToReplay(shown))

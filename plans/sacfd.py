@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from flowrl.config import proper_fraction
+from flowrl.data.columns import TRANSITION
 from flowrl.operators import (
     Demonstrations,
     GatherStatistics,
@@ -21,9 +22,6 @@ from flowrl.plan import Plan
 from flowrl.plans import dqn, sac
 from flowrl.rollout import WorkerSet
 from flowrl.trainer import Trainer
-
-#: Columns that demonstrations must have.
-NEEDED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
 @attrs.define(kw_only=True)
@@ -41,7 +39,7 @@ def execution_plan(workers: WorkerSet, config: Any) -> Plan:
     of_shown = attrs.evolve(config, buffer_size=data.rows, priority_beta=config.priority_beta_end)
 
     # (1) What was recorded is in the environment's numbers: continuous actions to those of the policy, and n steps.
-    recorded = Demonstrations(data, workers.policy, needs=NEEDED).for_each(PolicyActions(workers))
+    recorded = Demonstrations(data, workers.policy, needs=TRANSITION).for_each(PolicyActions(workers))
     if config.normalize_obs or config.normalize_rewards:  # of what is learned from, demonstrations are the first
         recorded = recorded.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
     rows = recorded.for_each(NStep(config.n_step, config.gamma))

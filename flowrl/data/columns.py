@@ -25,6 +25,9 @@ ENDS = ("terminated", "truncated")
 OF_LAST = ("next_obs", *ENDS)
 """What a transition of several steps has of its last one; all else is of the first."""
 
+TRANSITION = ("obs", "action", "reward", *OF_LAST)
+"""What a step must have to be learned from beside an agent's own."""
+
 PLACE = ("index", "generation", "shard", "part")
 """What tells from where in a replay buffer a row was drawn; `shard` and `part` only where there are several."""
 
@@ -120,7 +123,7 @@ def tensor(column: Column, device: torch.device | str | None) -> torch.Tensor:
     if not array.flags.writeable or not (array.flags.c_contiguous or min(array.strides) >= 0):
         array = array.copy()  # torch has neither read-only tensors nor negative strides
     made = torch.from_numpy(array)
-    return made if device is None else made.to(device)
+    return made if device is None or device == made.device else made.to(device)
 
 
 def array(column: Column) -> np.ndarray[Any, Any]:

@@ -29,9 +29,8 @@ class MixedReplay(Store):
     It is drawn from only: what is stored is stored into the parts. Each keeps its own rows, limiter, generator and
     priorities. What is drawn has a column `part` (int64, the number of the part), by which `update_priorities` finds
     the way back; of other columns those that all parts have, so that all batches have the same. Nothing is drawn
-    before every part has something. Where some have priorities, `weight` is there
-    for all, 1 in the rows of the others. Weights make up for how rows of one part were drawn; the fractions are meant,
-    and nothing makes up for them.
+    before every part has something. Where some have priorities, `weight` is there for all, 1 in the rows of the
+    others. Weights make up for how rows of one part were drawn; the fractions are meant, and nothing makes up for them.
 
     Args:
         parts: By name, a buffer and its fraction; the fractions add up to 1. They are buffers of rows, or buffers of
@@ -204,9 +203,12 @@ class MixedReplay(Store):
 
     def _gives(self, part: Any) -> set[str]:
         """The columns of what a part would give, had it a share: as stored, and those that are made."""
-        stored = {*part[:1], *part.made, "part", "weight"}
-        made = "mask" if isinstance(part, SpanReplayBuffer) else "discount" if "terminated" in stored else "part"
-        return stored | {made}
+        names = {*part[:1], *part.made, "part", "weight"}
+        if isinstance(part, SpanReplayBuffer):
+            names.add("mask")
+        elif "terminated" in names:
+            names.add("discount")
+        return names
 
     # -- state
 

@@ -255,7 +255,7 @@ class QNetwork(nn.Module):
         linear = NoisyLinear if noisy else nn.Linear
         self.head = MeanHead() if head is None else head
         width = math.prod(self.head.shape)
-        self.trunk = nn.Sequential(encoder, mlp([encoder.features, *hidden], linear=linear).append(nn.ReLU()))
+        self.trunk = mlp([encoder.features, *hidden], linear=linear).insert(0, encoder).append(nn.ReLU())
         self.advantage = linear(hidden[-1], actions * width)
         self.value = linear(hidden[-1], width) if dueling else None
         steps = [step for network in self._networks for step in steps_of(network)]

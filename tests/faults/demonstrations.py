@@ -14,8 +14,8 @@ FAULTS = [
     Fault(
         "A2",
         "plans/sacfd.py",
-        "needs=NEEDED).for_each(PolicyActions(workers))\n",
-        "needs=NEEDED)\n",
+        "needs=TRANSITION).for_each(PolicyActions(workers))\n",
+        "needs=TRANSITION)\n",
         LEARNED + "test_rows_of_demonstrations_are_in_the_numbers_of_the_policy_and_in_every_batch",
     ),
     Fault(  # priorities of both go to one

@@ -103,9 +103,9 @@ def largest_value(every: int) -> float:
     places = gymnasium.spaces.Box(0, 1, (1,), np.float32)
     settings = {"hidden": (32, 32), "gamma": 0.99, "learning_rate": 0.03, "grad_clip": None, "device": "cpu"}
     policy = DQNPolicy(places, gymnasium.spaces.Discrete(2), dueling=False, **settings)
-    rows, largest = policy.learn_mode.prepare(corridor()), 0.0
+    rows, largest = corridor(), 0.0
     for update in range(500):
-        largest = max(largest, abs(float(policy.learn_mode.update(rows)["q"])))
+        largest = max(largest, abs(float(policy.learn_mode.learn_from(rows)["q"])))
         if (update + 1) % every == 0:
             policy.update_target()
     return largest
