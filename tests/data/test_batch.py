@@ -436,3 +436,10 @@ def test_batches_load_no_torch():
     """`import flowrl` stays quick."""
     code = "import sys, flowrl.data.batch, flowrl.data.replay, flowrl.returns; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_tensors_are_where_they_were_asked_for() -> None:
+    """On a device that is none of the host's memory, by name or as a device."""
+    batch = Batch(obs=np.zeros((2, 3), np.float32))
+    assert {batch.to_torch(where).obs.device.type for where in ("meta", torch.device("meta"))} == {"meta"}
+    assert batch.to_torch(torch.device("cpu")).obs.device.type == "cpu"

@@ -41,6 +41,14 @@ def test_the_best_action_against_a_loop(double: bool, masked: bool) -> None:
         assert int(got[b]) == max(valid, key=lambda a: float((online if double else target)[b, a]))
 
 
+def test_every_hidden_layer_ends_with_a_relu() -> None:
+    """The last one too: without it two linear layers would be one."""
+    with TorchStream(0).swapped_in():
+        net = QNetwork(encoder(OBSERVATIONS), 3, (64,), dueling=False)
+    hidden = net.trunk(torch.ones(1, 4))
+    assert float(hidden.min()) == 0 < float(hidden.max())
+
+
 def test_dueling_subtracts_the_mean_over_actions() -> None:
     """Q3: Q = V + A - mean A; with masks: test_masks.py."""
     with TorchStream(0).swapped_in():
