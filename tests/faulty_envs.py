@@ -118,17 +118,30 @@ class Player(Collector):
 
 
 def descendants() -> set[int]:
-    """The processes that this one started, and those that they did; those that have ended but not been joined too."""
+    """The processes that this one started, and those that they did; those that have ended but not been joined too.
+
+    Without those of a Ray that other tests of this process share, which begins and ends its workers when it likes.
+    """
     found: set[int] = set()
     waiting: Sequence[int] = [os.getpid()]
     while waiting:
         children: list[int] = []
         for pid in waiting:
+            if name_of(pid) == "raylet":
+                continue
             for file in Path(f"/proc/{pid}/task").glob("*/children"):
                 children += map(int, file.read_text().split())
         found.update(children)
         waiting = children
     return found
+
+
+def name_of(pid: int) -> str:
+    """The name of a process; none of one that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def footprint() -> dict[str, Any]:
