@@ -125,12 +125,13 @@ def _trainer(path: Path, module: ModuleType) -> type[Trainer]:
 
 
 def _find(name: str) -> Path:
-    names = builtin_plans()
-    if name in names:
-        return BUILTIN.resolve() / f"{name}.py"
+    builtin = BUILTIN.resolve() / f"{name}.py"
+    if name.isidentifier() and not name.startswith("_") and builtin.is_file():
+        return builtin
     path = Path(name).expanduser()
     if path.is_file():
         return path.resolve()
+    names = builtin_plans()
     if path.is_dir():
         raise ConfigError(f"{name} is a folder; give a plan file in it, or one of {', '.join(names) or 'no plans'}")
     if path.suffix == ".py" or path.name != name:

@@ -38,7 +38,8 @@ class Import(NamedTuple):
 
 def _imports(file: Path) -> Iterator[Import]:
     name = file.relative_to(ROOT).as_posix()
-    tree = ast.parse(file.read_text())
+    source = file.read_text()
+    tree = ast.parse(source)
     late = {
         id(inner)
         for node in ast.walk(tree)
@@ -52,7 +53,7 @@ def _imports(file: Path) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively"
             yield from (Import(name, f"{node.module}.{alias.name}", id(node) in late) for alias in node.names)
-        elif isinstance(node, (ast.Constant, ast.JoinedStr)) and "import_module" in ast.unparse(tree):
+        elif isinstance(node, (ast.Constant, ast.JoinedStr)) and "import_module" in source:
             text = ast.unparse(node).strip("f'\"")
             if text.startswith("flowrl."):
                 yield Import(name, text, True)

@@ -129,14 +129,18 @@ SMALL["r2d2"] = {
     "priority_beta": 0.4,
     "epsilon_steps": 200,
 }
+# Episodes are stored in many small parts.
+OFTEN = {"report_every": 12, "learning_starts": 25}
 SMALL["her_dqn"] = {
     **SMALL["dqn"],
+    **OFTEN,
     "env": "flowrl.envs.goals:bit_flipping",
     "env_args": {"bits": 3},
     "her_k": 2,
 }
 SMALL["her_sac"] = {
     **SMALL["sac"],
+    **OFTEN,
     "env": "flowrl.envs.goals:point_reach",
     "env_args": {"radius": 0.3, "max_steps": 8},
     "her_k": 2,

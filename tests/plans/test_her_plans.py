@@ -24,7 +24,7 @@ from tests.plans.small import make
 BITS: dict[str, Any] = {"env": "tests.goal_envs:BitFlip", "env_args": {"n": 4}}
 
 
-def stored(settings: dict[str, Any], results: int = 4) -> tuple[list[Batch], list[Batch]]:
+def stored(settings: dict[str, Any], results: int = 8) -> tuple[list[Batch], list[Batch]]:
     """Episodes as they came to be relabelled, and what was stored of them, part by part."""
     episodes: list[Batch] = []
     parts: list[Batch] = []
