@@ -88,8 +88,7 @@ def test_a_plan_goes_on_after_its_workers_are_killed(name: str, there: Workers) 
 def test_ape_x_goes_on_after_a_shard_and_a_worker_are_killed(there: Workers) -> None:
     """F10, F12: the rows of the one shard are counted as lost, those of the other stay; nothing else begins anew."""
     workers, plan = build("apex_dqn", replay_shards=2, buffer_size=4000)
-    with workers, there.noted(plan).run() as run:
-        memory = run.resources["ReplayActors"]
+    with workers, there.noted(plan).run() as run, run.resources["ReplayActors"] as memory:
         for _ in results(run, 400):
             pass
         held, updates = memory.rows_of_shards, run.counters["updates"]
