@@ -129,7 +129,7 @@ SMALL["r2d2"] = {
     "priority_beta": 0.4,
     "epsilon_steps": 200,
 }
-# Episodes are stored in many small parts.
+# What makes many steps or dear ones learns, and reports, early.
 OFTEN = {"report_every": 12, "learning_starts": 25}
 SMALL["her_dqn"] = {
     **SMALL["dqn"],
@@ -148,8 +148,8 @@ SMALL["her_sac"] = {
 SMALL["r2d3"] = {**SMALL["r2d2"], "demonstrations": cartpole}
 SMALL["ppo recurrent"] = {**SMALL["ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
-SMALL["qrdqn"] = {**SMALL["dqn"], "quantiles": 5, "learning_starts": 20}
-SMALL["c51"] = {**SMALL["dqn"], "atoms": 7, "v_max": 10.0, "learning_starts": 20}
+SMALL["qrdqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 5}
+SMALL["c51"] = {**SMALL["dqn"], **OFTEN, "atoms": 7, "v_max": 10.0}
 SMALL["rainbow"] = {**SMALL["c51"], "priority_beta_steps": 200}
 SMALL["impala replayed"] = {**SMALL["impala"], "replay_ratio": 0.5, "replay_slots": 3}
 SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
