@@ -159,7 +159,7 @@ SMALL |= {
 SMALL["sqil"] = {**SMALL["dqn"], "demonstrations": cartpole}
 SMALL["rbc"] = SMALL["sqil"]
 SMALL["sacfd"] = {**SMALL["sac"], "demonstrations": pendulum}
-SMALL["dqfd"] = {**SMALL["sqil"], "pretrain_updates": 5, "priority_beta_steps": 200}
+SMALL["dqfd"] = {**SMALL["sqil"], **OFTEN, "pretrain_updates": 5, "priority_beta_steps": 200}
 
 #: Plans without an environment learn from a few random episodes of CartPole-v1, or of Pendulum-v1.
 SMALL["bc"] = {"hidden": (16,), "batch_size": 8, "report_every": 5, "device": "cpu"}
