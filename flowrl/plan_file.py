@@ -70,11 +70,15 @@ class PlanFile:
 def builtin_plans() -> dict[str, str]:
     """The built-in plans with the first line of their docstring, read without importing them."""
     found = {}
-    for path in sorted(BUILTIN.glob("*.py")):
-        if not path.name.startswith("_"):
-            doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            found[path.stem] = doc.partition("\n")[0]
+    for name, path in _builtin_files().items():
+        doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        found[name] = doc.partition("\n")[0]
     return found
+
+
+def _builtin_files() -> dict[str, Path]:
+    """The files of the built-in plans, by the plan's name."""
+    return {path.stem: path for path in sorted(BUILTIN.resolve().glob("*.py")) if not path.name.startswith("_")}
 
 
 def load_plan_file(name_or_path: str | Path) -> PlanFile:
@@ -125,13 +129,12 @@ def _trainer(path: Path, module: ModuleType) -> type[Trainer]:
 
 
 def _find(name: str) -> Path:
-    builtin = BUILTIN.resolve() / f"{name}.py"
-    if name.isidentifier() and not name.startswith("_") and builtin.is_file():
-        return builtin
+    names = _builtin_files()
+    if name in names:
+        return names[name]
     path = Path(name).expanduser()
     if path.is_file():
         return path.resolve()
-    names = builtin_plans()
     if path.is_dir():
         raise ConfigError(f"{name} is a folder; give a plan file in it, or one of {', '.join(names) or 'no plans'}")
     if path.suffix == ".py" or path.name != name:

@@ -113,9 +113,8 @@ def test_a_page_explains_all_that_a_result_holds(plan):
     off_policy = ("dqn", "c51", "qrdqn", "rainbow", "r2d2", "sac", "td3", "ddpg", "her_dqn", "her_sac", "rnd_dqn")
     off_policy += ("sqil", "rbc", "dqfd", "r2d3", "sacfd")
     of_ppo = ("ppo", "rnd_ppo", "icm_ppo", "gail_ppo", "airl_ppo")
-    offline = ("bc", "marwil", "cql", "iql")
     few = {**dict.fromkeys(off_policy, "replay_ratio=0.2"), **dict.fromkeys(of_ppo, "num_sgd_iter=1")}
-    few |= dict.fromkeys(offline, "batch_size=8")
+    few |= dict.fromkeys(("bc", "marwil", "cql", "iql"), "batch_size=8")
     settings += ["--set", few[plan]] if plan in few else []
     settings += ["--set", "pretrain_updates=5"] if plan == "dqfd" else []
     settings += _recorded(plan)

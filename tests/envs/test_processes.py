@@ -20,7 +20,7 @@ import pytest
 
 from flowrl.errors import FlowError
 from tests.clock_envs import ClockEnv, collect
-from tests.faulty_envs import footprint
+from tests.faulty_envs import descendants, footprint
 from tests.managers import in_processes
 
 
@@ -36,6 +36,28 @@ class Busybody(ClockEnv):
         self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         self.other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
         self.other.start()
+
+
+def test_a_process_of_a_process_would_be_seen() -> None:
+    """F15: what the tests here look for, the footprint shows."""
+    command = ["sh", "-c", "sleep 3600 & echo $!; wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as shell:
+        try:
+            assert shell.stdout is not None
+            assert {shell.pid, int(shell.stdout.readline())} <= descendants()
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_workers_of_a_ray_that_tests_share_are_not_seen() -> None:
+    """It begins and ends them when it likes; Ray itself is."""
+    import ray
+
+    worker, raylet = ray.get(ray.remote(lambda: (os.getpid(), os.getppid())).remote(), timeout=60)
+    assert raylet in descendants()
+    assert worker not in descendants()
 
 
 def test_nothing_is_left_of_what_environments_start() -> None:

@@ -129,7 +129,7 @@ SMALL["r2d2"] = {
     "priority_beta": 0.4,
     "epsilon_steps": 200,
 }
-# What makes many steps or dear ones learns, and reports, early.
+# For plans of many steps, or of costly ones: the tests that look at every step reach learning sooner.
 OFTEN = {"report_every": 12, "learning_starts": 25}
 SMALL["her_dqn"] = {
     **SMALL["dqn"],
