@@ -14,9 +14,9 @@ import argparse
 import numpy as np
 from common import interleaved, print_machine, ratio_with_interval
 
-from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.steps import real_steps
+from flowrl.engine.context import Context
 from flowrl.operators import GAE, Episodes, HindsightRelabel, NStep, Unroll, VTrace
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet

@@ -37,8 +37,8 @@ from common import print_machine
 from learning_tasks import EXPERTS, TASKS, Task
 
 import flowrl
-from flowrl.runs.progress import score_text
-from flowrl.statistics import interquartile_mean, interval
+from flowrl.cli.progress import score_text
+from flowrl.cli.statistics import interquartile_mean, interval
 
 #: Where environments of the tasks are found.
 HERE = str(Path(__file__).parent)

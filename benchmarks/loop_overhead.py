@@ -16,11 +16,11 @@ import torch
 from common import interleaved, print_machine, ratio_with_interval
 
 from flowrl.data import RateLimiter, ReplayBuffer
+from flowrl.engine.seeds import SeedTree
 from flowrl.envs import make_manager
 from flowrl.operators import NStep
 from flowrl.plans import dqn
 from flowrl.rollout import RolloutWorker, WorkerSet
-from flowrl.seeds import SeedTree
 
 
 def through_the_plan(config: dqn.Config, updates: int) -> Any:

@@ -22,9 +22,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from flowrl.config import Configuration
 from flowrl.operators import __all__ as OPERATORS
-from flowrl.plan_file import builtin_plans, load_plan_file
+from flowrl.trainer.config import Configuration
+from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 
 #: Source lines of RLlib's plans, of the releases that had them.
 RLLIB = {"a2c": 18, "ppo": 30, "dqn": 52, "apex_dqn": 90, "impala": 91}

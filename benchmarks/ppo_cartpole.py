@@ -73,8 +73,8 @@ class Training:
 
 def flowrl_run(seed: int, budget: int = BUDGET) -> Learned:
     """The built-in plan, its episodes summed up by a tap on the experience."""
-    from flowrl.config import build_config
-    from flowrl.plan_file import load_plan_file
+    from flowrl.trainer.config import build_config
+    from flowrl.trainer.plan_file import load_plan_file
 
     training = Training()
     plan_file = load_plan_file("ppo")

@@ -20,11 +20,11 @@ import numpy as np
 from common import interleaved, print_machine, ratio_with_interval
 from replay_peers import Contest
 
+from flowrl.actors.actors import Actors
 from flowrl.data import Batch, ReplayActors, ReplayBuffer, Store
+from flowrl.engine.remote import Remote
+from flowrl.engine.workers import wait_for
 from flowrl.operators import Replay
-from flowrl.remote import Remote
-from flowrl.rollout.actors import Actors
-from flowrl.workers import wait_for
 
 ROWS = 256
 

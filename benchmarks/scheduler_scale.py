@@ -23,10 +23,10 @@ import numpy as np
 from common import interleaved, print_machine
 
 from flowrl import Plan, from_items, from_workers
-from flowrl.calls import Receipt
-from flowrl.futures import Future
-from flowrl.scheduler import Run
-from flowrl.stages import WAITING, Signal
+from flowrl.engine.calls import Receipt
+from flowrl.engine.futures import Future
+from flowrl.engine.run import Run
+from flowrl.engine.stages import WAITING, Signal
 
 ANSWER = Receipt(0, False, {"env_steps": 1}, {})
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from flowrl.context import Context
-from flowrl.operator import context, declare, operator, pure, state
-from flowrl.plan import Plan, from_items, from_workers
-from flowrl.queues import Queue
-from flowrl.scheduler import Run
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, declare, operator, pure, state
+from flowrl.engine.plan import Plan, from_items, from_workers
+from flowrl.engine.queues import Queue
+from flowrl.engine.run import Run
 
 if TYPE_CHECKING:
     from flowrl.data import Batch
-    from flowrl.trained import load
-    from flowrl.trainer import Trainer
+    from flowrl.trainer.trained_policy import load
+    from flowrl.trainer.trainer import Trainer
 
 __all__ = [
     "Batch",
@@ -36,7 +36,7 @@ __version__ = "0.1.0"
 
 
 #: Loaded when asked for, since a plan over plain lists needs no numpy and no torch.
-_LATER = {"Batch": "flowrl.data", "Trainer": "flowrl.trainer", "load": "flowrl.trained"}
+_LATER = {"Batch": "flowrl.data", "Trainer": "flowrl.trainer", "load": "flowrl.trainer.trained_policy"}
 
 
 def __getattr__(name: str) -> Any:

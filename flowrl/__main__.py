@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowrl.cli import main
+from flowrl.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """The errors that flowrl raises itself, and the "did you mean" that they share.
 
-Errors raised by a user's function keep their type and gain a note (see `flowrl.stages`); these are for
+Errors raised by a user's function keep their type and gain a note (see `flowrl.engine.stages`); these are for
 everything that can be refused before any work starts, and for a run that cannot go on.
 """
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import attrs
 
+from flowrl.engine.futures import Future
+from flowrl.engine.graph import paths
+from flowrl.engine.plan import Plan, from_items
+from flowrl.engine.remote import Remote, measured
+from flowrl.engine.stages import BLOCKED, DONE, WAITING, Signal
+from flowrl.engine.subplan import PlanHost
 from flowrl.errors import WorkerDied
-from flowrl.futures import Future
-from flowrl.host import PlanHost
-from flowrl.paths import paths
-from flowrl.plan import Plan, from_items
-from flowrl.remote import Remote, measured
-from flowrl.stages import BLOCKED, DONE, WAITING, Signal
 
 
 def check_operator(

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 import numpy as np
 
-from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages
 from flowrl.data.columns import OF_LAST, episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator, state
+from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
-from flowrl.operator import context, operator, state
 from flowrl.returns import n_step
-from flowrl.schema import Schema
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet

@@ -12,9 +12,9 @@ import numpy as np
 
 from flowrl.data import DEFAULT_POLICY, Batch, MultiAgentBatch
 from flowrl.data.steps import check_joinable, is_fragment, joined, real_rows, real_steps
+from flowrl.engine.operator import operator, state
+from flowrl.engine.schema import Schema
 from flowrl.errors import SchemaError, did_you_mean
-from flowrl.operator import operator, state
-from flowrl.schema import Schema
 
 Experience: TypeAlias = Batch | MultiAgentBatch
 _Experience = TypeVar("_Experience", Batch, MultiAgentBatch)

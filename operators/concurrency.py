@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from flowrl.operator import operator, state
-from flowrl.plan import Plan, in_sequence, merge
-from flowrl.queues import Queue
-from flowrl.schema import Schema
-from flowrl.stages import BLOCKED, DONE, WAITING
+from flowrl.engine.operator import operator, state
+from flowrl.engine.plan import Plan, in_sequence, merge
+from flowrl.engine.queues import Queue
+from flowrl.engine.schema import Schema
+from flowrl.engine.stages import BLOCKED, DONE, WAITING
 
 
 def Concurrently(

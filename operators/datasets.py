@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from flowrl.context import Context
 from flowrl.data import Batch, Dataset, DatasetWriter
-from flowrl.data.arrays import Array
-from flowrl.data.minari import MinariEpisodes
-from flowrl.data.recording import check_place
-from flowrl.data.sources import Rows, open_dataset
+from flowrl.data.datasets.minari import MinariEpisodes
+from flowrl.data.datasets.open import Rows, open_dataset
+from flowrl.data.datasets.returns_view import WholeEpisodes
+from flowrl.data.datasets.writer import check_place
 from flowrl.data.steps import is_fragment
-from flowrl.data.whole_episodes import WholeEpisodes
+from flowrl.data.types import Array
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator, runtime, state
+from flowrl.engine.plan import Plan
+from flowrl.engine.schema import Column, Schema
+from flowrl.engine.stages import DONE, Signal
 from flowrl.errors import ConfigError, DatasetError, SchemaError
-from flowrl.operator import context, operator, runtime, state
 from flowrl.operators.normalize import DatasetStatistics
-from flowrl.plan import Plan
-from flowrl.schema import Column, Schema
-from flowrl.stages import DONE, Signal
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
@@ -255,10 +255,9 @@ def Demonstrations(
 
     Raises:
         ConfigError, DatasetError: there is none, or it is damaged, or does not fit: see
-            `flowrl.envs.datasets.check_dataset`.
+            `flowrl.envs.dataset_spaces.check_dataset`.
     """
-    from flowrl.envs.dataset_contents import check_bounds
-    from flowrl.envs.datasets import check_dataset
+    from flowrl.envs.dataset_spaces import check_bounds, check_dataset
 
     data = demonstrations_in(source)
     check_dataset(data, policy.observation_space, policy.action_space, needs)
@@ -312,7 +311,7 @@ def OfflineRows(
         workers: Whose policy learns.
         source, batch_size, epochs, needs: See `Demonstrations`.
         returns: Discount per step of rows that reach to the end of their episodes, see
-            `flowrl.data.whole_episodes.WholeEpisodes`; None: of single steps.
+            `flowrl.data.datasets.returns_view.WholeEpisodes`; None: of single steps.
 
     Raises: DatasetError as `Demonstrations` does.
     """
@@ -325,7 +324,7 @@ def OfflineRows(
 
 
 def from_minari(dataset: Any) -> Plan:
-    """The episodes of a Minari dataset, as a stream. See `flowrl.data.minari.MinariEpisodes` for their columns.
+    """The episodes of a Minari dataset, as a stream, with the columns of `flowrl.data.datasets.minari.MinariEpisodes`.
 
     `FromDataset("minari:...", batch_size)` draws shuffled rows of them, which it keeps in memory.
 

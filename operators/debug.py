@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from flowrl.operator import declare, describe, pure
+from flowrl.engine.operator import declare, describe, pure
 
 Item = TypeVar("Item")
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from flowrl.data import Batch, MixedReplay
 from flowrl.data.steps import is_fragment
+from flowrl.engine.graph import select
+from flowrl.engine.operator import operator
+from flowrl.engine.plan import Plan
+from flowrl.engine.schema import Column, Schema
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import operator
 from flowrl.operators.adders import check_rates
 from flowrl.operators.concurrency import Sequentially
 from flowrl.operators.replay import Replay, StoreToReplay, UpdatePriorities
-from flowrl.paths import select
-from flowrl.plan import Plan
-from flowrl.schema import Column, Schema
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet

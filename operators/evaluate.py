@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from flowrl.context import Context
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator, state
+from flowrl.engine.seeds import SeedTree
 from flowrl.errors import PlanError
-from flowrl.operator import context, operator, state
-from flowrl.seeds import SeedTree
 
 if TYPE_CHECKING:
     from flowrl.rollout import Scores, WorkerSet

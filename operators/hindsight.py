@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import numpy as np
 
-from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.arrays import Array, Index
 from flowrl.data.columns import GOALS, OF_LAST, episode_breaks
+from flowrl.data.types import Array, Index
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator
+from flowrl.engine.schema import Schema
 from flowrl.errors import SchemaError, did_you_mean
-from flowrl.operator import context, operator
 from flowrl.operators.adders import check_fragment, check_rates
 from flowrl.returns import n_step
-from flowrl.schema import Schema
 
 if TYPE_CHECKING:
-    from flowrl.envs.goal_functions import OfGoals
+    from flowrl.envs.goals import OfGoals
 
 _NEEDED = ("obs", "reward", *OF_LAST)
 #: What was estimated for the goal that was given, and would be wrong for another.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from flowrl.context import Context
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator, runtime, state
+from flowrl.engine.plan import Plan
+from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.errors import SchemaError
-from flowrl.operator import context, operator, runtime, state
 from flowrl.operators.staleness import lags_in
-from flowrl.plan import Plan
-from flowrl.schema import UNKNOWN, Schema
-from flowrl.training import LAG
+from flowrl.policies.training import LAG
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet

@@ -24,14 +24,14 @@ import attrs
 
 from flowrl.data import Batch, Dataset
 from flowrl.data.columns import ENDS
-from flowrl.data.minari import MinariEpisodes
+from flowrl.data.datasets.minari import MinariEpisodes
+from flowrl.data.datasets.open import parts_of
 from flowrl.data.running_returns import Running, running_returns
-from flowrl.data.sources import parts_of
 from flowrl.data.steps import real_rows
+from flowrl.engine.operator import operator, state
+from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import operator, state
 from flowrl.operators.adders import check_fragment, check_rates
-from flowrl.schema import Schema
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet

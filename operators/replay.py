@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 import attrs
 
-from flowrl.context import Context
 from flowrl.data import Batch, MixedReplay, PrioritizedReplayBuffer, ReplayActors, Store
 from flowrl.data.columns import PLACE
+from flowrl.engine.context import Context
+from flowrl.engine.futures import Future
+from flowrl.engine.operator import context, operator, runtime, state
+from flowrl.engine.plan import Plan
+from flowrl.engine.schema import Schema
+from flowrl.engine.stages import BLOCKED, WAITING, Signal
+from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
-from flowrl.futures import Future
-from flowrl.operator import context, operator, runtime, state
-from flowrl.plan import Plan
-from flowrl.schema import Schema
-from flowrl.stages import BLOCKED, WAITING, Signal
-from flowrl.workers import wait_for
 
 #: Words of rewards that are no longer those of the environment, and why they are not stored.
 NOT_RAW = {

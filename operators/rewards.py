@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.columns import like
 from flowrl.data.steps import is_fragment
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator
+from flowrl.engine.schema import UNKNOWN, Column, Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
-from flowrl.operator import context, operator
-from flowrl.schema import UNKNOWN, Column, Schema
 
 if TYPE_CHECKING:
     from flowrl.rewards import RewardModel

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
-from flowrl.context import Context
 from flowrl.data import Batch
 from flowrl.data.steps import joined
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, declare, operator, runtime
+from flowrl.engine.plan import Plan, from_workers
+from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.errors import PlanError
-from flowrl.operator import context, declare, operator, runtime
-from flowrl.plan import Plan, from_workers
-from flowrl.schema import UNKNOWN, Schema
 
 if TYPE_CHECKING:
     from flowrl.envs import Fault

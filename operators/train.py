@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import numpy as np
 
-from flowrl.context import Context
 from flowrl.data import Batch
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator, state
+from flowrl.engine.plan import Plan
+from flowrl.engine.schema import Schema
+from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import context, operator, state
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.plan import Plan
-from flowrl.schema import Schema
-from flowrl.training import APART, LAG, Required, Training, reported, required
-from flowrl.workers import wait_for
+from flowrl.policies.training import APART, LAG, Required, Training, reported, required
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Gradients
@@ -60,8 +60,8 @@ class TrainOneStep:
     batch without rows.
 
     In a part of a plan that runs on the workers, `all_reduce=True` trains their own policies, all at once: each takes
-    the mean of everybody's gradients, by rows, so that they stay alike (F13). See `flowrl.training.Training` for what
-    is computed over whose rows, and `FollowWorkers` for what comes here.
+    the mean of everybody's gradients, by rows, so that they stay alike (F13). See `flowrl.policies.training.Training`
+    for what is computed over whose rows, and `FollowWorkers` for what comes here.
 
     Args:
         workers: Whose policy; left out with `all_reduce`.
@@ -104,7 +104,7 @@ class TrainOneStep:
                 "workers that learn together need env_groups=None"
             )
         if self.all_reduce:
-            from flowrl.rollout.all_reduce import meet
+            from flowrl.learners.all_reduce import meet
 
             meet(workers.members, one_batch=False)
 

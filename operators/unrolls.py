@@ -9,14 +9,14 @@ from typing import Literal
 import attrs
 import numpy as np
 
-from flowrl.context import Context
 from flowrl.data import Batch
-from flowrl.data.arrays import Index
 from flowrl.data.columns import ENDS
 from flowrl.data.trajectories import Held, Trajectory, hold, side_by_side, still_open, trajectories
-from flowrl.operator import context, operator, state
+from flowrl.data.types import Index
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator, state
+from flowrl.engine.schema import Schema
 from flowrl.operators.adders import check_fragment
-from flowrl.schema import Schema
 
 _NEEDED = ("reward", *ENDS)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, scheduled, sizes
+from flowrl.engine.plan import Plan
 from flowrl.operators import (
     GAE,
     ApplyGradients,
@@ -22,11 +22,11 @@ from flowrl.operators import (
     TrainOneStep,
     UpdateStatistics,
 )
-from flowrl.plan import Plan
 from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import attrs
 
-from flowrl.config import not_negative, positive, sizes
+from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
 from flowrl.operators import CombineRewards, Demonstrations, EstimateLogp, EstimateReward, PolicyActions, TrainReward
-from flowrl.plan import Plan
 from flowrl.plans import ppo
 from flowrl.rewards import AIRL
 from flowrl.rollout import WorkerSet
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import not_negative, positive, sizes
+from flowrl.trainer.trainer import Trainer
 
 #: What is read of demonstrations.
 NEEDS = ("obs", "action", "next_obs", "terminated")

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, scheduled, sizes
 from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayActors
+from flowrl.engine.plan import Plan
 from flowrl.operators import (
     Concurrently,
     NStep,
@@ -20,11 +20,11 @@ from flowrl.operators import (
     UpdatePriorities,
     UpdateTargetNetwork,
 )
-from flowrl.plan import Plan
 from flowrl.policies import ApexDQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
+from flowrl.engine.plan import Plan
 from flowrl.operators import (
     ConcatBatches,
     ParallelRollouts,
@@ -16,11 +16,11 @@ from flowrl.operators import (
     UpdateKL,
     UpdateTargetNetwork,
 )
-from flowrl.plan import Plan
 from flowrl.policies import APPOPolicy, VTraceLimits
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, not_negative, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -6,13 +6,13 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import positive, scheduled, sizes
-from flowrl.offline import OfflineConfig, OfflineTrainer
+from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
-from flowrl.plan import Plan
 from flowrl.policies import BCPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
+from flowrl.trainer.config import positive, scheduled, sizes
+from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 
 @attrs.define(kw_only=True)

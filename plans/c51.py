@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import positive
 from flowrl.plans import dqn
 from flowrl.policies import CategoricalHead, DQNPolicy
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import positive
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

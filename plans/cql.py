@@ -7,11 +7,11 @@ from typing import Any
 import attrs
 from gymnasium import spaces
 
-from flowrl.config import fraction, not_negative, positive, scheduled, sizes
-from flowrl.offline import OfflineConfig, OfflineTrainer
 from flowrl.plans import iql
 from flowrl.policies import CQLPolicy, DiscreteCQLPolicy
 from flowrl.schedules import Setting, schedule
+from flowrl.trainer.config import fraction, not_negative, positive, scheduled, sizes
+from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 
 @attrs.define(kw_only=True)

@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
 from flowrl.plans import dqn
 from flowrl.policies import DDPGPolicy
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, not_negative, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

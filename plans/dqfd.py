@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import not_negative, proper_fraction, scheduled
 from flowrl.data import MixedReplay, RateLimiter, ReplayBuffer
 from flowrl.data.columns import TRANSITION
+from flowrl.engine.plan import Plan
 from flowrl.operators import (
     Concurrently,
     Demonstrations,
@@ -27,12 +27,12 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.operators.datasets import demonstrations_in
-from flowrl.plan import Plan
 from flowrl.plans import dqn
 from flowrl.policies import DQfDPolicy, DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import not_negative, proper_fraction, scheduled
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

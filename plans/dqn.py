@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, scheduled, sizes
 from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
+from flowrl.engine.plan import Plan
 from flowrl.operators import (
     Concurrently,
     GatherStatistics,
@@ -22,11 +22,11 @@ from flowrl.operators import (
     UpdateStatistics,
     UpdateTargetNetwork,
 )
-from flowrl.plan import Plan
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import attrs
 
-from flowrl.config import fraction, positive, sizes
+from flowrl.engine.plan import Plan
 from flowrl.operators import Episodes, HindsightRelabel, SplitBatch
-from flowrl.plan import Plan
 from flowrl.plans import dqn
 from flowrl.rollout import WorkerSet
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import fraction, positive, sizes
+from flowrl.trainer.trainer import Trainer
 
 #: Whose achieved goals are drawn from: this step's and later ones', the last one's, or those of the whole episode.
 Strategy = Literal["future", "final", "episode"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from flowrl.config import fraction, positive, scheduled, sizes
 from flowrl.plans import her_dqn, sac
 from flowrl.schedules import Setting
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import fraction, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

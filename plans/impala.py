@@ -6,7 +6,8 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
+from flowrl.engine.plan import Plan
+from flowrl.learners import Aggregators, LearnerGroup
 from flowrl.operators import (
     CollectBatches,
     ConcatBatches,
@@ -16,11 +17,11 @@ from flowrl.operators import (
     StandardMetricsReporting,
     TrainOneStep,
 )
-from flowrl.plan import Plan
 from flowrl.policies import IMPALAPolicy, VTraceLimits
-from flowrl.rollout import Aggregators, LearnerGroup, WorkerSet
+from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, not_negative, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

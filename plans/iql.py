@@ -6,13 +6,13 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import fraction, not_negative, positive, scheduled, sizes
-from flowrl.offline import OfflineConfig, OfflineTrainer
+from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep, UpdateTargetNetwork
-from flowrl.plan import Plan
 from flowrl.policies import IQLPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
+from flowrl.trainer.config import fraction, not_negative, positive, scheduled, sizes
+from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 #: The columns of a transition that Q-learning learns from.
 TRANSITION = ("obs", "action", "reward", "next_obs", "terminated")

@@ -6,15 +6,15 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import fraction, not_negative, positive, proper_fraction
-from flowrl.data.whole_episodes import OF_STEPS
-from flowrl.offline import OfflineTrainer
+from flowrl.data.datasets.returns_view import OF_STEPS
+from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
-from flowrl.plan import Plan
 from flowrl.plans import bc
 from flowrl.policies import MARWILPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import schedule
+from flowrl.trainer.config import fraction, not_negative, positive, proper_fraction
+from flowrl.trainer.offline import OfflineTrainer
 
 
 @attrs.define(kw_only=True)

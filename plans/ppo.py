@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, scheduled, sizes
+from flowrl.engine.plan import Plan
 from flowrl.operators import (
     GAE,
     ConcatBatches,
@@ -22,11 +22,11 @@ from flowrl.operators import (
     UpdateKL,
     UpdateStatistics,
 )
-from flowrl.plan import Plan
 from flowrl.policies import PPOPolicy, RecurrentPPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import attrs
 
-from flowrl.config import Configuration, fraction, not_negative, positive, scheduled, sizes
 from flowrl.data import PrioritizedSequenceReplayBuffer, RateLimiter
+from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
 from flowrl.operators import (
     Concurrently,
@@ -22,11 +22,11 @@ from flowrl.operators import (
     UpdateStatistics,
     UpdateTargetNetwork,
 )
-from flowrl.plan import Plan
 from flowrl.policies import R2D2Policy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, not_negative, positive, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from flowrl.config import proper_fraction
 from flowrl.data.columns import TRANSITION
+from flowrl.engine.plan import Plan
 from flowrl.operators import (
     Demonstrations,
     GatherStatistics,
@@ -15,10 +15,10 @@ from flowrl.operators import (
     UpdateStatistics,
 )
 from flowrl.operators.datasets import demonstrations_in
-from flowrl.plan import Plan
 from flowrl.plans import r2d2
 from flowrl.rollout import WorkerSet
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import proper_fraction
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import fraction
 from flowrl.plans import c51, dqn
 from flowrl.policies import DQNPolicy
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import fraction
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

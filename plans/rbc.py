@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import not_negative
 from flowrl.plans import sqil
 from flowrl.policies import RBCPolicy
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import not_negative
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

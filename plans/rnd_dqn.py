@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import attrs
 
-from flowrl.config import not_negative, positive, sizes
+from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
 from flowrl.operators import CombineRewards, EstimateReward, TrainReward
-from flowrl.plan import Plan
 from flowrl.plans import dqn
 from flowrl.plans.rnd_ppo import reward_model
 from flowrl.rollout import WorkerSet
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import not_negative, positive, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -6,13 +6,13 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import not_negative, positive, sizes
+from flowrl.engine.plan import Plan
 from flowrl.operators import CombineRewards, EstimateReward, TrainReward
-from flowrl.plan import Plan
 from flowrl.plans import ppo
 from flowrl.rewards import RND
 from flowrl.rollout import WorkerSet
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import not_negative, positive, sizes
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import Configuration, fraction, positive, proper_fraction, scheduled, sizes
 from flowrl.data import MixedReplay, RateLimiter, ReplayBuffer
+from flowrl.engine.plan import Plan
 from flowrl.operators import (
     Concurrently,
     Demonstrations,
@@ -24,11 +24,11 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.operators.datasets import demonstrations_in
-from flowrl.plan import Plan
 from flowrl.policies import SoftQPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting, schedule
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import Configuration, fraction, positive, proper_fraction, scheduled, sizes
+from flowrl.trainer.trainer import Trainer
 
 #: Columns that demonstrations must have; their rewards are not looked at.
 NEEDED = ("obs", "action", "next_obs", "terminated", "truncated")

@@ -6,10 +6,10 @@ from typing import Any
 
 import attrs
 
-from flowrl.config import not_negative, positive
 from flowrl.plans import ddpg, dqn
 from flowrl.policies import TD3Policy
-from flowrl.trainer import Trainer
+from flowrl.trainer.config import not_negative, positive
+from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from flowrl import Context, Plan, context, operator
-from flowrl.scheduler import Run
+from flowrl.engine.run import Run
 
 
 @operator

@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small networks only wait for fu
 @pytest.fixture(scope="session")
 def _ray_at_the_end():
     yield
-    from flowrl.rollout.ray_workers import end
+    from flowrl.actors.ray_backend import end
 
     end()
 

@@ -12,10 +12,10 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
+from flowrl.actors.actors import Resources
 from flowrl.operators import ParallelRollouts, TrainOneStep
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.actors import Resources
 from tests.chaos import Workers
 
 #: How soon a machine that says nothing is given up.

@@ -49,12 +49,12 @@ def vector(mode: AutoresetMode) -> Make:
     return lambda table, **kwargs: VectorEnvManager(clock_vector(table, mode, **kwargs))
 
 
-OF_FLOWRL = {name: over_clocks(manager) for name, manager in FROM_FACTORIES.items()}
-EVERY = OF_FLOWRL | {mode.name: vector(mode) for mode in AutoresetMode}
-local = OF_FLOWRL["local"]
+OF_flowrl = {name: over_clocks(manager) for name, manager in FROM_FACTORIES.items()}
+EVERY = OF_flowrl | {mode.name: vector(mode) for mode in AutoresetMode}
+local = OF_flowrl["local"]
 
 every_manager = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
-every_one_of_flowrl = pytest.mark.parametrize("make", OF_FLOWRL.values(), ids=OF_FLOWRL)
+every_one_of_flowrl = pytest.mark.parametrize("make", OF_flowrl.values(), ids=OF_flowrl)
 from_factories = pytest.mark.parametrize("make", FROM_FACTORIES.values(), ids=FROM_FACTORIES)
 
 

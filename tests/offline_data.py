@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from flowrl.runs.record import record_run
+from flowrl.cli.record import record_run
 
 #: Episodes of each.
 EPISODES = {"CartPole-v1": 20, "Pendulum-v1": 2}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.envs import EnvManager, StepResult
-from flowrl.envs.faults import FaultLog
+from flowrl.envs.managers.faults import FaultLog
 
 
 class ScheduledManager(EnvManager):

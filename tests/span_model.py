@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from flowrl.data import Batch
-from flowrl.data.spans import SpanReplayBuffer
+from flowrl.data.replay.segments import SpanReplayBuffer
 from tests.episodes import MARKS, flags
 
 

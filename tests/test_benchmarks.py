@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.plan_file import builtin_plans
 from flowrl.plans import apex_dqn
+from flowrl.trainer.plan_file import builtin_plans
 
 ROOT = Path(__file__).parents[1]
 

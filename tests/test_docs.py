@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from flowrl import data
-from flowrl.cli import cli
-from flowrl.config import Configuration
-from flowrl.plan_file import builtin_plans, load_plan_file
+from flowrl.cli.main import cli
+from flowrl.trainer.config import Configuration
+from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
 

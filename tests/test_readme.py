@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from flowrl.cli import cli
+from flowrl.cli.main import cli
 
 TEXT = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -20,7 +20,7 @@ def test_the_plan_shown_is_the_plan_that_runs() -> None:
 
 def test_the_tree_shown_is_what_explain_prints() -> None:
     """But for the file:line at the end, which moves."""
-    from flowrl.plan_file import load_plan_file
+    from flowrl.trainer.plan_file import load_plan_file
 
     plan_file = load_plan_file("dqn")
     workers, plan = plan_file.build(plan_file.Config())

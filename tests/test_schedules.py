@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from flowrl.config import build_config, parse_value
 from flowrl.errors import ConfigError
 from flowrl.plans import DQN
 from flowrl.schedules import cosine_schedule, linear_schedule, piecewise_schedule, schedule, value_at
+from flowrl.trainer.config import build_config, parse_value
 from tests.plans.small import make as small
 
 

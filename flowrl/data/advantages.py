@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
 from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.types import Array
 from flowrl.returns import gae, v_trace
 
 #: Columns that an advantage is made of.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from flowrl.data.advantages import trace_ends
-from flowrl.data.arrays import Array
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE
 from flowrl.data.trajectories import env_names
+from flowrl.data.types import Array
 
 Running = dict[str, tuple[float, int, int]]
 """By environment: the return of its running episode so far, the episode, and the step that comes next."""

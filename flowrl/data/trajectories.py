@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowrl.data.arrays import Index
 from flowrl.data.batch import Batch
 from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.types import Index
 from flowrl.errors import SchemaError
 
 Held = dict[str, tuple[int, int]]

@@ -1,14 +1,13 @@
 """Environments and their managers."""
 
-from flowrl.envs.asynchronous import AsyncSubprocessEnvManager
-from flowrl.envs.contract import Episode, Manager, StepResult
-from flowrl.envs.factory import EnvFactory, make_env
-from flowrl.envs.faults import Fault
-from flowrl.envs.make import Environments, make_manager
-from flowrl.envs.manager import EnvManager
-from flowrl.envs.subprocess import SubprocessEnvManager
-from flowrl.envs.thread import ThreadEnvManager
-from flowrl.envs.vector import VectorEnvManager
+from flowrl.envs.make import EnvFactory, Environments, make_env, make_manager
+from flowrl.envs.managers.async_subprocess import AsyncSubprocessEnvManager
+from flowrl.envs.managers.base import Episode, Manager, StepResult
+from flowrl.envs.managers.faults import Fault
+from flowrl.envs.managers.local import EnvManager
+from flowrl.envs.managers.subprocess import SubprocessEnvManager
+from flowrl.envs.managers.thread import ThreadEnvManager
+from flowrl.envs.managers.vector import VectorEnvManager
 
 __all__ = [
     "AsyncSubprocessEnvManager",

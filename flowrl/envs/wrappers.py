@@ -38,9 +38,9 @@ from gymnasium.wrappers import (
 )
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
-from flowrl.codec import Pickled
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.errors import CheckpointError
+from flowrl.storage.codec import Pickled
 
 
 class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):

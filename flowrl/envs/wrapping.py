@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.envs.masks import ActionMask, VectorActionMask
-from flowrl.envs.names import import_module, name_of
+from flowrl.envs.spec import import_module, name_of
 from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns, recorder
 from flowrl.errors import ConfigError, did_you_mean
 

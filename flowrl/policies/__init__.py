@@ -19,10 +19,10 @@ from flowrl.policies.ppo import PPOPolicy
 from flowrl.policies.r2d2 import R2D2Policy
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
 from flowrl.policies.sac import SACPolicy
+from flowrl.policies.sampling import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.policies.scripted import RandomPolicy, ScriptedPolicy
 from flowrl.policies.soft_q import RBCPolicy, SoftQPolicy
 from flowrl.policies.td3 import DDPGPolicy, TD3Policy
-from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.schedules import linear_schedule
 
 __all__ = [

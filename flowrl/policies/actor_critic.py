@@ -20,7 +20,7 @@ from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Policy
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
 from flowrl.schedules import Schedule, value_at
 
 

@@ -11,14 +11,14 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
-from flowrl.policies.bounded import Likely, likely_choice
+from flowrl.policies.distributions import Likely, likely_choice
 from flowrl.policies.in_numpy import Function, in_numpy
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import Encoder, encoder, mlp
 from flowrl.policies.policy import Policy
 from flowrl.policies.q_actor_critic import Exploring, Greedy
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
 from flowrl.schedules import Schedule
 
 

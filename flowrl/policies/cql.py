@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.bounded import Choosing, SquashedChoice
+from flowrl.policies.distributions import Choosing, SquashedChoice
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.sac import SACLearning, SACPolicy

@@ -19,7 +19,7 @@ from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Policy, ValueActing
-from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample
+from flowrl.policies.sampling import argmax_sample, eps_greedy_sample
 from flowrl.schedules import Schedule, linear_schedule
 
 

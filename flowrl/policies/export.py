@@ -17,7 +17,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.files import replacing
+from flowrl.storage.files import replacing
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy

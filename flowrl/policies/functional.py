@@ -20,7 +20,7 @@ from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Policy
-from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample, multinomial_sample
+from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample, multinomial_sample
 
 Space: TypeAlias = gymnasium.Space[Any]
 #: (space of observations, space of actions) -> the network.
@@ -59,7 +59,7 @@ def policy_from(
             drawn by priority, see `Learning.loss`.
         prepare: What the loss needs and experience lacks: called with a batch of numpy columns, as they were
             collected (`[T, N, ...]` from rollouts, `[B, ...]` from replay), before it is cut into rows.
-        collect, eval: Model wrappers, see `flowrl.policies.wrappers`: called with the scores as an array, the noise
+        collect, eval: Model wrappers, see `flowrl.policies.sampling`: called with the scores as an array, the noise
             and the env steps, and where observations have an action mask with `mask=` `[N, A]`; they give actions
             `[N, ...]`, or a dict of columns with `action` among them.
         optimizer: Called with the parameters.

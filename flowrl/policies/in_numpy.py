@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from flowrl.errors import ConfigError
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy

@@ -9,8 +9,8 @@ import torch
 from gymnasium import spaces
 
 from flowrl.data import Batch
-from flowrl.policies.bounded import Likely, likely_choice
 from flowrl.policies.critics import ActorAndCritics, Critics
+from flowrl.policies.distributions import Likely, likely_choice
 from flowrl.policies.networks import mlp
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
 

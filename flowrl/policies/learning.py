@@ -17,7 +17,7 @@ from flowrl.data.steps import real_steps
 from flowrl.errors import PlanError
 from flowrl.policies.adam import Adam
 from flowrl.policies.clipping import clip_norm
-from flowrl.training import AllReduce
+from flowrl.policies.training import AllReduce
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy
@@ -50,7 +50,7 @@ class Learning(abc.ABC):
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
-    #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.schema`.
+    #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.engine.schema`.
     requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
     #: Whether the loss of rows with a `weight`, drawn by priority, reports their new `priority` beside the scalars.

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
 from torch import nn
 
+from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
-from flowrl.errors import ConfigError, SchemaError
+from flowrl.errors import ConfigError, SchemaError, closest
 from flowrl.policies.distributions import Acting, Distribution
 from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.in_numpy import Function, in_numpy
 from flowrl.policies.masks import action_mask, masked, valid_mean
 from flowrl.policies.noisy import NoisyLinear, steps_of, with_noise
 from flowrl.policies.normalize import Normalizer
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
 
 #: Image sides from which on the convolutions of the Atari papers fit.
 NATURE_SIDE = 36
@@ -36,13 +39,13 @@ def encoder(
     Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
     a dictionary's parts, each encoded so, are joined in the order of the space; its `action_mask` is left out. With
     `normalize` numbers pass a `Normalizer` first; `path` are the keys that led to the space. A `network` takes the
-    place of all that, see `flowrl.policies.custom.custom_encoder`.
+    place of all that, see `flowrl.policies.networks.custom_encoder`.
 
     Raises:
         ConfigError: there is no such encoding for the space, or the network does not fit.
     """
     if network is not None:
-        from flowrl.policies.custom import custom_encoder
+        from flowrl.policies.networks import custom_encoder
 
         return custom_encoder(network, space)
     if isinstance(space, spaces.Dict):
@@ -372,3 +375,56 @@ class ActorCriticInNumpy:
         """Values `[B]` alone."""
         value: Array = self.critic(self.encoder(obs))[:, 0]
         return value
+
+
+#: What a network of one's own is.
+EXPECTED = (
+    "a class, or 'module:Class', that is called with the observation space and makes a torch.nn.Module from "
+    "observations [B, ...] to [B, features], which has an attribute `features`"
+)
+
+
+def custom_encoder(network: Any, space: gymnasium.Space[Any]) -> Encoder:
+    """The network that a class, or the name of one, makes for observations of a space.
+
+    It is given what the space holds as tensors `[B, ...]`, a `Batch` of them where it is a Dict: bytes of images as
+    bytes, numbers as they are. It has been tried on observations of zeros, and is in its eval mode.
+
+    Raises:
+        ConfigError: there is no such class, or what it makes does not fit.
+    """
+    name = network if isinstance(network, str) else getattr(network, "__name__", repr(network))
+    made = (_named(network) if isinstance(network, str) else network)(space)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"network={name}: it made a {type(made).__name__}; expected {EXPECTED}")
+    features = getattr(made, "features", None)
+    if not isinstance(features, int) or features < 1:
+        raise ConfigError(f"network={name}: its `features` are {features!r}, expected how many it gives, 1 or more")
+    empty: Any = create_empty_array(space, 2, np.zeros)
+    zeros: Any = Batch(empty).to_torch() if isinstance(empty, Mapping) else torch.from_numpy(empty)
+    try:
+        with torch.no_grad():
+            given = made.eval()(zeros)
+    except Exception as error:
+        error.add_note(f"while network={name} encoded two observations of zeros of {space}")
+        raise
+    shape = list(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
+    if shape != [2, features]:
+        raise ConfigError(
+            f"network={name}: for two observations it gave {shape}, expected [2, {features}], as its `features` say"
+        )
+    return cast(Encoder, made)
+
+
+def _named(name: str) -> Any:
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(f"network={name!r}: expected {EXPECTED}")
+    try:
+        module = importlib.import_module(module_name)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise ConfigError(f"network={name!r}: {error}. Expected {EXPECTED}") from error
+    if (found := getattr(module, attribute, None)) is None:
+        there = [each for each, value in vars(module).items() if isinstance(value, type)]
+        raise ConfigError(f"network={name!r}: {module_name} has no {attribute!r}; {closest(attribute, there)}")
+    return found

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from torch import nn
 
 from flowrl.policies.in_numpy import Function, layers_of, linear_in_numpy
-from flowrl.policies.wrappers import Array, above_zero
+from flowrl.policies.sampling import Array, above_zero
 
 #: Layers of a network in turn, each with whether it is noisy.
 Steps: TypeAlias = list[tuple[Function, bool]]

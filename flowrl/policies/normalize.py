@@ -11,7 +11,7 @@ from torch import nn
 
 from flowrl.errors import SchemaError
 from flowrl.policies.in_numpy import Function
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
 
 #: Normalised observations lie within ± this, unless another limit is given.
 LIMIT = 10.0

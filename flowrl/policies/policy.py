@@ -25,8 +25,8 @@ from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.noisy import noise_of
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.precision import Precision
-from flowrl.policies.streams import TorchStream
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
+from flowrl.policies.torch_rng import TorchStream
 from flowrl.schedules import Schedule, value_at
 
 #: Makes a network of one's own for observations of a space: a module with `features`.

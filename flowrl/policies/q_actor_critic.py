@@ -15,14 +15,14 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
 from flowrl.policies.adam import Adam
-from flowrl.policies.bounded import Choosing
 from flowrl.policies.critics import ActorAndCritics, Critics
+from flowrl.policies.distributions import Choosing
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import encoder, follow
 from flowrl.policies.policy import Policy
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
 from flowrl.schedules import Schedule
 
 

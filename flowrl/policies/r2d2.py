@@ -18,7 +18,7 @@ from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
-from flowrl.policies.wrappers import Array, argmax_sample, eps_greedy_sample
+from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample
 from flowrl.returns import n_step
 
 #: ε of `rescaled`.

@@ -15,7 +15,7 @@ from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError
 from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import Encoder
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
 
 Cell = Literal["lstm", "gru"]
 

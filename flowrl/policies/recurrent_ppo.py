@@ -15,7 +15,7 @@ from flowrl.policies.in_numpy import host
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
 from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
-from flowrl.policies.wrappers import Array
+from flowrl.policies.sampling import Array
 
 
 class RecurrentPPOPolicy(PPOPolicy):

@@ -12,8 +12,8 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.bounded import Choosing, DiscreteChoice, SquashedChoice
 from flowrl.policies.critics import ActorAndCritics, Critics
+from flowrl.policies.distributions import Choosing, DiscreteChoice, SquashedChoice
 from flowrl.policies.masks import action_mask
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
 

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 from flowrl.envs.masks import check_mask, choices_of
 from flowrl.errors import ConfigError
 from flowrl.policies.masks import action_mask
-from flowrl.policies.wrappers import Array, above_zero, uniform_choice
+from flowrl.policies.sampling import Array, above_zero, uniform_choice
 
 
 class FixedPolicy:

@@ -11,7 +11,7 @@ from flowrl.errors import ConfigError
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.policy import ValueActing
-from flowrl.policies.wrappers import softmax_sample
+from flowrl.policies.sampling import softmax_sample
 
 
 def soft_value(q: torch.Tensor, temperature: float, mask: torch.Tensor | None = None) -> torch.Tensor:

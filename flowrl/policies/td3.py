@@ -8,8 +8,8 @@ import gymnasium
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.bounded import NoisyChoice
 from flowrl.policies.critics import ActorAndCritics
+from flowrl.policies.distributions import NoisyChoice
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
 from flowrl.schedules import Schedule
 

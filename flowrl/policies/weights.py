@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flowrl.errors import CheckpointError
-from flowrl.files import write
+from flowrl.storage.files import write
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from flowrl.data import Batch
-from flowrl.data.arrays import Array
 from flowrl.data.columns import ENDS
 from flowrl.data.running_returns import Running, running_returns
 from flowrl.data.steps import is_fragment, real_rows
+from flowrl.data.types import Array
 from flowrl.errors import SchemaError
 from flowrl.policies.normalize import Normalizer
 from flowrl.rewards.model import RewardModel

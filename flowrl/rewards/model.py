@@ -14,15 +14,15 @@ from gymnasium import spaces
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.data.arrays import Array
 from flowrl.data.steps import is_fragment, real_rows
+from flowrl.data.types import Array
+from flowrl.engine.seeds import SeedTree
 from flowrl.errors import ConfigError, SchemaError, did_you_mean
 from flowrl.policies.clipping import clip_norm
 from flowrl.policies.devices import pick_device
 from flowrl.policies.networks import Encoder, OneHotEncoder, encoder
 from flowrl.policies.normalize import Normalizer
-from flowrl.policies.streams import TorchStream
-from flowrl.seeds import SeedTree
+from flowrl.policies.torch_rng import TorchStream
 
 
 class RewardModel(abc.ABC):
@@ -55,7 +55,7 @@ class RewardModel(abc.ABC):
     #: The columns that `estimate` and `loss` read.
     requires: ClassVar[tuple[str, ...]] = ("next_obs",)
 
-    #: Words and columns that learning needs beside: see `flowrl.schema`; a mapping gives each the way out.
+    #: Words and columns that learning needs beside: see `flowrl.engine.schema`; a mapping gives each the way out.
     learns_from: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
     #: Whether it learns from pairs: what the agent did, and what was demonstrated.

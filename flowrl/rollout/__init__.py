@@ -6,18 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowrl.rollout.aggregators import Aggregators
     from flowrl.rollout.evaluation import Scores, evaluate, scores
-    from flowrl.rollout.learners import LearnerGroup
     from flowrl.rollout.worker import RolloutWorker
     from flowrl.rollout.worker_set import WorkerSet
 
-__all__ = ["Aggregators", "LearnerGroup", "RolloutWorker", "Scores", "WorkerSet", "evaluate", "scores"]
+__all__ = ["RolloutWorker", "Scores", "WorkerSet", "evaluate", "scores"]
 
 #: Loaded when asked for, since an actor without a policy needs no torch.
 _LATER = {
-    "Aggregators": "aggregators",
-    "LearnerGroup": "learners",
     "RolloutWorker": "worker",
     "WorkerSet": "worker_set",
     **dict.fromkeys(("Scores", "evaluate", "scores"), "evaluation"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowrl.remote import Remote
+from flowrl.engine.remote import Remote
 
 
 class Broadcast:

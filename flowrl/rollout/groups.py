@@ -8,13 +8,13 @@ from typing import Any
 
 import attrs
 
+from flowrl.engine.seeds import SeedTree
+from flowrl.engine.subplan import unpacked
+from flowrl.engine.workers import InlineWorker
 from flowrl.envs import Environments
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
-from flowrl.rollout.parts import unpacked
 from flowrl.rollout.worker import RolloutWorker
-from flowrl.seeds import SeedTree
-from flowrl.workers import InlineWorker
 
 #: Episodes of an environment that was made again are numbered from a multiple of this on, so that no two are mixed up.
 EPISODES_OF_A_LIFE = 1 << 32

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from gymnasium.spaces import Box
 
-from flowrl.context import Context
+from flowrl.engine.context import Context
+from flowrl.engine.schema import Schema
 from flowrl.envs import Environments
-from flowrl.envs.datasets import Source, spaces_of
+from flowrl.envs.dataset_spaces import Source, spaces_of
 from flowrl.errors import ConfigError, DatasetError, PlanError
 from flowrl.rollout.worker_set import PolicyFactory, WorkerSet
-from flowrl.schema import Schema
 
 
 def no_environment() -> NoReturn:

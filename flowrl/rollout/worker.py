@@ -15,15 +15,15 @@ from flowrl.data.advantages import values_arrived_in
 from flowrl.data.columns import PROVENANCE
 from flowrl.data.steps import real_rows
 from flowrl.data.trajectories import side_by_side
+from flowrl.engine.schema import UNKNOWN, Column, Schema, schema_of
+from flowrl.engine.subplan import PlanHost
 from flowrl.envs import Episode, Fault, Manager
 from flowrl.envs.masks import UNASKED
-from flowrl.host import PlanHost
+from flowrl.learners.all_reduce import Member
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor, initial_states
-from flowrl.rollout.all_reduce import Member
 from flowrl.rollout.fragment import Fragment
 from flowrl.rollout.noise import split_seed
-from flowrl.schema import UNKNOWN, Column, Schema, schema_of
 
 log = logging.getLogger("flowrl")
 

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 
-from flowrl.context import Context
+from flowrl.actors.actors import Resources
+from flowrl.engine.context import Context
+from flowrl.engine.schema import Schema
+from flowrl.engine.workers import ask, wait_for
 from flowrl.envs import Environments
-from flowrl.envs.datasets import origin
-from flowrl.envs.goal_functions import GoalFunctions
+from flowrl.envs.dataset_spaces import origin
+from flowrl.envs.goals import GoalFunctions
 from flowrl.envs.make import Seen
 from flowrl.envs.spaces import are_alike
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
 from flowrl.policies import Policy
-from flowrl.rollout.actors import Resources
 from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.groups import Group, Layout, LocalGroup
 from flowrl.rollout.worker import RolloutWorker
-from flowrl.schema import Schema
-from flowrl.workers import ask, wait_for
 
 if TYPE_CHECKING:
-    from flowrl.rollout.hosts import Hosts
+    from flowrl.rollout.remote_groups import Hosts
 
 log = logging.getLogger("flowrl")
 
@@ -56,7 +56,7 @@ class WorkerSet:
         resources: Of each worker process.
         max_restarts: How often each may be made again after its death.
         on_death: Of one that may not: "stop" the run, or "go_on" with the others while there are any.
-        address: Of a Ray cluster; see `flowrl.rollout.actors.Actors`.
+        address: Of a Ray cluster; see `flowrl.actors.actors.Actors`.
         env_args: Keyword arguments for the environment.
         wrappers: Around each, the first one innermost: see `flowrl.envs.wrapping`.
         env_manager, env_manager_args: Who steps them, and its keyword arguments: see `flowrl.envs.make_manager`.
@@ -192,7 +192,7 @@ class WorkerSet:
         return self._goals
 
     def origin(self) -> dict[str, Any]:
-        """What a dataset of their experience says of where it was recorded: see `flowrl.envs.datasets.origin`."""
+        """What a dataset of their experience says of where it was recorded: see `flowrl.envs.dataset_spaces.origin`."""
         return origin(self.environments, *self._spaces)
 
     def about(self) -> dict[str, Any]:
@@ -288,7 +288,7 @@ class WorkerSet:
         return all(worker.manager.raw_returns for worker in workers)
 
     def _start_processes(self) -> bool:
-        from flowrl.rollout.hosts import Hosts
+        from flowrl.rollout.remote_groups import Hosts
 
         self._hosts = Hosts(
             [[self._group(index) for index in self.layout.indices(k)] for k in range(self.num_workers)],

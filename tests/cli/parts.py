@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 import flowrl
-from flowrl.config import Configuration
+from flowrl.trainer.config import Configuration
 
 
 @attrs.define(kw_only=True)
@@ -79,7 +79,7 @@ SMALL = ("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay
 
 def flowrl(*arguments: Any) -> Result:
     """The command `flowrl`, in this process."""
-    from flowrl.cli import cli
+    from flowrl.cli.main import cli
 
     return CliRunner(catch_exceptions=False).invoke(cli, [str(argument) for argument in arguments])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowrl.checkpoint import Checkpoints
+from flowrl.storage.checkpoint import Checkpoints
 from flowrl.testing import same
 from tests.cli import parts
 from tests.plans.small import without_clock
@@ -37,7 +37,7 @@ import gymnasium
 import numpy as np
 
 import flowrl
-from flowrl.config import Configuration
+from flowrl.trainer.config import Configuration
 from flowrl.operators import ParallelRollouts, StandardMetricsReporting
 
 

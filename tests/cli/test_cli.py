@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from flowrl.signals import Interrupts
+from flowrl.interrupts import Interrupts
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 
 #: Never ends, so that something has to stop it.

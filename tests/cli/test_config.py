@@ -8,8 +8,8 @@ from typing import Any, Literal
 import attrs
 import pytest
 
-from flowrl.config import Configuration, build_config, load_config_file, parse_value
 from flowrl.errors import ConfigError
+from flowrl.trainer.config import Configuration, build_config, load_config_file, parse_value
 
 
 @attrs.define(kw_only=True)

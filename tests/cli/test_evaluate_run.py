@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from flowrl.plan_file import load_plan_file
+from flowrl.cli.evaluate import evaluate_run
+from flowrl.cli.statistics import interquartile_mean, interval
+from flowrl.engine.seeds import SeedTree
 from flowrl.rollout import evaluate, scores
-from flowrl.runs.evaluation import evaluate_run
-from flowrl.seeds import SeedTree
-from flowrl.statistics import interquartile_mean, interval
+from flowrl.trainer.plan_file import load_plan_file
 from tests.cli.parts import TINY, flowrl
 
 #: An environment that knows who has won: with probability 1/2, whatever is done.

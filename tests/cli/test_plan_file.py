@@ -11,10 +11,10 @@ from click.testing import CliRunner
 import flowrl
 import flowrl.plans
 from flowrl import Trainer
-from flowrl.cli import cli
-from flowrl.config import build_config
+from flowrl.cli.main import cli
 from flowrl.errors import ConfigError, PlanError
-from flowrl.plan_file import BUILTIN, builtin_plans, load_plan_file
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import BUILTIN, builtin_plans, load_plan_file
 
 GOOD = '''"""A plan of three numbers."""
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import attrs
 
 from flowrl import from_items
-from flowrl.config import Configuration
+from flowrl.trainer.config import Configuration
 
 
 @attrs.define(kw_only=True)
@@ -115,7 +115,7 @@ BROKEN = {
     "no plan at all": ("x = 1\n", "has no Config and no policy and no execution_plan"),
     "no policy": (without("policy"), "has no policy:"),
     "no execution_plan": (without("execution_plan"), "has no execution_plan:"),
-    "a foreign Config": (GOOD.replace("(Configuration)", ""), "must be a subclass of flowrl.config.Configuration"),
+    "a foreign Config": (GOOD.replace("(Configuration)", ""), r"must be a subclass of flowrl\.\S*Configuration"),
     "a bare Config": (GOOD.replace("@attrs.define(kw_only=True)\n", ""), "needs the decorator @attrs.define"),
     "no function": (GOOD + "\npolicy = 3\n", "policy must be a function, got 3"),
     "a syntax error": ("def f(:\n", r"cannot be imported: SyntaxError: invalid syntax.*line 1"),

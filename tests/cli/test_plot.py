@@ -10,9 +10,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from flowrl.cli.curves import RunRecord, curves, find_runs
+from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.errors import ConfigError
-from flowrl.runs.curves import RunRecord, curves, find_runs
-from flowrl.statistics import interquartile_mean, interval
 from tests.cli.parts import TINY, flowrl
 
 SVG = "{http://www.w3.org/2000/svg}"

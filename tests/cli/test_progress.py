@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from flowrl.runs.progress import Budget, Lines, Live, Quiet, duration, progress, summary
+from flowrl.cli.progress import Budget, Lines, Live, Quiet, duration, progress, summary
 
 
 def lines_of(budget, results):

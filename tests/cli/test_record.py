@@ -125,7 +125,7 @@ def test_the_manifest_says_of_which_spaces_they_are(run: Path, tmp_path: Path) -
     """What learns without an environment needs them."""
     import gymnasium
 
-    from flowrl.envs.datasets import spaces_of
+    from flowrl.envs.dataset_spaces import spaces_of
 
     recorded(run, tmp_path / "data", "--episodes", 1)
     env = gymnasium.make("CartPole-v1")

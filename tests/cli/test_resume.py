@@ -64,7 +64,7 @@ def test_from_any_checkpoint(run, whole):
 
 def test_over_a_worker_that_has_the_same_group(run, whole, monkeypatch):
     """D2, D3: evaluations too; here the worker's process is an object of this one."""
-    from flowrl.rollout.hosts import Hosts
+    from flowrl.rollout.remote_groups import Hosts
 
     monkeypatch.setattr(Hosts, "remote", False)
     assert flowrl("run", "--resume", run, "--workers", "1", "--quiet").exit_code == 0
@@ -99,7 +99,7 @@ def test_a_policy_never_vanishes_when_a_run_goes_on(whole, folder, child):
     assert flowrl("run", "dqn", *options, "--out", "whole").exit_code == 0
     assert flowrl("run", "dqn", *options, "--stop-steps", 400, "--out", "run").exit_code == 0
     short = (folder / "run" / "policy.pt").read_bytes()
-    watched = "import flowrl.runs.directory as d, pathlib, flowrl.cli\n"
+    watched = "import flowrl.cli.directory as d, pathlib, flowrl.cli\n"
     watched += "real = d.RunDirectory.create\n"
     watched += "def create(self, *a, **k):\n    print((self.path / 'policy.pt').exists())\n    real(self, *a, **k)\n"
     watched += "d.RunDirectory.create = create\nflowrl.cli.main()"
@@ -180,8 +180,8 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(number, whole, fo
 
 DIES = """
 import os, signal, sys
-import flowrl.envs.manager, flowrl.policies.adam
-from flowrl.cli import main
+import flowrl.envs.managers.local, flowrl.policies.adam
+from flowrl.cli.main import main
 
 def dies_at(owner, name, count):
     real, left = getattr(owner, name), [count]
@@ -194,7 +194,7 @@ def dies_at(owner, name, count):
 
 where, count = sys.argv.pop(1), int(sys.argv.pop(1))
 dies_at(*{
-    "acting": (flowrl.envs.manager.EnvManager, "step"),
+    "acting": (flowrl.envs.managers.local.EnvManager, "step"),
     "learning": (flowrl.policies.adam.Adam, "advance"),
     "writing": (os, "fsync"),
     "renaming": (os, "replace"),

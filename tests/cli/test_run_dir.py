@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.config import Configuration, build_config, load_config_file
+from flowrl.cli.directory import RunDirectory, git_state
 from flowrl.errors import ConfigError
-from flowrl.plan_file import PlanFile
-from flowrl.runs.directory import RunDirectory, git_state
+from flowrl.trainer.config import Configuration, build_config, load_config_file
+from flowrl.trainer.plan_file import PlanFile
 
 
 @attrs.define(kw_only=True)
@@ -43,7 +43,7 @@ def test_names_are_unique(plan_file, monkeypatch):
         def now():
             return moment
 
-    from flowrl.runs import directory as directory_module
+    from flowrl.cli import directory as directory_module
 
     moment = directory_module.datetime(2026, 1, 2, 3, 4, 5)
     monkeypatch.setattr(directory_module, "datetime", Frozen)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from flowrl.runs.seeds_run import summarise
-from flowrl.statistics import interquartile_mean, interval
+from flowrl.cli.seeds import summarise
+from flowrl.cli.statistics import interquartile_mean, interval
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 
 ROOT = Path(__file__).parents[2]

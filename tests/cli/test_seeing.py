@@ -15,7 +15,7 @@ from time import monotonic
 
 import pytest
 
-from flowrl.plan_file import builtin_plans, load_plan_file
+from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.cli.parts import flowrl
 from tests.demonstrations import options
 from tests.offline_data import offline_data

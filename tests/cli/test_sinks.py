@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from flowrl.cli.sinks import check_sinks, open_sinks, sinks_in
 from flowrl.errors import ConfigError
-from flowrl.runs.sinks import check_sinks, open_sinks, sinks_in
 from tests.cli.parts import TINY, flowrl, results_of
 
 
@@ -143,7 +143,7 @@ def test_a_missing_package_is_said_with_the_way_out(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_of_it_is_loaded_before_it_is_needed() -> None:
     code = (
-        "import flowrl, sys; from flowrl.cli import cli; import flowrl.runs.directory, flowrl.runs.sinks\n"
+        "import flowrl, sys; from flowrl.cli import cli; import flowrl.cli.directory, flowrl.cli.sinks\n"
         "cli(['run', '--help'], standalone_mode=False)\n"
         "print([m for m in ('tensorboard', 'matplotlib', 'scipy') if m in sys.modules])"
     )

@@ -6,11 +6,11 @@ import threading
 from typing import Any
 
 from flowrl import Context, Plan, context, from_workers, operator, state
-from flowrl.host import PlanHost
-from flowrl.scheduler import Run
-from flowrl.stages import DONE, WAITING, Signal
+from flowrl.engine.run import Run
+from flowrl.engine.stages import DONE, WAITING, Signal
+from flowrl.engine.subplan import PlanHost
+from flowrl.engine.workers import InlineWorker
 from flowrl.testing import ManualWorkers
-from flowrl.workers import InlineWorker
 
 N = [1, 2, 3, 4, 5]
 

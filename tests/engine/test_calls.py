@@ -8,11 +8,12 @@ from itertools import islice
 import pytest
 from engine_parts import Fails, Total, answer_meanwhile, settle
 
-from flowrl import Plan, calls, from_items
+from flowrl import Plan, from_items
+from flowrl.engine import calls
+from flowrl.engine.stages import DONE, WAITING, Signal
+from flowrl.engine.workers import wait_for
 from flowrl.errors import Stalled, ValueLost
-from flowrl.stages import DONE, WAITING, Signal
 from flowrl.testing import ManualWorkers
-from flowrl.workers import wait_for
 
 
 class Doubler:

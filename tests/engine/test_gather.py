@@ -23,10 +23,12 @@ from engine_parts import (
     settle,
 )
 
-from flowrl import Plan, from_workers, gather, hosting
+from flowrl import Plan, from_workers
+from flowrl.engine import gather
+from flowrl.engine import members as hosting
+from flowrl.engine.remote import Remote
 from flowrl.errors import WorkerDied
 from flowrl.operators.concurrency import Concurrently
-from flowrl.remote import Remote
 from flowrl.testing import ManualWorkers
 
 
@@ -75,7 +77,7 @@ def test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again(sync
 
     indexes = iter(range(2))
     workers = InlineWorkers(0)
-    from flowrl.workers import InlineWorker
+    from flowrl.engine.workers import InlineWorker
 
     workers.members = [InlineWorker(Told(next(indexes))) for _ in range(2)]
     part = from_workers(workers, Numbers(9))

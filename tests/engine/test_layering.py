@@ -25,7 +25,7 @@ ENGINE = [
     for file in part
 ]
 #: Who loads plans for a user: the arrows that point back.
-FRONT = {"flowrl/cli.py", "flowrl/plan_file.py", "flowrl/trainer.py", "flowrl/tune.py"}
+FRONT = {"flowrl/cli/main.py", "flowrl/trainer/plan_file.py", "flowrl/trainer/trainer.py", "flowrl/trainer/tune.py"}
 
 
 class Import(NamedTuple):
@@ -103,7 +103,7 @@ def test_the_engine_knows_no_arrays_and_no_environments() -> None:
 
 def test_one_file_imports_ray() -> None:
     """With tune.py, and nobody loads them but a function that needs them."""
-    allowed = {"flowrl/rollout/ray_workers.py", "flowrl/tune.py"}
+    allowed = {"flowrl/actors/ray_backend.py", "flowrl/trainer/tune.py"}
     assert [each for each in IMPORTS if _is(each, "ray") and each.file not in allowed] == []
     theirs = [file[:-3].replace("/", ".") for file in allowed]
     assert [each for each in IMPORTS if _is(each, *theirs) and not each.late] == []
@@ -115,7 +115,7 @@ def test_importing_the_engine_is_quick(module: str) -> None:
     assert _loaded(module, "torch", "ray", "gymnasium") == []
 
 
-@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.doctor", "flowrl.data", "flowrl.rollout.actors"])
+@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.doctor", "flowrl.data", "flowrl.actors.actors"])
 def test_environments_need_no_torch(module: str) -> None:
     """Every process of environments would wait for it, and keep it in memory."""
     assert _loaded(module, "torch", "ray") == []

@@ -8,9 +8,9 @@ import pytest
 from engine_parts import Numbers, hosts
 
 from flowrl import from_items, from_workers, operator
+from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED
 from flowrl.errors import Deadlock
 from flowrl.operators.concurrency import Concurrently
-from flowrl.stages import BLOCKED, DONE, WAITING, WORKED
 from flowrl.testing import ManualWorkers
 
 ONES, TWOS = [1] * 8, [2] * 8

@@ -9,8 +9,8 @@ import threading
 import attrs
 import pytest
 
+from flowrl.engine.pickling import pack
 from flowrl.errors import PlanError
-from flowrl.pickling import pack
 
 LOCK = threading.Lock()
 

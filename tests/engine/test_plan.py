@@ -10,9 +10,9 @@ import pytest
 from engine_parts import Fails, InlineWorkers, Noise, Numbers, Pairs, Total
 
 from flowrl import Plan, Queue, from_items, from_workers, operator
+from flowrl.engine.transforms import Take
 from flowrl.errors import PlanError
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
-from flowrl.transforms import Take
 
 
 def double(item: int) -> int:
@@ -313,7 +313,7 @@ def test_edits_that_have_no_place_say_why() -> None:
 
 
 def test_names_are_explicit_or_numbered_within_a_branch() -> None:
-    from flowrl.paths import graph, paths
+    from flowrl.engine.graph import graph, paths
 
     plan = train_plan().tap("store.double", print)
     named = paths(plan)

@@ -12,9 +12,9 @@ import pytest
 from engine_parts import N, Noise, Total
 
 from flowrl import Plan, Queue, from_items, operator, state
+from flowrl.engine.stages import BLOCKED
 from flowrl.errors import CheckpointError, PlanError
 from flowrl.operators.concurrency import Concurrently, Enqueue
-from flowrl.stages import BLOCKED
 from flowrl.testing import same
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from flowrl.seeds import SeedTree
+from flowrl.engine.seeds import SeedTree
 
 
 def test_streams_follow_from_seed_and_path_alone() -> None:
@@ -22,7 +22,7 @@ def test_streams_follow_from_seed_and_path_alone() -> None:
 
 def test_streams_are_the_same_in_every_process() -> None:
     """D1: a path is hashed the same whatever PYTHONHASHSEED is."""
-    code = "from flowrl.seeds import SeedTree; print(SeedTree(3).integer('store.Noise/'))"
+    code = "from flowrl.engine.seeds import SeedTree; print(SeedTree(3).integer('store.Noise/'))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(printed) == SeedTree(3).integer("store.Noise/")
 

@@ -82,7 +82,7 @@ def test_a_wrong_result_is_found() -> None:
 
 def test_a_tap_that_matters_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """D4: also where it shows in a state on the way only."""
-    from flowrl.stages import Chain
+    from flowrl.engine.stages import Chain
 
     save = Chain.save
 

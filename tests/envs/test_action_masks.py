@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from flowrl.doctor import diagnose
+from flowrl.cli.doctor import diagnose
 from flowrl.envs import Environments, make_env, make_manager
 from flowrl.envs.masks import ActionMask, VectorActionMask, valid_sample, without_choice
 from flowrl.envs.spaces import shared_memory

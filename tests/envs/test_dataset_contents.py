@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.data import Batch, Dataset, DatasetWriter
-from flowrl.envs.dataset_contents import check_bounds, check_rows
+from flowrl.envs.dataset_spaces import check_bounds, check_rows
 from flowrl.errors import DatasetError
 
 CHOICES, BOX = spaces.Discrete(3, start=1), spaces.Box(-2, 2, (2,), np.float32)

@@ -12,12 +12,11 @@ from gymnasium.spaces import Box, Dict
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import NormalizeReward, TransformObservation, TransformReward
 
-from flowrl.config import build_config
 from flowrl.envs import Environments
-from flowrl.envs.goal_functions import goal_functions
-from flowrl.envs.goals import BitFlipping, PointReach, bit_flipping, point_reach
-from flowrl.plan_file import load_plan_file
+from flowrl.envs.goals import BitFlipping, PointReach, bit_flipping, goal_functions, point_reach
 from flowrl.rollout import evaluate, scores
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import load_plan_file
 from tests.plans.small import SMALL
 
 MAKERS = [lambda: bit_flipping(4), lambda: point_reach(radius=0.3, max_steps=12)]

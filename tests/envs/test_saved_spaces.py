@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from flowrl.envs.saved_spaces import space_from_json, space_to_json
+from flowrl.envs.dataset_spaces import space_from_json, space_to_json
 from flowrl.errors import SchemaError
 
 THIRD = np.float32(1) / 3

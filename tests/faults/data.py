@@ -3,13 +3,13 @@
 from tests.faults.fault import Fault
 
 ADDERS = "tests/operators/test_adders.py::"
-BUFFER = "tests/data/test_replay.py::"
+BUFFER = "tests/data/replay/test_buffer.py::"
 ROLLOUT = "tests/rollout/test_worker.py::"
 RETURNS = "tests/test_returns.py::"
 BATCHES = "tests/operators/test_batches.py::"
 UNROLLS = "tests/operators/test_unrolls.py::"
 VTRACE = "tests/operators/test_v_trace.py::"
-EPISODES = "tests/data/test_episodes.py::"
+EPISODES = "tests/data/replay/test_episodes.py::"
 ANY_USE = "test_any_use_is_what_the_plain_model_says"
 
 FAULTS = [
@@ -51,17 +51,17 @@ FAULTS = [
     ),
     Fault(
         "N5",
-        "flowrl/data/transitions.py",
+        "flowrl/data/replay/transitions.py",
         "window[length[0] - 1, np.arange(len(index))]",
         "window[-1]",
         BUFFER + "test_write_time_and_sample_time_windows_agree",
     ),
     Fault(
         "B5",
-        "flowrl/data/saved.py",
+        "flowrl/data/replay/buffer.py",
         "        buffer.load_state_dict(parts",
         "        buffer._rings.load_state_dict(parts",
-        "tests/data/test_saved.py::test_a_loaded_buffer_goes_on_alike",
+        "tests/data/replay/test_saved.py::test_a_loaded_buffer_goes_on_alike",
     ),
     Fault(
         "T4",
@@ -115,31 +115,31 @@ FAULTS = [
     ),
     Fault(
         "B5",
-        "flowrl/data/datasets.py",
+        "flowrl/data/datasets/dataset.py",
         "enumerate(lines[:-1])",
         "enumerate(filter(None, lines))",
-        "tests/data/test_datasets.py::test_a_line_that_has_no_end_is_not_there",
+        "tests/data/datasets/test_datasets.py::test_a_line_that_has_no_end_is_not_there",
     ),
     Fault(
         "B5",
-        "flowrl/data/datasets.py",
+        "flowrl/data/datasets/dataset.py",
         "for column in self.columns]) == entry.sha256",
         "for column in self.columns[:1]]) != ''",
-        "tests/data/test_datasets.py::test_what_is_wrong_is_named",
+        "tests/data/datasets/test_datasets.py::test_what_is_wrong_is_named",
     ),
     Fault(
         "B5",
-        "flowrl/data/recording.py",
+        "flowrl/data/datasets/writer.py",
         "                    file.undo()\n",
         "                    pass\n",
-        "tests/data/test_datasets.py::test_of_what_a_full_disk_refuses_nothing_is_left",
+        "tests/data/datasets/test_datasets.py::test_of_what_a_full_disk_refuses_nothing_is_left",
     ),
     Fault(
         "N6",
-        "flowrl/data/datasets.py",
+        "flowrl/data/datasets/dataset.py",
         "return np.flatnonzero(column[:count])",
         "break",
-        "tests/data/test_datasets.py::test_padded_steps_are_no_rows",
+        "tests/data/datasets/test_datasets.py::test_padded_steps_are_no_rows",
     ),
     Fault(
         "N6",
@@ -213,14 +213,14 @@ FAULTS = [
     ),
     Fault(
         "H5",
-        "flowrl/data/episodes.py",
+        "flowrl/data/replay/episodes.py",
         "return ended & known, count",
         "return over & known, count",
         EPISODES + ANY_USE,
     ),
     Fault(
         "B8",
-        "flowrl/data/episodes.py",
+        "flowrl/data/replay/episodes.py",
         "return batch_size * int(self._rings",
         "return batch_size + 0 * int(self._rings",
         EPISODES + "test_the_limiter_is_asked_for_the_longest_episodes",

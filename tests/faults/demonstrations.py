@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Fault
 
-MIXED = "tests/data/test_mixed.py::"
+MIXED = "tests/data/replay/test_mixture.py::"
 PLANS = "tests/operators/test_mixed_plans.py::"
 SOFT = "tests/policies/test_soft_q_policy.py::"
 DQFD = "tests/policies/test_dqfd_policy.py::"
@@ -34,91 +34,91 @@ FAULTS = [
     ),
     Fault(  # phases that are to give nothing do
         "F2",
-        "flowrl/merge.py",
+        "flowrl/engine/merge.py",
         "                if self.turn not in self.output_indexes:\n                    return WORKED\n",
         "",
         PLANS + "test_some_phases_give_nothing",
     ),
     Fault(  # the same rounding in every batch
         "F11",
-        "flowrl/data/mixed.py",
+        "flowrl/data/replay/mixture.py",
         "owed + int(fraction * self._unit) * batch_size - share * self._unit\n",
         "0 * (owed + int(fraction) + share)\n",
         MIXED + "test_every_batch_has_the_stated_ratio_within_one_row",
     ),
     Fault(  # all that is left goes to one part
         "F11",
-        "flowrl/data/mixed.py",
+        "flowrl/data/replay/mixture.py",
         "        for i in order[: batch_size - sum(whole)]:\n            whole[i] += 1\n",
         "        whole[order[0] if order else 0] += batch_size - sum(whole)\n",
         MIXED + "test_every_batch_has_the_stated_ratio_within_one_row",
     ),
     Fault(
         "P4",
-        "flowrl/data/mixed.py",
+        "flowrl/data/replay/mixture.py",
         "                of = part == number\n",
         "                of = part >= 0\n",
         MIXED + "test_what_was_overwritten_is_dropped_by_its_part",
     ),
     Fault(
         "P2",
-        "flowrl/data/mixed.py",
+        "flowrl/data/replay/mixture.py",
         "                of = part == number\n",
         "                of = part != number\n",
         MIXED + "test_each_part_gets_its_own_priorities_back",
     ),
     Fault(
         "P2",
-        "flowrl/data/mixed.py",
+        "flowrl/data/replay/mixture.py",
         'rows["weight"] = np.ones(place, np.float32)',
         'rows["weight"] = np.zeros(place, np.float32)',
         MIXED + "test_a_part_draws_what_it_would_have_drawn_alone",
     ),
     Fault(
         "B8",
-        "flowrl/data/mixed.py",
+        "flowrl/data/replay/mixture.py",
         "return all(part.can_sample(share) if share else len(part) > 0 for",
         "return any(part.can_sample(share) if share else len(part) > 0 for",
         MIXED + "test_each_part_keeps_its_limiter",
     ),
     Fault(  # the columns of a batch are those of its own parts
         "F4",
-        "flowrl/data/mixed.py",
+        "flowrl/data/replay/mixture.py",
         "self._gives(part) if i not in drawn else set(drawn[i])",
         "set(first) if i not in drawn else set(drawn[i])",
         MIXED + "test_all_batches_have_the_same_columns",
     ),
     Fault(
         "D3",
-        "flowrl/data/mixed.py",
+        "flowrl/data/replay/mixture.py",
         '        self._owed = list(state["owed"])\n',
         "",
         MIXED + "test_restored_it_goes_on_as_it_would_have",
     ),
     Fault(
         "F2",
-        "flowrl/merge.py",
+        "flowrl/engine/merge.py",
         "            self.inputs[self.turn].release()\n            self.turn += 1\n",
         "            self.inputs[self.turn].release()\n            self.turn += 2\n",
         PLANS + "test_a_phase_begins_when_the_one_before_has_ended",
     ),
     Fault(
         "F8",
-        "flowrl/merge.py",
+        "flowrl/engine/merge.py",
         "        if branch == self.turn:\n            return self.inputs[branch].stuck()\n",
         "",
         PLANS + "test_what_waits_is_the_phase_that_runs",
     ),
     Fault(
         "F8",
-        "flowrl/check.py",
+        "flowrl/inspect/check.py",
         "id(other) in alive and not self._later(other, reader)",
         "id(other) in alive",
         PLANS + "test_check_sees_phases_that_cannot_begin_or_end",
     ),
     Fault(
         "F8",
-        "flowrl/phases.py",
+        "flowrl/inspect/check.py",
         "        ends = [ends[i] for i in node.op.output_indexes]\n",
         "        pass\n",
         PLANS + "test_check_sees_phases_that_cannot_begin_or_end",
@@ -160,7 +160,7 @@ FAULTS = [
     ),
     Fault(
         "Q8",
-        "flowrl/policies/wrappers.py",
+        "flowrl/policies/sampling.py",
         "(value - best) / self.temperature",
         "(value - best) * self.temperature",
         SOFT + "test_it_acts_as_often_as_the_soft_policy_says",

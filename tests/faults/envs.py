@@ -4,16 +4,16 @@ from tests.faults.fault import Fault
 
 ENVS = "tests/envs/"
 MASKS = ENVS + "test_action_masks.py::"
-THREADS = ENVS + "test_thread.py::"
+THREADS = "tests/envs/managers/test_thread.py::"
 SPACES = "flowrl/envs/spaces.py"
 DICTS = "tests/rollout/test_dict_observations.py::"
-HOSTED = "flowrl/envs/hosted.py"
-PROCESS = "flowrl/envs/process.py"
-CREW = "flowrl/envs/crew.py"
-SUBPROCESS = ENVS + "test_subprocess.py::"
-ANSWERS = ENVS + "test_async.py::"
-FAULTY = ENVS + "test_subprocess_faults.py::"
-PROCESSES = ENVS + "test_processes.py::"
+HOSTED = "flowrl/envs/managers/env_runner.py"
+PROCESS = "flowrl/envs/managers/supervisor.py"
+CREW = "flowrl/envs/managers/supervisor.py"
+SUBPROCESS = "tests/envs/managers/test_subprocess.py::"
+ANSWERS = "tests/envs/managers/test_async_subprocess.py::"
+FAULTY = "tests/envs/managers/test_subprocess_faults.py::"
+PROCESSES = "tests/envs/managers/test_processes.py::"
 
 FAULTS = [
     Fault(
@@ -39,56 +39,56 @@ FAULTS = [
     ),
     Fault(
         "T2",
-        "flowrl/envs/pettingzoo.py",
+        "flowrl/envs/adapters/pettingzoo.py",
         '_KEPT = ("is_success", ACTION_MASK)',
         '_KEPT = ("is_success",)',
-        ENVS + "test_pettingzoo.py::test_masks_of_agents",
+        "tests/envs/adapters/test_pettingzoo.py::test_masks_of_agents",
     ),
     Fault(
         "T2",
-        "flowrl/envs/vector.py",
+        "flowrl/envs/managers/vector.py",
         "arrived[env_id] = self._final_obs(env_id, infos)",
         "pass",
-        ENVS + "test_contract.py::test_every_row_is_a_transition_of_its_own_environment",
+        "tests/envs/managers/test_manager_contract.py::test_every_row_is_a_transition_of_its_own_environment",
     ),
     Fault(
         "T3",
-        "flowrl/envs/vector.py",
+        "flowrl/envs/managers/vector.py",
         'options={"reset_mask": mask.copy()}',
         "options=None",
-        ENVS + "test_contract.py::test_all_modes_give_the_same_sequences",
+        "tests/envs/managers/test_manager_contract.py::test_all_modes_give_the_same_sequences",
     ),
     Fault(
         "T9",
-        "flowrl/envs/hosted.py",
+        "flowrl/envs/managers/env_runner.py",
         "if inner is not None and inner.episode_lengths > 0:",
         "if False:",
-        ENVS + "test_manager.py::test_a_lost_life_is_no_episode_end_for_the_statistics",
+        "tests/envs/managers/test_local.py::test_a_lost_life_is_no_episode_end_for_the_statistics",
     ),
     Fault(
         "S1",
-        "flowrl/envs/manager.py",
+        "flowrl/envs/managers/local.py",
         "returns[env_id] += float(gain)",
         "returns[env_id] += min(1.0, gain)",
-        ENVS + "test_contract.py::test_episodes_are_numbered_and_summed_up",
+        "tests/envs/managers/test_manager_contract.py::test_episodes_are_numbered_and_summed_up",
     ),
     Fault(
         "T11",
-        "flowrl/envs/asynchronous.py",
+        "flowrl/envs/managers/async_subprocess.py",
         "ready = self._idle() if wait is None else self._idle() & ~wait",
         "ready = self._idle()",
-        ENVS + "test_conformance.py::test_environments_that_are_told_to_wait_keep_their_place",
+        "tests/envs/managers/test_conformance.py::test_environments_that_are_told_to_wait_keep_their_place",
     ),
     Fault(
         "T11",
-        "flowrl/envs/thread.py",
+        "flowrl/envs/managers/thread.py",
         "self._host.cut_off()",
         "pass",
         THREADS + "test_what_an_abandoned_thread_still_gives_is_ignored",
     ),
     Fault(
         "F15",
-        "flowrl/envs/thread.py",
+        "flowrl/envs/managers/thread.py",
         "self._host.close_from_outside()",
         "pass",
         THREADS + "test_one_that_closing_frees_is_not_named",
@@ -130,38 +130,38 @@ FAULTS = [
     ),
     Fault(  # the end that a wrapper above the recorder decides
         "S1",
-        "flowrl/envs/hosted.py",
+        "flowrl/envs/managers/env_runner.py",
         "isinstance(inner, RawRecorder) and inner.cut is not None",
         "False",
         ENVS + "test_wrapping.py::test_returns_are_raw_where_a_wrapper_cuts_the_episode",
     ),
     Fault(
         "T4",
-        "flowrl/envs/classic.py",
+        "flowrl/envs/adapters/gym.py",
         'bool(info.get("TimeLimit.truncated", False))',
         "False",
-        ENVS + "test_classic.py::test_the_older_interface_says_how_an_episode_ended",
+        "tests/envs/adapters/test_gym.py::test_the_older_interface_says_how_an_episode_ended",
     ),
     Fault(
         "D6",
-        "flowrl/envs/classic.py",
+        "flowrl/envs/adapters/gym.py",
         "                self.env.seed(seed)\n",
         "                pass\n",
-        ENVS + "test_classic.py::test_the_older_interface_is_seeded_before_every_episode",
+        "tests/envs/adapters/test_gym.py::test_the_older_interface_is_seeded_before_every_episode",
     ),
     Fault(
         "T2",
-        "flowrl/envs/pettingzoo.py",
+        "flowrl/envs/adapters/pettingzoo.py",
         '"final_obs": here[i]',
         '"final_obs": here[0]',
-        ENVS + "test_pettingzoo.py::test_each_agent_is_an_environment",
+        "tests/envs/adapters/test_pettingzoo.py::test_each_agent_is_an_environment",
     ),
     Fault(
         "M1",
-        "flowrl/envs/pettingzoo.py",
+        "flowrl/envs/adapters/pettingzoo.py",
         "                self._refuse_survivors(over, env)\n",
         "",
-        ENVS + "test_pettingzoo.py::test_agents_that_come_and_go_are_refused",
+        "tests/envs/adapters/test_pettingzoo.py::test_agents_that_come_and_go_are_refused",
     ),
     Fault(
         "S3",
@@ -179,21 +179,21 @@ FAULTS = [
     ),
     Fault(
         "T3",
-        "flowrl/envs/subprocess.py",
+        "flowrl/envs/managers/subprocess.py",
         "        self._next_episode(env_id)\n        self._draw_seed(env_id)\n",
         "        self._next_episode(env_id)\n",
         SUBPROCESS + "test_rows_are_those_of_the_manager_in_this_process",
     ),
     Fault(
         "T11",
-        "flowrl/envs/asynchronous.py",
+        "flowrl/envs/managers/async_subprocess.py",
         "                    answered[process.env_ids] = False\n",
         "                    continue\n",
         ANSWERS + "test_only_answers_are_handed_out_and_only_the_ready_act",
     ),
     Fault(
         "D3",
-        "flowrl/envs/asynchronous.py",
+        "flowrl/envs/managers/async_subprocess.py",
         '            "arrived": plain_copy(x.stores[0]),\n',
         '            "arrived": plain_copy(x.stores[1]),\n',
         ANSWERS + "test_a_state_keeps_the_answers_that_were_due",
@@ -207,14 +207,14 @@ FAULTS = [
     ),
     Fault(
         "F10",  # who shared the process is cut too
-        "flowrl/envs/contract.py",
+        "flowrl/envs/managers/base.py",
         "self._cut([env_id, *collateral])",
         "self._cut([env_id])",
         FAULTY + "test_a_fault_says_what_happened_to_whom",
     ),
     Fault(
         "F10",
-        "flowrl/envs/faults.py",
+        "flowrl/envs/managers/faults.py",
         "if len(since) <= self.max_retry:",
         "if len(since) <= self.max_retry + 1:",
         FAULTY + "test_max_retry_bounds_the_faults_of_one_episode",
@@ -224,7 +224,7 @@ FAULTS = [
         CREW,
         'if failure.during == "reset":',
         "if False:",
-        ENVS + "test_fault_matrix.py::test_a_failed_reset_makes_the_environment_anew",
+        "tests/envs/managers/test_fault_matrix.py::test_a_failed_reset_makes_the_environment_anew",
     ),
     Fault(
         "F15",
@@ -235,7 +235,7 @@ FAULTS = [
     ),
     Fault(
         "F15",
-        "flowrl/envs/child.py",
+        "flowrl/envs/managers/worker_main.py",
         "fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGKILL)",
         "return",
         PROCESSES + "test_processes_die_with_their_parent_even_inside_c_code",
@@ -249,14 +249,14 @@ FAULTS = [
     ),
     Fault(
         "F10",
-        "flowrl/envs/child.py",
+        "flowrl/envs/managers/worker_main.py",
         "after_in_child=orders.close)",
         "after_in_child=list)",
         FAULTY + "test_a_crash_is_seen_at_once_though_a_fork_lives_on",
     ),
     Fault(
         "F15",
-        "flowrl/envs/subprocess.py",
+        "flowrl/envs/managers/subprocess.py",
         "after_in_child=_disown)",
         "after_in_child=list)",
         PROCESSES + "test_a_fork_may_not_step",
@@ -270,16 +270,16 @@ FAULTS = [
     ),
     Fault(
         "D3",  # what fails as a state is loaded is none of its episodes
-        "flowrl/envs/contract.py",
+        "flowrl/envs/managers/base.py",
         "        self._prepare_to_load()\n        obs[:] = held\n",
         "        obs[:] = held\n",
         SUBPROCESS + "test_what_fails_while_a_state_is_loaded_is_no_part_of_it",
     ),
     Fault(
         "S1",
-        "flowrl/envs/vector.py",
+        "flowrl/envs/managers/vector.py",
         "        self.t[env_ids], self._return[env_ids] = 0, 0.0\n",
         "        self.t[env_ids] = 0\n",
-        ENVS + "test_vector.py::test_episodes_of_a_native_environment_are_those_of_a_loop",
+        "tests/envs/managers/test_vector.py::test_episodes_of_a_native_environment_are_those_of_a_loop",
     ),
 ]

@@ -44,14 +44,14 @@ FAULTS = [
     ),
     Fault(
         "H3",
-        "flowrl/envs/goal_functions.py",
+        "flowrl/envs/goals.py",
         "        if isinstance(layer, _CHANGE_REWARDS):\n",
         "        if False:\n",
         GOALS + "test_what_is_lacking_is_named",
     ),
     Fault(
         "H3",
-        "flowrl/envs/goal_functions.py",
+        "flowrl/envs/goals.py",
         "for layer in layers(env) if hasattr(layer, name)",
         "for layer in (env.unwrapped,) if hasattr(layer, name)",
         GOALS + "test_the_outermost_layer_is_asked",

@@ -6,14 +6,14 @@ POLICIES = "tests/policies/test_offline_policies.py::"
 OFFLINE = "tests/trainer/test_offline.py::"
 NORMALIZED = "tests/plans/test_normalized_plans.py::"
 CONTENTS = "tests/envs/test_dataset_contents.py::"
-ALIKE = "tests/rollout/test_all_reduce.py::"
-WHOLE = "tests/data/test_whole_episodes.py::"
+ALIKE = "tests/learners/test_all_reduce.py::"
+WHOLE = "tests/data/datasets/test_returns_view.py::"
 RECORD = "tests/cli/test_record.py::"
 
 FAULTS = [
     Fault(
         "G6",
-        "flowrl/runs/record.py",
+        "flowrl/cli/record.py",
         '            columns["action"] = columns.pop("env_action")\n',
         "            pass\n",
         RECORD + "test_actions_are_as_the_environment_gets_them",
@@ -27,14 +27,14 @@ FAULTS = [
     ),
     Fault(
         "N6",
-        "flowrl/data/sources.py",
+        "flowrl/data/datasets/open.py",
         "    real = data.real_rows()\n",
         "    real = np.arange(data.rows)\n",
         CONTENTS + "test_padding_may_be_anything",
     ),
     Fault(
         "Q1",
-        "flowrl/envs/dataset_contents.py",
+        "flowrl/envs/dataset_spaces.py",
         "chosen + np.cumsum([0, *choices[:-1]])",
         "chosen",
         CONTENTS + "test_actions_that_were_not_valid_are_found",
@@ -55,7 +55,7 @@ FAULTS = [
     ),
     Fault(
         "S6",
-        "flowrl/offline.py",
+        "flowrl/trainer/offline.py",
         'for name in ("wrappers", *how) if known.get(name)',
         "for name in how if known.get(name)",
         OFFLINE + "test_evaluation_is_in_the_wrappers_that_were_recorded",
@@ -76,14 +76,14 @@ FAULTS = [
     ),
     Fault(
         "A2",
-        "flowrl/policies/bounded.py",
+        "flowrl/policies/distributions.py",
         "(action - self.low) / reach - 1",
         "action / reach",
         OFFLINE + "test_actions_are_converted_exactly_once",
     ),
     Fault(
         "A2",
-        "flowrl/policies/bounded.py",
+        "flowrl/policies/distributions.py",
         "log_std = log_std.clamp(*self.LOG_STD)\n        apart =",
         "apart =",
         POLICIES + "test_a_normal_choice_draws_and_judges_what_it_draws",
@@ -111,14 +111,14 @@ FAULTS = [
     ),
     Fault(
         "N1",
-        "flowrl/data/whole_episodes.py",
+        "flowrl/data/datasets/returns_view.py",
         "        truncated[:-1] |= ~goes_on & ~terminated[:-1]\n",
         "",
         WHOLE + "test_a_missing_step_cuts_an_episode",
     ),
     Fault(
         "T6",
-        "flowrl/data/whole_episodes.py",
+        "flowrl/data/datasets/returns_view.py",
         "self.data.take(self._last[rows])",
         "self.data.take(rows)",
         WHOLE + "test_windows_against_a_loop",

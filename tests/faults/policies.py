@@ -15,8 +15,8 @@ RECURRENT = "tests/policies/test_memory.py::"
 RECURRENT_PPO = "tests/policies/test_recurrent_ppo.py::"
 R2D2 = "tests/policies/test_r2d2_policy.py::"
 IN_NUMPY = "tests/policies/test_in_numpy.py::"
-HOSTS = "tests/rollout/test_hosts.py::"
-ALIKE = "tests/rollout/test_all_reduce.py::"
+HOSTS = "tests/rollout/test_remote_groups.py::"
+ALIKE = "tests/learners/test_all_reduce.py::"
 OPTIONS = "tests/policies/test_learner_options.py::"
 EXPORT = "tests/policies/test_export.py::"
 SCHEDULES = "tests/test_schedules.py::"
@@ -38,14 +38,14 @@ FAULTS = [
     ),
     Fault(
         "D1",
-        "flowrl/policies/custom.py",
+        "flowrl/policies/networks.py",
         "made.eval()(zeros)",
         "made(zeros)",
         OPTIONS + "test_what_a_network_does_to_learn_it_does_not_in_acting",
     ),
     Fault(
         "Q6",
-        "flowrl/policies/streams.py",
+        "flowrl/policies/torch_rng.py",
         "generator=None if self._inside else self._generator",
         "generator=self._generator",
         OPTIONS + "test_noise_in_weights_stays_fresh_beside_a_network_of_ones_own",
@@ -59,7 +59,7 @@ FAULTS = [
     ),
     Fault(
         "D3",
-        "flowrl/policies/streams.py",
+        "flowrl/policies/torch_rng.py",
         "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape)",
         NOISY + "test_a_state_goes_on_with_the_noise_that_would_have_come",
@@ -87,14 +87,14 @@ FAULTS = [
     ),
     Fault(
         "F13",
-        "flowrl/training.py",
+        "flowrl/policies/training.py",
         "all_reduce.share(part)",
         "part",
         ALIKE + "test_what_is_drawn_for_a_minibatch_is_that_of_one_learner",
     ),
     Fault(
         "A2",
-        "flowrl/policies/bounded.py",
+        "flowrl/policies/distributions.py",
         "(low + (action + 1) * ((high - low) / 2)).clamp(low, high)",
         "action.clamp(low, high)",
         EXPORT + "test_a_program_of_torch_gives_the_actions_of_the_eval_mode",
@@ -157,28 +157,28 @@ FAULTS = [
     ),
     Fault(
         "T8",
-        "flowrl/trained.py",
+        "flowrl/trainer/trained_policy.py",
         "        before[begins] = first[begins]\n",
         "",
         "tests/plans/test_recurrent_plans.py::test_acting_with_the_state_that_it_gives_back",
     ),
     Fault(
         "N6",
-        "flowrl/training.py",
+        "flowrl/policies/training.py",
         "            trained += real if part is rows else real_steps(part)\n",
         "            trained += real if part is rows else part.rows\n",
         RECURRENT_PPO + "test_minibatches_are_whole_sequences_and_padding_is_not_counted",
     ),
     Fault(
         "N6",
-        "flowrl/training.py",
+        "flowrl/policies/training.py",
         "    return places.replace(priority=priority).map(lambda column: column[counts])\n",
         "    return places.replace(priority=priority).flat()\n",
         R2D2 + "test_priorities_are_those_of_the_steps_that_count",
     ),
     Fault(
         "Q8",
-        "flowrl/policies/wrappers.py",
+        "flowrl/policies/sampling.py",
         "rank = (noise * mask.sum(1))",
         "rank = (noise[:1] * mask.sum(1))",
         MASKS + "test_dqn_acts_among_the_valid_actions",
@@ -192,7 +192,7 @@ FAULTS = [
     ),
     Fault(
         "Q8",
-        "flowrl/policies/wrappers.py",
+        "flowrl/policies/sampling.py",
         "noise[:, 0] < value_at",
         "noise[0, 0] < value_at",
         "tests/policies/test_wrappers.py::test_one_coin_for_each_environment",
@@ -213,14 +213,14 @@ FAULTS = [
     ),
     Fault(
         "A1",
-        "flowrl/policies/bounded.py",
+        "flowrl/policies/distributions.py",
         "logp = -0.5 * normal.square() - log_std - tanh_log_slope(u)",
         "logp = -0.5 * normal.square() - log_std",
         BOUNDED + "test_squashed_densities_are_torchs",
     ),
     Fault(
         "A2",
-        "flowrl/policies/bounded.py",
+        "flowrl/policies/distributions.py",
         "return u.tanh(), logp.sum(1) - self.size",
         "return u.tanh(), logp.sum(1) - float(np.log(self.high - self.low).sum()) - self.size",
         SAC + "test_units_of_the_environment_change_nothing_but_its_actions",
@@ -312,7 +312,7 @@ FAULTS = [
     ),
     Fault(
         "D6",
-        "flowrl/policies/streams.py",
+        "flowrl/policies/torch_rng.py",
         "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape)",
         SAC + "test_noise_comes_from_the_policys_own_stream_and_goes_on_after_a_resume",
@@ -426,7 +426,7 @@ FAULTS = [
     ),
     Fault(
         "D6",
-        "flowrl/policies/streams.py",
+        "flowrl/policies/torch_rng.py",
         "        with _one_at_a_time:\n",
         "        if True:\n",
         "tests/policies/test_streams.py::test_a_thread_waits_for_the_end_of_anothers_block",

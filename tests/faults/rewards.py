@@ -48,7 +48,7 @@ FAULTS = [
     ),
     Fault(
         "N4",
-        "flowrl/data/foretold.py",
+        "flowrl/data/replay/buffer.py",
         '("windows",) if self.n_step > 1 else ()',
         "()",
         OPERATORS + "test_windows_that_a_buffer_makes_are_windows",

@@ -11,11 +11,11 @@ NOISE = "flowrl/rollout/noise.py"
 EVERY_PLAN = "tests/plans/test_every_plan.py::"
 OVER = "tests/rollout/test_over_managers.py::"
 DICTS = "tests/rollout/test_dict_observations.py::"
-ACTORS = "tests/rollout/test_actors.py::"
-HOSTS = "tests/rollout/test_hosts.py::"
+ACTORS = "tests/actors/test_actors.py::"
+HOSTS = "tests/rollout/test_remote_groups.py::"
 GROUPS = "tests/rollout/test_groups.py::"
-ALIKE = "tests/rollout/test_all_reduce.py::"
-LEARNERS = "tests/rollout/test_learners.py::"
+ALIKE = "tests/learners/test_all_reduce.py::"
+LEARNERS = "tests/learners/test_learners.py::"
 
 FAULTS = [
     Fault(
@@ -188,28 +188,28 @@ FAULTS = [
     ),
     Fault(
         "F10",
-        "flowrl/rollout/ray_workers.py",
+        "flowrl/actors/ray_backend.py",
         "return WorkerDied(name, _why(error)) if isinstance(error, RayError) else error",
         "return error",
         ACTORS + "test_a_death_is_noticed_whatever_it_was_doing",
     ),
     Fault(
         "F10",
-        "flowrl/rollout/actors.py",
+        "flowrl/actors/actors.py",
         "self.restarts[index] += 1",
         "self.restarts[index] += 0",
         ACTORS + "test_one_is_made_again_with_the_others_as_they_were",
     ),
     Fault(
         "F9",
-        "flowrl/rollout/actor_host.py",
+        "flowrl/actors/actor_process.py",
         "    told.__notes__ = None",
         "    error = RuntimeError(str(error))\n    told.__notes__ = None",
         ACTORS + "test_an_error_arrives_as_itself",
     ),
     Fault(
         "F15",
-        "flowrl/rollout/actors.py",
+        "flowrl/actors/actors.py",
         "            backend.leave()",
         "            pass",
         ACTORS + "test_a_ray_of_ours_ends_with_the_last_who_needs_it",
@@ -258,14 +258,14 @@ FAULTS = [
     ),
     Fault(
         "F3",
-        "flowrl/rollout/hosts.py",
+        "flowrl/rollout/remote_groups.py",
         "        self._sent[process] = self._broadcast.number\n",
         "        self._sent[process] = self._broadcast.number + 1\n",
         HOSTS + "test_weights_pushed_after_an_item_make_the_next_one_of_that_worker",
     ),
     Fault(
         "F10",
-        "flowrl/rollout/hosts.py",
+        "flowrl/rollout/remote_groups.py",
         "        self._sent.pop(process, None)\n",
         "",
         HOSTS + "test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights",
@@ -293,28 +293,28 @@ FAULTS = [
     ),
     Fault(
         "F13",
-        "flowrl/rollout/all_reduce.py",
+        "flowrl/learners/all_reduce.py",
         "torch.cat([values * rows, values.new_tensor([rows])])",
         "torch.cat([values, values.new_tensor([1.0])])",
         ALIKE + "test_the_mean_divides_by_the_rows",
     ),
     Fault(
         "F3",
-        "flowrl/rollout/learners.py",
+        "flowrl/learners/learner_group.py",
         "            self.workers.publish(report.version, weights)\n",
         "            pass\n",
         LEARNERS + "test_learning_there_is_training_here",
     ),
     Fault(
         "F2",
-        "flowrl/rollout/learners.py",
+        "flowrl/learners/learner_group.py",
         "self._kept(all_of([all_of(trained), state]))",
         "self._kept(all_of([all_of(trained[:1]), state]))",
         LEARNERS + "test_what_not_all_have_learned_is_no_state_to_go_on_from",
     ),
     Fault(
         "D3",
-        "flowrl/rollout/learner.py",
+        "flowrl/learners/learner.py",
         '            "generator": self._generator.bit_generator.state,\n',
         '            "generator": None,\n',
         LEARNERS + "test_it_resumes_at_every_step",

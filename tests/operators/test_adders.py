@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.context import Context
 from flowrl.data.batch import Batch
+from flowrl.engine.context import Context
 from flowrl.errors import SchemaError
 from flowrl.operators.adders import GAE, NStep
 from flowrl.rollout import WorkerSet

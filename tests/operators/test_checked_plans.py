@@ -11,15 +11,15 @@ from scripted import ScriptedPolicy
 
 from flowrl import Plan
 from flowrl import operators as ops
-from flowrl.check import examine
 from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
-from flowrl.debug import debugging
+from flowrl.engine.operator import declare, name_of
+from flowrl.engine.schema import UNKNOWN, Column, Schema
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import declare, name_of
-from flowrl.plan_file import builtin_plans, load_plan_file
+from flowrl.inspect.check import examine
+from flowrl.inspect.strict import debugging
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schema import UNKNOWN, Column, Schema
+from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from flowrl import Plan, from_items
 from flowrl.data import Batch, Dataset, DatasetWriter, MultiAgentBatch, ReplayBuffer
-from flowrl.debug import debugging
 from flowrl.errors import DatasetError, PlanError, SchemaError
+from flowrl.inspect.strict import debugging
 from flowrl.operators import FromDataset, NStep, ParallelRollouts, Record, StoreToReplay, TrainOneStep
 from flowrl.policies import DQNPolicy, PPOPolicy, SACPolicy
 from flowrl.rollout import WorkerSet

@@ -14,11 +14,11 @@ from gymnasium import spaces
 
 from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
-from flowrl.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.data import Batch, Dataset, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import BCPolicy, DQNPolicy, PPOPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
+from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import check_operator, check_plan, same
 from tests.goal_envs import BitFlip
 from tests.minari_episodes import minari_dataset

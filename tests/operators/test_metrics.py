@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from flowrl import Plan, from_items
-from flowrl.context import Context
+from flowrl.engine.context import Context
 from flowrl.errors import PlanError
 from flowrl.operators import (
     Confirm,

@@ -13,15 +13,15 @@ import pytest
 
 from flowrl import Plan, from_items
 from flowrl import operators as ops
-from flowrl.config import build_config
 from flowrl.data import Batch, Dataset, DatasetWriter, MixedReplay, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
+from flowrl.engine.stages import DONE
 from flowrl.errors import CheckpointError, ConfigError, DatasetError, Deadlock, PlanError, SchemaError
 from flowrl.operators.datasets import demonstrations_in
-from flowrl.plan_file import load_plan_file
 from flowrl.policies import DQNPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
-from flowrl.stages import DONE
 from flowrl.testing import same
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import load_plan_file
 from tests.demonstrations import cartpole, random_steps
 from tests.plans.small import SMALL, make
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from flowrl import Plan, from_items
 from flowrl import operators as ops
-from flowrl.check import examine
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.engine.operator import load_operator_state, operator_state
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import load_operator_state, operator_state
+from flowrl.inspect.check import examine
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, clock_vector

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from flowrl import Plan, from_items
-from flowrl.check import examine
-from flowrl.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.data import (
     Batch,
     EpisodeReplayBuffer,
@@ -22,7 +20,9 @@ from flowrl.data import (
     SequenceReplayBuffer,
     Store,
 )
+from flowrl.engine.stages import BLOCKED, DONE, WAITING, Signal
 from flowrl.errors import Deadlock, PlanError
+from flowrl.inspect.check import examine
 from flowrl.operators import (
     Concurrently,
     Episodes,
@@ -35,7 +35,7 @@ from flowrl.operators import (
 )
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.stages import BLOCKED, DONE, WAITING, Signal
+from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import ManualWorkers, check_plan, same
 
 STORES: dict[str, Any] = {
@@ -194,7 +194,7 @@ def test_a_state_taken_while_shards_work_loses_nothing() -> None:
 
 
 def _at_once(member: Any) -> Any:
-    from flowrl.workers import InlineWorker
+    from flowrl.engine.workers import InlineWorker
 
     return InlineWorker(member.target).submit
 

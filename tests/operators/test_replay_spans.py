@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from flowrl import Plan, from_items
-from flowrl.check import examine
 from flowrl.data import (
     Batch,
     EpisodeReplayBuffer,
@@ -18,7 +17,8 @@ from flowrl.data import (
     ReplayBuffer,
     SequenceReplayBuffer,
 )
-from flowrl.debug import debugging
+from flowrl.inspect.check import examine
+from flowrl.inspect.strict import debugging
 from flowrl.operators import (
     Concurrently,
     HindsightRelabel,

@@ -12,11 +12,11 @@ from gymnasium import spaces
 
 from flowrl import Plan, from_items
 from flowrl import operators as ops
-from flowrl.check import examine
-from flowrl.context import Context
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.engine.context import Context
+from flowrl.engine.operator import operator
 from flowrl.errors import PlanError, SchemaError
-from flowrl.operator import operator
+from flowrl.inspect.check import examine
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rewards import AIRL, RND, RewardModel
 from flowrl.rollout import WorkerSet

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl import from_items
-from flowrl.context import Context
 from flowrl.data import Batch
+from flowrl.engine.context import Context
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators import GAE, Episodes, NStep, ParallelRollouts, TrainOneStep, Unroll
 from flowrl.policies import A2CPolicy

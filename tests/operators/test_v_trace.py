@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from flowrl import from_items
-from flowrl.context import Context
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.engine.context import Context
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators import GAE, ParallelRollouts, Replay, StoreToReplay, TrainOneStep, VTrace
 from flowrl.policies import A2CPolicy, DQNPolicy
@@ -103,7 +103,7 @@ def test_a2c_learns_from_old_experience_after_it() -> None:
 
 def off_policy(of: WorkerSet, *adders: Any) -> Any:
     """A stream of whole fragments, said to be of older weights."""
-    from flowrl.operator import declare
+    from flowrl.engine.operator import declare
 
     old = declare(schema=lambda given: given.without("on_policy"))(lambda batch: batch)
     plan = ParallelRollouts(of).for_each(old)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from flowrl import Plan
-from flowrl.config import build_config
 from flowrl.operators.metrics import CLOCK_KEYS
-from flowrl.plan_file import load_plan_file
 from flowrl.rollout import WorkerSet
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import load_plan_file
 from tests.demonstrations import cartpole, few_steps, pendulum
 from tests.offline_data import offline_data
 

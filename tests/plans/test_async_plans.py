@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowrl.plans import A3C, APPO, IMPALA, ApexDQN
-from flowrl.trainer import Trainer
+from flowrl.trainer.trainer import Trainer
 from tests.plans.small import SMALL, final, make
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.checkpoint import load_checkpoint, save_checkpoint
-from flowrl.config import Configuration
-from flowrl.offline import OfflineConfig
-from flowrl.paths import paths
-from flowrl.plan_file import builtin_plans, load_plan_file
+from flowrl.engine.graph import paths
+from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import check_plan, same
+from flowrl.trainer.config import Configuration
+from flowrl.trainer.offline import OfflineConfig
+from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.plans.matters import MATTERS, OTHERS
 from tests.plans.small import SMALL, final, make, weights
 

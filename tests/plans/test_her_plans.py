@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from flowrl import Batch
-from flowrl.cli import cli
-from flowrl.config import build_config
+from flowrl.cli.main import cli
+from flowrl.engine.graph import graph
 from flowrl.envs.goals import BitFlipping, bit_flipping
 from flowrl.errors import ConfigError, PlanError
 from flowrl.operators import NStep, ScaleRewards, StoreToReplay
-from flowrl.paths import graph
-from flowrl.plan_file import load_plan_file
 from flowrl.plans import HERDQN
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import load_plan_file
 from tests.goal_envs import BitFlip
 from tests.plans.small import make
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flowrl.paths import graph
-from flowrl.rollout import LearnerGroup
+from flowrl.engine.graph import graph
+from flowrl.learners import LearnerGroup
 from flowrl.testing import same
 from tests.plans.small import make
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from flowrl.errors import ConfigError
-from flowrl.plan_file import load_plan_file
+from flowrl.trainer.plan_file import load_plan_file
 from tests.demonstrations import random_steps
 from tests.plans.small import SMALL, final, make
 

@@ -12,11 +12,11 @@ import torch
 
 import flowrl
 from flowrl.data import Batch, Dataset, DatasetWriter
-from flowrl.data.sources import parts_of
+from flowrl.data.datasets.open import parts_of
 from flowrl.operators import DatasetStatistics
 from flowrl.plans import A2C, DQN, PPO
 from flowrl.testing import same
-from flowrl.trainer import Trainer
+from flowrl.trainer.trainer import Trainer
 from tests.offline_data import offline_data
 from tests.plans.small import SMALL, final, make
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_loaded_acts_by_its_statistics(tmp_path: Any) -> None:
     """O1: `policy.pt` has them."""
     from click.testing import CliRunner
 
-    from flowrl.cli import cli
+    from flowrl.cli.main import cli
 
     words = "run ppo --stop-steps 2000 --quiet --set normalize_obs=true --set eval_episodes=2 --set num_sgd_iter=1"
     out = str(tmp_path / "run")

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.config import build_config
 from flowrl.data import ReplayBuffer
 from flowrl.envs import make_env
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import ParallelRollouts, Replay, StoreToReplay, TrainOneStep, Unroll
 from flowrl.operators.concurrency import Concurrently
-from flowrl.plan_file import load_plan_file
 from flowrl.plans import PPO, R2D2
 from flowrl.rollout import evaluate
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import load_plan_file
 from tests.plans.small import SMALL, final, make
 
 POSITIONS = "flowrl.envs.cartpole:without_velocities"

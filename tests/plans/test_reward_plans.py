@@ -12,12 +12,12 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.data import Batch, Dataset
+from flowrl.engine.graph import graph
 from flowrl.errors import ConfigError, DatasetError
 from flowrl.operators import TrainReward
-from flowrl.paths import graph
 from flowrl.plans import AIRLPPO, GAILPPO, RNDDQN, RNDPPO
 from flowrl.testing import same
-from flowrl.trainer import Trainer
+from flowrl.trainer.trainer import Trainer
 from tests.demonstrations import cartpole_episodes, recorded
 from tests.offline_data import offline_data
 from tests.plans.small import SMALL, final, make, weights

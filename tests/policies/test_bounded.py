@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import distributions as d
 
 from flowrl.errors import ConfigError
-from flowrl.policies.bounded import Bounded, DiscreteChoice, NoisyChoice, SquashedChoice
+from flowrl.policies.distributions import Bounded, DiscreteChoice, NoisyChoice, SquashedChoice
 
 BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 3], np.float32))
 MATRIX = spaces.Box(-1, 1, (2, 2), np.float32)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from flowrl.policies.critics import ActorAndCritics, Critics
 from flowrl.policies.in_numpy import in_numpy
 from flowrl.policies.networks import encoder
-from flowrl.policies.streams import TorchStream
+from flowrl.policies.torch_rng import TorchStream
 from tests.policies.plain import apart, pairs, rows
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)

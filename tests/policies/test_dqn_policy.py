@@ -15,7 +15,7 @@ from flowrl.policies import DQNPolicy
 from flowrl.policies.devices import pick_device
 from flowrl.policies.dqn import best_action
 from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.streams import TorchStream
+from flowrl.policies.torch_rng import TorchStream
 from flowrl.testing import same
 from tests.scripted import transitions
 

@@ -16,7 +16,7 @@ from flowrl.errors import ConfigError
 from flowrl.policies import CategoricalHead, DQNPolicy, QuantileHead, ValueHead
 from flowrl.policies.heads import MeanHead, project, quantile_huber
 from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.streams import TorchStream
+from flowrl.policies.torch_rng import TorchStream
 from tests.scripted import transitions
 
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)

@@ -13,7 +13,6 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from flowrl.config import Configuration, build_config
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.plans import DQN, PPO
@@ -21,7 +20,8 @@ from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomP
 from flowrl.policies.clipping import clip_norm
 from flowrl.policies.noisy import NoisyLinear
 from flowrl.policies.policy import Policy
-from flowrl.policy_maker import PolicyMaker
+from flowrl.trainer.config import Configuration, build_config
+from flowrl.trainer.policy_factory import PolicyMaker
 
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 ROWS = 6

@@ -21,8 +21,8 @@ from flowrl.policies.masks import action_mask, masked, valid_mean
 from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.policy import ValueActing
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
-from flowrl.policies.streams import TorchStream
-from flowrl.policies.wrappers import argmax_sample, eps_greedy_sample, multinomial_sample
+from flowrl.policies.sampling import argmax_sample, eps_greedy_sample, multinomial_sample
+from flowrl.policies.torch_rng import TorchStream
 from flowrl.schedules import linear_schedule
 from tests.masked_envs import ACTIONS
 

@@ -13,7 +13,7 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies import R2D2Policy, RecurrentPPOPolicy
 from flowrl.policies.recurrent import Memory, sequenced
-from flowrl.policies.streams import TorchStream
+from flowrl.policies.torch_rng import TorchStream
 from tests.policies.recurrent_parts import ACTIONS, OBSERVATIONS, make, steps
 
 KINDS = (RecurrentPPOPolicy, R2D2Policy)

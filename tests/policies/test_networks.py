@@ -16,7 +16,7 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.distributions import Categorical
 from flowrl.policies.networks import ActorCritic, encoder, mlp
-from flowrl.policies.streams import TorchStream
+from flowrl.policies.torch_rng import TorchStream
 
 IMAGE = spaces.Box(0, 255, (40, 44, 3), np.uint8)
 SPACES: dict[str, tuple[gymnasium.Space[Any], int]] = {

@@ -11,7 +11,7 @@ import torch
 
 from flowrl.policies import CategoricalHead, DQNPolicy
 from flowrl.policies.noisy import NoisyLinear, noise_of
-from flowrl.policies.streams import TorchStream
+from flowrl.policies.torch_rng import TorchStream
 from flowrl.testing import same
 from tests.scripted import transitions
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.context import Context
 from flowrl.data import Batch
+from flowrl.engine.context import Context
 from flowrl.errors import SchemaError
 from flowrl.policies import APPOPolicy, IMPALAPolicy, VTraceLimits
 from flowrl.rollout import WorkerSet

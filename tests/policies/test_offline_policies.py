@@ -16,7 +16,7 @@ from torch import distributions as d
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies import BCPolicy, CQLPolicy, DiscreteCQLPolicy, DQNPolicy, IQLPolicy, MARWILPolicy, SACPolicy
-from flowrl.policies.bounded import GaussianChoice
+from flowrl.policies.distributions import GaussianChoice
 from flowrl.policies.iql import expectile_loss, of_actions
 from flowrl.testing import same
 from tests.policies.plain import apart, pairs, rows

@@ -11,7 +11,7 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.operators import GAE, Unroll
-from flowrl.training import Training
+from flowrl.policies.training import Training
 from tests.policies.recurrent_parts import make, steps
 
 

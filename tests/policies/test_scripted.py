@@ -12,7 +12,6 @@ import pytest
 from gymnasium import spaces
 from scipy.stats import ks_2samp
 
-from flowrl.config import Configuration
 from flowrl.data import Batch, Dataset, ReplayBuffer
 from flowrl.envs import make_manager
 from flowrl.errors import ConfigError
@@ -20,7 +19,8 @@ from flowrl.operators import ParallelRollouts, Record, StoreToReplay
 from flowrl.policies import DQNPolicy, RandomPolicy, ScriptedPolicy, linear_schedule
 from flowrl.rollout import RolloutWorker, WorkerSet, evaluate, scores
 from flowrl.testing import same
-from flowrl.trained import TrainedPolicy
+from flowrl.trainer.config import Configuration
+from flowrl.trainer.trained_policy import TrainedPolicy
 
 INF = np.inf
 SPACES = {

@@ -13,8 +13,8 @@ from gymnasium import spaces
 from flowrl.errors import ConfigError
 from flowrl.operators import AverageGradients
 from flowrl.policies import DDPGPolicy, TD3Policy
+from flowrl.policies.training import Training
 from flowrl.testing import same
-from flowrl.training import Training
 from tests.policies.plain import apart, pairs, rows
 
 OBSERVATIONS, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-2, 2, (2,), np.float32)

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import ray
 
-from flowrl import pace
-from flowrl.config import build_config
+from flowrl.engine import members as pace
+from flowrl.engine.plan import Plan
 from flowrl.operators import ParallelRollouts
-from flowrl.plan import Plan
-from flowrl.plan_file import load_plan_file
 from flowrl.policies import Policy, PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.hosts import RemoteGroup
+from flowrl.rollout.remote_groups import RemoteGroup
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import load_plan_file
 from tests.chaos import Workers, results
 from tests.plans.small import SMALL
 

@@ -12,10 +12,10 @@ import sys
 import numpy as np
 import pytest
 
+from flowrl.actors import ray_backend as ray_workers
+from flowrl.actors.actors import Actors, Resources
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, WorkerDied
-from flowrl.rollout import ray_workers
-from flowrl.rollout.actors import Actors, Resources
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # Ray leaves its logs open
 SECONDS = 60
@@ -148,7 +148,7 @@ def test_who_was_on_a_ray_that_ended_does_not_hold_the_next(cluster):
 def test_a_driver_that_is_killed_leaves_the_cluster_as_it_was(cluster):
     """F15: its actors end, the cluster goes on."""
     script = (
-        "import os, sys; from flowrl.rollout.actors import Actors\n"
+        "import os, sys; from flowrl.actors.actors import Actors\n"
         "actors = Actors([lambda: os], kind='os', remote=True, address=sys.argv[1]); actors.start()\n"
         "print(actors.members[0].submit('getpid').result(60), flush=True); input()"
     )

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.engine.plan import Plan
 from flowrl.envs import EnvManager, VectorEnvManager
 from flowrl.errors import SchemaError
 from flowrl.operators import Concurrently, NStep, ParallelRollouts, Replay, StoreToReplay
-from flowrl.plan import Plan
 from flowrl.rollout import RolloutWorker, WorkerSet, evaluate
 from flowrl.testing import check_plan, same
 from tests.clock_envs import (

@@ -11,7 +11,7 @@ import pytest
 from flowrl.operators import ApplyGradients, AsyncGradients, AverageGradients, ComputeGradients, ParallelRollouts
 from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.hosts import Hosts
+from flowrl.rollout.remote_groups import Hosts
 from flowrl.testing import same
 
 

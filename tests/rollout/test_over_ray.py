@@ -1,4 +1,4 @@
-"""Worker sets over real Ray actors: what tests/rollout/test_hosts.py says of objects holds of processes."""
+"""Worker sets over real Ray actors: what tests/rollout/test_remote_groups.py says of objects holds of processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small(*spaces: Any) -> PPOPolicy:
 
 def run_of(name: str, rounds: int, state: Any = None, **settings: Any) -> tuple[list[Any], Any, Any]:
     """What a plan collects in so many results, its state and the policy's at the end."""
-    from flowrl.plan_file import load_plan_file
+    from flowrl.trainer.plan_file import load_plan_file
 
     plan_file, seen = load_plan_file(name.split()[0]), []
     config = plan_file.Config(**{**SMALL[name], "env_groups": 2, "seed": 5, **settings})

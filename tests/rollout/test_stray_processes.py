@@ -17,7 +17,7 @@ SECONDS = 120  # two helpers of Ray's try for a minute to tell a driver that was
 
 SCRIPT = """
 import signal, sys
-from flowrl.rollout.actors import Actors
+from flowrl.actors.actors import Actors
 from flowrl.envs import make_manager
 
 class Player:

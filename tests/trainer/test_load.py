@@ -17,7 +17,7 @@ import torch
 from click.testing import CliRunner
 
 import flowrl
-from flowrl.cli import cli
+from flowrl.cli.main import cli
 from flowrl.errors import CheckpointError, ConfigError, SchemaError
 from flowrl.testing import same
 

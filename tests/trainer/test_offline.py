@@ -15,12 +15,12 @@ import pytest
 import flowrl
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.errors import ConfigError, DatasetError, PlanError
-from flowrl.offline import OfflineTrainer
 from flowrl.operators import OfflineRows, ParallelRollouts, PolicyActions, Record
 from flowrl.plans import BC, MARWIL
 from flowrl.policies import BCPolicy, RandomPolicy
 from flowrl.policies.policy import Policy
 from flowrl.rollout import WorkerSet
+from flowrl.trainer.offline import OfflineTrainer
 from tests.cli.parts import flowrl as command
 from tests.minari_episodes import minari_dataset
 from tests.offline_data import offline_data
@@ -243,8 +243,8 @@ def test_minari_knows_its_spaces_and_its_environment() -> None:
     """The same from a dataset of somebody else's."""
     pytest.importorskip("minari")
     pytest.importorskip("h5py")
-    from flowrl.data.minari import MinariEpisodes
-    from flowrl.envs.datasets import environment_of, spaces_of
+    from flowrl.data.datasets.minari import MinariEpisodes
+    from flowrl.envs.dataset_spaces import environment_of, spaces_of
 
     data = MinariEpisodes(minari_dataset())
     env = gymnasium.make("CartPole-v1")
@@ -364,7 +364,7 @@ def test_the_environment_of_a_minari_dataset_has_no_name() -> None:
     """Recording in it needs one."""
     pytest.importorskip("minari")
     pytest.importorskip("h5py")
-    from flowrl.data.minari import MinariEpisodes
+    from flowrl.data.datasets.minari import MinariEpisodes
 
     with BC(data=offline_data(), **SMALL) as bc:
         workers = OfflineTrainer._workers(bc.config, None, BC.policy, MinariEpisodes(minari_dataset()))

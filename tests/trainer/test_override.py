@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from flowrl import Plan, Trainer, operator, state
-from flowrl.config import positive
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, PlanError
 from flowrl.plans import DQN, RNDPPO
 from flowrl.policies import DQNPolicy
 from flowrl.testing import same
+from flowrl.trainer.config import positive
 from tests.clock_envs import TERMINATED, ClockEnv
 from tests.plans import small as small_plans
 
@@ -224,7 +224,7 @@ def test_a_plan_that_must_go_wrong_is_refused_before_anything_starts() -> None:
 
 
 def test_a_config_that_is_none_is_refused_where_the_class_is_made() -> None:
-    with pytest.raises(ConfigError, match=r"must be a subclass of flowrl.config.Configuration"):
+    with pytest.raises(ConfigError, match=r"must be a subclass of flowrl.trainer.config.Configuration"):
 
         class Foreign(DQN):
             Config = dict  # type: ignore[assignment]

@@ -14,13 +14,13 @@ import torch
 
 import flowrl
 from flowrl import Plan, Trainer, from_items
-from flowrl.config import build_config
 from flowrl.data import ReplayActors, ReplayBuffer
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import Evaluate, ParallelRollouts, StoreToReplay
 from flowrl.plans import DQN
 from flowrl.testing import same
-from flowrl.trained import _rows
+from flowrl.trainer.config import build_config
+from flowrl.trainer.trained_policy import _rows
 from tests.plans import small as small_plans
 from tests.plans.small import without_clock
 
@@ -60,7 +60,7 @@ def test_three_lines() -> None:
 
 
 def test_flowrl_gives_it_when_asked() -> None:
-    from flowrl.trainer import Trainer as There
+    from flowrl.trainer.trainer import Trainer as There
 
     assert flowrl.Trainer is There
     assert {"Trainer", "load"} <= set(flowrl.__all__)

@@ -14,7 +14,7 @@ from flowrl.plans import DQN
 
 with warnings.catch_warnings():  # what Ray's own imports say
     warnings.simplefilter("ignore")
-    from flowrl.tune import TrainerTrainable, trainable
+    from flowrl.trainer.tune import TrainerTrainable, trainable
 
 SMALL = {
     "hidden": (16,),

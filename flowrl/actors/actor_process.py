@@ -1,0 +1,148 @@
+"""What runs in an actor's process: an object, asked from elsewhere; its errors, warnings and prints come home."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import platform
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from importlib import metadata
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+
+import flowrl
+from flowrl.engine.remote import measured
+from flowrl.errors import ConfigError
+
+log = logging.getLogger("flowrl")
+
+#: The level of what was printed, among levels of what was logged.
+PRINTED = logging.NOTSET
+
+
+class Host:
+    """An object in an actor. Answers hold (value, error, said), so that an error arrives as it was raised.
+
+    What was said is a list of (level, text): warnings, and lines that were printed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._target: Any = None
+        self._broken: Any = None
+        self._said = _Said()
+        log.addHandler(self._said)
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def begin(self, versions: dict[str, str], path: list[str], threads: int, make: bytes) -> Any:
+        """Make the object, if this is the flowrl that asks for it; what fails here fails whatever is asked.
+
+        Modules are found where the process that asks finds them, as far as this machine has those folders.
+        """
+        sys.path += [folder for folder in path if folder not in sys.path]
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(threads)
+        try:
+            _compare(versions, f"{self._name} on {platform.node()}")
+            with redirect_stdout(self._said.out):
+                self._target = pickle.loads(make)()
+        except BaseException as error:
+            self._broken = self._failed(error)
+            return self._broken
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(threads)
+        return None, None, self._said.taken()
+
+    def do(self, method: str, *args: Any) -> Any:
+        try:
+            if self._broken is not None:
+                return self._broken
+            with redirect_stdout(self._said.out):
+                value = getattr(self._target, method)(*args)
+            return value, None, self._said.taken()
+        except BaseException as error:  # Ray would take a sys.exit() of an environment for a death, without a word
+            return self._failed(error)
+
+    def do_apart(self, method: str, *args: Any) -> Any:
+        """The method's receipt with the size of its item, and the item itself, which stays here."""
+        answer, error, said = self.do(method, *args)
+        if error is not None:
+            return (None, error, said), None
+        receipt, item = answer
+        return ((receipt, *measured(item)), None, said), item
+
+    def _failed(self, error: BaseException) -> Any:
+        return None, _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}"), self._said.taken()
+
+
+def versions() -> dict[str, str]:
+    """What both ends of a wire must have in common."""
+    found = {"flowrl": flowrl.__version__, "python": ".".join(platform.python_version_tuple()[:2])}
+    for package in ("numpy", "torch"):
+        found[package] = metadata.version(package).partition("+")[0]  # "+cpu", "+cu12": the same torch
+    return found
+
+
+def _compare(theirs: dict[str, str], where: str) -> None:
+    """Refuse another flowrl or Python, and say where numpy or torch differ."""
+    for name, ours in versions().items():
+        if ours == theirs[name]:
+            continue
+        text = f"{where} has {name} {ours}, the process that asks has {theirs[name]}"
+        if name in ("flowrl", "python"):
+            raise ConfigError(f"{text}: install the same on all machines of the cluster")
+        log.warning("%s: results may differ in the last bits", text)
+
+
+def _packed(error: BaseException, where: str) -> bytes:
+    """The error with its traceback as a note; one that cannot travel, or would end who asks, as a RuntimeError."""
+    told = traceback.TracebackException.from_exception(error)
+    told.__notes__ = None  # they travel with it
+    error.add_note(f"raised in {where}:\n{''.join(told.format()).rstrip()}")
+    try:
+        if not isinstance(error, Exception):
+            raise TypeError
+        packed: bytes = cloudpickle.dumps(error)
+        pickle.loads(packed)
+    except Exception:
+        other = RuntimeError(f"{type(error).__name__}: {error}")
+        other.__notes__ = error.__notes__
+        packed = cloudpickle.dumps(other)
+    return packed
+
+
+class _Said(logging.Handler):
+    """Keeps what is logged, and what is printed to `out`, until an answer takes it home."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kept: list[tuple[int, str]] = []
+        self.out = _Lines(lambda line: self._kept.append((PRINTED, line)))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._kept.append((record.levelno, record.getMessage()))
+
+    def taken(self) -> list[tuple[int, str]]:
+        kept, self._kept = self._kept, []
+        return kept
+
+
+class _Lines(io.TextIOBase):
+    """A standard output that gives each line to somebody."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        self._take, self._begun = take, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._take(line)
+        return len(text)

@@ -1,0 +1,200 @@
+"""Objects as workers: in this process, or each in a process of its own on this machine or another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import attrs
+from attrs import validators
+
+from flowrl.engine.workers import InlineWorker
+from flowrl.errors import WorkerDied
+
+Make = Callable[[], Any]
+
+
+@attrs.frozen
+class Resources:
+    """What one actor takes of the machine it is on.
+
+    Attributes:
+        cpus: Logical cores, or a part of one. Nobody is bound to them: they limit how many actors a machine gets.
+        gpus: Graphics processors, or a part of one; it sees only those.
+        memory: In bytes; 0: as much as it takes.
+        custom: Others that the cluster's machines have, by name.
+        threads: Of torch and numpy in it.
+    """
+
+    cpus: float = attrs.field(default=1, validator=validators.ge(0))
+    gpus: float = attrs.field(default=0, validator=validators.ge(0))
+    memory: int = attrs.field(default=0, validator=validators.ge(0))
+    custom: dict[str, float] = attrs.field(factory=dict)
+    threads: int = attrs.field(default=1, validator=validators.ge(1))
+
+
+class Backend(Protocol):
+    """Where actors are: `Here`, or `flowrl.actors.ray_backend.Cluster`."""
+
+    def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[Any]:
+        """One worker for each; they are there, or it raises."""
+        ...
+
+    def replace(self, worker: Any, make: Make, name: str, resources: Resources) -> Any:
+        """Another in its place, which may still be on its way: what it is asked waits for it."""
+        ...
+
+    def put(self, value: Any) -> Any:
+        """What stands for the value as an argument of `submit`."""
+        ...
+
+    def close(self, workers: Sequence[Any]) -> None:
+        """End them."""
+        ...
+
+    def leave(self) -> None:
+        """No more of them are needed."""
+        ...
+
+
+class Here:
+    """Actors that are objects of this process, one after another."""
+
+    def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[Any]:
+        return [InlineWorker(make()) for make in makes]
+
+    def replace(self, worker: Any, make: Make, name: str, resources: Resources) -> Any:
+        self.close([worker])
+        return InlineWorker(make())
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def close(self, workers: Sequence[Any]) -> None:
+        for worker in workers:
+            if hasattr(worker.target, "close"):
+                worker.target.close()
+
+    def leave(self) -> None:
+        """Nobody came."""
+
+
+class Actors:
+    """Objects as workers of one kind; each has an index for ever.
+
+    >>> with Actors([list, list], kind="list", remote=False) as actors:
+    ...     actors.members[1].submit("append", actors.put(3)).result()
+    ...     [worker.submit("copy").result() for worker in actors.members]
+    [[], [3]]
+
+    Args:
+        makes: Makes each, where it is to be.
+        kind: What each is called, with its index: "worker", say.
+        remote: Each in a process of its own, on Ray, else in this one.
+        address: Of the Ray cluster, "host:port" or "ray://host:port"; None: a Ray of this machine, which is started
+            unless there is one, and ended with the last that need it.
+        resources: Of each.
+        max_restarts: How often each may be made again.
+
+    Raises (at `start`):
+        ConfigError: no cluster answers, it cannot give the resources, or has another flowrl.
+        PlanError: a `make` cannot be sent, with what in it is why.
+
+    Attributes:
+        members: The workers; None where one was removed. Empty unless started.
+        restarts: How often each was made again.
+    """
+
+    def __init__(
+        self,
+        makes: Sequence[Make],
+        *,
+        kind: str,
+        remote: bool,
+        address: str | None = None,
+        resources: Resources | None = None,
+        max_restarts: int = 10,
+    ) -> None:
+        self.makes, self.kind, self.remote, self.address = list(makes), kind, remote, address
+        self.resources, self.max_restarts = resources or Resources(), max_restarts
+        self.members: list[Any] = []
+        self.restarts: list[int] = []
+        self._backend: Backend | None = None
+
+    def __repr__(self) -> str:
+        return f"{len(self.makes)} of {self.kind}{' on Ray' if self.remote else ''}"
+
+    def __enter__(self) -> Actors:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Make them, all at once; does nothing where that was done."""
+        if self._backend is not None:
+            return
+        self._backend = self._joined()
+        try:
+            names = [self.name(index) for index in range(len(self.makes))]
+            self.members = self._backend.create(self.makes, names, self.resources)
+        except BaseException:
+            self.close()
+            raise
+        self.restarts = [0] * len(self.makes)
+
+    def _joined(self) -> Backend:
+        if not self.remote:
+            return Here()
+        from flowrl.actors.ray_backend import Cluster
+
+        return Cluster(self.address)
+
+    @property
+    def _started(self) -> Backend:
+        assert self._backend is not None, f"{self!r} are not started"
+        return self._backend
+
+    def name(self, index: int) -> str:
+        return f"{self.kind} {index}"
+
+    def put(self, value: Any) -> Any:
+        """What stands for the value as an argument of `submit`, sent once for all that are given it."""
+        return self._started.put(value)
+
+    def restart(self, index: int, died: WorkerDied | None = None) -> None:
+        """Make one again, in a new process; what it is asked waits until that is there.
+
+        Raises:
+            WorkerDied: `died`, or one like it: it was made again `max_restarts` times.
+        """
+        if self.restarts[index] >= self.max_restarts:
+            why = f"{died.why if died else 'it is gone'}; it was restarted {self.restarts[index]} times already"
+            raise WorkerDied(self.name(index), f"{why}, max_restarts={self.max_restarts}") from died
+        self.restarts[index] += 1
+        worker = self.members[index]
+        self.members[index] = self._started.replace(worker, self.makes[index], self.name(index), self.resources)
+
+    def add(self, make: Make) -> int:
+        """One more; its index."""
+        self.members += self._started.create([make], [self.name(len(self.makes))], self.resources)
+        self.makes.append(make)
+        self.restarts.append(0)
+        return len(self.makes) - 1
+
+    def remove(self, index: int) -> None:
+        """End one; the others keep their indices."""
+        worker, self.members[index] = self.members[index], None
+        self._started.close([worker])
+
+    def close(self) -> None:
+        """End them all; a later start makes them afresh."""
+        if self._backend is None:
+            return
+        backend, self._backend = self._backend, None
+        members, self.members = self.members, []
+        try:
+            backend.close([worker for worker in members if worker is not None])
+        finally:
+            backend.leave()

@@ -1,0 +1,331 @@
+"""Actors on Ray: the only file, with tune.py, that imports it, and only where actors are remote."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+
+import ray
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
+from ray.util.placement_group import get_current_placement_group
+
+from flowrl.actors.actor_process import PRINTED, Host, versions
+from flowrl.actors.actors import Make, Resources
+from flowrl.actors.address import check_answers
+from flowrl.engine.futures import Future, wait
+from flowrl.engine.pickling import pack, refusal
+from flowrl.engine.remote import Remote
+from flowrl.errors import ConfigError, ValueLost, WorkerDied
+from flowrl.interrupts import handling
+
+log = logging.getLogger("flowrl")
+_ray: Any = ray  # what has no types
+
+#: Seconds until actors must be there, a value must have come, an actor must have closed what it holds.
+START_SECONDS = 120.0
+FETCH_SECONDS = 60.0
+CLOSE_SECONDS = 10.0
+
+_HERE = "local"
+#: What a Ray of ours is told: to say nothing, and to ask nobody.
+_OWN = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+
+
+class RayWorker:
+    """An object in a Ray actor, as a worker.
+
+    Attributes:
+        began: Done when the object was made.
+    """
+
+    def __init__(self, make: Make, name: str, resources: Resources, *, reserve: bool) -> None:
+        packed = pack(make, name)
+        self.name = name
+        needs = _needs(resources, reserve)
+        options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
+        # In a trial of Ray Tune they belong where it has reserved room for them.
+        where = "SPREAD" if get_current_placement_group() is None else None
+        actor = ray.remote(Host).options(resources=needs, scheduling_strategy=where, **options)
+        self._actor: Any = actor.remote(name)
+        self.began: Future[Any] = self._ask("begin", (versions(), sys.path, resources.threads, packed))
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        return self._ask("do", (method, *args))
+
+    def submit_apart(self, method: str, *args: Any) -> Future[tuple[Any, Remote]]:
+        """Ask for `method(*args)`, which gives `(receipt, item)`: the receipt comes here, the item stays there."""
+        return self._ask("do_apart", (method, *args))
+
+    def _ask(self, call: str, args: tuple[Any, ...]) -> Future[Any]:
+        future: Future[Any] = Future()
+        sent = [arg.ref if isinstance(arg, Remote) else arg for arg in args]
+        try:
+            if call == "do_apart":
+                reply, item = self._actor.do_apart.options(num_returns=2).remote(*sent)
+            else:
+                reply, item = getattr(self._actor, call).remote(*sent), None
+        except TypeError as error:
+            future.set_exception(refusal(sent[1:], f"what {self.name} is asked, {args[0]!r},", error))
+            return future
+        reply.future().add_done_callback(lambda done: self._answer(done, item, future))
+        return future
+
+    def _answer(self, reply: Future[Any], item: Any, future: Future[Any]) -> None:
+        """In a thread of Ray's."""
+        try:
+            value, error, said = reply.result()
+            for level, text in said:
+                if level == PRINTED:
+                    print(f"{self.name}: {text}", flush=True)
+                else:
+                    log.log(level, "%s: %s", self.name, text)
+            if error is not None:
+                future.set_exception(pickle.loads(error))
+            elif item is None:
+                future.set_result(value)
+            else:
+                receipt, rows, nbytes = value
+                future.set_result((receipt, Remote(item, rows, nbytes, fetch)))
+        except Exception as failed:
+            future.set_exception(_translated(failed, self.name))
+
+    def kill(self) -> None:
+        """End the process at once; what it was asked fails."""
+        with suppress(Exception):  # it is gone, or Ray is
+            ray.kill(self._actor)
+
+
+class Cluster:
+    """The Ray that actors are on: one that this process has, one that is joined, or one of this machine that is begun.
+
+    The last two are left when nobody is there who needs them.
+    """
+
+    _users: ClassVar[weakref.WeakSet[Cluster]] = weakref.WeakSet()
+    _at: ClassVar[str | None] = None  # where we went ourselves
+
+    def __init__(self, address: str | None) -> None:
+        where = address or _HERE
+        if not ray.is_initialized():
+            _begin() if address is None else _join(address)
+            Cluster._at = where
+        elif Cluster._at not in (None, where):
+            raise ConfigError(f"address={address!r}: other actors of this process are on a Ray at {Cluster._at}")
+        Cluster._users.add(self)
+
+    @property
+    def _is_ours(self) -> bool:
+        """Nobody else runs on it: its cores need not be reserved."""
+        return Cluster._at == _HERE
+
+    def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[RayWorker]:
+        if self._is_ours and resources.cpus * len(makes) > (cores := os.cpu_count() or 1):
+            log.info("%d processes of %g cpus share the %d cores of this machine", len(makes), resources.cpus, cores)
+        _check_fit(_needs(resources, reserve=not self._is_ours), names)
+        workers = [self._new(make, name, resources) for make, name in zip(makes, names)]
+        late = wait([worker.began for worker in workers], START_SECONDS)
+        try:
+            if late:
+                waiting = ", ".join(worker.name for worker in workers if worker.began in late)
+                raise ConfigError(
+                    f"{waiting}: not there after {START_SECONDS:g} s; free are {_told(_ray.available_resources())}"
+                )
+            for worker in workers:
+                worker.began.result()
+        except BaseException:
+            self.close(workers)
+            raise
+        return workers
+
+    def replace(self, worker: RayWorker, make: Make, name: str, resources: Resources) -> RayWorker:
+        worker.kill()
+        return self._new(make, name, resources)
+
+    def _new(self, make: Make, name: str, resources: Resources) -> RayWorker:
+        return RayWorker(make, name, resources, reserve=not self._is_ours)
+
+    def put(self, value: Any) -> Any:
+        try:
+            return ray.put(value)
+        except TypeError as error:
+            raise refusal(value, "a value", error) from None
+
+    def close(self, workers: Sequence[RayWorker]) -> None:
+        if not ray.is_initialized():
+            return
+        wait([worker.submit("close") for worker in workers], CLOSE_SECONDS)
+        for worker in workers:
+            worker.kill()
+
+    def leave(self) -> None:
+        Cluster._users.discard(self)
+        if Cluster._at is not None and not Cluster._users:
+            end()
+
+
+#: What Ray calls its own resources, and the option of an actor that asks for each.
+_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+
+
+def _needs(resources: Resources, reserve: bool) -> dict[str, float]:
+    """What Ray is asked for; the cores of a Ray of ours are nobody's."""
+    needs = {"CPU": resources.cpus * reserve, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
+    return {"CPU": 0, **{name: amount for name, amount in needs.items() if amount}}
+
+
+def _check_fit(needs: dict[str, float], names: Sequence[str]) -> None:
+    """Refuse what a cluster that does not grow can never give.
+
+    Raises: ConfigError naming the resource, and how much of it there is.
+    """
+    if _grows():
+        return
+    nodes = [node["Resources"] for node in _ray.nodes() if node["Alive"]]
+    for resource, amount in needs.items():
+        there = [node.get(resource, 0) for node in nodes]
+        if amount > max(there):
+            has = f"the largest machine has {max(there):g}; there are {_told(_ray.cluster_resources())}"
+        elif amount * len(names) > sum(there):
+            has = f"the cluster has {sum(there):g}"
+        else:
+            continue
+        raise ConfigError(f"{names[0]} .. {names[-1]}: {len(names)} x {amount:g} {resource} are asked for, {has}")
+
+
+def _grows() -> bool:
+    """Whether more machines come when more is asked for than there is."""
+    state = _ray._private.state.state
+    return not _ray.util.client.ray.is_connected() and bool(state.get_max_resources_from_cluster_config())
+
+
+def _told(resources: dict[str, float]) -> str:
+    """Resources in words, but for those that only name machines.
+
+    >>> _told({"CPU": 4.0, "memory": 2e9, "node:10.0.0.1": 1.0})
+    '4 CPU, 2 GB memory'
+    """
+    return ", ".join(_amount(name, n) for name, n in sorted(resources.items()) if not name.startswith("node:"))
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 1e9:.3g} GB {name}" if name.endswith("memory") else f"{amount:g} {name}"
+
+
+def fetch(ref: Any) -> Any:
+    """The value that Ray keeps under a reference.
+
+    Raises:
+        WorkerDied: the value is lost.
+    """
+    if not ray.is_initialized():  # asking would begin another one
+        raise WorkerDied("a value of a worker", "Ray has ended")
+    try:
+        return ray.get(ref, timeout=FETCH_SECONDS)
+    except RayError as error:
+        raise _translated(error, "a value of a worker") from error
+
+
+def _begin() -> None:
+    """Start a Ray of this machine."""
+    before = {name: os.environ.get(name) for name in _OWN}
+    os.environ.update(_OWN)
+    try:
+        _init(_HERE, include_dashboard=False)
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+def _join(address: str) -> None:
+    check_answers(address)
+    try:
+        _init(address)
+    except ImportError as error:
+        raise ConfigError(f"address={address!r} takes the Ray client: pip install 'ray[client]' ({error})") from error
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"cannot join the Ray cluster at {address}: {error}") from error
+
+
+def _init(address: str, **settings: Any) -> None:
+    """Have Ray, without its handler for SIGTERM, which ends Ray under a run that would save first."""
+    before = signal.getsignal(signal.SIGTERM)
+    with _uninterrupted():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **settings)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _exit if before == signal.SIG_DFL else before)
+    # Ray prints every death to standard output; flowrl says in its own words what it means for the run.
+    _ray._private.worker.print_to_stdstream = lambda data, **_: log.debug("Ray: %s", " ".join(data["lines"]))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep a Ctrl-C for the end of the block: Python drops one that comes while Ray forks. A second one is at once."""
+    kept: list[int] = []
+
+    def keep(number: int, _frame: Any) -> None:
+        if kept:
+            raise KeyboardInterrupt
+        kept.append(number)
+
+    with handling([signal.SIGINT], keep):
+        yield
+    if kept:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _exit(number: int, _frame: Any) -> None:
+    """An end with its cleaning up, as nobody has asked for another one."""
+    sys.exit(128 + number)
+
+
+def end() -> None:
+    """Leave Ray, whoever is on it, and where this process started it, wait until its processes are gone."""
+    Cluster._at = None
+    Cluster._users.clear()
+    node = _ray._private.worker._global_node
+    started = [each.process for kind in node.all_processes.values() for each in kind] if node is not None else []
+    ray.shutdown()
+    for process in started:
+        process.wait(CLOSE_SECONDS)
+
+
+def _translated(error: Exception, name: str) -> Exception:
+    """What became of a request or a value, in flowrl's words."""
+    if isinstance(error, RayTaskError):
+        error = error.cause
+    if isinstance(error, GetTimeoutError):
+        return WorkerDied(name, f"it did not come within {FETCH_SECONDS:g} s")
+    if isinstance(error, ObjectLostError):
+        return ValueLost(name, "it is lost with the machine that held it")
+    return WorkerDied(name, _why(error)) if isinstance(error, RayError) else error
+
+
+#: What Ray says of a death, and what that is in short.
+_DEATHS = {
+    "node has died": "its machine is gone",
+    "node was": "its machine is gone",
+    "ray.kill": "it was killed",
+    "out of memory": "its machine ran out of memory",
+    "worker process has died": "its process was killed or crashed",
+}
+
+
+def _why(error: Exception) -> str:
+    text = str(error)
+    for said, meant in _DEATHS.items():
+        if said in text:
+            return meant
+    return text.strip().splitlines()[-1]

@@ -1,0 +1,172 @@
+"""Learning curves: results read back from run directories, grouped by what was run, on a common grid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from flowrl.cli.directory import read_about
+from flowrl.cli.resume import FREE, ROUNDING
+from flowrl.cli.statistics import FEWEST_TRIMMED, interquartile_mean, interval
+from flowrl.errors import ConfigError, did_you_mean
+from flowrl.trainer.config import load_config_file
+
+#: Points of the grid on which the runs of a group are compared.
+POINTS = 200
+#: Configuration keys in which runs of one group may differ: they do not change what is learnt from a seed on average.
+SAME_GROUP = {"seed", "report_every"} | FREE | ROUNDING
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@attrs.frozen
+class RunRecord:
+    """What a run directory says of its run: the plan's name, the configuration, the results so far."""
+
+    path: Path
+    plan: str
+    config: Mapping[str, Any]
+    results: Sequence[Mapping[str, Any]] = attrs.field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Raises ConfigError for a directory whose files are missing or malformed."""
+        return cls(path, read_about(path)["plan"], load_config_file(path / "config.json"), read_results(path))
+
+    def numbers(self, *keys: str) -> Numbers:
+        """The values of some keys, `[keys, results]`, of the results that have a number for each of them."""
+        rows = [[result.get(key) for key in keys] for result in self.results]
+        kept = [row for row in rows if all(isinstance(value, (int, float)) for value in row)]
+        return np.array(kept, dtype=float).reshape(-1, len(keys)).T
+
+
+@attrs.frozen
+class Curve:
+    """The runs of one group: a line `[2, n]` of x and y for each, and their middle on the common grid.
+
+    `middle` and the bounds `low` and `high` are `[points]`: the interquartile mean, or mean of fewer than 4
+    runs, and its interval. They reach over the x that all runs have, and are None if there is none, or a
+    single run.
+    """
+
+    label: str
+    lines: Sequence[Numbers]
+    grid: Numbers | None
+    middle: Numbers | None
+    low: Numbers | None
+    high: Numbers | None
+
+    @property
+    def statistic(self) -> str:
+        """In words, what `middle` is of.
+
+        >>> Curve("dqn", [np.zeros((2, 3))] * 5, None, None, None, None).statistic
+        'IQM of 5 runs'
+        """
+        runs = len(self.lines)
+        if runs == 1:
+            return "1 run"
+        return f"{'IQM' if runs >= FEWEST_TRIMMED else 'mean'} of {runs} runs"
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run directories among some paths and, for a folder that is none itself, in it; each once, sorted.
+
+    Raises:
+        ConfigError: a path that is no folder, or has no run in it.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigError(f"{path} is {'a file' if path.exists() else 'not there'}; expected a run directory")
+        inside = [path] if is_run(path) else sorted(file.parent for file in path.rglob("metrics.jsonl"))
+        if not inside:
+            raise ConfigError(f"{path} is no run directory and holds none: there is no metrics.jsonl")
+        found |= {run.resolve(): run for run in inside if run.resolve() not in found}
+    return list(found.values())
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The results in a run's metrics.jsonl; a last line that is still being written is left out.
+
+    Raises:
+        ConfigError: the file is missing or malformed.
+    """
+    file = path / "metrics.jsonl"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
+    results = []
+    for number, line in enumerate(text.split("\n")[:-1], 1):
+        try:
+            results.append(json.loads(line))
+        except ValueError as error:
+            raise ConfigError(f"{file}, line {number} is malformed: {error}") from error
+    return results
+
+
+def curves(runs: Sequence[RunRecord], x: str, y: str) -> list[Curve]:
+    """A curve of `y` over `x` for each group of runs: those of one plan and configuration, but for the seed.
+
+    Raises:
+        ConfigError: a key that no run has, or has no number for; a run without one.
+    """
+    for key in (x, y):
+        known = {name for run in runs for result in run.results for name, value in result.items() if _number(value)}
+        if key not in known:
+            raise ConfigError(f"no number {key!r} in the results; {did_you_mean(key, known)}")
+    for run in runs:
+        if run.numbers(x, y).size == 0:
+            raise ConfigError(f"{run.path} has no result with {x!r} and {y!r}")
+    return [_curve(label, members, x, y) for label, members in grouped(runs).items()]
+
+
+def grouped(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """The runs of one plan and configuration, but for the seed, under a label that tells the groups apart."""
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        groups.setdefault(_group(run), []).append(run)
+    return dict(zip(_labels([members[0] for members in groups.values()]), groups.values()))
+
+
+def _curve(label: str, runs: Sequence[RunRecord], x: str, y: str) -> Curve:
+    lines = [run.numbers(x, y) for run in runs]
+    lines = [line[:, np.argsort(line[0], kind="stable")] for line in lines]
+    start, end = max(line[0, 0] for line in lines), min(line[0, -1] for line in lines)
+    if len(lines) == 1 or start > end:
+        return Curve(label, lines, None, None, None, None)
+    grid = np.linspace(start, end, POINTS)
+    values = np.stack([np.interp(grid, *line) for line in lines])
+    low, high = interval([values]) or (None, None)
+    return Curve(label, lines, grid, interquartile_mean(values, axis=0), low, high)
+
+
+def _labels(runs: Sequence[RunRecord]) -> list[str]:
+    """Plan and environment, and of runs that share them, the settings in which these differ."""
+    labels = []
+    for run in runs:
+        alike = [other for other in runs if (other.plan, other.config.get("env")) == (run.plan, run.config.get("env"))]
+        keys = sorted({key for other in alike for key in other.config} - SAME_GROUP - {"env"})
+        differ = [key for key in keys if any(other.config.get(key) != run.config.get(key) for other in alike)]
+        labels.append(", ".join([f"{run.plan} {run.config.get('env')}", *(f"{k}={run.config.get(k)}" for k in differ)]))
+    return labels
+
+
+def _group(run: RunRecord) -> str:
+    kept = {key: value for key, value in run.config.items() if key not in SAME_GROUP}
+    return json.dumps([run.plan, kept], sort_keys=True)
+
+
+def is_run(path: Path) -> bool:
+    """Whether it is the directory of a run, and not a folder of them."""
+    return (path / "metrics.jsonl").exists() or (path / "config.json").exists()
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float))

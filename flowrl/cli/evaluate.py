@@ -1,0 +1,161 @@
+"""`flowrl evaluate`: what the saved policies of runs score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+
+from flowrl.cli.curves import RunRecord, find_runs, grouped, is_run
+from flowrl.cli.seeds import middle, middle_text
+from flowrl.engine.seeds import SeedTree
+from flowrl.errors import CheckpointError, ConfigError
+from flowrl.rollout import Scores
+from flowrl.trainer.trained_policy import load
+
+
+@attrs.frozen
+class Evaluation:
+    """The scores of one saved policy and what it played."""
+
+    left_out: ClassVar[Sequence[str]] = ()
+    run: Path
+    policy: str
+    env: str
+    env_args: dict[str, Any]
+    seed: int
+    scores: Scores
+
+    def values(self) -> dict[str, Any]:
+        """All of it, flat, as plain values."""
+        about = attrs.asdict(self, filter=attrs.filters.exclude("scores"))
+        return {**about, "run": str(self.run), **attrs.asdict(self.scores)}
+
+    def lines(self) -> list[str]:
+        """For people."""
+        found = self.scores
+        wins = "unknown: no episode ended with is_success in its info"
+        if found.win_rate is not None:
+            some = f" of the {found.judged} episodes that say" if found.judged < found.episodes else ""
+            wins = f"{100 * found.win_rate:.1f} %{some}"
+        cut = f", {found.cut} of them cut: they did not end" if found.cut else ""
+        return [
+            f"{self.run / self.policy} on {self.env}: {found.episodes} episodes{cut}, seed {self.seed}",
+            f"  return           {found.return_mean:,.2f} ± {found.return_std:,.2f}"
+            f"  (min {found.return_min:,.2f}, max {found.return_max:,.2f})",
+            f"  steps            {found.length_mean:,.2f} ± {found.length_std:,.2f}",
+            f"  reward per step  {found.reward_per_step:,.4f}",
+            f"  win rate         {wins}",
+        ]
+
+
+def evaluate_run(
+    run: Path,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    last: bool = False,
+    env: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    max_steps: int | None = None,
+    video: Path | None = None,
+) -> Evaluation:
+    """Play whole episodes with the saved policy of a run, in its eval mode.
+
+    The starts follow from `seed`, and are others than those of any training or evaluation within a run (S3);
+    policies that are evaluated with one seed meet the same starts.
+
+    Args:
+        run, last, env, env_args: See `flowrl.load`.
+        episodes: Played in all, an equal share in each environment (S2).
+        seed: Of environments and action noise.
+        max_steps: After so many an episode is cut; otherwise as the run's configuration says.
+        video: Folder that gets films of the first episodes; see `flowrl.rollout.video`.
+
+    Raises:
+        ConfigError, CheckpointError: see `flowrl.load`.
+    """
+    trained = load(run, last=last, env=env, env_args=env_args)
+    found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
+    policy = "policy_last.pt" if last else "policy.pt"
+    played = trained.evaluation_env
+    return Evaluation(run, policy, str(played), dict(played.env_args), seed, found)
+
+
+@attrs.frozen
+class Comparison:
+    """Several runs, each evaluated from the same starts, in groups of one plan and configuration but for the seed.
+
+    `left_out` says which runs in a folder cannot be evaluated, and why.
+    """
+
+    groups: Mapping[str, Sequence[Evaluation]]
+    left_out: Sequence[str] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Of each group the runs, and the middle of each kind of score with its interval (S4), as plain values."""
+        return {
+            label: {"runs": [each.values() for each in group], **_middles(group)}
+            for label, group in self.groups.items()
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        told = []
+        for label, group in self.groups.items():
+            told.append(f"{label}: {group[0].scores.episodes} episodes each, seed {group[0].seed}")
+            for each in group:
+                wins = "" if each.scores.win_rate is None else f", win rate {100 * each.scores.win_rate:.1f} %"
+                told.append(
+                    f"  {each.run / each.policy}: return {each.scores.return_mean:,.2f} ± {each.scores.return_std:,.2f}"
+                    f", reward per step {each.scores.reward_per_step:,.4f}{wins}"
+                )
+            told += [
+                f"  {_WORDS[name]:<16} {middle_text(found, _DIGITS[name])}"
+                for name, found in _middles(group).items()
+                if found is not None
+            ]
+        return told
+
+
+_WORDS = {"return_mean": "return", "reward_per_step": "reward per step", "win_rate": "win rate"}
+_DIGITS = {"return_mean": 2, "reward_per_step": 4, "win_rate": 3}
+
+
+def _middles(group: Sequence[Evaluation]) -> dict[str, Any]:
+    return {name: middle([getattr(each.scores, name) for each in group]) for name in _WORDS}
+
+
+def evaluate_given(paths: Sequence[Path], **options: Any) -> Evaluation | Comparison:
+    """One run by itself; several, or a folder of them, in comparison. See `evaluate_run` and `evaluate_runs`."""
+    several = len(paths) > 1 or (not is_run(paths[0]) and any(paths[0].rglob("metrics.jsonl")))
+    return evaluate_runs(paths, **options) if several else evaluate_run(paths[0], **options)
+
+
+def evaluate_runs(paths: Sequence[Path], **options: Any) -> Comparison:
+    """Evaluate each of some run directories and of those in folders, such as that of `flowrl run --seeds`.
+
+    Args:
+        paths: Run directories, and folders in which they are.
+        options: See `evaluate_run`; a video is of one run.
+
+    Raises:
+        ConfigError, CheckpointError: as `evaluate_run` does, for a run that was named or if no run is left.
+    """
+    if options.get("video") is not None:
+        raise ConfigError("--video films the policy of one run: give one run directory")
+    found: dict[Path, Evaluation] = {}
+    left_out = []
+    for path in find_runs(paths):
+        try:
+            found[path] = evaluate_run(path, **options)
+        except (ConfigError, CheckpointError) as error:
+            if path in paths:
+                raise
+            left_out.append(str(error))
+    if not found:
+        raise ConfigError(f"no run can be evaluated: {left_out[0]}")
+    groups = grouped([RunRecord.read(path) for path in found])
+    return Comparison({label: [found[run.path] for run in runs] for label, runs in groups.items()}, left_out)

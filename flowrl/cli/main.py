@@ -1,0 +1,497 @@
+"""The command `flowrl`. Heavy packages are imported when a command runs, so that help answers at once."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from flowrl import __version__
+from flowrl.cli.types import Count, Number
+from flowrl.errors import ConfigError, FlowError, PlanError
+
+if TYPE_CHECKING:
+    from flowrl.cli.progress import Budget
+    from flowrl.cli.resume import EarlierRun
+    from flowrl.engine.plan import Plan
+    from flowrl.rollout import WorkerSet
+    from flowrl.trainer.config import Configuration
+    from flowrl.trainer.plan_file import PlanFile
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+#: Env steps between evaluations where neither the configuration nor a budget in steps says it.
+EVAL_EVERY = 2_500
+
+#: What the commands that build a plan take: they override the configuration of the plan.
+PLAN_OPTIONS = (
+    click.option("--env", metavar="ENV", help="Environment: a gymnasium id, module:factory, gym:ID, envpool:ID ..."),
+    click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it."),
+    click.option(
+        "--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first."
+    ),
+    click.option("--env-manager", metavar="KIND", help="local, subprocess, async, thread or vector."),
+    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any key of the plan's Config."),
+    click.option("--workers", "num_workers", type=int, metavar="N", help="Processes that sample; 0: this one."),
+    click.option("--address", metavar="RAY", help="Cluster to run on: host:port, ray://host:port or auto."),
+    click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments of each."),
+    click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
+    click.option("--config", "config_file", metavar="FILE", help="Values from a .json or .toml file."),
+)
+
+
+class BadInput(click.ClickException):
+    """What was asked for cannot be done; said in one message, before any work."""
+
+    exit_code = 2
+
+
+class _Commands(click.Group):
+    """The group of commands: errors in what the user gave end with code 2, Ctrl-C with 130."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        command = ["flowrl", *args]
+        context = super().make_context(info_name, args, parent, **extra)
+        context.meta["flowrl.command"] = command
+        return context
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FlowError as error:
+            raise BadInput("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(130)
+
+
+def _plan_options(command: _Command) -> _Command:
+    for option in reversed(PLAN_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="flowrl")
+def cli() -> None:
+    """Reinforcement learning as lazy dataflow plans."""
+
+
+@cli.command()
+@click.argument("plan", required=False)
+@_plan_options
+@click.option(
+    "--stop-return", "goal", type=Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
+)
+@click.option(
+    "--stop-steps",
+    "steps",
+    type=Count(),
+    metavar="N",
+    help="Budget in env steps, without env in updates; tested at results.",
+)
+@click.option(
+    "--stop-seconds", "seconds", type=Number(above=0), metavar="S", help="Budget in seconds; tested at results."
+)
+@click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
+@click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at what leaves an operator: a prompt.")
+@click.option("--debug", is_flag=True, help="In this process, one item in flight, every item's schema checked.")
+@click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
+@click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
+@click.option("--resume", metavar="RUN", help="Go on with a run, or from RUN/checkpoints/STEP; PLAN is then its own.")
+@click.option("--quiet", is_flag=True, help="Print only how it ended.")
+@click.option("--seeds", type=Count(), metavar="N", help="Run N times, with seeds from --seed on.")
+@click.option("--jobs", type=Count(), metavar="N", help="How many of --seeds run at a time.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    plan: str | None,
+    goal: float | None,
+    steps: int | None,
+    seconds: float | None,
+    taps: tuple[str, ...],
+    breaks: tuple[str, ...],
+    debug: bool,
+    out: str | None,
+    resume: str | None,
+    sinks: tuple[str, ...],
+    quiet: bool,
+    seeds: int | None,
+    jobs: int | None,
+    **options: Any,
+) -> None:
+    """Run PLAN, the name of a built-in plan or a file, or go on with a run.
+
+    A resumed run keeps its plan, settings and --stop options, and goes on bit for bit in its directory. The --stop
+    options may be given anew, and so may eval_every, eval_episodes, eval_max_steps and checkpoint_every, which change
+    no parameter.
+
+    Ends with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
+    budget ended before the goal, and 130 after Ctrl-C.
+    """
+    import attrs
+
+    from flowrl.cli.directory import RunDirectory, config_text
+    from flowrl.cli.progress import Budget
+    from flowrl.cli.session import CHECKPOINT_EVERY, Session
+    from flowrl.cli.sinks import check_sinks, sinks_in
+    from flowrl.policies.weights import save_weights
+    from flowrl.trainer.config import build_config
+    from flowrl.trainer.plan_file import load_plan_file
+
+    budget = Budget(goal, steps, seconds)
+    earlier = _earlier(plan, resume, out)
+    if earlier is None:
+        assert plan is not None
+        plan_file = load_plan_file(plan)
+        config = _configured(plan_file, {}, **options)
+    else:
+        plan_file = earlier.plan_file(plan)
+        config = _configured(plan_file, earlier.values, **options)
+        earlier.check(config, build_config(plan_file.Config, earlier.values))
+        budget = earlier.budget(budget)  # what is not given anew is as it was
+    config = attrs.evolve(config, eval_every=_eval_every(config, budget))
+    config = _reporting(config, budget)
+    if debug or breaks:  # other processes have no terminal, and errors are easier to follow in one
+        config = attrs.evolve(config, num_workers=0)
+    if earlier is None:
+        directory = RunDirectory.choose(plan_file, config, out, sinks)
+    else:
+        check_sinks(sinks)
+        directory = RunDirectory(earlier.path, plan_file, config_text(config), [*sinks_in(earlier.path), *sinks])
+    if seeds is not None:
+        from flowrl.cli.seeds import SeedsRun, given
+
+        if earlier is not None:
+            raise ConfigError("--seeds begins new runs, --resume goes on with one: give one of them")
+        arguments = given(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
+        each = range(config.seed, config.seed + seeds)
+        try:
+            directory.claim()
+            ctx.exit(SeedsRun(arguments, each, directory.path, jobs or 1, quiet).run())
+        finally:
+            directory.close()
+    if jobs is not None:
+        raise ConfigError(f"--jobs {jobs} is how many of --seeds run at a time; give --seeds N too")
+    workers, built = plan_file.build(config)
+    try:
+        if earlier is not None:
+            directory.lock()
+        else:  # only what can be run gets a directory
+            ended = _with_end(built, workers, config, budget, directory.path / "policy.pt")
+            ended.check()
+            _watched(ended, taps, breaks, debug=debug)
+            directory.claim()
+        complete = _with_end(built, workers, config, budget, directory.path / "policy.pt")
+        complete.check()
+        complete = _watched(complete, taps, breaks, debug=debug)
+        title = f"{plan_file.name} {config.env or config['data']} seed {config.seed}"
+        # A policy without weights, a scripted one, has nothing to save.
+        save = partial(save_weights, workers.policy) if hasattr(workers.policy, "weights") else None
+        every = config.checkpoint_every or config.eval_every or CHECKPOINT_EVERY
+        of_run = (complete, config.seed, title, directory, budget, save, every, earlier, config.clock, workers.about())
+        code = Session(*of_run).run(ctx.meta["flowrl.command"], quiet=quiet)
+    finally:
+        workers.close()
+        directory.close()
+    ctx.exit(code)
+
+
+@cli.command()
+@click.argument("plan")
+@_plan_options
+def explain(plan: str, **options: Any) -> None:
+    """Show PLAN as a tree, without running it."""
+    click.echo(_built(plan, **options).explain())
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--episodes", type=Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
+@click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
+@click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--max-steps", type=Count(), metavar="N", help="Then an episode is cut; otherwise as the run has it.")
+@click.option("--video", metavar="DIR", help="Film the first three episodes of one environment, as .mp4 files.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(
+    runs: tuple[str, ...], env_args: tuple[str, ...], video: str | None, as_json: bool, **options: Any
+) -> None:
+    """Play the saved policy of the run directory RUN: total return, reward per step, win rate.
+
+    Of several, or of a folder of them as --seeds makes it, the interquartile mean too (the mean of fewer than 4), with
+    a 95 % bootstrap interval.
+    """
+    from flowrl.cli.evaluate import evaluate_given
+    from flowrl.storage.files import json_text
+
+    options |= {"env_args": _pairs("--env-arg", env_args), "video": None if video is None else Path(video)}
+    found = evaluate_given([Path(run) for run in runs], **options)
+    for words in found.left_out:
+        click.echo(f"left out: {words}", err=True)
+    click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
+
+
+@cli.command()
+@click.argument("run", required=False)
+@click.option("--out", required=True, metavar="PATH", help="The folder of the dataset, a new one.")
+@click.option("--policy", metavar="NAME", help="Instead of RUN: random, or module:function of observations [N, ...].")
+@click.option("--episodes", type=Count(), metavar="N", help="Whole episodes, each a batch.")
+@click.option("--steps", type=Count(), metavar="N", help="Env steps instead, as fragments.")
+@click.option("--collect", is_flag=True, help="The policy explores, as in training; otherwise as it is evaluated.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
+@click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
+@click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any) -> None:
+    """Record what the saved policy of the run directory RUN does, or another --policy, as a dataset for FromDataset.
+
+    Where episodes may never end, say --steps.
+    """
+    from flowrl.cli.record import record_run
+
+    where = None if run is None else Path(run)
+    click.echo(record_run(where, Path(out), env_args=_pairs("--env-arg", env_args), **options).line())
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--out", required=True, metavar="FILE", help="A .pt2 (torch.export) or an .onnx (the extra onnx).")
+@click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
+def export(run: str, out: str, last: bool) -> None:
+    """Write the saved policy of the run directory RUN as a program: observations in, greedy actions out."""
+    from flowrl.trainer.trained_policy import load
+
+    load(run, last=last, device="cpu").policy.export(out)
+    click.echo(out)
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
+@click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any number of the results.")
+@click.option("--out", metavar="FILE", help="A .png or .svg; otherwise curve.png and curve.svg in the first RUN.")
+def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
+    """Draw learning curves of run directories and folders of them.
+
+    Runs of one plan and configuration are one curve over their seeds: the interquartile mean (the mean of fewer
+    than 4) with a 95 % bootstrap interval, as far as the shortest run goes, and a thin line for each run.
+    """
+    from flowrl.cli.plot import plot
+
+    files, left_out = plot([Path(run) for run in runs], x=x, y=y, out=None if out is None else Path(out))
+    for words in left_out:
+        click.echo(f"left out: {words}", err=True)
+    for file in files:
+        click.echo(file)
+
+
+@cli.command()
+@click.argument("plan")
+@_plan_options
+def check(plan: str, **options: Any) -> None:
+    """Show PLAN with what flows along every edge, and what must go wrong, without running it.
+
+    Ends with 2 if anything is wrong.
+    """
+    from flowrl.inspect.check import examine, explain_checked
+
+    built = _built(plan, **options)
+    findings = examine(built)
+    click.echo(explain_checked(built, findings))
+    if findings.problems:
+        raise PlanError("\n".join(findings.problems))
+    click.echo("ok")
+
+
+@cli.command()
+@click.argument("plan")
+@_plan_options
+@click.argument("file")
+def draw(plan: str, file: str, **options: Any) -> None:
+    """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
+    _built(plan, **options).draw(file)
+
+
+@cli.command()
+@click.argument("env")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first.")
+@click.option("--envs", "num_envs", type=Count(), default=8, show_default=True, metavar="N", help="Stepped together.")
+@click.option("--steps", type=Count(), default=1_000, show_default=True, metavar="N", help="Of each check, at most.")
+@click.option("--timeout", type=Number(above=0), default=30, show_default=True, metavar="S", help="Then it hangs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Examine the environment ENV, and suggest a manager for it from measured times.
+
+    Ends with 1 if there is a problem, with 2 if there is no such environment.
+    """
+    from flowrl.cli.doctor import diagnose
+    from flowrl.storage.files import json_text
+
+    found = diagnose(env, _pairs("--env-arg", env_args), **options)
+    click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
+    ctx.exit(1 if found.problems else 0)
+
+
+@cli.command(name="list")
+def list_plans() -> None:
+    """List the built-in plans."""
+    from flowrl.trainer.plan_file import builtin_plans
+
+    plans = builtin_plans()
+    width = max(map(len, plans), default=0)
+    for name, doc in plans.items():
+        click.echo(f"{name:<{width}}  {doc}")
+
+
+def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRun | None:
+    """The run to go on with, None for a new one."""
+    if resume is None:
+        if plan is None:
+            raise click.UsageError("Missing argument 'PLAN', or --resume RUN.")
+        return None
+    from flowrl.cli.resume import EarlierRun
+
+    if out is not None:
+        raise ConfigError(f"--out {out}: a resumed run goes on in its own directory, {resume}")
+    return EarlierRun.find(resume)
+
+
+def _configured(
+    plan_file: PlanFile,
+    saved: dict[str, Any],
+    settings: tuple[str, ...],
+    env_args: tuple[str, ...],
+    wrappers: tuple[str, ...],
+    config_file: str | None,
+    **options: Any,
+) -> Configuration:
+    """The configuration of a plan: its defaults, what an earlier run had, then the file, --set, the options."""
+    from flowrl.trainer.config import build_config, load_config_file
+
+    values = {} if config_file is None else load_config_file(Path(config_file))
+    base = {**saved, **values}
+    chosen = _pairs("--set", settings)
+    direct = {key: value for key, value in options.items() if value is not None}
+    if wrappers:
+        direct["wrappers"] = list(wrappers)
+    if env_args:
+        earlier = chosen.get("env_args", base.get("env_args", {}))
+        direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}
+    try:
+        return build_config(plan_file.Config, base, chosen, direct)
+    except ConfigError as error:
+        if not values:
+            raise
+        build_config(plan_file.Config, saved, chosen, direct)  # what is wrong without the file is not its fault
+        raise ConfigError(f"{config_file}: {error}") from error
+
+
+def _built(plan: str, **options: Any) -> Plan:
+    """A plan that is only looked at."""
+    from flowrl.trainer.plan_file import load_plan_file
+
+    plan_file = load_plan_file(plan)
+    workers, built = plan_file.build(_configured(plan_file, {}, **options))
+    workers.close()
+    return built
+
+
+def _eval_every(config: Configuration, budget: Budget) -> int | None:
+    """Env steps, or updates, between evaluations; None for no evaluation."""
+    every = config.eval_every
+    if every is None and budget.goal is None and config.clock != "env_steps":
+        return None  # no environment is made, unless somebody asks for it
+    if every is None and budget.steps is not None:
+        every = max(1, budget.steps // 20)
+    if every is None and (budget.goal is not None or budget.seconds is not None):
+        every = EVAL_EVERY
+    if budget.goal is not None and budget.steps is not None and every is not None and every > budget.steps:
+        raise ConfigError(f"eval_every={every} is beyond --stop-steps {budget.steps}: the goal would never be tested")
+    return every
+
+
+def _reporting(config: Configuration, budget: Budget) -> Configuration:
+    """With results often enough for every evaluation and for the end, where the plan lets one say how often."""
+    import attrs
+
+    every = getattr(config, "report_every", None)
+    if not isinstance(every, int):
+        return config
+    bounds = [bound for bound in (config.eval_every, budget.steps) if bound is not None]
+    return attrs.evolve(config, report_every=min([every, *bounds]))  # type: ignore[call-arg]
+
+
+def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Budget, path: Path) -> Plan:
+    """The plan followed by evaluation, confirmation of the goal, and stopping: what the options ask for."""
+    from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
+
+    played = config.evaluation
+    if config.eval_every is not None:
+        save = path if hasattr(workers.policy, "weights") else None
+        plan = _added(plan, Evaluate(workers, every=config.eval_every, save=save, **played), "flowrl run")
+    bounds: dict[str, float] = {}
+    if budget.goal is not None:
+        confirm = Confirm(workers, goal=budget.goal, path=path, within=budget.steps or math.inf, **played)
+        plan = _added(plan, confirm, "flowrl run --stop-return")
+        bounds["confirmed_return"] = budget.goal
+    if budget.steps is not None:
+        bounds[config.clock] = budget.steps
+    if bounds or budget.seconds is not None:
+        plan = _added(plan, StopWhen(bounds, seconds=budget.seconds), "flowrl run --stop-...")
+    return plan
+
+
+def _added(plan: Plan, op: Any, option: str) -> Plan:
+    """One more operator, whose origin is an option and not a line of somebody's file."""
+    import attrs
+
+    return attrs.evolve(plan.for_each(op), site=option)
+
+
+def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:
+    """The plan with taps that print, with breakpoints and checks; they change no result (D4)."""
+    from flowrl.engine.operator import describe
+    from flowrl.inspect.strict import debugging
+
+    if debug:
+        plan = debugging(plan)
+    for where in breaks:
+        plan = plan.breakpoint(where, site="flowrl run --break")
+    for where in taps:
+
+        def show(item: Any, where: str = where) -> None:
+            print(f"{where}: {describe(item)}", flush=True)  # click would write past the live display
+
+        plan = plan.tap(where, show, site="flowrl run --tap")
+    return plan
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
+    from flowrl.trainer.config import parse_value
+
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{option} {text!r}: expected KEY=VALUE")
+        pairs[key.strip()] = parse_value(value)
+    return pairs
+
+
+def main() -> None:
+    """The entry point of the command."""
+    if "" not in sys.path:
+        sys.path.append("")  # modules of the user's, as `python -m flowrl` finds them
+    cli(prog_name="flowrl", args=sys.argv[1:])

@@ -1,0 +1,120 @@
+"""`flowrl plot`: learning curves as a picture."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowrl.cli.curves import Curve, RunRecord, curves, find_runs
+from flowrl.cli.statistics import CONFIDENCE
+from flowrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Words for an axis, with units; a key that is not here stands for itself.
+AXES = {
+    "env_steps": "environment steps",
+    "seconds": "wall-clock time [s]",
+    "updates": "optimiser updates",
+    "episode_return": "return of training episodes (mean of the last 100)",
+    "episode_length": "length of training episodes [steps] (mean of the last 100)",
+    "eval_return": "return in evaluation",
+    "steps_per_second": "environment steps per second",
+}
+#: Told apart by everyone: Okabe & Ito 2008, without black and yellow.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+SUFFIXES = (".png", ".svg")
+
+
+def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> tuple[list[Path], list[str]]:
+    """Draw the runs of some run directories and folders of them.
+
+    Args:
+        paths: Run directories, and folders in which they are.
+        x, y: Keys of the results.
+        out: A .png or .svg file; otherwise curve.png and curve.svg in the first of `paths`.
+
+    Returns: the files written, and in words which runs found in a folder were left out: they cannot be read, or have
+    nothing to show.
+
+    Raises:
+        ConfigError: matplotlib is missing, another suffix, no such run, an unknown key, a run that was named
+            and has nothing to show, a file that cannot be written.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plotting needs a package: pip install matplotlib")
+    files = [paths[0] / f"curve{suffix}" for suffix in SUFFIXES] if out is None else [out]
+    if files[0].suffix not in SUFFIXES:
+        raise ConfigError(f"{out}: expected a file that ends with {' or '.join(SUFFIXES)}")
+    runs, left_out = [], []
+    for path in find_runs(paths):
+        try:
+            runs.append(RunRecord.read(path))
+        except ConfigError as error:
+            if path in paths:
+                raise
+            left_out.append(str(error))
+    if not runs:
+        raise ConfigError("no run that can be read: " + "; ".join(left_out))
+    shown = [run for run in runs if run.path in paths or run.numbers(x, y).size]
+    figure = draw(curves(shown or runs, x, y), x, y)
+    for file in files:
+        try:
+            _save(figure, file)
+        except OSError as error:
+            raise ConfigError(f"cannot write {file}: {error.strerror or error}") from error
+    return files, [*left_out, *(f"{run.path} has nothing to show yet" for run in runs if run not in shown)]
+
+
+def draw(found: Sequence[Curve], x: str, y: str) -> Figure:
+    """The curves in one figure: thin lines for single runs, a thick one for their middle, a band for its interval."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    for index, curve in enumerate(found):
+        _add(axes, curve, COLOURS[index % len(COLOURS)], f"curve-{index}")
+    axes.set(xlabel=AXES.get(x, x), ylabel=AXES.get(y, y))
+    axes.margins(x=0.02)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_formatter(_thousands)
+    axes.set_title(f"{found[0].label}: {y}" if len(found) == 1 else f"{y} over {x}")
+    # Below the axes, where it hides no curve however long its words are.
+    figure.legend(loc="outside lower center", ncols=1, frameon=False)
+    return figure
+
+
+def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
+    """One group; the names of its lines are ids in an SVG."""
+    label = f"{curve.label}: {curve.statistic}"
+    alone = curve.middle is None
+    for index, (xs, ys) in enumerate(curve.lines):
+        style: dict[str, Any] = {"linewidth": 1.6} if alone else {"linewidth": 0.7, "alpha": 0.45}
+        if alone and index == 0:
+            style["label"] = label if len(curve.lines) == 1 else f"{label}, no x in common"
+        axes.plot(xs, ys, color=colour, gid=f"{name}-run-{index}", marker="." if len(xs) == 1 else None, **style)
+    if curve.grid is None or curve.middle is None:
+        return
+    if curve.low is not None and curve.high is not None:
+        axes.fill_between(curve.grid, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0, gid=f"{name}-band")
+        label += f", {100 * CONFIDENCE:g} % interval"
+    axes.plot(curve.grid, curve.middle, color=colour, linewidth=2.2, label=label, gid=f"{name}-middle")
+
+
+def _save(figure: Figure, file: Path) -> None:
+    """Write the picture; without a date, so that equal runs give equal files."""
+    import matplotlib
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Text stays text in an SVG: it can be read and searched.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flowrl"}):
+        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+def _thousands(value: float, _position: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:g}"

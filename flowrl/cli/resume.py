@@ -1,0 +1,152 @@
+"""Going on with a run that was ended or killed: what was run, from where, and what may differ now."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowrl.cli.directory import read_about, versions
+from flowrl.cli.progress import Budget
+from flowrl.errors import ConfigError
+from flowrl.storage.checkpoint import Checkpoints
+from flowrl.trainer.config import Configuration, grouping, load_config_file
+from flowrl.trainer.plan_file import BUILTIN, PlanFile, load_plan_file
+
+log = logging.getLogger("flowrl")
+
+#: Settings that change no parameter of the policy: a resumed run may have other ones.
+FREE = {"checkpoint_every", "eval_every", "eval_episodes", "eval_max_steps", "address"}
+FREE |= {"worker_cpus", "worker_gpus", "worker_memory", "worker_resources", "max_worker_restarts", "on_worker_death"}
+#: Settings that change none either while they form the same groups of environments (D2).
+GROUPING = {"num_workers", "envs_per_worker", "env_groups"}
+#: Settings that change the last bits only: allowed, with a warning.
+ROUNDING = {"act_backend", "compile", "device", "torch_threads"}
+
+
+def may_differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """The settings in which a resumed run may differ from what it was, with these values.
+
+    >>> here = {"num_workers": 0, "envs_per_worker": 16, "env_groups": 2}
+    >>> sorted(may_differ(here, {"num_workers": 2, "envs_per_worker": 8}) - FREE - ROUNDING)
+    ['env_groups', 'envs_per_worker', 'num_workers']
+    """
+    return FREE | ROUNDING | (GROUPING if grouping(then) == grouping(now) else set())
+
+
+def step_of(checkpoint: Path) -> int:
+    """The env steps in the name of a run's checkpoint; 0 if it does not say.
+
+    >>> step_of(Path("checkpoints/step-000012345-2")), step_of(Path("checkpoints/mine"))
+    (12345, 0)
+    """
+    found = re.match(r"step-(\d+)", checkpoint.name)
+    return int(found[1]) if found else 0
+
+
+@attrs.frozen
+class EarlierRun:
+    """A run directory as it was found, and the checkpoint in it that was asked for, None for the newest."""
+
+    path: Path
+    checkpoint: Path | None
+    about: dict[str, Any]
+    values: dict[str, Any]  #: of its configuration
+
+    @classmethod
+    def find(cls, name: str | Path) -> EarlierRun:
+        """The run of a directory, or of one checkpoint in it.
+
+        Raises:
+            ConfigError: it is none, or what it says of itself cannot be read.
+        """
+        path = Path(name)
+        checkpoint = path if path.parent.name == "checkpoints" else None
+        run = path if checkpoint is None else path.parent.parent
+        if not (run / "run.json").is_file():
+            raise ConfigError(f"{name} is no run directory: it has no run.json; --resume takes what a run printed last")
+        if checkpoint is not None and not checkpoint.is_dir():
+            raise ConfigError(f"there is no checkpoint {checkpoint}")
+        earlier = cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
+        # Killed before its first checkpoint it may begin anew: nothing but lines of metrics is lost.
+        kept = [name for name in ("policy.pt", "policy_last.pt", "summary.json") if (run / name).exists()]
+        if kept and not earlier.has_checkpoint:
+            raise ConfigError(
+                f"{run} has no checkpoint to go on from, and beginning anew would cost its {', '.join(kept)}; "
+                f"begin a new run with --config {run / 'config.json'}"
+            )
+        return earlier
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is anything to go on from."""
+        return self.checkpoint is not None or Checkpoints(self.path / "checkpoints").latest() is not None
+
+    def plan_file(self, given: str | None) -> PlanFile:
+        """The plan that was given, else that of the run.
+
+        Raises:
+            ConfigError: a built-in plan that is not that of the run; or the run's plan has changed since: both ways
+                to go on are named.
+        """
+        if given is not None:
+            plan_file = load_plan_file(given)
+            if plan_file.path.parent == BUILTIN.resolve() and plan_file.name != self.about["plan"]:
+                raise ConfigError(
+                    f"{self.path} is a run of {self.about['plan']}, not of {plan_file.name}; "
+                    f"to go on with it: flowrl run --resume {self.path}"
+                )
+            return plan_file
+        kept = self.path / "plan.py"
+        source = (
+            BUILTIN.resolve() / f"{self.about['plan']}.py" if self.about.get("builtin") else Path(self.about["path"])
+        )
+        if not source.is_file():
+            log.warning("%s is gone: the plan is the copy in the run directory, %s", source, kept)
+            source = kept
+        elif not kept.is_file() or source.read_text("utf-8") != kept.read_text("utf-8"):
+            raise ConfigError(
+                f"{source} has changed since the run began; to go on with it as it is now: "
+                f"flowrl run {source} --resume {self.path}; as it was: flowrl run {kept} --resume {self.path}"
+            )
+        return attrs.evolve(load_plan_file(source), name=self.about["plan"])
+
+    def budget(self, asked: Budget) -> Budget:
+        """What is asked for now, and else what was asked for then.
+
+        Raises:
+            ConfigError: something is asked for that the budget of then leaves no step for.
+        """
+        stop = self.about.get("stop", {})
+        latest = self.checkpoint or Checkpoints(self.path / "checkpoints").latest()
+        steps = stop.get("steps")
+        if asked != Budget() and asked.steps is None and steps is not None and latest and step_of(latest) >= steps:
+            raise ConfigError(
+                f"the run's --stop-steps {steps} is used up: it is at {step_of(latest)} steps; "
+                "give a larger --stop-steps too"
+            )
+        return Budget(**{name: stop.get(name) if now is None else now for name, now in attrs.asdict(asked).items()})
+
+    def check(self, config: Configuration, before: Configuration) -> None:
+        """Refuse settings that would make another run of it, warn of those that change the last bits.
+
+        Raises:
+            ConfigError: naming them, and how to begin a new run with them.
+        """
+        old, new = before.to_dict(), config.to_dict()
+        changed = sorted(key for key in new if new[key] != old[key])
+        if refused := [key for key in changed if key not in may_differ(old, new)]:
+            listed = ", ".join(f"{key}={new[key]!r} (it was {old[key]!r})" for key in refused)
+            raise ConfigError(
+                f"{listed}: a resumed run keeps its settings, but for {', '.join(sorted(FREE | ROUNDING))} and the "
+                f"--stop options; begin a new run with --config {self.path / 'config.json'}"
+            )
+        if rounding := [key for key in changed if key in ROUNDING]:
+            log.warning("%s changed: the run goes on, but not bit for bit", " and ".join(rounding))
+        then, now = self.about.get("versions", {}), versions()
+        for name in sorted(key for key in now if key in then and then[key] != now[key]):
+            log.warning("%s was %s and is %s now: the last bits may differ", name, then[name], now[name])

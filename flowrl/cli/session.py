@@ -1,0 +1,261 @@
+"""One run of a plan from the command line: pulled to its end, recorded, shown, and stopped cleanly."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, SupportsInt
+
+import attrs
+
+from flowrl.cli.directory import RunDirectory
+from flowrl.cli.progress import CLOCKS, Budget, complain, progress, say, summary
+from flowrl.cli.resume import EarlierRun, step_of
+from flowrl.engine.graph import graph
+from flowrl.engine.operator import state_fields
+from flowrl.engine.plan import Plan
+from flowrl.engine.run import Run
+from flowrl.errors import CheckpointError
+from flowrl.inspect.debugger import is_breakpoint
+from flowrl.interrupts import Interrupts
+from flowrl.storage.checkpoint import Checkpoints
+from flowrl.storage.files import plain, write
+from flowrl.trainer.trainer import as_result
+
+log = logging.getLogger("flowrl")
+
+#: Env steps between checkpoints where neither the configuration nor evaluations say it.
+CHECKPOINT_EVERY = 10_000
+
+#: Exit code by outcome.
+EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130}
+
+
+@attrs.define
+class Session:
+    """Runs a plan whose items are result dicts, over a run directory, with a checkpoint every so many env steps.
+
+    Or every so many of what `counter` counts, which the budget is of too. `workers` is what run.json says of them.
+
+    `save` writes the weights of the policy as it is to a path; None if it has none. `earlier` is the run to go on
+    with, if it is not a new one.
+    """
+
+    plan: Plan
+    seed: int
+    title: str
+    directory: RunDirectory
+    budget: Budget
+    save: Callable[[Path], None] | None
+    checkpoint_every: int = CHECKPOINT_EVERY
+    earlier: EarlierRun | None = None
+    counter: str = "env_steps"
+    workers: Mapping[str, Any] = attrs.field(factory=dict)
+    last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
+    best: float | None = attrs.field(default=None, init=False)
+    confirmed: float | None = attrs.field(default=None, init=False)
+    error: Exception | None = attrs.field(default=None, init=False)
+    _results: int = attrs.field(default=0, init=False)
+    _due: int = attrs.field(default=0, init=False)
+    _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
+
+    def run(self, command: list[str], *, quiet: bool = False) -> int:
+        """Run to the end and return the exit code.
+
+        Raises:
+            FlowError: the plan cannot be opened, or the earlier run's state is not its own; nothing was written.
+        """
+        try:
+            with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
+                self._open(run, command, quiet)
+                live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
+                earlier, hard = run.context.watch.earlier, False
+                try:
+                    shown = progress(
+                        self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter
+                    )
+                    with shown as display:
+                        for result in run:
+                            self._take(result)
+                            display.report(result)
+                            # At the end before the plan is told of it: then it may go on with a larger budget.
+                            if run.ending or self._steps(run) >= self._due:
+                                self._checkpoint(run)
+                    if not run.ending:
+                        self._checkpoint(run)
+                    self._save_policy()
+                except KeyboardInterrupt:  # asked twice: what is written is whole, the rest is left
+                    hard = True
+                except Exception as error:
+                    self.error = error
+                    complain(error)
+                    self._keep_policy()
+                outcome = self._outcome(hard or interrupts.asked or run.interrupted)
+                seconds = run.context.watch.seconds
+                early = outcome in ("interrupted", "failed")  # and then the last result is not where it ended
+                last = {**self.last, self.counter: self._steps(run)} if early else self.last
+                self.directory.finish(self._summary(outcome, seconds), run.explain())
+        finally:
+            self.directory.close()
+        scores, place = (self.best, self.confirmed), self.directory.path
+        say(summary(outcome, last, *scores, seconds, place, self.counter) + self._way_on(outcome))
+        return EXIT_CODES[outcome]
+
+    def _open(self, run: Run, command: list[str], quiet: bool) -> None:
+        """Begin the run, or put it where the earlier one was."""
+        stop, explained = attrs.asdict(self.budget), self.plan.explain()
+        if self.earlier is None:
+            self.directory.create(explained, command, stop, workers=self.workers)
+        else:
+            if begun := self.earlier.has_checkpoint:
+                self._load(run, self.earlier.checkpoint)
+            earlier = self.earlier.about
+            self.directory.create(
+                explained, command, stop, workers=self.workers, earlier=earlier, results=self._results
+            )
+            if not quiet:
+                at = f"resumed at {self._steps(run):,} {CLOCKS[self.counter]}" + self._cut(run)
+                say(at if begun else "no checkpoint yet: begins anew")
+        self.plan.draw(self.directory.path / "plan.svg")
+        self._due = self._next_due(run)
+
+    def _load(self, run: Run, chosen: Path | None) -> None:
+        """The state of a checkpoint."""
+        try:
+            # What a run wrote in its own directory is as trustworthy as the plan file beside it, which runs too.
+            state = self._checkpoints.load(chosen, trusted=True)
+            session = state.pop("session")
+        except KeyError:
+            raise CheckpointError(f"{chosen or self._checkpoints.latest()} was not written by flowrl run") from None
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{self._offer(chosen)}") from error
+        fresh = run.state_dict()["operators"]
+        for path in self._added(run) - state["operators"].keys():  # an option of now that was not given then
+            state["operators"][path] = fresh[path]
+        run.load_state_dict(state)
+        self.last, self.best, self.confirmed = session["last"], session["best"], session["confirmed"]
+        self._results, policy = session["results"], session["policy"]
+        run.context.watch.earlier = session["seconds"]
+        self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
+        # The best policy as it was then: a later evaluation may have replaced it.
+        if policy is not None:
+            write(self._policy, policy)
+        elif self.save is not None and self._policy.exists():  # none had been evaluated
+            self.save(self._policy)
+            self._stand_in = self._written()
+
+    def _offer(self, chosen: Path | None) -> str:
+        latest = chosen or self._checkpoints.latest()
+        before = None if latest is None else self._checkpoints.before(latest)
+        return "" if before is None else f"; to go on from there: flowrl run --resume {shlex.quote(str(before))}"
+
+    @staticmethod
+    def _added(run: Run) -> set[str]:
+        """The operators that options of the command have added to the plan, and that keep something."""
+        return {run.paths[id(n)] for n in graph(run.plan) if n.site.startswith("flowrl run") and state_fields(n.op)}
+
+    @staticmethod
+    def _cut(run: Run) -> str:
+        cut = sum(getattr(resource, "lost", {}).get("cut_episodes", 0) for resource in run.resources.values())
+        return f"; {cut} episodes that could not be saved were cut" if cut else ""
+
+    def _checkpoint(self, run: Run) -> None:
+        """Save everything. If that fails the run goes on, and what was saved before remains."""
+        self._due = self._next_due(run)
+        try:
+            self.directory.flush()
+            session = {
+                "results": self._results,
+                "seconds": run.context.watch.seconds,
+                "last": plain(self.last),
+                "best": self.best,
+                "confirmed": self.confirmed,
+                "policy": self._policy.read_bytes() if self._has_best() else None,
+            }
+            about = {"plan": self.title, "operators": sorted(run.paths.values()), "counters": dict(run.counters)}
+            self._checkpoints.save({**run.state_dict(), "session": session}, about, step=self._steps(run))
+        except Exception as error:
+            log.warning("no checkpoint at %d steps: %s: %s", self._steps(run), type(error).__name__, error)
+
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.directory.path / "checkpoints")
+
+    @property
+    def _policy(self) -> Path:
+        return self.directory.path / "policy.pt"
+
+    def _steps(self, run: Run) -> int:
+        reported = self.last.get(self.counter)
+        return max(run.counters.get(self.counter, 0), int(reported) if isinstance(reported, SupportsInt) else 0)
+
+    def _next_due(self, run: Run) -> int:
+        return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every
+
+    def _take(self, item: Any) -> None:
+        plan = self.plan
+        while plan.site.startswith("flowrl run") and plan.inputs:  # what options have added passes items on
+            plan = plan.inputs[0]
+        self.last = result = as_result(item, plan)
+        self.directory.record(result)
+        self._results += 1
+        if result.get("best_eval_return") is not None:
+            self.best = result["best_eval_return"]
+        if result.get("confirmed_return") is not None:
+            self.confirmed = result["confirmed_return"]
+
+    def _save_policy(self) -> None:
+        """policy_last.pt, and policy.pt where no evaluation has written the best one there."""
+        if self.save is None:
+            return
+        self.save(self.directory.path / "policy_last.pt")
+        if not self._has_best():
+            self.save(self._policy)
+
+    def _keep_policy(self) -> None:
+        """What was learnt until the run failed, if it can still be had."""
+        try:
+            self._save_policy()
+        except Exception as error:
+            log.warning("the policy could not be saved: %s: %s", type(error).__name__, error)
+
+    def _has_best(self) -> bool:
+        """Whether policy.pt is that of an evaluation."""
+        return self._policy.exists() and self._written() != self._stand_in
+
+    def _written(self) -> tuple[int, int]:
+        """Tells one policy.pt from the next: each is a new file."""
+        about = self._policy.stat()
+        return about.st_ino, about.st_mtime_ns
+
+    def _way_on(self, outcome: str) -> str:
+        latest = self._checkpoints.latest()
+        if outcome not in ("interrupted", "failed") or latest is None:
+            return ""
+        return f"; to go on from step {step_of(latest):,}: flowrl run --resume {shlex.quote(str(self.directory.path))}"
+
+    def _outcome(self, interrupted: bool) -> str:
+        if self.error is not None:
+            return "failed"
+        if self.budget.goal is not None and self.confirmed is not None and self.confirmed >= self.budget.goal:
+            return "goal"
+        if interrupted:
+            return "interrupted"
+        return "done" if self.budget.goal is None else "budget"
+
+    def _summary(self, outcome: str, seconds: float) -> dict[str, Any]:
+        found = {
+            "outcome": outcome,
+            "exit_code": EXIT_CODES[outcome],
+            "seconds": seconds,
+            "stop": attrs.asdict(self.budget),
+            "best_eval_return": self.best,
+            "confirmed_return": self.confirmed,
+            "last": self.last,
+        }
+        if self.error is not None:
+            notes = getattr(self.error, "__notes__", [])
+            found["error"] = "\n".join([f"{type(self.error).__name__}: {self.error}", *notes])
+        return found

@@ -1,0 +1,151 @@
+"""Sinks: other forms of a run's metrics.jsonl, written beside it as results come."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from flowrl.errors import ConfigError, did_you_mean
+from flowrl.storage.files import replacing
+
+Result = Mapping[str, Any]
+
+
+class Sink(Protocol):
+    """Takes results of plain JSON values; each is on disk when `record` returns."""
+
+    def record(self, result: Result) -> None: ...
+    def close(self) -> None: ...
+
+
+class CsvSink:
+    """metrics.csv: a row for every result, a column for every key, empty where a result lacks it or has none.
+
+    A key that first appears in a later result becomes one more column on the right; the rows before stay empty
+    in it. Lists and dicts are written as JSON.
+    """
+
+    def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
+        self.path = folder / FILES["csv"]
+        self.columns = list(dict.fromkeys(key for result in kept for key in result))
+        self._file = self._written([_cells(result) for result in kept])
+
+    def record(self, result: Result) -> None:
+        late = [key for key in result if key not in self.columns]
+        if late:
+            self.columns += late
+            self._file.close()
+            with self.path.open(encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file))
+            self._file = self._written(rows)
+        self._writer(self._file).writerow(_cells(result))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _written(self, rows: Iterable[Mapping[str, Any]]) -> TextIO:
+        """The file with these rows, put in the place of the old one as a whole, and open for more."""
+        with replacing(self.path) as partial:
+            file = partial.open("w", encoding="utf-8", newline="")
+            writer = self._writer(file)
+            if self.columns:
+                writer.writeheader()
+            writer.writerows(rows)
+            file.flush()
+        return file
+
+    def _writer(self, file: TextIO) -> csv.DictWriter[str]:
+        return csv.DictWriter(file, self.columns, restval="", lineterminator="\n")
+
+
+class TensorBoardSink:
+    """Event files for TensorBoard: a scalar for every number of a result, over env steps.
+
+    The step is the result's `env_steps`, or `updates`, or its index where it has none. A run that goes on opens one
+    more file, which tells TensorBoard to forget what came after the results that are kept.
+    """
+
+    def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self.results = len(kept)
+        steps = [_step(result, index) for index, result in enumerate(kept)]
+        ordinal = len(list(folder.glob(FILES["tensorboard"])))
+        # From this step on all is forgotten, and what is kept of it written again: steps are no unique names.
+        again = steps[-1] if steps and ordinal else 0
+        # Not EventFileWriter, which has a thread and names its files by second, host and process, not in their order.
+        self._file = RecordWriter((folder / f"events.out.tfevents.{ordinal:010d}.flowrl").open("xb"))
+        self._write(again, file_version="brain.Event:2")
+        self._write(again, session_log=SessionLog(status=SessionLog.START))
+        for step, result in zip(steps, kept):
+            if step >= again:
+                self._scalars(step, result)
+        self._file.flush()
+
+    def record(self, result: Result) -> None:
+        self._scalars(_step(result, self.results), result)
+        self.results += 1
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _scalars(self, step: int, result: Result) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        numbers = {key: value for key, value in result.items() if isinstance(value, (int, float))}
+        values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        self._write(step, summary=Summary(value=values))
+
+    def _write(self, step: int, **what: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._file.write(Event(wall_time=time.time(), step=step, **what).SerializeToString())
+
+
+#: The sinks by name, and by which files in a run directory each is known.
+SINKS: dict[str, Callable[[Path, Sequence[Result]], Sink]] = {"csv": CsvSink, "tensorboard": TensorBoardSink}
+FILES = {"csv": "metrics.csv", "tensorboard": "events.out.tfevents.*"}
+
+
+def check_sinks(names: Sequence[str]) -> None:
+    """Refuse what cannot be opened later.
+
+    Raises:
+        ConfigError: a sink that there is not (with the closest name), or one whose package is not installed.
+    """
+    for name in names:
+        if name not in SINKS:
+            raise ConfigError(f"no sink {name!r}; {did_you_mean(name, SINKS)}")
+    if "tensorboard" in names and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("the sink 'tensorboard' needs a package: pip install tensorboard")
+
+
+def sinks_in(folder: Path) -> list[str]:
+    """The sinks that a run directory has; a run that goes on there must not leave them behind."""
+    return [name for name, files in FILES.items() if any(folder.glob(files))]
+
+
+def open_sinks(names: Sequence[str], folder: Path, kept: Sequence[Result] = ()) -> list[Sink]:
+    """The sinks of a run directory, each once, open for the results that follow the `kept` ones.
+
+    A new run keeps none. One that goes on from a checkpoint keeps the first lines of its metrics.jsonl, and
+    what a sink held beyond them is gone. A sink may also begin with a run that goes on.
+    """
+    return [SINKS[name](folder, kept) for name in dict.fromkeys(names)]
+
+
+def _step(result: Result, index: int) -> int:
+    step = result.get("env_steps", result.get("updates"))  # a plan without an environment has no env steps
+    return int(step) if isinstance(step, (int, float)) else index
+
+
+def _cells(result: Result) -> dict[str, Any]:
+    return {key: json.dumps(value) if isinstance(value, (list, dict)) else value for key, value in result.items()}

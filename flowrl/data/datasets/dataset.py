@@ -1,0 +1,204 @@
+"""Dataset: recorded batches on disk, read through memory maps while they may still be growing.
+
+A dataset is a folder: manifest.json (format, version, columns), a file for each column with the rows of all batches
+one after another, and batches.jsonl, to which every batch adds one line once its rows are written: the leading shape
+and a checksum. What has no whole line is not there, so a reader finds whole batches only, whenever the writer dies.
+There is no pickle in it: to read a dataset from a stranger runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.datasets.layout import Layout, as_bytes
+from flowrl.data.types import Array
+from flowrl.engine.schema import Schema
+from flowrl.errors import DatasetError
+from flowrl.storage.files import MANIFEST, read_manifest
+
+#: What this version writes; it reads this one and those before it.
+FORMAT_VERSION = 1
+INDEX = "batches.jsonl"
+
+
+class Entry(NamedTuple):
+    """A batch in the index: its leading shape, where its rows begin and end, and their checksum."""
+
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    sha256: str
+
+
+class Dataset:
+    """Recorded batches: `len(dataset)` of them, `dataset[i]` as it was recorded, `dataset.take(rows)` of any rows.
+
+    What is given out is memory-mapped and read-only; columns that were tensors are arrays. What was recorded since
+    it was opened is seen after `refresh()`.
+
+    Raises: DatasetError for what is no dataset, is damaged or of a newer format; said by file.
+
+    >>> import tempfile
+    >>> from flowrl.data import DatasetWriter
+    >>> path = Path(tempfile.mkdtemp()) / "walk"
+    >>> writer = DatasetWriter(path)
+    >>> for t in range(3):
+    ...     writer.add(Batch(obs={"x": np.full((2, 1, 4), t, np.float32)}, reward=np.full((2, 1), float(t))))
+    >>> dataset = Dataset(path)
+    >>> len(dataset), dataset.rows, dataset[1]
+    (3, 6, Batch[2, 1](obs=Batch[2, 1, 4](x=float32[2, 1, 4]), reward=float64[2, 1]))
+    >>> dataset.take([5, 0]).reward
+    array([2., 0.])
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.about: dict[str, Any]
+        self.layout: Layout
+        self.about, self.layout = _described(self.path)
+        self.refresh()
+
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
+        return type(self), (self.path,)
+
+    def __repr__(self) -> str:
+        path = str(self.path)
+        short = path if len(path) <= 20 else f"...{path[-17:]}"
+        return f"Dataset({short!r}, rows={self.rows}, columns={len(self.layout.columns)})"
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __bool__(self) -> bool:
+        return True  # `if dataset` must not depend on how much has been recorded
+
+    @property
+    def rows(self) -> int:
+        """Rows of all batches, padding included."""
+        return self.entries[-1].stop if self.entries else 0
+
+    def schema(self) -> Schema:
+        """What is known of its batches."""
+        return self.layout.schema()
+
+    def refresh(self) -> Dataset:
+        """See what has been recorded since; gives itself."""
+        self.entries = read_index(self.path, self.layout.axes)
+        self.columns = [self._mapped(i) for i in range(len(self.layout.columns))]
+        return self
+
+    def __getitem__(self, number: int) -> Batch:
+        """A batch as it was recorded. Raises IndexError where there is none; TypeError for what is no number."""
+        if not isinstance(number, int | np.integer):
+            raise TypeError(f"dataset[i] is batch i, got {number!r}; rows of any batches are dataset.take(rows)")
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"{self.path} has {len(self)} batches and no batch {number}")
+        entry = self.entries[number]
+        parts = [
+            column[entry.start : entry.stop].reshape(*entry.shape, *stored.shape)
+            for column, stored in zip(self.columns, self.layout.columns)
+        ]
+        return self.layout.put_together(parts)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))
+
+    def take(self, rows: Sequence[int] | Array, names: Sequence[str] | None = None) -> Batch:
+        """Copies of rows by number `[B, ...]`, of these columns or of all; a fragment's steps count time-major."""
+        numbers = np.asarray(rows)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise IndexError(f"rows are taken by number, got {numbers.dtype}; of a mask give np.flatnonzero(mask)")
+        table = self.layout.put_together(self.columns)  # as the files are mapped
+        taken: Batch = (table if names is None else table.select(names))[numbers.astype(np.int64)]
+        return taken
+
+    def real_rows(self, batches: int | None = None) -> Array:
+        """The numbers of the rows of the first so many batches, or of all, without padded ones (`mask` 0, N6)."""
+        count = self.rows if batches is None else self.entries[batches - 1].stop if batches else 0
+        for column, stored in zip(self.columns, self.layout.columns):
+            if stored.name == "mask" and not stored.shape:
+                return np.flatnonzero(column[:count])
+        return np.arange(count)
+
+    def first(self, batches: int) -> Dataset:
+        """What to read where so many batches count; itself, since its rows are the same however many there are."""
+        return self
+
+    def verify(self, start: int = 0) -> Dataset:
+        """Compare the batches from `start` on with their checksums, which reads them all; gives itself.
+
+        Raises:
+            DatasetError: naming the first batch that is not what was recorded.
+        """
+        for i in range(start, len(self)):
+            if not self.is_whole(i):
+                raise DatasetError(
+                    f"{self.path} is damaged: batch {i} of {len(self)} is not what was recorded (its checksum differs)"
+                )
+        return self
+
+    def is_whole(self, number: int) -> bool:
+        """Are the rows of a batch those that were recorded?"""
+        entry = self.entries[number]
+        return digest(entry.shape, [column[entry.start : entry.stop] for column in self.columns]) == entry.sha256
+
+    def _mapped(self, number: int) -> Array:
+        stored = self.layout.columns[number]
+        shape, size = (self.rows, *stored.shape), self.rows * stored.bytes_per_row
+        file = self.path / stored.file
+        try:
+            there = file.stat().st_size
+            if there < size:
+                raise DatasetError(f"{self.path} is truncated: {stored.file} has {there} bytes of {size}")
+            if not size:
+                return np.empty(shape, stored.dtype)
+            return np.asarray(np.memmap(file, stored.dtype, "r", shape=shape))
+        except OSError as error:
+            raise DatasetError(f"{self.path} is damaged: {stored.file} cannot be read: {error}") from error
+
+
+def digest(shape: tuple[int, ...], arrays: Sequence[Array]) -> str:
+    """The checksum of a batch: of its leading shape, and of its columns' bytes."""
+    found = hashlib.sha256(json.dumps(shape).encode())
+    for array in arrays:
+        found.update(as_bytes(array))
+    return found.hexdigest()
+
+
+def _described(path: Path) -> tuple[dict[str, Any], Layout]:
+    """What the manifest says of the dataset, and its layout. Raises DatasetError."""
+    if not (path / MANIFEST).exists():
+        what = "has no " + MANIFEST if path.is_dir() else "is a file" if path.exists() else "is not there"
+        raise DatasetError(f"{path} {what}: a dataset is a folder that Record or `flowrl record` wrote")
+    found = read_manifest(path, "dataset", FORMAT_VERSION, DatasetError)
+    try:
+        return dict(found["about"]), Layout.from_json(found["layout"])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+        raise DatasetError(f"{path} is damaged: its {MANIFEST} is malformed: {error!r}") from error
+
+
+def read_index(path: Path, axes: int) -> list[Entry]:
+    """The whole batches. Raises DatasetError."""
+    try:
+        lines = (path / INDEX).read_bytes().split(b"\n")
+    except OSError as error:
+        raise DatasetError(f"{path} is damaged: its {INDEX} cannot be read: {error}") from error
+    entries, row = list[Entry](), 0
+    for i, line in enumerate(lines[:-1]):  # what has no end of line is being written, or was when the writer died
+        try:
+            found = json.loads(line)
+            shape = tuple(found["shape"])
+            if len(shape) != axes or not all(type(size) is int and size >= 0 for size in shape):
+                raise ValueError(f"a batch of shape {shape}")
+            entries.append(Entry(shape, row, row := row + math.prod(shape), str(found["sha256"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DatasetError(f"{path} is damaged: line {i + 1} of its {INDEX} is malformed: {error!r}") from error
+    return entries

@@ -1,0 +1,132 @@
+"""Datasets of Minari as episodes in flowrl's columns. The extra `data` installs it; it is imported when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.types import Array
+from flowrl.engine.schema import Column, Schema, schema_of
+from flowrl.errors import DatasetError, SchemaError, did_you_mean
+
+
+class MinariEpisodes:
+    """The episodes of a Minari dataset, each as a fragment `[T, 1, ...]` of its own; to be read as a `Dataset` is.
+
+    Columns: obs, action, reward (float64), next_obs (the observation arrived in, so the true last one of an episode),
+    terminated, truncated as the dataset has them, and the provenance env_id (0), episode_id, t. An episode that was
+    cut has neither of both at its end. Observations and actions that are dictionaries are nested batches.
+
+    Args:
+        dataset: A MinariDataset, or the id of one that is on this machine; nothing is downloaded.
+
+    Raises: DatasetError without Minari or for an id that is not here.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = _loaded(dataset) if isinstance(dataset, str) else dataset
+        if not all(hasattr(self.dataset, name) for name in ("iterate_episodes", "episode_indices", "id")):
+            raise DatasetError(f"expected a Minari dataset or the id of one, got {dataset!r}")
+        self.name = str(self.dataset.id)
+
+    def __len__(self) -> int:
+        return len(self.dataset.episode_indices)
+
+    def __repr__(self) -> str:
+        return f"{self.name}, {len(self)} episodes"
+
+    def __getitem__(self, number: int) -> Batch:
+        """An episode by its place in the dataset."""
+        (episode,) = self.dataset.iterate_episodes([self.dataset.episode_indices[number]])
+        return episode_batch(episode)
+
+    @property
+    def path(self) -> str:
+        """What it is called where something is wrong with it."""
+        return self.name
+
+    @cached_property
+    def _table(self) -> Batch:
+        """The rows of all episodes, which are read once."""
+        return Batch.cat([self[number][:, 0] for number in range(len(self))])
+
+    @property
+    def rows(self) -> int:
+        """Steps of all episodes."""
+        return int(self.dataset.total_steps)
+
+    def real_rows(self, batches: int | None = None) -> Array:
+        """The numbers of the rows of the first so many episodes, or of all."""
+        whole = batches is None or batches >= len(self)
+        return np.arange(self.rows if whole else sum(len(self[number]) for number in range(batches or 0)))
+
+    def take(self, rows: Sequence[int] | Array, names: Sequence[str] | None = None) -> Batch:
+        """Copies of rows by number `[B, ...]`, in the order of the episodes; the first call reads all of them."""
+        taken: Batch = (self._table if names is None else self._table.select(names))[np.asarray(rows)]
+        return taken
+
+    def refresh(self) -> MinariEpisodes:
+        """Itself: it does not grow."""
+        return self
+
+    def first(self, batches: int) -> MinariEpisodes:
+        """See `Dataset.first`."""
+        return self
+
+    def verify(self, start: int = 0) -> MinariEpisodes:
+        """Itself: it has no checksums."""
+        return self
+
+    def schema(self) -> Schema:
+        """What is known of the episodes from the first."""
+        found = schema_of(self[0]).columns if len(self) else {}
+        columns = {name: Column(each.dtype, ("T", "N", *each.shape[2:])) for name, each in found.items()}
+        return Schema(columns, frozenset({"experience", "fragments"}))
+
+
+def episode_batch(episode: Any) -> Batch:
+    """An episode of Minari, T steps and T + 1 observations, as a fragment `[T, 1, ...]`.
+
+    Raises: SchemaError for spaces that have no columns.
+    """
+    steps = len(episode.rewards)
+    observations = _columns(episode.observations, "obs")
+    batch = Batch(
+        obs=observations[:-1],
+        action=_columns(episode.actions, "action"),
+        reward=np.asarray(episode.rewards, np.float64),
+        terminated=np.asarray(episode.terminations, bool),
+        truncated=np.asarray(episode.truncations, bool),
+        next_obs=observations[1:],
+        env_id=np.zeros(steps, np.int64),
+        episode_id=np.full(steps, episode.id, np.int64),
+        t=np.arange(steps),
+    )
+    fragment: Batch = batch[:, None]
+    return fragment
+
+
+def _columns(values: Any, name: str) -> Any:
+    if isinstance(values, Mapping):
+        return Batch({key: _columns(inner, f"{name}.{key}") for key, inner in values.items()})
+    if not isinstance(values, np.ndarray):
+        raise SchemaError(f"{name} of the Minari dataset is a {type(values).__name__} of values, which has no column")
+    return values
+
+
+def _loaded(dataset_id: str) -> Any:
+    try:
+        import minari
+
+        return minari.load_dataset(dataset_id)
+    except ImportError as error:  # maybe of what Minari itself needs to read its files
+        raise DatasetError(
+            f"to read {dataset_id!r} install Minari: pip install 'flowrl-engine[data]' ({error})"
+        ) from error
+    except (FileNotFoundError, ValueError) as error:
+        here = did_you_mean(dataset_id, minari.list_local_datasets())
+        raise DatasetError(f"no Minari dataset {dataset_id!r} on this machine ({error}): {here}") from error

@@ -1,0 +1,208 @@
+"""DatasetWriter: appends batches to a dataset on disk, each whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from flowrl.data.batch import Batch
+from flowrl.data.datasets.dataset import FORMAT_VERSION, INDEX, Dataset, Entry, digest
+from flowrl.data.datasets.layout import Layout, as_bytes
+from flowrl.errors import DatasetError
+from flowrl.storage import files
+from flowrl.storage.files import MANIFEST, signed_manifest
+
+log = logging.getLogger("flowrl")
+
+
+class DatasetWriter:
+    """Appends batches to the dataset at a path, which the first one creates; see `Dataset` for how it looks.
+
+    All batches have the columns of the first, fragments `[T, N, ...]` of any T and N or rows `[B, ...]`. A batch
+    counts once its line is in the index. So whenever the process is killed, what was added is there and nothing
+    else is; when the machine dies, what was added since `flush()` may be lost. No file stays open.
+
+    Args:
+        path: The folder. To one that is there already is added, after batches at its end that a dying machine left
+            damaged are dropped, with a warning.
+        about: What the manifest says besides, as JSON has it.
+
+    Raises:
+        DatasetError: something else is there, it cannot be written, or somebody else writes to it.
+    """
+
+    def __init__(self, path: str | Path, about: Mapping[str, Any] | None = None) -> None:
+        self.path, self.about = Path(path), dict(about or {})
+        self.layout: Layout | None = None
+        self.entries: list[Entry] = []
+        self._end = 0  # of the whole lines of the index, in bytes
+        self._files: list[_File] = []  # those of the columns, then the index
+        check_place(self.path)
+        if (self.path / MANIFEST).exists():
+            self._open()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def rows(self) -> int:
+        """Rows of all batches, padding included."""
+        return self.entries[-1].stop if self.entries else 0
+
+    def add(self, batch: Batch) -> None:
+        """Append a batch.
+
+        Raises:
+            SchemaError: it has no columns that a dataset can hold, or others than the batches before it.
+            DatasetError: it cannot be written; nothing of it is left, and the batches before it are whole.
+        """
+        layout = self.layout or Layout.of(batch)
+        shape, arrays = layout.taken_apart(batch)
+        if self.layout is None:
+            self._create(layout)
+        sha256 = digest(shape, arrays)
+        line = json.dumps({"shape": shape, "sha256": sha256}).encode() + b"\n"
+        with self._writing(), self._locked():
+            rows = self.rows
+            starts = [*(rows * each.bytes_per_row for each in layout.columns), self._end]
+            parts = [*map(as_bytes, arrays), line]
+            try:
+                for file, start, part in zip(self._files, starts, parts):
+                    file.write(start, part)
+            except BaseException:
+                for file in self._files:
+                    file.undo()
+                raise
+        for file, start, part in zip(self._files, starts, parts):
+            file.keep(start + len(part))
+        self._end += len(line)
+        self.entries.append(Entry(shape, rows, rows + len(arrays[0]), sha256))
+
+    def rewind(self, batches: int) -> None:
+        """Keep the first so many batches.
+
+        Raises:
+            DatasetError: there are fewer.
+        """
+        if batches > len(self):
+            raise DatasetError(f"{self.path} has {len(self)} batches, {batches} are expected in it: some were lost")
+        if batches == len(self):
+            return
+        with self._writing(), self._locked():
+            lines = (self.path / INDEX).read_bytes().splitlines(keepends=True)[:batches]
+            os.truncate(self.path / INDEX, sum(map(len, lines)))
+            self._files[-1].size = sum(map(len, lines))
+        # Their rows stay where they are, to be written over: who has mapped them must not find the file shorter.
+        self.entries, self._end = self.entries[:batches], sum(map(len, lines))
+
+    def clear(self) -> None:
+        """Remove the dataset; the next batch begins a new one, maybe with other columns."""
+        if self.layout is not None:
+            with self._writing(), self._locked():
+                shutil.rmtree(self.path)
+        self.layout, self.entries, self._end = None, [], 0
+
+    def flush(self) -> None:
+        """Wait until everything is on the disk."""
+        names = [] if self.layout is None else [*(each.file for each in self.layout.columns), INDEX, MANIFEST]
+        with self._writing():
+            for name in names:
+                with (self.path / name).open("rb") as file:
+                    os.fsync(file.fileno())
+
+    def _open(self) -> None:
+        dataset = Dataset(self.path)
+        self._begin(dataset.layout)
+        self.entries = dataset.entries
+        lines = (self.path / INDEX).read_bytes().splitlines(keepends=True)
+        self._end = sum(map(len, lines[: len(self)]))
+        whole = len(self)
+        while whole and not dataset.is_whole(whole - 1):
+            whole -= 1
+        if whole < len(self):
+            log.warning("%s: its last %d batches are damaged and dropped", self.path, len(self) - whole)
+            self.rewind(whole)
+
+    def _create(self, layout: Layout) -> None:
+        body = {"about": files.plain(self.about), "layout": layout.to_json()}
+        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        with self._writing():
+            shutil.rmtree(partial, ignore_errors=True)
+            try:
+                partial.mkdir(parents=True)
+                for name in (*(each.file for each in layout.columns), INDEX):
+                    (partial / name).touch()
+                files.write_json(partial / MANIFEST, signed_manifest("dataset", FORMAT_VERSION, body))
+                os.replace(partial, self.path)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+        self._begin(layout)
+
+    def _begin(self, layout: Layout) -> None:
+        self.layout = layout
+        self._files = [_File(self.path / name) for name in (*(each.file for each in layout.columns), INDEX)]
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DatasetError(
+                f"{self.path} cannot be written: {error.strerror or error}; its {len(self)} batches before are whole"
+            ) from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else writes meanwhile, nor has since the last batch, where the system has such locks."""
+        with open(self._files[-1].path, "rb") as index:
+            with suppress(ImportError, OSError):
+                import fcntl
+
+                fcntl.flock(index, fcntl.LOCK_EX)
+            index.seek(self._end)
+            if os.fstat(index.fileno()).st_size < self._end or b"\n" in index.read():
+                raise DatasetError(
+                    f"{self.path} was changed by somebody else since batch {len(self)}: a dataset has one writer; "
+                    "give each a path of its own"
+                )
+            yield
+
+
+def check_place(path: Path) -> None:
+    """Raise a DatasetError where something stands that is no dataset."""
+    empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    if not empty and not (path / MANIFEST).is_file():
+        raise DatasetError(f"{path} is there and is no dataset; choose another place")
+
+
+class _File:
+    """A file that is written at places of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = str(path), path.stat().st_size
+
+    def write(self, start: int, part: Any) -> None:
+        with open(self.path, "r+b", buffering=0) as file:
+            file.seek(start)
+            view = memoryview(part)
+            while view:
+                view = view[file.write(view) :]
+
+    def keep(self, end: int) -> None:
+        """What was written up to here belongs to the file."""
+        self.size = max(self.size, end)
+
+    def undo(self) -> None:
+        """Cut off what was written since; not more, for what is there may be mapped by somebody."""
+        if os.path.getsize(self.path) > self.size:
+            os.truncate(self.path, self.size)

@@ -1,0 +1,1 @@
+"""Replay buffers: what they keep, in which order, and what is drawn from them."""

@@ -1,0 +1,538 @@
+"""What can be said of a buffer's draws before anything was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Self, TypeVar
+
+import attrs
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.replay.base import Store
+from flowrl.data.replay.eligibility import RowLimits
+from flowrl.data.replay.frame_stack import newest_frames, stacked_schema
+from flowrl.data.replay.pool import Pool
+from flowrl.data.replay.rate_limiter import RateLimiter
+from flowrl.data.replay.ring_storage import Rings
+from flowrl.data.replay.transitions import check_first, content, needed, one_step, transitions, windows
+from flowrl.data.steps import real_steps
+from flowrl.data.types import Array, Index, New
+from flowrl.engine.schema import Schema
+from flowrl.errors import CheckpointError, SchemaError
+from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint, verify_checkpoint
+
+
+class Foretold(Store):
+    """The part of a replay buffer that `plan.check()` asks; buffers of other draws override it."""
+
+    requires: tuple[str, ...] = ("experience",)
+    n_step: int
+    track_uses: bool
+    frame_stack: int
+    newest_frame_only: bool
+
+    def schema(self, given: Schema) -> Schema:
+        """What `sample` gives, from the schema of what is added."""
+        drawn = self._schema(given.rows(), "B").having(*(("windows",) if self.n_step > 1 else ()))
+        return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
+
+    def _schema(self, given: Schema, *axes: str) -> Schema:
+        """What is drawn of rows, which are `given` in the layout in which they are drawn."""
+        beside = {name: f"{dtype}[{', '.join(axes)}]" for name, dtype in self._beside(given).items()}
+        drawn = given.without("on_policy").having("experience", "replayed", **beside)
+        return drawn if self.newest_frame_only else stacked_schema(drawn, self.frame_stack, len(axes))
+
+    def _beside(self, given: Schema) -> dict[str, str]:
+        """The columns that are drawn beside those stored, and their dtypes."""
+        names = ["index", "generation"]
+        if self.track_uses:
+            names += ["uses", *(["staleness"] if "policy_version" in given.columns else [])]
+        return dict.fromkeys(names, "int64")
+
+
+class ReplayBuffer(Foretold):
+    """Keeps the newest rows and draws them uniformly, with replacement.
+
+    Flat batches `[B, ...]` fill one ring of `capacity` rows; fragments `[T, N, ...]` fill N rings, one per
+    environment, of capacity // N rows each. A buffer holds one of the two. Columns are allocated at the
+    first `add` with its names, dtypes and shapes (uint8 stays uint8, B6); later batches must be alike.
+    `add` and `sample` may be called from different threads. They never wait: where there is a limiter, ask
+    `can_insert` and `can_sample` first.
+
+    `buffer[...]` gives rows in the order of time, environments side by side: by number, slice, array or mask.
+
+    Other buffers are subclasses. Slots are numbered time-major, `time * N + environment`, in `self._rings`, which
+    knows what follows and precedes a row, and which rows are drawable. A subclass overrides `_drawn` (which slots to
+    give out), `_rows` (what is given out for them), `_stored` and `_dropped` (with `_watches = True`: rows came and
+    went), sets `_linked = True` if it asks `self._rings.begins`, and extends `state_dict`, `load_state_dict` and
+    `settings` (what `load` makes the buffer with). One that draws only some of the rows overrides `_make_rings`, whose
+    `write` tells which, and sets `_picks = True`.
+
+    Args:
+        capacity: rows, over all rings. capacity_bytes: of their columns; whichever of the two is reached first.
+        n_step: steps per transition drawn. More than 1 needs fragments and is computed when sampling, in
+            windows that end with the episode, at the newest row of the ring, and where provenance (`worker`,
+            `env_id`, `episode_id`, `t`, if stored) shows that the next row is not its next step (N1-N4).
+        gamma: discount per step.
+        store_next_obs: if not, `next_obs` is rebuilt from the next row, for about half the memory. Where the next row
+            does not hold it, as at the end of an episode, it is kept (T6). The newest row of each ring is drawn when
+            its successor is there (B2).
+        frame_stack: frames per observation drawn, `[B, k, ...]`. More than 1 needs fragments, of single frames; at the
+            start of an episode the first frame is repeated (B1).
+        newest_frame_only: the observations that are added are stacks `[..., k, *frame]`, of which the newest frame is
+            stored. What is drawn is equal to them if the environment, too, repeats the first frame.
+        track_uses: adds the columns `uses`, how often a row was drawn, this time included, and where `policy_version`
+            is stored `staleness`, how many versions it is older than the newest one stored; both int64.
+        max_uses, max_staleness: rows beyond these are drawn no more (B10); either implies `track_uses`.
+        directory: a folder for the columns, where they do not fit into memory.
+        reuse: whether wide columns are drawn into arrays that nobody holds any more, instead of new ones. It saves
+            the time that large new arrays take.
+        limiter: keeps sampled and added rows in a ratio.
+        seed: of the buffer's own generator (P7); without it, the run that opens the buffer gives one.
+
+    Raises: ValueError for a setting or a request that cannot work, SchemaError for a batch that does not fit.
+
+    >>> buffer = ReplayBuffer(capacity=10, gamma=0.5, seed=0)
+    >>> buffer.add(Batch(obs=np.arange(15), terminated=np.arange(15) % 5 == 4))
+    >>> buffer
+    ReplayBuffer(capacity=10, rows=10)
+    >>> rows = buffer.sample(4)
+    >>> rows.obs, rows.discount
+    (array([ 8,  6,  5, 12]), array([0.5, 0.5, 0.5, 0.5], dtype=float32))
+    >>> buffer[-3:].obs, buffer[0].obs
+    (array([12, 13, 14]), np.int64(5))
+    """
+
+    _watches = False
+    """Whether `_stored` and `_dropped` are called: they cost time, which uniform sampling need not pay."""
+    _made: tuple[str, ...] = ("index", "generation")
+    """Columns that are added when drawing, `tracked` ones apart."""
+    _linked = False
+    """Whether it is told of every row if an episode begins there."""
+    _picks = False
+    """Whether there are rows that are never drawn."""
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        capacity_bytes: int | None = None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        store_next_obs: bool = True,
+        frame_stack: int = 1,
+        newest_frame_only: bool = False,
+        track_uses: bool = False,
+        max_uses: int | None = None,
+        max_staleness: int | None = None,
+        directory: str | Path | None = None,
+        reuse: bool = False,
+        limiter: RateLimiter | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not isinstance(capacity, int | np.integer) or capacity < 1:
+            raise ValueError(f"capacity is {capacity}: it is a whole number of rows, at least 1")
+        if n_step < 1:
+            raise ValueError(f"n_step is {n_step}: a transition spans at least 1 step")
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
+        if frame_stack < 1 or (newest_frame_only and frame_stack == 1):
+            raise ValueError(f"frame_stack is {frame_stack}: an observation has at least 1 frame, a stack at least 2")
+        if max_uses is not None and max_uses < 1:
+            raise ValueError(f"max_uses is {max_uses}: a row is drawn at least once")
+        if max_staleness is not None and max_staleness < 0:
+            raise ValueError(f"max_staleness is {max_staleness}: a row is at least 0 versions old")
+        if limiter is not None and max_uses is not None and max_uses < limiter.ratio:
+            raise ValueError(
+                f"max_uses is {max_uses}, but the limiter waits until every row added was drawn {limiter.ratio:g} times"
+            )
+        super().__init__(limiter, seed)
+        self.n_step = n_step
+        self.gamma = gamma
+        self.frame_stack = frame_stack
+        self.newest_frame_only = newest_frame_only
+        self.track_uses = track_uses or max_uses is not None or max_staleness is not None
+        self.tracked = ("uses", "staleness") if self.track_uses else ()
+        self.in_order = n_step > 1 or frame_stack > 1 or self._picks
+        in_order = ("fragments",) if n_step > 1 or frame_stack > 1 else ()
+        columns = needed(n_step, frame_stack, max_staleness).values()
+        self.requires = tuple(dict.fromkeys((*type(self).requires, *in_order, *chain(*columns))))
+        self._rings = self._make_rings(
+            capacity,
+            capacity_bytes=capacity_bytes,
+            store_next_obs=store_next_obs,
+            linked=self._linked or n_step > 1 or frame_stack > 1,
+            count_uses=self.track_uses,
+            directory=directory,
+        )
+        limited = self._picks or max_uses is not None or max_staleness is not None
+        self._limits = RowLimits(max_uses, max_staleness) if limited else None
+        self._pool = Pool() if reuse else None
+        self._samples = 0
+        self._newest_version: int | None = None
+        self._looked = (perf_counter(), 0, 0)
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for, over all rings; at most, before the first one is there, by `capacity_bytes`."""
+        return self._rings.capacity
+
+    @property
+    def size(self) -> int:
+        """Rows stored."""
+        return self._rings.size
+
+    @property
+    def inserts(self) -> int:
+        """Rows ever added."""
+        return self._rings.inserts
+
+    @property
+    def samples(self) -> int:
+        """Rows ever drawn."""
+        return self._samples
+
+    def __len__(self) -> int:
+        return self.size
+
+    def rows_of(self, item: Any) -> int:
+        """How many rows a batch is that is added or was drawn; padding (`mask` 0) does not count."""
+        if not isinstance(item, Batch):
+            raise SchemaError(
+                f"{type(self).__name__} stores batches, got a {type(item).__name__}; make it a Batch(...)"
+            )
+        return real_steps(item)
+
+    def __repr__(self) -> str:
+        steps = f", n_step={self.n_step}" if self.n_step > 1 else ""
+        return f"{type(self).__name__}(capacity={self.capacity}, rows={self.size}{steps})"
+
+    def _can_draw(self, batch_size: int) -> bool:
+        return self._rings.drawable > 0 if self._limits is None else self._limits.can_draw(batch_size)
+
+    def _why_not(self, batch_size: int) -> str:
+        if not self.size:
+            return super()._why_not(batch_size)
+        if self._limits is None or not self._rings.drawable:
+            return "waits for rows: the newest row of each environment is drawn when its successor is there"
+        return f"waits for rows: {self._limits.why(batch_size)}"
+
+    @property
+    def made(self) -> list[str]:
+        """Columns of what is drawn that are not of what was added."""
+        return [*self._made, *self.tracked]
+
+    # -- in
+
+    def add(self, batch: Batch) -> None:
+        """Add rows `[B, ...]` or a fragment `[T, N, ...]`, overwriting the oldest; 0 rows are nothing.
+
+        Raises: SchemaError naming column, expected and got, and for padded steps (`mask` 0); ValueError for more
+            rows than the limiter was told; OSError where `directory` has no room for the columns.
+        """
+        if type(batch) is not Batch:
+            self.rows_of(batch)  # says what is wrong
+        if self.limiter is not None:
+            self.limiter.check_insert(self._rings.rows(batch))
+        if "mask" in batch and not np.all(batch["mask"]):
+            raise SchemaError(
+                "the batch has padded steps (mask 0), which would be drawn like any other: "
+                "put NStep(n=1, gamma=...) before the buffer, it drops them"
+            )
+        if self.newest_frame_only and not batch.is_empty:
+            batch = newest_frames(batch, self.frame_stack)
+        with self._lock:
+            self._write(batch)
+
+    def update(self, other: ReplayBuffer) -> None:
+        """Add the rows of another buffer in the order of time; no episode goes on across the seams (B3).
+
+        That is also how a buffer gets another size: `larger.update(buffer)`, and where `larger` was empty, what is
+        added next goes on after the last row. How often rows were drawn is kept.
+
+        Raises: SchemaError as `add`; ValueError for the buffer itself.
+        """
+        if not hasattr(other, "_rings"):
+            raise SchemaError(
+                f"update() adds the rows of another ReplayBuffer, not a {type(other).__name__}; see add()"
+            )
+        if other is self:
+            raise ValueError("a buffer cannot be updated with itself: its rows are there already")
+        first, second = sorted((self, other), key=id)
+        with first._lock, second._lock:
+            seam = self.size > 0 and other.size > 0
+            for rows, begins, uses in other._rings.in_order():
+                self._write(rows, begins, uses)
+            self._rings.cut |= seam or other._rings.cut
+
+    def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
+        rings = self._rings
+        if rings.columns is None:
+            if batch.is_empty:
+                return
+            stalest = None if self._limits is None else self._limits.max_staleness
+            check_first(batch, self.n_step, self.frame_stack, made=self.made, max_staleness=stalest)
+        notices = self._watches or self._limits is not None
+        steps = rings.written
+        written, drawable = rings.write(batch, slots=notices, begins=begins, uses=uses)
+        if self.track_uses and "policy_version" in batch and rings.written > steps:
+            newest = int(batch["policy_version"].max())
+            self._newest_version = max(newest, newest if self._newest_version is None else self._newest_version)
+        if not notices:
+            return
+        stale = written[:0]
+        if self._limits is not None:
+            if not self._limits.slots:
+                self._limits.reset(rings.length * rings.envs)
+            counts = rings.uses(drawable) if rings.count_uses else None
+            versions = rings.take(drawable, ["policy_version"])["policy_version"] if self._limits.of_versions else None
+            drawable, stale = self._limits.stored(written, drawable, counts, versions, self._newest_version)
+        if self._watches:
+            self._stored(written, drawable)
+            if len(stale):
+                self._dropped(stale)
+
+    # -- out
+
+    def sample(self, batch_size: int) -> Batch:
+        """Rows `[batch_size, ...]`, uniform with replacement: so they may be more than are stored (B7).
+
+        Adds `index` (the slot of the row, int64), `generation` (how many times the slot had been written,
+        int64) and, where `terminated` is stored and `discount` is not, `discount` (float32: γᵏ for the k
+        steps of the transition, 0 if it terminated). With n_step > 1 reward is the window's return, and
+        next_obs, terminated and truncated are those of its last step.
+
+        Raises: ValueError if nothing may be drawn, if batch_size < 1 or more than the limiter was told, and if
+            there is neither a seed nor a run to give one.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: draw at least 1 row")
+        if self.limiter is not None:
+            self.limiter.check_sample(self.most_rows(batch_size))
+        with self._lock:
+            if not self.size:
+                raise ValueError("sample() from an empty buffer: add rows first, or ask can_sample()")
+            if not self._can_draw(batch_size):
+                raise ValueError(f"sample({batch_size}) {self._why_not(batch_size)}; ask can_sample() before")
+            index, more = self._drawn(batch_size)
+            if self.track_uses:
+                self._rings.used(index)
+            beside = {"index": index, "generation": self._rings.generation(index), **more}
+            if self.track_uses:
+                beside["uses"] = self._rings.uses(index)
+                if self._newest_version is not None:
+                    version = self._rings.take(index, ["policy_version"])["policy_version"]
+                    beside["staleness"] = self._newest_version - version.astype(np.int64)
+            rows = self._rows(index, beside)
+            self._samples += batch_size
+            return rows
+
+    def get(self, index: Any) -> Batch:
+        """The rows in slots, the column `index` of what was drawn: as stored, one step each.
+
+        Raises: IndexError for a slot that nothing was written to.
+        """
+        with self._lock:
+            slots = np.asarray(index)
+            if slots.size and slots.dtype.kind not in "iu":
+                raise IndexError(f"slots are whole numbers, got {slots.dtype}; masks, in order of time: buffer[mask]")
+            slots = slots.astype(np.int64)
+            if slots.size and not 0 <= slots.min() <= slots.max() < self.size:
+                raise IndexError(
+                    f"there are rows in the slots 0 to {self.size - 1}, not in {slots.min()} to {slots.max()}"
+                )
+            flat = slots.reshape(-1)
+            rows = transitions(self._rings, flat, flat, self.frame_stack, self._new)
+            return rows if slots.ndim else rows[0]
+
+    def __getitem__(self, key: int | slice | Array | list[int] | list[bool]) -> Batch:
+        with self._lock:
+            numbers = np.arange(self.size)[key]
+            return self.get(self._rings.chronological(numbers)) if self.size else Batch()
+
+    @property
+    def _new(self) -> New:
+        return np.empty if self._pool is None else self._pool.empty
+
+    # -- what kinds of buffers differ in; all of it is called under the lock
+
+    def _drawn(self, batch_size: int) -> tuple[Index, dict[str, Any]]:
+        """Which slots to give out `[B]`, and columns `[B, ...]` to add to what is drawn. Uniform here."""
+        return self._within_limits(self._uniform, batch_size), {}
+
+    def _rows(self, index: Index, beside: dict[str, Any]) -> Batch:
+        """What is given out for slots `[B]`, one step or n-step windows, with columns `[B, ...]` that are given."""
+        if self.n_step == 1:
+            rows = one_step(self._rings, index, self.gamma, self.frame_stack, self._new)
+        else:
+            rows = windows(self._rings, index, self.n_step, self.gamma, self.frame_stack, self._new)
+        rows.update(beside)
+        return rows
+
+    def _make_rings(self, capacity: int, **options: Any) -> Rings:
+        return Rings(capacity, **options)
+
+    def _stored(self, written: Index, drawable: Index) -> None:
+        """Rows were written: what was in the slots `written` is gone; those in `drawable` can be drawn from now on.
+
+        They differ where next_obs is stored once: the newest row of a ring is drawable when its successor is there.
+        """
+
+    def _dropped(self, slots: Index) -> None:
+        """Rows that were drawable cannot be drawn any longer, though they are stored: used up, or too stale."""
+
+    def _within_limits(self, propose: Callable[[int], Index], batch_size: int) -> Index:
+        """Slots `[batch_size]` out of `propose(count)`, as if drawn one by one: what is used up, no more (B10)."""
+        if self._limits is None:
+            return propose(batch_size)
+        drawn: list[Index] = []
+        while (missing := batch_size - sum(map(len, drawn))) > 0:
+            slots = propose(missing)
+            accepted, used_up = self._limits.accept(slots)
+            if len(used_up) and self._watches:
+                self._dropped(used_up)
+            drawn.append(slots[accepted])
+        return np.concatenate(drawn)
+
+    def _uniform(self, count: int) -> Index:
+        if self._limits is not None:
+            return self._limits.nth(self._generator.integers(self._limits.count, size=count))
+        return self._rings.nth(self._generator.integers(self._rings.drawable, size=count))
+
+    # -- what it holds
+
+    def statistics(self) -> dict[str, float]:
+        """What the buffer holds and how fast it moves; it looks at every row once.
+
+        `rows`, `bytes` (allocated), `fill` (0 .. 1), `inserts`, `samples` (rows ever), `rows_in_per_second` and
+        `rows_out_per_second` since the call before, `episodes` (ends of episodes stored), `next_obs_aside`, and, where
+        they are tracked, `mean_uses` and `mean_staleness` of the rows stored.
+        """
+        with self._lock:
+            rings, now = self._rings, perf_counter()
+            (then, inserts, samples), self._looked = self._looked, (now, self.inserts, self.samples)
+            seconds = max(now - then, 1e-9)
+            found: dict[str, float] = {
+                "rows": self.size,
+                "bytes": rings.bytes,
+                "fill": self.size / self.capacity,
+                "inserts": self.inserts,
+                "samples": self.samples,
+                "rows_in_per_second": (self.inserts - inserts) / seconds,
+                "rows_out_per_second": (self.samples - samples) / seconds,
+            }
+            return found | content(rings, self._newest_version)
+
+    # -- state
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make such a buffer, but for seed and directory: what `save` writes beside the state."""
+        capacity, capacity_bytes = self._rings.declared
+        return {
+            "capacity": capacity,
+            "capacity_bytes": capacity_bytes,
+            "n_step": self.n_step,
+            "gamma": self.gamma,
+            "store_next_obs": self._rings.store_next_obs,
+            "frame_stack": self.frame_stack,
+            "newest_frame_only": self.newest_frame_only,
+            "track_uses": self.track_uses,
+            "max_uses": None if self._limits is None else self._limits.max_uses,
+            "max_staleness": None if self._limits is None else self._limits.max_staleness,
+            "reuse": self._pool is not None,
+            "limiter": self.limiter,
+        }
+
+    def state_dict(self, *, copy_rows: bool = True) -> dict[str, Any]:
+        """All that decides what comes next, as plain data: loaded, the next sample is identical (B5).
+
+        With `copy_rows=False` the columns are those of the buffer itself, to be written before it changes.
+        """
+        with self._lock:
+            return {
+                **self._rings.state_dict(copy=copy_rows),
+                "samples": self._samples,
+                "newest_version": self._newest_version,
+                "limits": None if self._limits is None else self._limits.state_dict(),
+                "generator": self._generator_state(),
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the buffer that was saved. Raises CheckpointError for one with other settings."""
+        saved = state["limits"] or {}
+        for name in ("max_uses", "max_staleness"):
+            if saved.get(name) != (mine := getattr(self._limits, name, None)):
+                raise CheckpointError(
+                    f"the saved buffer has {name} {saved.get(name)}, this one {mine}; it must be equal"
+                )
+        with self._lock:
+            self._rings.load_state_dict(state)
+            self._samples = state["samples"]
+            self._newest_version = state.get("newest_version")
+            if self._limits is not None:
+                self._limits.load_state_dict(state["limits"])
+            self._load_generator(state["generator"])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the buffer to a folder, whole or not at all; see `load`.
+
+        Raises: CheckpointError where it cannot be written, on a full disk for example: nothing of it is left then.
+        """
+        from flowrl.data.replay.buffer import save
+
+        with self._lock:
+            return save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, trusted: bool = False, directory: str | Path | None = None) -> Self:
+        """The buffer that `save` wrote: what it draws next is what the saved one would have drawn.
+
+        Args:
+            trusted: whether objects may be unpickled, which runs code from the file. Columns of objects need it.
+            directory: as of the constructor.
+
+        Raises: CheckpointError for a damaged folder, one that holds something else, and objects without trust.
+        """
+        from flowrl.data.replay.buffer import load
+
+        return load(cls, path, trusted, directory)
+
+
+Buffer = TypeVar("Buffer", bound="ReplayBuffer")
+
+_KIND = "replay buffer"
+
+
+def save(buffer: ReplayBuffer, path: str | Path) -> Path:
+    """See `ReplayBuffer.save`."""
+    settings = buffer.settings()
+    if settings["limiter"] is not None:
+        settings["limiter"] = attrs.asdict(settings["limiter"], filter=lambda field, _: field.init)
+    state = {"settings": settings, "state": buffer.state_dict(copy_rows=False)}
+    try:
+        return save_checkpoint(path, state, {_KIND: type(buffer).__name__})
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}; nothing of it is left there") from error
+
+
+def load(kind: type[Buffer], path: str | Path, trusted: bool, directory: str | Path | None) -> Buffer:
+    """See `ReplayBuffer.load`."""
+    saved: Any = verify_checkpoint(path)["about"]
+    found = saved.get(_KIND) if isinstance(saved, dict) else None
+    if found != kind.__name__:
+        what = "no replay buffer" if found is None else f"a {found}: use {found}.load"
+        raise CheckpointError(f"{path} holds {what}, not a {kind.__name__}")
+    parts = load_checkpoint(path, trusted=trusted)
+    try:
+        settings = parts["settings"]
+        if settings["limiter"] is not None:
+            settings["limiter"] = RateLimiter(**settings["limiter"])
+        buffer = kind(**settings, directory=directory)
+        buffer.load_state_dict(parts["state"])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CheckpointError(f"{path} is damaged: it is no whole {kind.__name__}: {error!r}") from error
+    return buffer

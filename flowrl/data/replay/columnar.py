@@ -1,0 +1,159 @@
+"""Aside: the few next observations that the next row of a ring does not hold."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrl.data.replay.tree import Leaf
+from flowrl.data.types import Array, Index, New
+
+
+class Aside:
+    """Rows in numbered places, as many as are needed; freed places are used again.
+
+    >>> aside = Aside({("obs",): Spec(np.dtype(np.float32), ())})
+    >>> aside.put({("obs",): np.array([7, 8])})
+    array([0, 1])
+    >>> aside.free(np.array([0]))
+    >>> aside.put({("obs",): np.array([9])}), aside.take(np.array([1, 0]))
+    (array([0]), {('obs',): array([8., 9.], dtype=float32)})
+    """
+
+    def __init__(self, specs: Mapping[Leaf, Spec]) -> None:
+        self._rows = {leaf: np.empty((0, *spec.shape), spec.dtype) for leaf, spec in specs.items()}
+        self._free: list[int] = []
+        self._room = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated."""
+        return sum(column.nbytes for column in self._rows.values())
+
+    @property
+    def count(self) -> int:
+        """Rows kept."""
+        return self._room - len(self._free)
+
+    def put(self, rows: Mapping[Leaf, Array]) -> Index:
+        """Keep rows `[k, ...]`; returns their places `[k]`."""
+        count = len(next(iter(rows.values())))
+        while len(self._free) < count:
+            self._grow()
+        places = np.array(self._free[len(self._free) - count :][::-1], np.int64)
+        del self._free[len(self._free) - count :]
+        for leaf, column in self._rows.items():
+            column[places] = rows[leaf]
+        return places
+
+    def take(self, places: Index) -> dict[Leaf, Array]:
+        """Copies of the rows at places."""
+        return {leaf: column[places] for leaf, column in self._rows.items()}
+
+    def free(self, places: Index) -> None:
+        """These rows are not needed any longer."""
+        self._free.extend(places.tolist())
+
+    def _grow(self) -> None:
+        before, self._room = self._room, max(16, 2 * self._room)
+        for leaf, column in self._rows.items():
+            self._rows[leaf] = np.empty((self._room, *column.shape[1:]), column.dtype)
+            self._rows[leaf][:before] = column
+        self._free[:0] = range(self._room - 1, before - 1, -1)
+
+
+_WIDE = 512
+"""Bytes of a row from which on a column is better gathered by itself than copied out of a record."""
+
+_BLOCK = 2**20
+
+
+class Spec(NamedTuple):
+    """What one row of a column is."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+class Columns:
+    """Rows in numbered slots, all columns allocated at once.
+
+    Columns of less than 512 bytes a row are fields of one packed record, so that drawing a row touches one place in
+    memory instead of one per column; wide columns and objects have an array each. What is taken out is contiguous.
+    """
+
+    def __init__(self, specs: Mapping[Leaf, Spec], slots: int, new: New) -> None:
+        packed = [leaf for leaf, spec in specs.items() if spec.bytes < _WIDE and not spec.dtype.hasobject]
+        fields = {leaf: str(i) for i, leaf in enumerate(packed)}
+        record = np.dtype([(field, *specs[leaf]) for leaf, field in fields.items()])
+        self._records = new((slots,), record)
+        self.arrays: dict[Leaf, Array] = {}
+        """Views of all rows, `[slots, ...]`."""
+        for leaf, spec in specs.items():
+            if leaf in fields:
+                self.arrays[leaf] = self._records[fields[leaf]]
+            else:
+                # Objects cannot lie in a file.
+                make = np.empty if spec.dtype.hasobject else new
+                self.arrays[leaf] = make((slots, *spec.shape), spec.dtype)
+        self._places = {leaf: (fields.get(leaf), array) for leaf, array in self.arrays.items()}
+        self.bytes = slots * sum(spec.bytes for spec in specs.values())
+
+    def take(self, slots: Index, leaves: Collection[Leaf], new: New = np.empty) -> dict[Leaf, Array]:
+        """Copies of rows, `[*slots.shape, ...]`; `new` makes the arrays of wide columns."""
+        records, taken = None, {}
+        for leaf in leaves:
+            field, column = self._places[leaf]
+            if field is not None:
+                if records is None:
+                    records = self._records.take(slots, mode="clip")
+                taken[leaf] = records[field].copy()
+            elif column.dtype.hasobject:
+                taken[leaf] = column[slots]
+            else:
+                out = new((*slots.shape, *column.shape[1:]), column.dtype)
+                taken[leaf] = column.take(slots, axis=0, out=out, mode="clip")  # `clip`: else `out` is written twice
+        return taken
+
+
+def in_directory(directory: str | Path) -> New:
+    """Makes arrays in files of their full size, which are gone when the arrays are, however the process ends.
+
+    Raises: OSError where the disk has no room; nothing is left on it then.
+    """
+
+    def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        size = math.prod(shape) * dtype.itemsize
+        if not size:
+            return np.empty(shape, dtype)
+        try:
+            with tempfile.TemporaryFile(dir=directory) as file:
+                _fill(file, size)
+                return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
+        except OSError as error:
+            message = f"no room for a buffer of {size:,} bytes a column: {error.strerror}"
+            raise OSError(error.errno, message, str(directory)) from error
+
+    return new
+
+
+def _fill(file: Any, size: int) -> None:
+    """Give a file its full size, for writing to a mapped one without room would kill the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+        return
+    for at in range(0, size, _BLOCK):
+        file.write(bytes(min(_BLOCK, size - at)))
+    file.flush()

@@ -1,0 +1,130 @@
+"""ObjectReplayBuffer: the newest Python objects, whatever they are, drawn uniformly."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrl.data.replay.base import Store
+from flowrl.data.replay.rate_limiter import RateLimiter
+from flowrl.errors import CheckpointError, SchemaError
+
+
+class ObjectReplayBuffer(Store):
+    """A list of the newest `capacity` objects: league snapshots, trajectories of any shape, dicts.
+
+    What has columns belongs into a `ReplayBuffer`, which is many times faster; this one asks nothing of what it
+    holds. What is drawn is the object itself, not a copy. Items of a plan that go in and out are lists of objects.
+    `add` and `sample` may be called from different threads; they never wait.
+
+    Args:
+        capacity: objects.
+        limiter: keeps objects drawn and added in a ratio; its rows are objects here.
+        seed: of the buffer's own generator (P7); without it, the run that opens the buffer gives one.
+
+    State: the objects. Those that are no plain data are pickled on disk, and read only from a trusted checkpoint.
+    Raises: ValueError for a setting or a request that cannot work, SchemaError for what is no list.
+
+    >>> buffer = ObjectReplayBuffer(capacity=2, seed=0)
+    >>> buffer.add(["first", {"elo": 1200}])
+    >>> buffer.add([None])
+    >>> buffer, buffer.sample(3)
+    (ObjectReplayBuffer(capacity=2, items=2), [{'elo': 1200}, {'elo': 1200}, {'elo': 1200}])
+    """
+
+    def __init__(self, capacity: int, *, limiter: RateLimiter | None = None, seed: int | None = None) -> None:
+        if not isinstance(capacity, int | np.integer) or capacity < 1:
+            raise ValueError(f"capacity is {capacity}: it is a whole number of objects, at least 1")
+        super().__init__(limiter, seed)
+        self._capacity = capacity
+        self._items: list[Any] = []  # a ring once it is full: object i is at i % capacity
+        self._inserts = self._samples = 0
+
+    @property
+    def capacity(self) -> int:
+        """Objects that there is room for."""
+        return self._capacity
+
+    @property
+    def inserts(self) -> int:
+        """Objects ever added."""
+        return self._inserts
+
+    @property
+    def samples(self) -> int:
+        """Objects ever drawn."""
+        return self._samples
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def rows_of(self, item: Sequence[Any]) -> int:
+        """How many objects a list is."""
+        return len(item) if isinstance(item, (list, tuple)) else 1  # `add` refuses what is none
+
+    def __repr__(self) -> str:
+        return f"ObjectReplayBuffer(capacity={self.capacity}, items={len(self)})"
+
+    def add(self, items: Sequence[Any]) -> None:
+        """Add objects in their order, overwriting the oldest.
+
+        Raises: SchemaError for what is no list or tuple; ValueError for more objects than the limiter was told.
+        """
+        if not isinstance(items, (list, tuple)):
+            raise SchemaError(
+                f"ObjectReplayBuffer adds a list of objects, got a {type(items).__name__}; "
+                "write add([item]), in a plan .batch(1) before StoreToReplay"
+            )
+        if self.limiter is not None:
+            self.limiter.check_insert(len(items))
+        with self._lock:
+            for item in items:
+                if len(self._items) < self._capacity:
+                    self._items.append(item)
+                else:
+                    self._items[self._inserts % self._capacity] = item
+                self._inserts += 1
+
+    def sample(self, batch_size: int) -> list[Any]:
+        """So many objects, uniform with replacement: so they may be more than are stored (B7).
+
+        Raises: ValueError if nothing is stored, if batch_size < 1 or more than the limiter was told, and if there
+            is neither a seed nor a run to give one.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: draw at least 1 object")
+        if self.limiter is not None:
+            self.limiter.check_sample(batch_size)
+        with self._lock:
+            if not self._items:
+                raise ValueError("sample() from an empty buffer: add objects first, or ask can_sample()")
+            drawn = self._generator.integers(len(self._items), size=batch_size).tolist()
+            self._samples += batch_size
+            return [self._items[i] for i in drawn]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides what comes next, copied: loaded, the next sample is equal (B5)."""
+        with self._lock:
+            return copy.deepcopy(
+                {
+                    "capacity": self._capacity,
+                    "items": self._items,
+                    "inserts": self._inserts,
+                    "samples": self._samples,
+                    "generator": self._generator_state(),
+                }
+            )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the buffer that was saved. Raises CheckpointError for one of another capacity."""
+        if state["capacity"] != self._capacity:
+            raise CheckpointError(
+                f"the saved buffer has capacity {state['capacity']}, this one {self._capacity}; it must be equal"
+            )
+        with self._lock:
+            self._items = copy.deepcopy(state["items"])
+            self._inserts, self._samples = state["inserts"], state["samples"]
+            self._load_generator(state["generator"])

@@ -1,0 +1,211 @@
+"""PrioritizedReplayBuffer: rows drawn the more often, the more there is to learn from them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from flowrl.data.replay.buffer import ReplayBuffer
+from flowrl.data.replay.sum_tree import SumTree
+from flowrl.data.types import Floats, Index
+from flowrl.engine.schema import Schema
+from flowrl.errors import CheckpointError
+from flowrl.schedules import Schedule, value_at
+
+_LARGEST = 1e290
+"""Masses below can be added up."""
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A `ReplayBuffer` that draws row i with probability P(i) = pᵢ^α / Σⱼ pⱼ^α, over the rows that can be drawn (P2).
+
+    A row enters with the largest priority of those that are there (P1), 1 where there is none, so that it is soon
+    drawn; later it has the last one of `update_priorities`, plus `eps`. Rows of another buffer (`update`) enter as new
+    ones. What is drawn has a column `weight` (float32), wᵢ = (N · P(i))^−β for N rows that can be drawn, divided by the
+    largest weight.
+
+    Draws are stratified: the k-th row of a batch of B comes from the k-th of B equal parts of the total. Each row is
+    drawn as often as by independent draws on average, but batches differ less from each other.
+
+    Args:
+        alpha: 0 draws uniformly, 1 in proportion to priority.
+        beta: 1 makes up for all of the difference to uniform draws, 0 for nothing; a number, or a function of
+            `inserts`, the rows ever added, which are the env steps where each step is stored (P6).
+        eps: added to every priority, so that no row is given up.
+        normalise: by the largest weight of the batch drawn, or of all rows in the buffer; None divides by nothing,
+            for those who compare rows of several buffers.
+        compiled: see `SumTree`; changes no result.
+
+    The other arguments are those of `ReplayBuffer`.
+
+    Source: Schaul et al. 2016, "Prioritized Experience Replay", section 3.
+
+    >>> from flowrl.data import Batch
+    >>> buffer = PrioritizedReplayBuffer(capacity=4, alpha=1.0, beta=1.0, compiled=False, seed=0)
+    >>> buffer.add(Batch(obs=np.arange(3)))
+    >>> drawn = buffer.sample(3)
+    >>> drawn.obs, drawn.weight
+    (array([0, 1, 2]), array([1., 1., 1.], dtype=float32))
+    >>> buffer.update_priorities(drawn.index, drawn.generation, np.array([6.0, 1.0, 1.0]))
+    0
+    >>> drawn = buffer.sample(4)
+    >>> drawn.obs, drawn.weight.round(2)
+    (array([0, 0, 0, 2]), array([0.17, 0.17, 0.17, 1.  ], dtype=float32))
+    """
+
+    by_priority = True
+    _watches = True
+    _made = (*ReplayBuffer._made, "weight")
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        alpha: float = 0.6,
+        beta: Schedule = 0.4,
+        eps: float = 1e-6,
+        normalise: Literal["batch", "buffer"] | None = "batch",
+        compiled: bool | None = None,
+        **others: Any,
+    ) -> None:
+        if not 0 <= alpha < np.inf:
+            raise ValueError(f"alpha is {alpha}: it must be at least 0; 0 draws uniformly, 1 in proportion to priority")
+        if not callable(beta) and not 0 <= beta <= 1:
+            raise ValueError(f"beta is {beta}: it lies in 0 .. 1")
+        if not 0 < eps < np.inf:
+            raise ValueError(f"eps is {eps}: with nothing added, a row of priority 0 would never be drawn again")
+        if normalise not in ("batch", "buffer", None):
+            raise ValueError(f"normalise is {normalise!r}: it is 'batch', 'buffer' or None")
+        super().__init__(capacity, **others)
+        self.alpha, self.beta, self.eps, self.normalise = alpha, beta, eps, normalise
+        self._tree = SumTree(capacity, compiled=compiled)
+        # Which slots can be drawn, and how many; the tree holds p^α of these.
+        self._live, self._count = np.zeros(capacity, bool), 0
+        self._outdated = 0
+
+    def __repr__(self) -> str:
+        how = "compiled" if self._tree.compiled else "numpy"
+        return f"{super().__repr__()[:-1]}, alpha={self.alpha}, {how})"
+
+    @property
+    def outdated(self) -> int:
+        """Priorities ever dropped since their row could not be drawn any more (P4)."""
+        return self._outdated
+
+    def update_priorities(self, index: Index, generation: Index, priority: Floats) -> int:
+        """Give rows `[B]` that were drawn, with their `index` and `generation`, new priorities ≥ 0 `[B]`.
+
+        Of a row that is named several times the last one counts. A row that was overwritten since it was drawn, or
+        cannot be drawn any more, keeps nothing of it (P4).
+
+        Returns: how many were dropped so.
+
+        Raises: ValueError for slots that are none, shapes that differ, and priorities that are not finite or < 0.
+        """
+        index, generation, priority = np.asarray(index), np.asarray(generation), np.asarray(priority, np.float64)
+        if index.ndim != 1 or not index.shape == generation.shape == priority.shape:
+            raise ValueError(
+                f"index, generation and priority must be alike [B], got {index.shape}, {generation.shape} and "
+                f"{priority.shape}"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            mass = (priority + self.eps) ** self.alpha
+        right = (priority >= 0) & (priority < np.inf) & (mass < _LARGEST)
+        if not right.all():
+            first = int(right.argmin())
+            raise ValueError(
+                f"priority[{first}] is {priority[first]}: priorities are finite and at least 0, also to the power "
+                f"of alpha={self.alpha}; give |TD error|"
+            )
+        with self._lock:
+            if not len(index):
+                return 0
+            if index.dtype.kind not in "iu" or index.min() < 0 or index.max() >= self.size:
+                raise ValueError(f"index must hold slots in use, 0 .. {self.size - 1}, as sample() gives, got {index}")
+            there = self._live[index] & (self._rings.generation(index) == generation)
+            dropped = len(index) - int(np.count_nonzero(there))
+            if dropped:
+                index, mass = index[there], mass[there]
+            self._tree[index] = mass
+            self._outdated += dropped
+            return dropped
+
+    def _drawn(self, batch_size: int) -> tuple[Index, dict[str, Any]]:
+        # N and the total cancel out of normalised weights: what is left of (N · P)^−β is (least mass / mass)^β.
+        reference = None
+        if self.normalise is None:
+            reference = self._tree.total / self._count
+        elif self.normalise == "buffer":
+            reference = self._tree.smallest
+        # Masses are looked up as slots are proposed: a row that is used up by this draw has none afterwards.
+        proposed: list[tuple[Index, Floats]] = []
+
+        def propose(count: int) -> Index:
+            slots = self._by_priority(count)
+            proposed.append((slots, self._tree[slots]))
+            return slots
+
+        slots = self._within_limits(propose, batch_size)
+        mass = proposed[0][1] if slots is proposed[0][0] else _looked_up(slots, proposed)
+        weight = ((mass.min() if reference is None else reference) / mass) ** value_at(self.beta, self.inserts)
+        return slots, {"weight": weight.astype(np.float32)}
+
+    def _beside(self, given: Schema) -> dict[str, str]:
+        return super()._beside(given) | {"weight": "float32"}
+
+    def _by_priority(self, count: int) -> Index:
+        return self._tree.find((np.arange(count) + self._generator.random(count)) / count)
+
+    def _stored(self, written: Index, drawable: Index) -> None:
+        largest = self._tree.largest or 1.0
+        if drawable is not written:
+            self._dropped(written)
+        self._give(drawable, largest)
+
+    def _dropped(self, slots: Index) -> None:
+        self._give(slots, 0.0)
+
+    def _give(self, slots: Index, mass: float) -> None:
+        """Make slots drawable, by giving them a mass, or not, by giving them none."""
+        self._count += len(slots) * (mass > 0) - int(np.count_nonzero(self._live[slots]))
+        self._live[slots] = mass > 0
+        self._tree[slots] = mass
+
+    # -- state
+
+    def state_dict(self, *, copy_rows: bool = True) -> dict[str, Any]:
+        """See `ReplayBuffer.state_dict`."""
+        with self._lock:
+            return {
+                **super().state_dict(copy_rows=copy_rows),
+                "alpha": self.alpha,
+                "masses": self._tree.masses[: self.size].copy(),
+                "live": self._live[: self.size].copy(),
+                "outdated": self._outdated,
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `ReplayBuffer.load_state_dict`; CheckpointError also for what is no prioritised buffer of this alpha."""
+        if state.get("alpha") != self.alpha:
+            had = f"alpha {state['alpha']}" if "alpha" in state else "no priorities"
+            raise CheckpointError(f"the saved buffer has {had}, this one alpha {self.alpha}; it must be equal")
+        with self._lock:
+            super().load_state_dict(state)
+            masses, live = np.zeros(len(self._live)), np.zeros(len(self._live), bool)
+            masses[: self.size], live[: self.size] = state["masses"], state["live"]
+            self._tree.fill(masses)
+            self._live, self._count = live, int(np.count_nonzero(live))
+            self._outdated = state["outdated"]
+
+    def settings(self) -> dict[str, Any]:
+        """See `ReplayBuffer.settings`."""
+        own = {name: getattr(self, name) for name in ("alpha", "beta", "eps", "normalise")}
+        return super().settings() | own
+
+
+def _looked_up(slots: Index, proposed: list[tuple[Index, Floats]]) -> Floats:
+    """The masses of slots that were all proposed, once or several times."""
+    known, first = np.unique(np.concatenate([part for part, _ in proposed]), return_index=True)
+    masses: Floats = np.concatenate([mass for _, mass in proposed])[first[known.searchsorted(slots)]]
+    return masses

@@ -1,0 +1,534 @@
+"""Rings: the storage of replay buffers, one ring of rows per environment with one write cursor for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.columns import ENDS, PROVENANCE, check_names, describe, episode_breaks
+from flowrl.data.replay.columnar import Aside, Columns, Spec, in_directory
+from flowrl.data.replay.tree import Leaf, leaves, nested, under
+from flowrl.data.types import Array, Index, Mask, New
+from flowrl.errors import CheckpointError, SchemaError, did_you_mean
+
+_PIECE = 2**24
+"""Bytes of rows that are looked at together."""
+
+_NONE: Index = np.empty(0, np.int64)
+
+
+class Rings:
+    """Preallocated columns `[L, N, ...]`: N rings of L = capacity // N steps each, oldest overwritten first.
+
+    Time-major, so that a fragment `[T, N, ...]` is one block copy; flat rows `[B, ...]` are a ring with N = 1.
+    Slots are numbered time-major too, `time * N + environment`. Rings fill from slot 0 on, so the first
+    `size` slots are those in use.
+
+    Args:
+        capacity: rows, over all rings. capacity_bytes: of the columns; whichever of the two is reached first.
+        store_next_obs: if not, `next_obs` is taken from the next row, and kept aside by slot where the next row does
+            not have it: at the ends of episodes, and for the newest row of each ring (B2, T6).
+        linked: whether rows know where episodes begin: `begins`.
+        count_uses: whether rows count how often they were drawn: `uses`.
+        directory: where the columns lie in files, for what does not fit into memory.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        capacity_bytes: int | None = None,
+        store_next_obs: bool = True,
+        linked: bool = False,
+        count_uses: bool = False,
+        directory: str | Path | None = None,
+    ) -> None:
+        self.declared = (capacity, capacity_bytes)
+        self.store_next_obs = store_next_obs
+        self.linked = linked
+        self.count_uses = count_uses
+        self.directory = directory
+        self._clear()
+
+    def _clear(self) -> None:
+        self.capacity = self.declared[0]
+        """Rows that there is room for; what `capacity_bytes` makes of it is known from the first write on."""
+        self.columns: Batch | None = None
+        """What is stored, as views `[L, N, ...]`."""
+        self.length = self.envs = 0
+        """Steps that each ring has room for, and how many rings there are; 0 before the first write."""
+        self.flat = False
+        self.written = 0
+        """Steps ever written to each ring; the cursor is this modulo L."""
+        self.cut = False
+        """Whether the next write does not follow what is stored."""
+        self._stored: Columns | None = None
+        self._aside = Aside({})
+        self._leaves: tuple[Leaf, ...] = ()
+        self._like: Likeness | None = None
+        self._given: tuple[Leaf, ...] = ()
+        self._targets: list[Array | None] = []  # in that order, by step; None is not stored
+        self._any_begins = False
+        self._flat_notes: dict[str, Array] = {}  # `begins`, `uses`, and where next_obs is aside or -1, by slot
+        self._notes: dict[str, Array] = {}  # the same by step
+
+    @property
+    def size(self) -> int:
+        """Rows stored."""
+        return min(self.written, self.length) * self.envs
+
+    @property
+    def inserts(self) -> int:
+        """Rows ever written."""
+        return self.written * self.envs
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated."""
+        return (
+            (0 if self._stored is None else self._stored.bytes)
+            + self._aside.bytes
+            + sum(note.nbytes for note in self._flat_notes.values())
+        )
+
+    @property
+    def aside(self) -> int:
+        """Next observations that are kept aside."""
+        return self._aside.count
+
+    def rows(self, batch: Batch) -> int:
+        """The rows of a batch that is like those before, counted quickly."""
+        column = None if self._stored is None else batch.get(self._leaves[0][0])
+        return batch.rows if column is None else len(column) * self.envs
+
+    # -- which rows
+
+    @property
+    def drawable(self) -> int:
+        """Rows that may be drawn as far as the storage knows: those whose next observation is there (B2)."""
+        return self.size if self.store_next_obs else max(0, self.size - self.envs)
+
+    def nth(self, number: Index) -> Index:
+        """The slots of the drawable rows by number, 0 .. drawable − 1: `nth(generator.integers(drawable))`."""
+        return number if self.store_next_obs else self.chronological(number)
+
+    def chronological(self, number: Index) -> Index:
+        """The slots of the rows from the oldest step on, environments side by side: 0 .. size − 1."""
+        oldest = self._oldest * self.envs
+        return (number + oldest) % (self.length * self.envs) if oldest else number
+
+    def generation(self, slot: Index) -> Index:
+        """How many times each slot had been written."""
+        laps, newest = divmod(self.written - 1, self.length)
+        return laps + (slot < (newest + 1) * self.envs)
+
+    def following(self, slot: Index, n: int) -> tuple[Index, Mask]:
+        """The slots of n steps of one ring from each slot on, `[n, B]`, and where the newest step is reached.
+
+        Beyond the newest step, the write cursor, its slot is repeated.
+        """
+        to_newest = min(self.written, self.length) - 1 - self._age(slot)
+        ahead = np.minimum(np.arange(n)[:, None], to_newest)
+        return self._moved(slot, ahead), ahead == to_newest
+
+    def preceding(self, slot: Index, n: int) -> tuple[Index, Mask]:
+        """The slots of n steps of one ring from each slot back, `[n, B]`, and where the oldest step is reached.
+
+        Before the oldest step its slot is repeated.
+        """
+        to_oldest = self._age(slot)
+        back = np.minimum(np.arange(n)[:, None], to_oldest)
+        return self._moved(slot, -back), back == to_oldest
+
+    @property
+    def _oldest(self) -> int:
+        return self.written % self.length if self.written > self.length else 0
+
+    def _age(self, slot: Index) -> Index:
+        """How many steps after the oldest one of its ring each slot is."""
+        return (slot // self.envs - self._oldest) % self.length
+
+    def _moved(self, slot: Index, steps: Index | int) -> Index:
+        return (slot + steps * self.envs) % (self.length * self.envs)
+
+    # -- out
+
+    @property
+    def names(self) -> list[str]:
+        """The columns stored."""
+        return list(dict.fromkeys(leaf[0] for leaf in self._leaves))
+
+    def __contains__(self, name: str) -> bool:
+        return any(True for _ in under(name, self._leaves))
+
+    def take(self, slot: Index, names: Iterable[str] | None = None, new: New = np.empty) -> Batch:
+        """Copies of what is stored at slots of any shape, `[*slot.shape, ...]`: of the named columns, or of all."""
+        chosen: Iterable[Leaf] = self._leaves
+        if names is not None:
+            chosen = [leaf for name in names for leaf in under(name, self._leaves)]
+        return nested(self._in_use.take(slot, tuple(chosen), new))
+
+    def next_obs(self, slot: Index, new: New = np.empty) -> Any:
+        """The observation that each slot's step arrived in."""
+        if self.store_next_obs:
+            return self.take(slot, ["next_obs"], new)["next_obs"]
+        found = self._in_use.take(self._moved(slot, 1), tuple(under("obs", self._leaves)), new)
+        places = self._flat_notes["aside"][slot]
+        kept = places >= 0
+        if kept.any():
+            for leaf, rows in self._aside.take(places[kept]).items():
+                found[leaf][kept] = rows
+        return nested(found)["obs"]
+
+    def begins(self, slot: Index) -> Mask:
+        """Whether each slot's step is not the next one after the step before it in its ring."""
+        return self._flat_notes["begins"].take(slot, mode="clip")
+
+    def uses(self, slot: Index) -> Index:
+        """How often each slot's row has been drawn."""
+        return self._flat_notes["uses"].take(slot, mode="clip").astype(np.int64)
+
+    def used(self, slot: Index) -> None:
+        """Count one more use of each slot's row, several of one that is there several times."""
+        np.add.at(self._flat_notes["uses"], slot, np.int32(1))
+
+    def in_order(self) -> Iterator[tuple[Batch, Array, Array | None]]:
+        """All rows from the oldest on, in pieces, with `begins`, true of the oldest ones, and `uses` if counted."""
+        steps, piece = min(self.written, self.length), max(1, _PIECE * self.length // max(1, self.bytes))
+        for start in range(0, steps, piece):
+            stop = min(steps, start + piece)
+            slots = self.chronological(np.arange(start * self.envs, stop * self.envs))
+            if not self.flat:
+                slots = slots.reshape(-1, self.envs)
+            rows, begins = self.take(slots), self.begins(slots)
+            if not self.store_next_obs:
+                rows["next_obs"] = self.next_obs(slots)
+            if start == 0:
+                begins[0] = True
+            yield rows, begins, self.uses(slots) if self.count_uses else None
+
+    @property
+    def _in_use(self) -> Columns:
+        assert self._stored is not None, "nothing was written yet"
+        return self._stored
+
+    # -- in
+
+    def write(
+        self, batch: Batch, *, slots: bool = False, begins: Array | None = None, uses: Array | None = None
+    ) -> tuple[Index, Index]:
+        """Copy rows `[B, ...]` or a fragment `[T, N, ...]` in.
+
+        Args:
+            batch: names, dtypes and shapes are those of the first write.
+            slots: whether the answer is wanted.
+            begins, uses: of rows that come from another buffer.
+
+        Returns: the slots written, in order of time, and those that became drawable by it; nothing unless `slots`.
+        Raises: SchemaError for names, dtypes or shapes unlike those of the first write; ValueError where N
+            environments do not fit into the capacity; OSError where files do not fit onto the disk.
+        """
+        if self._stored is None:
+            if batch.is_empty:
+                return _NONE, _NONE
+            self._allocate_for(batch)
+        if self._like is None or not (parts := self._like.parts(batch)):
+            return _NONE, _NONE
+        # Of a fragment longer than the ring the end is kept, where it would have come to lie.
+        steps = len(parts[0])
+        kept = min(steps, self.length)
+        first, start = steps - kept, (self.written + steps - kept) % self.length
+        news: dict[str, Array | int] = {}
+        if self.linked or begins is not None or self._any_begins or self.cut:
+            news["begins"] = self._breaks(parts, begins)
+        if self.count_uses:
+            news["uses"] = 0 if uses is None else uses
+        if not self.store_next_obs:
+            news["aside"] = self._kept_aside(parts, first, start)
+        at_end = min(kept, self.length - start)
+        self._copy(parts, news, first, start, at_end)
+        if at_end < kept:
+            self._copy(parts, news, first + at_end, 0, kept - at_end)
+        before, self.written = self.written, self.written + steps
+        if not slots:
+            return _NONE, _NONE
+        written = np.arange(start * self.envs, (start + kept) * self.envs) % (self.length * self.envs)
+        if self.store_next_obs:
+            return written, written
+        newest = (before - 1) % self.length * self.envs + np.arange(self.envs) if before else _NONE
+        settled = np.concatenate([newest, written])[: -self.envs]
+        return written, settled[-max(0, self.drawable) :] if self.drawable else _NONE
+
+    def _copy(self, parts: list[Array], news: Mapping[str, Array | int], first: int, start: int, steps: int) -> None:
+        """Copy steps of a write, from `first` on, to where there is room for them, from `start` on."""
+        part, to, whole = slice(first, first + steps), slice(start, start + steps), steps == len(parts[0])
+        for column, rows in zip(self._targets, parts):
+            if column is not None:
+                column[to] = rows if whole else rows[part]
+        for name, new in news.items():
+            self._notes[name][to] = new if isinstance(new, int) else new[part]
+
+    def _allocate_for(self, batch: Batch) -> None:
+        parts = leaves(batch)
+        shape = batch.shape
+        if len(shape) not in (1, 2):
+            raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
+        specs = {leaf: Spec(part.dtype, part.shape[len(shape) :]) for leaf, part in parts.items()}
+        self._allocate(specs, 1 if len(shape) == 1 else shape[1], flat=len(shape) == 1)
+
+    def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool) -> None:
+        stored: dict[Leaf, Spec] = dict(specs)
+        notes: dict[str, np.dtype[Any]] = {"begins": np.dtype(np.bool_)}
+        observed = {leaf: spec for leaf, spec in specs.items() if leaf[0] == "obs"}
+        if not self.store_next_obs:
+            arrived = {("obs", *leaf[1:]): stored.pop(leaf) for leaf in under("next_obs", specs)}
+            if arrived != observed or not observed:
+                raise SchemaError(
+                    "store_next_obs=False needs the columns 'obs' and 'next_obs', which must be alike, to see where "
+                    f"the next row does not hold next_obs: {did_you_mean('next_obs', [leaf[0] for leaf in specs])}"
+                )
+            notes["aside"] = np.dtype(np.int32)
+        if self.count_uses:
+            notes["uses"] = np.dtype(np.int32)
+        capacity, limit = self.declared
+        if limit is not None:
+            row = sum(spec.bytes for spec in stored.values()) + sum(dtype.itemsize for dtype in notes.values())
+            capacity = min(capacity, limit // row)
+        length = capacity // envs
+        least = 1 if self.store_next_obs else 2
+        if length < least:
+            why = "" if limit is None or capacity == self.declared[0] else f" (what {limit} bytes hold)"
+            raise ValueError(
+                f"capacity is {capacity}{why}: {envs} environments need at least {least} "
+                f"{'row each' if least == 1 else 'rows each, as the newest one cannot be drawn yet'}"
+            )
+        new = np.empty if self.directory is None else in_directory(self.directory)
+        columns = Columns(stored, length * envs, new)
+        self._stored, self.capacity, self.length, self.envs, self.flat = columns, capacity, length, envs, flat
+        self._aside = Aside({} if self.store_next_obs else observed)
+        self._leaves = tuple(stored)
+        steps = (length,) if flat else (length, envs)
+        by_step = {leaf: array.reshape(*steps, *array.shape[1:]) for leaf, array in columns.arrays.items()}
+        self._targets = [by_step.get(leaf) for leaf in specs]
+        self._flat_notes = {name: np.zeros(length * envs, dtype) for name, dtype in notes.items()}
+        self._notes = {name: note.reshape(steps) for name, note in self._flat_notes.items()}
+        self._given = tuple(specs)
+        self._like = Likeness(specs, None if flat else envs)
+        self._any_begins = False
+        self.columns = nested({leaf: columns.arrays[leaf].reshape(length, envs, *specs[leaf].shape) for leaf in stored})
+
+    @property
+    def _newest(self) -> Index:
+        """The slots of the newest step."""
+        return (self.written - 1) % self.length * self.envs + np.arange(self.envs)
+
+    def _breaks(self, parts: list[Array], given: Array | None) -> Array:
+        """Where a step is not the next one after the step before it, of this write or stored before."""
+        self._any_begins = True
+        begins = np.zeros(parts[0].shape[: 1 if self.flat else 2], np.bool_) if given is None else given.copy()
+        begins[0] |= self.cut
+        self.cut = False
+        if not self.linked:
+            return begins
+        columns = {leaf[0]: (part, column) for leaf, part, column in zip(self._given, parts, self._targets)}
+
+        def with_newest(name: str) -> Array:
+            part, column = columns[name]
+            newest = part[0] if column is None or not self.written else column[(self.written - 1) % self.length]
+            return np.concatenate([newest[None], part])
+
+        for name in ENDS:
+            if name in columns:
+                begins |= with_newest(name)[:-1] != 0
+        begins |= episode_breaks({name: with_newest(name) for name in PROVENANCE if name in columns})
+        begins[0] |= not self.written
+        return begins
+
+    def _kept_aside(self, written: list[Array], first: int, start: int) -> Array:
+        """Put aside what the next row does not have of `next_obs`, the newest rows' for now; where it went, or −1."""
+        axes = 1 if self.flat else 2
+        places, parts = self._notes["aside"], dict(zip(self._given, written))
+        pairs = {leaf: (parts[leaf], parts["next_obs", *leaf[1:]]) for leaf in under("obs", self._leaves)}
+        differ = np.ones(next(iter(pairs.values()))[0].shape[:axes], np.bool_)
+        differ[:-1] = False
+        for obs, next_obs in pairs.values():
+            differ[:-1] |= _any(next_obs[:-1] != obs[1:], axes)
+        if self.written:
+            newest = self._newest
+            slots, wrong = self._flat_notes["aside"], np.zeros(self.envs, np.bool_)
+            for leaf, rows in self._aside.take(slots[newest]).items():
+                wrong |= _any(rows != pairs[leaf][0][0].reshape(rows.shape), 1)
+            self._aside.free(slots[newest[~wrong]])
+            slots[newest[~wrong]] = -1
+        over = np.arange(start, start + len(differ) - first) % self.length
+        over = over[over < min(self.written, self.length)]
+        overwritten = places[over]
+        self._aside.free(overwritten[overwritten >= 0])
+        found = np.full(differ.shape, -1, np.int32)
+        differ[:first] = False
+        found[differ] = self._aside.put({leaf: next_obs[differ] for leaf, (_, next_obs) in pairs.items()})
+        return found
+
+    # -- state
+
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """Plain data, copied unless it is to be written at once."""
+        state: dict[str, Any] = {
+            "capacity": self.declared[0],
+            "capacity_bytes": self.declared[1],
+            "columns": None,
+            "flat": self.flat,
+            "linked": self.linked,
+            "written": self.written,
+            "cut": self.cut,
+        }
+        if self._stored is None or self.columns is None:
+            return state
+        steps = min(self.written, self.length)
+        columns = self.columns[:steps]
+        state["columns"] = (columns.map(np.copy) if copy else columns).to_dict()
+        state["notes"] = {name: note[: self.size].copy() for name, note in self._flat_notes.items() if name != "aside"}
+        if not self.store_next_obs:
+            places = self._flat_notes["aside"][: self.size]
+            slots = np.flatnonzero(places >= 0)
+            state["aside"] = {"slots": slots, "rows": nested(self._aside.take(places[slots])).to_dict()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises CheckpointError for the state of another capacity or of rows stored in another way."""
+        for name, mine in zip(("capacity", "capacity_bytes"), self.declared):
+            if state.get(name) != mine:
+                raise CheckpointError(
+                    f"the saved buffer has {name} {state.get(name)}, this one {mine}; it must be equal"
+                )
+        if state["columns"] is not None and ("aside" in state) == self.store_next_obs:
+            raise CheckpointError(
+                f"the saved buffer has store_next_obs={not self.store_next_obs}, this one {self.store_next_obs}; "
+                "it must be equal"
+            )
+        if state["columns"] is not None and self.linked and not state["linked"]:
+            raise CheckpointError(
+                "the saved buffer does not know where episodes begin, as this one must for its n_step, frame stacks or "
+                "sequences; load it into a buffer like the saved one, and update() this one with that"
+            )
+        self._clear()
+        if state["columns"] is None:
+            return
+        block = leaves(Batch(state["columns"]))
+        specs = {leaf: Spec(column.dtype, column.shape[2:]) for leaf, column in block.items()}
+        if not self.store_next_obs:
+            specs |= {("next_obs", *leaf[1:]): specs[leaf] for leaf in under("obs", block)}
+        steps, envs = next(iter(block.values())).shape[:2]
+        self._allocate(specs, envs, flat=state["flat"])
+        self.written, self.cut = state["written"], state["cut"]
+        for leaf, column in block.items():
+            self._in_use.arrays[leaf][: steps * envs] = column.reshape(steps * envs, *column.shape[2:])
+        self._any_begins = bool(state["notes"]["begins"].any())
+        for name, note in self._flat_notes.items():
+            note[: steps * envs] = -1 if name == "aside" else state["notes"].get(name, 0)
+        if not self.store_next_obs:
+            rows = leaves(Batch({"obs": state["aside"]["rows"]["obs"]}))
+            self._flat_notes["aside"][state["aside"]["slots"]] = self._aside.put(rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = {
+            name: self.__dict__[name] for name in ("declared", "store_next_obs", "linked", "count_uses", "directory")
+        }
+        return {**made, "state": self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stored = state.pop("state")
+        self.__dict__.update(state)
+        self._clear()
+        self.load_state_dict(stored)
+
+
+def _any(differ: Array, axes: int) -> Mask:
+    """Whether anything in a row differs."""
+    return np.asarray(differ.any(axis=tuple(range(axes, differ.ndim))))
+
+
+class Likeness:
+    """Takes the arrays out of batches that are like the first one, by a few comparisons of lists.
+
+    Args:
+        specs: of one row. envs: environments of a fragment; None for rows `[B, ...]`.
+    """
+
+    def __init__(self, specs: Mapping[Leaf, Spec], envs: int | None) -> None:
+        self._flat = envs is None
+        self._leaves = list(specs)
+        self._nested = any(len(leaf) > 1 for leaf in specs)
+        self._names = self._leaves if self._nested else [leaf[0] for leaf in specs]
+        self._dtypes = [spec.dtype for spec in specs.values()]
+        self._features = [spec.shape if envs is None else (envs, *spec.shape) for spec in specs.values()]
+        self._steps, self._alike = 0, list[Any]()
+
+    def parts(self, batch: Batch) -> list[Array]:
+        """The arrays of a batch in the order of the first one's; none if it has no rows.
+
+        Raises: SchemaError naming the column, what is expected and what it is.
+        """
+        if (parts := self._quickly(batch)) is not None:
+            return parts
+        if batch.is_empty:
+            return []
+        found = leaves(batch)
+        known = {leaf: found[leaf] for leaf in self._leaves if leaf in found}  # in the order of the first batch
+        if (parts := self._quickly(nested(known | found))) is not None:
+            return parts
+        if not batch.shape:
+            raise SchemaError(f"the columns are not of one length: {batch!r}")
+        if len(batch.shape) != (1 if self._flat else 2):
+            raise SchemaError(
+                f"the buffer was filled with {_layout(self._flat)}, got {_layout(not self._flat)}: {batch!r}"
+            )
+        example = nested(
+            {leaf: np.empty((1, *shape), d) for leaf, shape, d in zip(self._leaves, self._features, self._dtypes)}
+        )
+        batch = batch.to_numpy()
+        _check(example[:, None] if self._flat else example, batch[:, None] if self._flat else batch)
+        raise AssertionError("a batch that does not fit, for no reason")
+
+    def _quickly(self, batch: Batch) -> list[Array] | None:
+        """None where a closer look is needed."""
+        columns: Any = leaves(batch) if self._nested else batch
+        if list(columns.keys()) != self._names:
+            return None
+        parts: list[Array] = list(columns.values())
+        try:
+            if (steps := len(parts[0])) != self._steps:
+                shapes = [(steps, *shape) for shape in self._features]
+                self._steps, self._alike = steps, list(zip(repeat(np.ndarray), self._dtypes, shapes))
+            alike = [(type(part), part.dtype, part.shape) for part in parts] == self._alike
+        except (AttributeError, TypeError):  # a nested batch has no dtype, a number no length
+            return None
+        return parts if alike and steps else None
+
+
+def _layout(flat: bool) -> str:
+    return "rows [B, ...]" if flat else "fragments [T, N, ...]"
+
+
+def _check(columns: Batch, block: Batch, path: str = "") -> None:
+    """Raise a SchemaError unless the block has the names, dtypes and shapes (time aside) of the storage."""
+    if block.keys() != columns.keys():
+        check_names(dict(columns), block, f"column {path!r} of the batch" if path else "the batch")
+    for name, column in columns.items():
+        part, where = block[name], f"{path}.{name}" if path else name
+        if isinstance(column, Batch) and isinstance(part, Batch):
+            _check(column, part, where)
+        elif (
+            isinstance(column, Batch)
+            or isinstance(part, Batch)
+            or part.dtype != column.dtype
+            or part.shape[1:] != column.shape[1:]
+        ):
+            raise SchemaError(
+                f"column {where!r}: the buffer stores {describe(column[0])} per step, got {describe(part[0])}"
+            )

@@ -1,0 +1,247 @@
+"""Spans: consecutive steps of one episode as a buffer draws them; what sequences and whole episodes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.columns import ENDS, PROVENANCE, episode_breaks
+from flowrl.data.replay.buffer import ReplayBuffer
+from flowrl.data.replay.columnar import Spec
+from flowrl.data.replay.eligibility import RowLimits
+from flowrl.data.replay.ring_storage import Rings
+from flowrl.data.replay.transitions import transitions
+from flowrl.data.replay.tree import Leaf
+from flowrl.data.steps import is_fragment, real_steps
+from flowrl.data.types import Array, Index, Mask
+from flowrl.engine.schema import Schema
+from flowrl.errors import CheckpointError, SchemaError, did_you_mean
+
+
+class Spans(Protocol):
+    """What a span is."""
+
+    def completed(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
+        """Whether each step `[T, N]` completes a span, how many steps that has, how many of these do not count.
+
+        Args:
+            count: the steps of the run up to this one. over: whether it is the last of them.
+            ended: whether it terminated or truncated the episode. known: whether the run began where its episode did.
+        """
+
+
+class SpanRings(Rings):
+    """Rings of which spans are drawn: a slot is drawable if a span begins there and all of it is stored.
+
+    What completes a span is asked once for every step: when its successor is written, which shows whether the episode
+    goes on, or at once where the step ended it. Steps are numbered 0, 1, 2 ... in each ring, as they were written. A
+    run is what was written of one episode without a gap, steps that were overwritten since included.
+    """
+
+    def __init__(self, capacity: int, spans: Spans, **options: Any) -> None:
+        self.spans = spans
+        super().__init__(capacity, **options)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.span = np.zeros((2, 0), np.int32)
+        """By slot, of the span that begins there: its steps (0: there is none), and how many of these do not count."""
+        self.longest_run = 0
+        """Steps of the longest run so far."""
+        self._begin: Index = np.zeros(0, np.int64)  # the step with which the newest one's run began, by ring
+
+    def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool) -> None:
+        super()._allocate(specs, envs, flat=flat)
+        self.span = np.zeros((2, self.length * envs), np.int32)
+
+    @property
+    def bytes(self) -> int:
+        return super().bytes + self.span.nbytes
+
+    def write(
+        self, batch: Batch, *, slots: bool = False, begins: Array | None = None, uses: Array | None = None
+    ) -> tuple[Index, Index]:
+        before, newest = self.written, None
+        if before and self.columns is not None:
+            newest = self._tell(self.columns)[[(before - 1) % self.length]]
+        cut = np.zeros(batch.shape, np.bool_) if begins is None else begins.copy()
+        cut[:1] |= self.cut
+        written, _ = super().write(batch, slots=True, begins=begins, uses=uses)
+        if self.written == before:
+            return written, written
+        self.span[:, written] = 0
+        return written, self._opened(newest, self._tell(batch).to_numpy(), cut)
+
+    @staticmethod
+    def _tell(steps: Batch) -> Batch:
+        """The columns that tell where episodes end."""
+        return steps.select([name for name in (*ENDS, *PROVENANCE) if name in steps])
+
+    def _opened(self, newest: Batch | None, told: Batch, cut: Array) -> Index:
+        """Where the spans begin that new steps `[T, N]` completed, or the `newest` one from before; and note them."""
+        told = told if newest is None else Batch.cat([newest, told])
+        number = np.arange(self.written - len(told), self.written)[:, None]
+        ended = (told["terminated"] != 0) | (told["truncated"] != 0)
+        over, settled = ended.copy(), np.ones_like(ended)
+        over[:-1] |= episode_breaks(told) | cut[newest is None :]
+        settled[-1] = ended[-1]
+        first = number[0]
+        if newest is not None:
+            settled[0] = ~ended[0]  # else its span was noted when it was written
+            first = self._begin
+        begin = np.vstack([np.broadcast_to(first, ended[:1].shape), number[1:] * over[:-1]])
+        begin = np.maximum.accumulate(begin, axis=0)
+        self._begin = begin[-1]
+        count = number + 1 - begin
+        self.longest_run = max(self.longest_run, int(count.max()))
+        known = told["t"] == count - 1 if "t" in told else np.ones_like(ended)
+        complete, steps, warm_up = self.spans.completed(count, over, ended, known)
+        start = number + 1 - steps
+        complete &= settled & (start >= self.written - self.length)
+        slot: Index = (start % self.length * self.envs + np.arange(self.envs))[complete]
+        self.span[:, slot] = steps[complete], warm_up[complete]
+        return slot
+
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        own = {"spans": repr(self.spans), "span": self.span[:, : self.size].copy(), "begin": self._begin.copy()}
+        return {**super().state_dict(copy=copy), **own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if (saved := state.get("spans", "single rows")) != repr(self.spans):
+            raise CheckpointError(f"the saved buffer gives out {saved}, this one {self.spans!r}; it must be equal")
+        super().load_state_dict(state)
+        self.span[:, : self.size] = state["span"]
+        self._begin = state["begin"].copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "spans": self.spans}
+
+
+class SpanReplayBuffer(ReplayBuffer):
+    """What buffers of sequences and of whole episodes share: they give out spans side by side, `[T, B, ...]`.
+
+    A span's slot is that of its first step: that it may be drawn, how often it was, and how old it is, is said of this
+    step. Which slots are drawn is another matter, and may be left to another base class:
+    `class PrioritizedSequences(SequenceReplayBuffer, PrioritizedReplayBuffer)`.
+    """
+
+    requires = ("experience", "fragments", *ENDS)
+    span = "spans"
+    _picks = True
+    _rings: SpanRings
+    _limits: RowLimits
+
+    def __init__(self, capacity: int, **others: Any) -> None:
+        for name in ("n_step", "gamma"):
+            if name in others:
+                raise ValueError(
+                    f"{name} is of transitions: a {type(self).__name__} gives out all steps of its {self.span}"
+                )
+        super().__init__(capacity, **others)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.span}={self._limits.count})"
+
+    def add(self, batch: Batch) -> None:
+        """Add a fragment `[T, N, ...]`, overwriting the oldest steps; 0 rows are nothing.
+
+        Columns that are padded (`mask` 0), such as whole episodes side by side, are written one after another into one
+        ring, without the padding. Where one ends, its episode does, or is cut.
+
+        Raises: as `ReplayBuffer.add`.
+        """
+        if "mask" not in batch:
+            super().add(batch)
+            return
+        if not is_fragment(batch):
+            raise self._needs_fragments(batch)
+        if self.limiter is not None:
+            self.limiter.check_insert(real_steps(batch))
+        steps = batch.select([name for name in batch if name != "mask"])
+        with self._lock:
+            cut = self._rings.cut
+            try:
+                for column, real in enumerate(np.asarray(batch["mask"] != 0).T):
+                    self._rings.cut = True
+                    super().add(steps[np.flatnonzero(real), column][:, None])
+            except SchemaError:  # which it is for all columns, or for none: nothing was added
+                self._rings.cut = cut
+                raise
+            self._rings.cut = True
+
+    def sample(self, batch_size: int) -> Batch:
+        """Draw so many spans, with replacement, side by side: `[T, batch_size, ...]`.
+
+        Adds `mask` (bool: the steps that count), and at every step of a span the same `index` (the slot of its first
+        step, int64) and `generation` (how many times that slot had been written, int64). What is not there of a span is
+        0 in the columns that were stored. Of a recurrent `state` every step has that of the first one.
+
+        Raises: as `ReplayBuffer.sample`.
+        """
+        with self._lock:
+            before = self._samples
+            drawn = super().sample(batch_size)
+            self._samples = before + real_steps(drawn)
+            return drawn
+
+    def schema(self, given: Schema) -> Schema:
+        """See `ReplayBuffer.schema`."""
+        return self._schema(given, "T", "N").having(self.span, mask="bool[T, N]")
+
+    def settings(self) -> dict[str, Any]:
+        return {name: value for name, value in super().settings().items() if name not in ("n_step", "gamma")}
+
+    def _make_rings(self, capacity: int, **options: Any) -> Rings:
+        return SpanRings(capacity, self._spans(), **options)
+
+    def _spans(self) -> Spans:
+        """What a span is here."""
+        raise NotImplementedError
+
+    def _length(self, steps: Index) -> int:
+        """T, where spans of so many steps are drawn."""
+        return int(steps.max())
+
+    def _rows(self, index: Index, beside: dict[str, Any]) -> Batch:
+        rings = self._rings
+        steps, warm_up = rings.span[:, index]
+        slots, _ = rings.following(index, self._length(steps))
+        number, flat = np.arange(len(slots))[:, None], slots.ravel()
+        rows = transitions(rings, flat, flat, self.frame_stack, self._new, without=("state",))
+        drawn = rows.map(lambda column: column.reshape(*slots.shape, *column.shape[1:]))
+        real = number < steps
+        if not real.all():
+            drawn[~real] = 0
+        if "state" in rings:
+            beside = {**beside, **rings.take(index, ["state"])}
+        # As views, which cost nothing, so that all columns have the same leading axes.
+        drawn.update(Batch(beside).map(lambda column: np.broadcast_to(column, (*slots.shape, *column.shape[1:]))))
+        drawn["mask"] = real & (number >= warm_up)
+        return drawn
+
+    def _why_not(self, rows: int) -> str:
+        if self.size and not self._rings.span[0].any():
+            return f"waits for rows: none of the {self.size} stored begins one of the {self.span}"
+        return super()._why_not(rows)
+
+    def _needs_fragments(self, batch: Batch) -> SchemaError:
+        return SchemaError(
+            f"{type(self).__name__} needs fragments [T, N, ...], in the order of time, not {batch!r}; rows of one "
+            "environment in the order of time are batch[:, None]"
+        )
+
+    def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
+        if self._rings.columns is None and not batch.is_empty:
+            self._check_spans(batch)
+        super()._write(batch, begins, uses)
+
+    def _check_spans(self, batch: Batch) -> None:
+        """Refuse a first batch of which no spans can be made."""
+        if not is_fragment(batch):
+            raise self._needs_fragments(batch)
+        for name in ENDS:
+            if name not in batch:
+                raise SchemaError(f"{type(self).__name__} needs the column {name!r}: {did_you_mean(name, batch)}")

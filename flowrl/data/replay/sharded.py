@@ -1,0 +1,504 @@
+"""ReplayActors: several stores as one, each in this process or an actor of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowrl.data.batch import Batch
+from flowrl.data.replay.base import Store
+from flowrl.data.replay.rate_limiter import RateLimiter
+from flowrl.data.replay.shard import Books, Request, Shard, Stock
+from flowrl.data.steps import is_fragment
+from flowrl.data.types import Array, Floats, Index
+from flowrl.engine.context import Context
+from flowrl.engine.futures import Future
+from flowrl.engine.remote import Remote, measured
+from flowrl.engine.schema import Schema
+from flowrl.engine.workers import ask, wait_for
+from flowrl.errors import CheckpointError, SchemaError, WorkerDied
+
+if TYPE_CHECKING:
+    from flowrl.actors.actors import Resources
+
+
+log = logging.getLogger("flowrl")
+
+_COUNTS = ("inserts", "samples", "outdated", "numbers")
+
+
+class ReplayActors(Store):
+    """Several stores, the shards, that are used like one.
+
+    What is added goes to the shards in turn; fragments `[T, N, ...]` whose rows must follow one another go to the shard
+    of their worker, `worker % num_shards`. What is drawn comes from the shards in turn, from one shard each time, and
+    has a column `shard` (int64), by which `update_priorities` finds the way back. Priorities and weights are those
+    within a shard. A shard that cannot give a batch is asked again once something was added to it.
+
+    A shard that dies is made again, empty; its rows are lost, the other shards and all counts stay as they are.
+
+    Args:
+        make: Makes the store of a shard, where that is to be. It has no limiter; its capacity is that of one shard.
+        num_shards: How many.
+        remote: Each shard is a Ray actor, and works while the run goes on. Else all are here, and exact.
+        limiter: Keeps the rows drawn and added in a ratio, those of all shards.
+        max_items, max_bytes: What may be on its way to the shards at a time; an item that is larger goes alone.
+        max_restarts, address, resources: See `flowrl.actors.actors.Actors`.
+
+    Counts: lost_rows (rows that a dead shard held, or that were on their way to it), lost_requests (what it was asked
+        and did not answer), replay_restarts.
+    State: the shards. Taking it waits for what is on its way.
+    Raises: ValueError for a setting that cannot work; WorkerDied for a shard that dies more than `max_restarts` times.
+
+    >>> from flowrl.data import ReplayBuffer
+    >>> shards = ReplayActors(lambda: ReplayBuffer(100, seed=0), num_shards=2)
+    >>> for obs in ([1, 2], [3, 4], [5, 6]):
+    ...     shards.add(Batch(obs=obs))
+    >>> shards
+    2 shards of ReplayBuffer, 6 of 200 rows
+    >>> [(drawn.shard.tolist(), drawn.obs.tolist()) for drawn in (shards.sample(2), shards.sample(2))]
+    [([0, 0], [6, 5]), ([1, 1], [4, 4])]
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Store],
+        num_shards: int,
+        *,
+        remote: bool = False,
+        limiter: RateLimiter | None = None,
+        max_items: int = 16,
+        max_bytes: int = 64 * 2**20,
+        max_restarts: int = 10,
+        address: str | None = None,
+        resources: Resources | None = None,
+    ) -> None:
+        for name, value in (("num_shards", num_shards), ("max_items", max_items), ("max_bytes", max_bytes)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}: it must be at least 1")
+        super().__init__(limiter, None)
+        like = make()
+        if like.limiter is not None:
+            raise ValueError(
+                "a shard's store has a limiter of its own, which knows nothing of the other shards: give it to "
+                "ReplayActors(..., limiter=...), which counts the rows of all"
+            )
+        from flowrl.actors.actors import Actors
+
+        self._like, self.num_shards, self.remote = like, num_shards, remote
+        self.max_items, self.max_bytes = max_items, max_bytes
+        self._actors = Actors(
+            [partial(Shard, make)] * num_shards,
+            kind="replay",
+            remote=remote,
+            address=address,
+            resources=resources,
+            max_restarts=max_restarts,
+        )
+        self.requires, self.tracked = like.requires, like.tracked
+        self.in_order, self.by_priority, self.streams = like.in_order, like.by_priority, num_shards
+        self._books = [Books(number) for number in range(num_shards)]
+        self._numbers = num_shards  # given so far
+        self._adds: list[Request] = []
+        self._draws: list[Request] = []
+        self._updates: list[Request] = []
+        self._routes = Routes(num_shards, in_order=like.in_order)
+        self._draw_turn = 0
+        self._inserts = self._samples = self._outdated = 0
+        self._context = Context()
+
+    def __repr__(self) -> str:
+        where = " on Ray" if self.remote else ""
+        kind = type(self._like).__name__
+        return f"{self.num_shards} shards{where} of {kind}, {len(self)} of {self.capacity} rows"
+
+    # -- counts, kept here
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for in all shards."""
+        return self.num_shards * self._like.capacity
+
+    @property
+    def inserts(self) -> int:
+        """Rows ever added, those on their way included."""
+        return self._inserts
+
+    @property
+    def samples(self) -> int:
+        """Rows ever drawn, as far as they have arrived."""
+        return self._samples
+
+    @property
+    def promised(self) -> int:
+        """See `Store.promised`."""
+        return sum(request.rows for request in self._draws)
+
+    @property
+    def rows_of_shards(self) -> list[int]:
+        """Rows stored in each shard, when it last said so."""
+        return [books.stock.rows for books in self._books]
+
+    def __len__(self) -> int:
+        return sum(self.rows_of_shards)
+
+    def rows_of(self, item: Any) -> int:
+        """See `Store.rows_of`."""
+        return item.rows if isinstance(item, Remote) else self._like.rows_of(item)
+
+    # -- what can be said before
+
+    @property
+    def takes_remote(self) -> bool:
+        """See `Store.takes_remote`."""
+        return self.remote
+
+    def schema(self, given: Schema) -> Schema:
+        """See `Store.schema`."""
+        drawn = self._like.schema(given)
+        if (place := drawn.columns.get("index")) is None:
+            return drawn
+        return drawn.having(shard=str(place))
+
+    def declared_rows(self, batch_size: int) -> int:
+        """See `Store.declared_rows`."""
+        return self._like.declared_rows(batch_size)
+
+    def most_rows(self, batch_size: int) -> int:
+        """See `Store.most_rows`."""
+        return max(self.declared_rows(batch_size), batch_size * max(books.stock.most for books in self._books))
+
+    # -- when
+
+    def can_insert(self, rows: int) -> bool:
+        """See `Store.can_insert`."""
+        self._settle()
+        return super().can_insert(rows)
+
+    def can_sample(self, batch_size: int) -> bool:
+        """See `Store.can_sample`."""
+        self._settle()
+        return super().can_sample(batch_size)
+
+    def is_full(self, item: Any) -> bool:
+        """See `Store.is_full`."""
+        self._settle()
+        if not self._adds:
+            return False
+        under_way = sum(request.nbytes for request in self._adds)
+        return len(self._adds) >= self.max_items or under_way + _nbytes(item) > self.max_bytes
+
+    def why_insert(self, rows: int) -> str:
+        """See `Store.why_insert`."""
+        if why := super().why_insert(rows):
+            return why
+        if not self._adds:
+            return ""
+        shards = sorted({request.index for request in self._adds})
+        size = sum(request.nbytes for request in self._adds) / 1e6
+        return (
+            f"waits for shard {', '.join(map(str, shards))}: {len(self._adds)} items ({size:.1f} MB) are on their way; "
+            f"max_items is {self.max_items}, max_bytes {self.max_bytes / 1e6:.1f} MB"
+        )
+
+    def _can_draw(self, batch_size: int) -> bool:
+        return any(books.may_give(batch_size) for books in self._books)
+
+    def _why_not(self, batch_size: int) -> str:
+        return super()._why_not(batch_size) if not len(self) else "waits for rows: no shard has enough to draw from"
+
+    # -- in
+
+    def add(self, item: Any) -> None:
+        """Send rows to their shard, without waiting: ask `is_full` first.
+
+        Raises: as the stores, where the shards are here. What a remote one refuses is raised by what is called next.
+        """
+        with self._lock:
+            rows = self.rows_of(item)
+            if self.limiter is not None:
+                self.limiter.check_insert(rows)
+            for index, part in self._routes.parts(item):
+                request = self._ask(index, "add", part, rows=self.rows_of(part), nbytes=_nbytes(part))
+                self._inserts += request.rows
+                request.books.added()
+                request.remote = isinstance(part, Remote)
+                self._adds.append(request)
+            self._settle()
+
+    # -- out
+
+    def ask(self, batch_size: int) -> Future[Any]:
+        """Ask the next shard that may have it for a batch; `can_sample` said that there is one."""
+        with self._lock:
+            if self.limiter is not None:
+                self.limiter.check_sample(self.most_rows(batch_size))
+            turns = [(self._draw_turn + step) % self.num_shards for step in range(self.num_shards)]
+            index = next((turn for turn in turns if self._books[turn].may_give(batch_size)), None)
+            if index is None:
+                raise ValueError(f"sample({batch_size}) {self._why_not(batch_size)}; ask can_sample() before")
+            self._draw_turn = (index + 1) % self.num_shards
+            request = self._ask(index, "draw", batch_size, rows=self.most_rows(batch_size))
+            request.batch_size = batch_size
+            self._draws.append(request)
+            return request.future
+
+    def answered(self, future: Future[Any]) -> Any:
+        """What was drawn, with the column `shard`; None where the shard had not enough or died."""
+        with self._lock:
+            request = next(each for each in self._draws if each.future is future)
+            self._draws.remove(request)
+            if (answer := self._answer(request)) is None:
+                request.books.refused(request.batch_size, request.adds)
+                return None
+            drawn, rows = answer
+            self._samples += rows
+            if isinstance(drawn, Batch):
+                drawn["shard"] = np.full(drawn.shape, request.books.number)
+            return drawn
+
+    def sample(self, batch_size: int) -> Any:
+        """Draw from the next shard that has enough, and wait for it. In a plan `Replay` does not wait.
+
+        Raises: ValueError if nothing may be drawn, and as the stores; Stalled where a shard does not answer.
+        """
+        while self.can_sample(batch_size):
+            future = self.ask(batch_size)
+            wait_for([future], f"{self!r}: a batch")
+            if (drawn := self.answered(future)) is not None:
+                return drawn
+        raise ValueError(f"sample({batch_size}) {self.why_sample(batch_size)}; ask can_sample() before")
+
+    def update_priorities(self, index: Index, generation: Index, priority: Floats, shard: Index | None = None) -> int:
+        """Send priorities to the shards `[B]` that the rows were drawn from.
+
+        Returns: how many were dropped as far as is known by now, because their row was overwritten or their shard died.
+
+        Raises: SchemaError without shards; ValueError as `PrioritizedReplayBuffer.update_priorities`.
+        """
+        if shard is None:
+            raise SchemaError("priorities came without the column 'shard' of the rows that ReplayActors gave")
+        with self._lock:
+            for number, books in enumerate(list(self._books)):
+                mine = np.flatnonzero(shard == books.number)
+                if len(mine):
+                    of = (np.asarray(column)[mine] for column in (index, generation, priority))
+                    self._updates.append(self._ask(number, "update_priorities", *of, rows=len(mine)))
+            self._outdated += int(np.isin(shard, [books.number for books in self._books], invert=True).sum())
+            self._settle()
+            outdated, self._outdated = self._outdated, 0
+            return outdated
+
+    # -- requests
+
+    def _ask(self, index: int, method: str, *args: Any, rows: int = 0, nbytes: int = 0) -> Request:
+        books = self._books[index]
+        future = ask(self._members[index], method, *args)
+        future.add_done_callback(self._ring)
+        return Request(index, books, future, rows, nbytes, books.adds)
+
+    def _ring(self, future: Future[Any]) -> None:
+        self._context.bell.ring(future)
+
+    def _settle(self) -> None:
+        """Note what was answered."""
+        with self._lock:
+            for request in _done(self._adds):
+                try:
+                    stock = self._answer(request)
+                except Exception:
+                    self._inserts -= request.rows
+                    raise
+                if stock is None:
+                    self._context.count("lost_rows", request.rows)
+                else:
+                    request.books.stock = Stock(*stock)
+            for request in _done(self._updates):
+                dropped = self._answer(request)
+                self._outdated += request.rows if dropped is None else dropped
+
+    def _answer(self, request: Request) -> Any:
+        """What a shard answered; None from one that died."""
+        try:
+            return request.future.result()
+        except WorkerDied as died:
+            self._context.count("lost_requests")
+            if self._books[request.index] is not request.books:
+                pass  # it was replaced already
+            elif request.remote:
+                self._adds.append(self._ask(request.index, "stock"))  # is it the shard, or the item?
+            else:
+                self._replace(request.index, died)
+            return None
+
+    def _replace(self, index: int, died: WorkerDied) -> None:
+        """Put an empty shard in the place of a dead one."""
+        books = self._books[index]
+        for request in self._adds:  # what it answered before, if this is noticed first
+            if request.books is books and request.future.done() and not request.future.exception():
+                books.stock = Stock(*request.future.result())
+        lost = books.stock.rows
+        self._actors.restart(index, died)
+        log.warning("%s; it goes on as an empty one, without its %d rows", died, lost)
+        self._context.count("lost_rows", lost)
+        self._context.count("replay_restarts")
+        self._books[index] = Books(self._numbers)
+        self._numbers += 1
+        self._start(index)
+
+    def _start(self, index: int) -> Request:
+        books = self._books[index]
+        return Request(index, books, ask(self._members[index], "start", self._context.seed(f"shard {books.number}")))
+
+    @property
+    def _members(self) -> list[Any]:
+        """The workers, made at first need."""
+        self._actors.start()
+        return self._actors.members
+
+    # -- a run
+
+    def start(self, context: Context) -> None:  # type: ignore[override]
+        """The engine's hook: make the shards, unless they are there, and give them generators."""
+        self._context = context
+        started = [self._start(index) for index in range(self.num_shards)]
+        wait_for([request.future for request in started], f"{self!r} to start")
+        for request in started:
+            self._answer(request)  # one that died since the last run is replaced
+
+    def stop(self) -> None:
+        """The engine's hook: nobody will take what the run has asked for."""
+        with self._lock:
+            self._draws.clear()
+
+    def close(self) -> None:
+        """End the shards; what they hold is gone."""
+        self._actors.close()
+        self._forget([Books(number) for number in range(self.num_shards)])
+        self._inserts = self._samples = self._outdated = 0
+
+    def __enter__(self) -> ReplayActors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Store.state_dict`. Raises Stalled where a shard does not answer."""
+        with self._lock:
+            requests = [*self._adds, *self._updates]
+            wait_for([request.future for request in requests], f"{self!r}: what is on its way")
+            self._settle()
+            return {
+                "shards": self._from_all("state_dict"),
+                "books": [books.state_dict() for books in self._books],
+                "turns": [self._routes.turn, self._draw_turn],
+                **{name: getattr(self, f"_{name}") for name in _COUNTS},
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Store.load_state_dict`. Raises CheckpointError for another number of shards, and as the stores."""
+        if len(state["shards"]) != self.num_shards:
+            raise CheckpointError(
+                f"the saved replay has {len(state['shards'])} shards, this one {self.num_shards}; it must be equal"
+            )
+        with self._lock:
+            self._forget([Books.of(books) for books in state["books"]])
+            self._from_all("load_state_dict", state["shards"])
+            self._routes.turn, self._draw_turn = state["turns"]
+            for name in _COUNTS:
+                setattr(self, f"_{name}", state[name])
+
+    def _from_all(self, method: str, args: list[Any] | None = None) -> list[Any]:
+        """What all shards answer. One that died is empty by now: asked again, it answers as that."""
+        requests = [self._ask(i, method, *([] if args is None else [args[i]])) for i in range(self.num_shards)]
+        wait_for([request.future for request in requests], f"{self!r}: {method}")
+        answers = []
+        for request in requests:
+            try:
+                answers.append(request.future.result())
+            except WorkerDied:
+                self._answer(request)
+                again = self._ask(request.index, method, *([] if args is None else [args[request.index]]))
+                wait_for([again.future], f"{self!r}: {method}")
+                answers.append(again.future.result())
+        return answers
+
+    def _forget(self, books: list[Books]) -> None:
+        self._books, self._adds, self._draws, self._updates = books, [], [], []
+
+
+def _done(requests: list[Request]) -> Iterator[Request]:
+    """Take out those that were answered."""
+    for request in [request for request in requests if request.future.done()]:
+        requests.remove(request)
+        yield request
+
+
+def _nbytes(item: Any) -> int:
+    return item.nbytes if isinstance(item, Remote) else measured(item)[1]
+
+
+class Routes:
+    """Items go to stores in turn; fragments `[T, N, ...]` that must follow one another to the store of their worker.
+
+    That is store `worker % count`. A fragment of several workers side by side is parted. What is padded (`mask`) is
+    complete, so that nothing need follow it.
+
+    >>> from flowrl.data.batch import Batch
+    >>> routes = Routes(2, in_order=True)
+    >>> [(store, part.obs.tolist()) for store, part in routes.parts(Batch(obs=[[5, 6, 7]], worker=[[0, 1, 2]]))]
+    [(0, [[5, 7]]), (1, [[6]])]
+
+    Args:
+        count: Of the stores.
+        in_order: Whether fragments must follow one another.
+
+    Attributes:
+        turn: The store that the next item goes to, if it may go to any.
+    """
+
+    def __init__(self, count: int, *, in_order: bool) -> None:
+        self.count, self.in_order = count, in_order
+        self.turn = 0
+        self._owners: dict[int, tuple[int, ...]] = {}  # whose fragments a store was given first
+        self._said = False
+
+    def parts(self, item: Any) -> Iterator[tuple[int, Any]]:
+        """What goes to which store."""
+        if self.count > 1 and self.in_order and (workers := _workers(item)) is not None:
+            stores = workers % self.count
+            for store in np.unique(stores).tolist():
+                mine = np.flatnonzero(stores == store)
+                self._note(store, tuple(np.unique(workers[mine]).tolist()))
+                yield store, item if len(mine) == len(stores) else item[:, mine]
+            return
+        yield self.turn, item
+        self.turn = (self.turn + 1) % self.count
+
+    def _note(self, store: int, workers: tuple[int, ...]) -> None:
+        """Say once where `plan.check()` could not foresee it: workers were added, say."""
+        first = self._owners.setdefault(store, workers)
+        if first != workers and not self._said:
+            self._said = True
+            log.warning(
+                "fragments of the workers %s and %s go to replay shard %d in turn, so that none is followed by the "
+                "next one of its worker; take as many shards as workers",
+                *(", ".join(map(str, each)) for each in (first, workers)),
+                store,
+            )
+
+
+def _workers(item: Any) -> Array | None:
+    """The worker of each environment `[N]` of a fragment that others should follow; None for anything else."""
+    if isinstance(item, Remote):
+        return np.array([item.worker or 0])
+    if "mask" in item or not is_fragment(item):
+        return None
+    return np.asarray(item["worker"][0]) if "worker" in item else np.zeros(item.shape[1], np.int64)

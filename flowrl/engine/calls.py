@@ -1,0 +1,235 @@
+"""The Call primitive and prefetch: work sent to a worker, a bounded number of requests in flight."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import deque
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from flowrl.engine.futures import Future
+from flowrl.engine.operator import operator, runtime, state
+from flowrl.engine.remote import Remote
+from flowrl.engine.schema import UNKNOWN, Schema
+from flowrl.engine.stages import WAITING, WORKED, Signal, Stage
+from flowrl.engine.workers import ThreadWorker, as_worker, ask, wait_for
+from flowrl.errors import ValueLost
+
+if TYPE_CHECKING:
+    from flowrl.engine.meter import Link
+
+log = logging.getLogger("flowrl")
+
+
+class Receipt(NamedTuple):
+    """A worker's answer: an item, or `done`, and what was counted and recorded while it was made."""
+
+    item: Any
+    done: bool
+    counters: dict[str, int]
+    records: dict[str, list[Any]]
+
+
+@operator
+class Call(Stage):
+    """Sends each item to `worker.method(item)` and emits the results in the order of the items.
+
+    An answer may be a `Receipt`: its item is emitted, what it counted and recorded goes to the run. A worker may also
+    have, all of them in the run's own thread:
+
+        receive(answer) -> answer   what to do with an answer when its turn has come
+        recover(error) -> error     called when a request failed: mend what broke, and return None if what was asked
+                                    in vain should be asked again, else the error
+        takes_remote: bool          items may be `Remote`
+        requires, schema(given)     what it needs of items and makes of them: see `flowrl.engine.schema`
+
+    State: requests whose results were not emitted yet; taking a state waits for them.
+    Counts: lost_requests, those that are asked again, and those whose item is lost with the machine that held it (F10).
+    """
+
+    one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1, "thread": False}
+    worker: Any
+    method: str
+    in_flight: int = 1
+    thread: bool = False
+    pending: list[tuple[str, Any]] = state(factory=list)
+    _running: deque[tuple[Any, Future[Any]]] = runtime(factory=deque)
+    _asked: Any = runtime()
+
+    def bind(self, link: Link, inputs: list[Stage]) -> None:
+        super().bind(link, inputs)
+        self._asked = as_worker(self.worker, thread=self.thread, name=link.path)
+
+    @property
+    def takes_remote(self) -> bool:
+        return bool(getattr(self.worker, "takes_remote", False))
+
+    @property
+    def requires(self) -> Any:
+        return getattr(self.worker, "requires", ())
+
+    def schema(self, given: Schema) -> Schema:
+        made: Schema = self.worker.schema(given) if hasattr(self.worker, "requires") else UNKNOWN
+        return made
+
+    def step(self) -> Any:
+        if self.pending:  # as drain(), a checkpoint or an error left them
+            again = [(value, _done(value)) if kind == "result" else self._ask(value) for kind, value in self.pending]
+            self._running.extendleft(reversed(again))
+            self.pending.clear()
+        signal = WORKED
+        while len(self._running) < self.in_flight:
+            item = self.inputs[0].step()
+            if item.__class__ is Signal:
+                signal = item
+                break
+            self._running.append(self._ask(item))
+        if not self._running:
+            return signal
+        item, future = self._running[0]
+        if not future.done():
+            return WAITING
+        error = future.exception()
+        if error and hasattr(self.worker, "recover") and not (error := self.worker.recover(error)):
+            self._ask_again()
+            return WORKED
+        self._running.popleft()
+        if isinstance(error, ValueLost):
+            self.link.context.count("lost_requests")
+            log.warning("%s: an item is lost: %s", self.link.path, error)
+            return WORKED
+        if error:
+            verdict = self.link.judge(error, item)
+            if verdict != "skip":
+                self.pending.append(("request", item))
+            if verdict == "raise":
+                raise error
+            return WORKED
+        self.link.items += 1
+        return self._received(future.result())
+
+    def _received(self, answer: Any) -> Any:
+        if hasattr(self.worker, "receive"):
+            answer = self.worker.receive(answer)
+        if isinstance(answer, Remote) and not self.gives_remote:
+            answer = answer.fetch()
+        if not isinstance(answer, Receipt):
+            return answer
+        self.link.context.ledger.merge(answer.counters, answer.records)
+        return answer.item
+
+    def _ask_again(self) -> None:
+        """What failed, in the order of the items."""
+        failed = [future.done() and future.exception() is not None for _, future in self._running]
+        self.link.context.count("lost_requests", sum(failed))
+        self._running = deque(self._ask(each[0]) if lost else each for each, lost in zip(self._running, failed))
+
+    def _ask(self, item: Any) -> tuple[Any, Future[Any]]:
+        start = clock()
+        future = ask(self._asked, self.method, item)
+        self.link.busy += clock() - start  # all of the work when the worker is in this thread
+        future.add_done_callback(self.link.context.bell.ring)
+        return item, future
+
+    def drain(self) -> None:
+        wait_for([future for _, future in self._running], f"{self.link.path}: {self.method!r} of its worker")
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        saved = super().save()
+        for item, future in self._running:
+            answer = ("request", item) if future.exception() else ("result", future.result())
+            saved[self.link.path]["pending"].append(copy.deepcopy(answer))
+        return saved
+
+    def stuck(self) -> list[str]:
+        if self._running:
+            return [f"{self.link.path}: {self.method!r} was asked {len(self._running)} times, no answer yet"]
+        return super().stuck()
+
+    def close(self) -> None:
+        if self._asked is not self.worker:
+            self._asked.close()
+
+
+@operator
+class Prefetch(Stage):
+    """Keeps up to `n` items ready. With `thread`, its input runs in a thread of its own meanwhile.
+
+    State: the items that are ready.
+    """
+
+    one_at_a_time: ClassVar[dict[str, Any]] = {"n": 1, "thread": False}
+    provides = ()
+    n: int
+    thread: bool = False
+    ready_items: deque[Any] = state(factory=deque)
+    _job: Future[Signal | None] | None = runtime()
+    _pause: bool = runtime(default=False)
+    _stuck: bool = runtime(default=False)  # the thread could not go on
+    _worker: ThreadWorker | None = runtime()
+
+    def step(self) -> Any:
+        signal = self._look() if self.thread else self._fill()
+        item = self.ready_items.popleft() if self.ready_items else signal
+        if self.thread and self._job is None and not self._stuck:
+            self._start()
+        if item.__class__ is not Signal:
+            self.link.items += 1
+        return item
+
+    def _look(self) -> Signal:
+        """What the thread has come to."""
+        if self._job is not None:
+            if not self._job.done():
+                return WAITING
+            job, self._job = self._job, None
+            self._stuck = job.result() is not None  # raises what the thread raised
+            return WORKED
+        if self._stuck:  # since the thread looked things may have changed, so this one looks again
+            item = self.inputs[0].step()
+            if item.__class__ is not Signal:
+                self.ready_items.append(item)
+            elif item is not WORKED:
+                return item
+            self._stuck = False
+        return WAITING
+
+    def _start(self) -> None:
+        if self._worker is None:
+            self._worker = ThreadWorker(self, self.link.path)
+        self._job = self._worker.submit("_fill")
+        self._job.add_done_callback(self.link.context.bell.ring)
+
+    def _fill(self) -> Signal | None:
+        """Pull until there are `n` items; the signal that ended it early, or None."""
+        while len(self.ready_items) < self.n and not self._pause:
+            item = self.inputs[0].step()
+            if item.__class__ is not Signal:
+                self.ready_items.append(item)
+                self.link.context.bell.ring()
+            elif item is not WORKED or not self.thread:
+                return item
+        return None
+
+    def drain(self) -> None:
+        if self._job is not None:
+            self._pause = True
+            try:
+                wait_for([self._job], f"{self.link.path}: its thread")
+            finally:
+                self._pause = False  # the run may go on although its state was not to be had
+
+    def stuck(self) -> list[str]:
+        return super().stuck() or ([f"{self.link.path}: its thread works"] if self._job is not None else [])
+
+    def close(self) -> None:
+        self._pause = True
+        if self._worker is not None:
+            self._worker.close()
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,149 @@
+"""What a run shares with its operators: counters with units, records, random streams and the bell."""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+from collections import deque
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.engine.seeds import SeedTree
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Newest values kept of each record between two reports; older ones are dropped, so records are bounded (F7).
+RECORD_LIMIT = 10_000
+
+#: Seconds of one sleep at most: a clock takes no infinity.
+LONGEST_WAIT = 86_400.0
+
+
+class Bell:
+    """The one thing a run sleeps on: every future that completes rings it, from whichever thread.
+
+    A signal handler may ring it too, which the lock of a `threading.Event` would not survive.
+    """
+
+    def __init__(self) -> None:
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._rung = False
+
+    def ring(self, _future: object = None) -> None:
+        if not self._rung:
+            self._rung = True
+            self._rings.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until rung, at most `seconds` and `LONGEST_WAIT`; False when nobody rang."""
+        try:
+            self._rings.get(timeout=min(seconds, LONGEST_WAIT))
+        except queue.Empty:
+            return False
+        # Before the next step looks at its futures, so that a ring during that step is not lost.
+        self._rung = False
+        return True
+
+
+@attrs.define(slots=False, eq=False)
+class Ledger:
+    """Counters and records of a run. Counters have one unit each (F12): env_steps, sampled, trained, updates ..."""
+
+    counters: dict[str, int] = attrs.field(factory=dict)
+    records: dict[str, deque[Any]] = attrs.field(factory=dict)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
+
+    def count(self, unit: str, n: int = 1) -> None:
+        with self._lock:  # prefetch threads count too
+            self.counters[unit] = self.counters.get(unit, 0) + n
+
+    def record(self, name: str, *values: Any) -> None:
+        with self._lock:
+            self.records.setdefault(name, deque(maxlen=RECORD_LIMIT)).extend(values)
+
+    def drain(self, name: str) -> list[Any]:
+        """The values recorded under a name since it was last drained."""
+        with self._lock:
+            return list(self.records.pop(name, ()))
+
+    def merge(self, counters: dict[str, int], records: dict[str, list[Any]]) -> None:
+        """Add what a worker counted and recorded while it made one item."""
+        for unit, n in counters.items():
+            self.count(unit, n)
+        for name, values in records.items():
+            self.record(name, *values)
+
+    def take(self) -> tuple[dict[str, int], dict[str, list[Any]]]:
+        """Everything counted and recorded, leaving nothing: what travels with an item from a worker."""
+        with self._lock:
+            counters, records = self.counters, self.records
+            self.counters, self.records = {}, {}
+        return counters, {name: list(values) for name, values in records.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        records = {name: list(values) for name, values in self.records.items()}
+        return {"counters": dict(self.counters), "records": copy.deepcopy(records)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counters.clear()
+        self.records.clear()
+        self.merge(state["counters"], copy.deepcopy(state["records"]))
+
+
+@attrs.define
+class Stopwatch:
+    """Seconds that a run has been open, those before a resume among them."""
+
+    earlier: float = 0.0
+    _opened: float = attrs.field(factory=clock, init=False)
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier + clock() - self._opened
+
+
+@attrs.define(slots=False, eq=False)
+class Context:
+    """An operator's view of its run. Alone, outside a run, an operator has a small one of its own.
+
+    `path` names the operator; its random streams follow from the run's seed and this path, whatever else is
+    in the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver.
+    """
+
+    path: str = ""
+    ledger: Ledger = attrs.field(factory=Ledger)
+    seeds: SeedTree = attrs.field(factory=SeedTree)
+    bell: Bell = attrs.field(factory=Bell)
+    watch: Stopwatch = attrs.field(factory=Stopwatch)
+    worker: Any = None
+
+    def __reduce__(self) -> tuple[type[Context], tuple[str]]:
+        return Context, (self.path,)  # an operator that is sent to another process is alone there until it is run
+
+    def at(self, path: str) -> Context:
+        """The same run as the operator at another path sees it."""
+        return attrs.evolve(self, path=path)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.ledger.counters
+
+    def count(self, unit: str, n: int = 1) -> None:
+        """Add to a counter of the run, in its unit."""
+        self.ledger.count(unit, n)
+
+    def record(self, name: str, *values: Any) -> None:
+        """Keep values for the next report, at most `RECORD_LIMIT` of a name."""
+        self.ledger.record(name, *values)
+
+    def generator(self, name: str = "") -> np.random.Generator:
+        """This operator's numpy generator; its state is part of the run's state."""
+        return self.seeds.generator(f"{self.path}/{name}")
+
+    def seed(self, name: str = "") -> int:
+        """A seed for a generator that the operator or resource keeps (and saves) itself."""
+        return self.seeds.integer(f"{self.path}/{name}")

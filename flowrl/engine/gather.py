@@ -1,0 +1,367 @@
+"""Gather: pulls the part of a plan that runs on workers, which may die, come and go, or be slow."""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import logging
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from math import inf
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import attrs
+
+from flowrl.engine.calls import Receipt
+from flowrl.engine.context import Bell
+from flowrl.engine.futures import Future
+from flowrl.engine.graph import graph
+from flowrl.engine.members import LISTED, Hosted, Hosting, Pace
+from flowrl.engine.meter import judged
+from flowrl.engine.operator import operator, runtime, state
+from flowrl.engine.remote import Remote
+from flowrl.engine.schema import UNKNOWN, Schema
+from flowrl.engine.stages import DONE, WAITING, WORKED, Stage
+from flowrl.engine.workers import ask, wait_for
+from flowrl.errors import WorkerDied
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import ErrorPolicies, Plan
+
+log = logging.getLogger("flowrl")
+
+#: Seconds between two looks for workers that are late.
+LOOK_SECONDS = 1.0
+
+
+@attrs.define(eq=False)
+class Request:
+    """A request for one item: which worker was asked, when, and with which version of the weights.
+
+    It is what its future calls when it is done, in whichever thread completes it.
+    """
+
+    place: int
+    host: Hosted
+    version: int
+    asked: float
+    arrived: deque[Request]
+    bell: Bell
+    seconds: float = 0.0
+
+    def __call__(self, _: Future[Any]) -> None:
+        self.seconds = clock() - self.asked
+        self.arrived.append(self)
+        self.bell.ring()
+
+
+class Answer(NamedTuple):
+    """An item that was not emitted yet. They sort in the order in which they will be."""
+
+    version: int
+    order: int
+    place: int
+    receipt: Receipt
+
+
+@operator
+class Gather(Stage):
+    """Pulls the part of a plan that runs on workers.
+
+    `sync`: one item from every worker, in the order of the workers, then the next round; with `rounds` the
+    item is the list of a round. Otherwise items come as they are ready, each worker with `in_flight`
+    requests. A worker is asked again only when its item has been processed (F3). Where what follows takes
+    `Remote` items and a worker can keep them, they stay where they were made.
+
+    With `max_weight_lag` items made with the oldest weights come first, none comes while a worker that has not
+    answered is that many versions behind, and an item that is further behind is dropped.
+
+    A worker that died is started again and asked again, if `workers` can do that; the others go on meanwhile
+    (F10). Members that `workers` gains are asked too; those that become None are asked no more.
+
+    State: workers to ask, answers not emitted yet, and the state of the plan's part on each worker.
+    Counts: lost_requests, worker_restarts; discarded_items, those too far behind.
+    """
+
+    one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1}
+    workers: Any
+    sync: bool = attrs.field(default=False, repr=False)  # the verb's name says so
+    in_flight: int = 1
+    rounds: bool = attrs.field(default=False, repr=False)
+    max_weight_lag: int | None = None
+    todo: deque[int] = state(factory=deque)
+    pending: list[Answer] = state(factory=list)  # a heap
+    arrivals: int = state(default=0)
+    ended: set[int] = state(factory=set)
+    _pace: Pace = runtime(factory=Pace)
+    _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # in the order in which they were asked
+    _arrived: deque[Request] = runtime(factory=deque)  # filled by the requests
+    _hosting: Hosting = runtime()
+    _welcomed: int = runtime(default=0)  # members that are asked, or were
+    _late: set[int] = runtime(factory=set)  # workers that were named in the log
+    _next_look: float = runtime(default=0.0)
+    _takes_remote: bool = runtime(default=False)
+
+    def schema(self, given: Schema) -> Schema:
+        if self.rounds:
+            return Schema(of=given)
+        return given if self.sync or given == UNKNOWN else attrs.evolve(given, in_turn=_count(self.workers))
+
+    def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies, takes_remote: bool) -> None:
+        """Open the workers' part of the plan on each; `takes_remote`: what follows can do with `Remote` items."""
+        self._hosting, self._takes_remote = Hosting(self.workers, self.link, plan, paths, on_error), takes_remote
+        self._hosting.each(lambda place: self._hosting.at(place).opening, "to take their part of the plan")
+        for node in graph(plan):
+            if hasattr(node.op, "hosted"):
+                node.op.hosted(self.workers)
+        self._welcome()
+
+    def _welcome(self) -> None:
+        """Members that were added are asked from now on."""
+        added = range(self._welcomed, len(self.workers.members))
+        self._welcomed = len(self.workers.members)
+        self._pace.expect(self._welcomed)
+        if not self.sync:
+            self.todo.extend(place for place in added for _ in range(self.in_flight))
+
+    # -- pulling
+
+    def step(self) -> Any:
+        if self._welcomed < len(self.workers.members):
+            self._welcome()
+        while self._arrived or self.todo:
+            if self._arrived:
+                self._settle(self._arrived[0])
+                self._arrived.popleft()
+            else:
+                self._ask(self.todo[0])
+                self.todo.popleft()
+        return self._round() if self.sync else self._next()
+
+    def _next(self) -> Any:
+        """The item that arrived first, or was made with the oldest weights."""
+        if not self.pending:
+            return WAITING if self._open else DONE
+        too_old = self._margin(self.pending[0]) < 0
+        if self._is_behind() and not too_old:
+            return WAITING
+        answer = heapq.heappop(self.pending)
+        items = self._receive(answer)
+        self.todo.extend(answer.place for _ in items)
+        if too_old and items:
+            self.link.context.count("discarded_items")
+            return WORKED
+        return self._emitted(items)
+
+    def _margin(self, made: Request | Answer) -> float:
+        """Versions of the weights that may still come before a request is too far behind."""
+        if self.max_weight_lag is None:
+            return inf
+        return float(self.max_weight_lag + made.version - self.workers.version)
+
+    def _is_behind(self) -> bool:
+        """Would one version more leave a worker that has not answered too far behind?"""
+        return bool(self._open) and self._margin(next(iter(self._open))) <= 0
+
+    def _round(self) -> Any:
+        """The next item of a complete round, or all of them."""
+        if self._open:
+            return WAITING
+        if not self.pending:
+            self.todo.extend(place for place in self._hosting.present() if place not in self.ended)
+            return WORKED if self.todo else DONE
+        count = len(self.pending) if self.rounds else 1
+        items = [item for _ in range(count) for item in self._receive(heapq.heappop(self.pending))]
+        return self._emitted([items] if self.rounds and items else items)
+
+    def _emitted(self, items: list[Any]) -> Any:
+        if not items:
+            return WORKED
+        self.link.items += 1
+        return items[0]
+
+    def _ask(self, place: int) -> None:
+        if self.workers.members[place] is None:
+            return
+        host = self._hosting.at(place)
+        version = 0 if self.max_weight_lag is None else self.workers.version
+        start = clock()
+        if self._takes_remote and hasattr(host.worker, "submit_apart"):
+            future = ask(host.worker, "pull_apart", self.link.path, how="submit_apart")
+        else:
+            future = ask(host.worker, "pull_plan", self.link.path)
+        self.link.busy += clock() - start
+        request = Request(place, host, version, start, self._arrived, self.link.context.bell)
+        self._open[request] = future  # and not in the request, which the future will hold
+        future.add_done_callback(request)
+
+    def _settle(self, request: Request) -> None:
+        """What became of a request: an answer, a death or another error."""
+        if request not in self._open:
+            return  # it was settled when a state was taken, or it raised
+        error = self._failure(request)
+        future = self._open.pop(request)
+        if error is None:
+            self._keep(request, future.result())
+            return
+        self.todo.append(request.place)  # asked again, also if the run goes on after the error
+        if self._hosting.is_death(error):
+            self.link.context.count("lost_requests")
+            self._hosting.revive(request.place, request.host.worker, error)
+        elif judged(error) or self.link.judge(error, request=request.place) == "raise":
+            raise error
+
+    def _failure(self, request: Request) -> BaseException | None:
+        error = self._open[request].exception()
+        return None if error is None else self._hosting.why(request.place, request.host, error)
+
+    def _keep(self, request: Request, given: Any) -> None:
+        """An answer waits for its turn."""
+        receipt = given if isinstance(given, Receipt) else _apart(request.place, *given)
+        order = request.place if self.sync else self.arrivals
+        self.arrivals += not self.sync
+        heapq.heappush(self.pending, Answer(request.version, order, request.place, receipt))
+        self._pace.answered(request.place, request.seconds)
+        self._look(request.asked + request.seconds)
+
+    def _receive(self, answer: Answer) -> list[Any]:
+        """Take an answer into account; its item, if it has one."""
+        receipt = answer.receipt
+        self.link.succeeded(answer.place)
+        self.link.context.ledger.merge(receipt.counters, receipt.records)
+        if receipt.done:
+            self.ended.add(answer.place)
+            return []
+        return [receipt.item]
+
+    # -- seeing
+
+    def _look(self, now: float) -> None:
+        """Name workers that are late in the log, each once."""
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        late = {place: seconds for place, seconds in self._waiting_for(now).items() if place not in self._late}
+        if late:
+            self._late |= late.keys()
+            words = "%s: worker %s has not answered for %.0f s; requests usually take %.2g s"
+            log.warning(words, self.link.path, _listed(late), max(late.values()), self._pace.usual)
+
+    def _waiting_for(self, now: float) -> dict[int, float]:
+        """Workers that are late beside others, and for how long they have not answered."""
+        late: dict[int, float] = {}
+        limit = self._pace.limit
+        for request, future in self._open.items():
+            if now - request.asked <= limit:
+                break
+            waited = now - max(request.asked, request.host.since)
+            if waited > limit and not future.done():
+                late.setdefault(request.place, waited)
+        return late if len(self.workers.members) > 1 else {}
+
+    def _unanswered(self) -> list[Request]:
+        return [request for request, future in self._open.items() if not future.done()]
+
+    def report(self) -> str:
+        """In words, items and requests of each worker, and who is late."""
+        unanswered = Counter(request.place for request in self._unanswered())
+        requests = {place: unanswered[place] for place in self._hosting.present()}
+        return self._pace.report(requests, self._waiting_for(clock()))
+
+    def stuck(self) -> list[str]:
+        unanswered = self._unanswered()
+        if not unanswered:
+            return []
+        lines = [f"{self.link.path}: no answer yet from worker {_listed({each.place for each in unanswered})}"]
+        if self._is_behind():
+            behind = {each.place for each in unanswered if self._margin(each) <= 0}
+            lines.append(
+                f"{self.link.path}: nothing leaves before the answer of worker {_listed(behind)}, which has "
+                f"weights that are max_weight_lag={self.max_weight_lag} versions old"
+            )
+        return lines
+
+    # -- state
+
+    def drain(self) -> None:
+        """Wait for what is in flight; items that stayed elsewhere come here. Errors are left for the next step."""
+        waited = _listed({request.place for request in self._open})
+        wait_for(self._open.values(), f"{self.link.path}: the answer of worker {waited}")
+        for request in list(self._open):
+            error = self._failure(request)
+            if error is None or self._hosting.is_death(error):
+                self._settle(request)
+        self.pending = [answer for answer in map(self._fetched, self.pending) if answer is not None]
+        heapq.heapify(self.pending)
+
+    def _fetched(self, answer: Answer) -> Answer | None:
+        """An answer with its item here; None if that is lost, with a machine, say: then its worker is asked again."""
+        item = answer.receipt.item
+        if not isinstance(item, Remote):
+            return answer
+        try:
+            return answer._replace(receipt=answer.receipt._replace(item=item.fetch()))
+        except WorkerDied as error:
+            log.warning("%s: %s; worker %d is asked again", self.link.path, error, answer.place)
+            self.link.context.count("lost_requests")
+            self.todo.append(answer.place)
+            return None
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        states = self._hosting.each(
+            lambda place: ask(self._hosting.at(place).worker, "save_plan", self.link.path), "to save theirs"
+        )
+        saved = super().save()
+        own = saved[self.link.path]
+        own["todo"].extend(request.place for request in self._open)  # what drain() left
+        own["@workers"] = [states.get(place) for place in range(len(self.workers.members))]
+        return saved
+
+    def differs(self, entry: Mapping[str, Any]) -> str:
+        """What keeps a saved state from being that of these workers, in words; nothing if it is."""
+        ours, theirs = len(self.workers.members), len(entry.get("@workers", ()))
+        return f"{self.link.path} has {ours} workers, and {theirs} in it" if ours != theirs else ""
+
+    def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
+        super().load(saved)
+        states = dict(enumerate(saved.get(self.link.path, {}).get("@workers", [])))
+
+        def request(place: int) -> Future[Any]:
+            host = self._hosting.at(place)
+            if states.get(place) is None:  # it was removed then
+                return host.opening
+            return ask(host.worker, "load_plan", self.link.path, copy.deepcopy(states[place]))
+
+        self._hosting.each(request, "to take their state")
+
+    def close(self) -> None:
+        """Those that are late, or were not there yet, are told too, but not waited for."""
+        late = self._waiting_for(clock())
+        members, present = self.workers.members, self._hosting.present()
+        told = {place: ask(members[place], "close_plan", self.link.path) for place in present}
+        wait_for(
+            [told[place] for place in present if place not in late and not self._hosting.waits_for_part(place)],
+            f"{self.link.path}: the workers to close their part of the plan",
+        )
+
+
+def _apart(worker: int, receipt: Receipt, item: Remote) -> Receipt:
+    """The receipt of an item that stayed where it was made."""
+    return receipt._replace(item=attrs.evolve(item, worker=worker))
+
+
+def _count(workers: Any) -> int:
+    """How many there are, or will be once they are started."""
+    return len(workers.members) or getattr(workers, "num_members", 1)
+
+
+def _listed(places: Iterable[int]) -> str:
+    """The first few numbers, in order.
+
+    >>> _listed({2, 0}), _listed(range(100))
+    ('0, 2', '0, 1, 2, 3, 4, 5, 6, 7 and 92 more')
+    """
+    numbers = sorted(places)
+    more = f" and {len(numbers) - LISTED} more" if len(numbers) > LISTED else ""
+    return ", ".join(map(str, numbers[:LISTED])) + more

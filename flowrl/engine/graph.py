@@ -1,0 +1,152 @@
+"""The names of operators in a plan, and finding them again: `train.TrainOneStep`, `TrainOneStep`, `*Step`."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flowrl.errors import PlanError, did_you_mean
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import Plan
+
+#: Kinds of nodes that connect streams, as opposed to sources and transforms ("tap" is a transform too).
+WIRING = ("stage", "fork")
+
+
+def graph(plan: Plan) -> list[Plan]:
+    """All operators of a plan, each once, inputs before what they feed."""
+    ordered: list[Plan] = []
+    seen: set[int] = set()
+    stack = [plan]
+    while stack:  # no recursion, so that a plan may be as deep as it likes
+        missing = [upstream for upstream in stack[-1].inputs if id(upstream) not in seen]
+        if missing:
+            stack.append(missing[0])
+            continue
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            ordered.append(node)
+    return ordered
+
+
+def rebuilt(plan: Plan, change: Callable[[Plan, tuple[Plan, ...]], Plan]) -> Plan:
+    """The plan made of what `change` gives for each of its operators and the new inputs of that."""
+    made: dict[int, Plan] = {}
+    for node in graph(plan):
+        made[id(node)] = change(node, tuple(made[id(upstream)] for upstream in node.inputs))
+    return made[id(plan)]
+
+
+def is_hidden(plan: Plan) -> bool:
+    """Is it a tap that was not asked for by name, and that nobody wants to see?"""
+    return plan.kind == "tap" and bool(getattr(getattr(plan.op, "function", plan.op), "hidden", False))
+
+
+def paths(plan: Plan) -> dict[int, str]:
+    """The path of each operator by `id`: the branches it is in, and its name.
+
+    A name is explicit, or that of the function or class with an ordinal among equal ones of the same
+    branch. Taps are numbered apart, so they shift nothing. What several readers of a fork share belongs to
+    the branch that all of them are in.
+    """
+    ordered = graph(plan)
+    inside: dict[int, list[str]] = {id(plan): [""]}
+    for node in reversed(ordered):
+        branch = _common(inside[id(node)])
+        for i, upstream in enumerate(node.inputs):
+            deeper = f"{branch}{node.branches[i]}." if node.branches else branch
+            inside.setdefault(id(upstream), []).append(deeper)
+    taken = {_common(inside[id(node)]) + node.name for node in ordered if node.explicit}
+    result = {}
+    for node in sorted(ordered, key=lambda node: node.kind == "tap"):
+        path = _common(inside[id(node)]) + node.name
+        if not node.explicit:
+            base, ordinal = path, 1
+            while path in taken:
+                ordinal += 1
+                path = f"{base}-{ordinal}"
+            taken.add(path)
+        result[id(node)] = path
+    return result
+
+
+def select(plan: Plan, where: str) -> Plan:
+    """The one operator that a full path, a last part or a glob names.
+
+    Raises:
+        PlanError: for several hits or none, with what there is and the closest name.
+    """
+    by_id = paths(plan)
+    named = [(by_id[id(node)], node) for node in graph(plan)]
+    for match in (
+        lambda path: path == where,
+        lambda path: path.rpartition(".")[2] == where,
+        lambda path: matches(path, where),
+    ):
+        hits = [(path, node) for path, node in named if match(path)]
+        if len(hits) == 1:
+            return hits[0][1]
+        if hits:
+            listed = ", ".join(path for path, _ in hits)
+            raise PlanError(f"{where!r} names {len(hits)} operators: {listed}; give a full path")
+    raise PlanError(f"no operator is named {where!r}; {did_you_mean(where, [path for path, _ in named])}")
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Does a glob match a path or its last part?"""
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path.rpartition(".")[2], pattern)
+
+
+def check_graph(plan: Plan) -> None:
+    """Refuse what cannot run, when the node that makes it so is added.
+
+    Raises:
+        PlanError: a stream that is read twice (F5), two equal explicit names, a merge of plans that are
+            still on the workers.
+    """
+    if plan.explicit and set(plan.name) & set(".*?[]"):
+        raise PlanError(f"the name {plan.name!r} has a character that names of operators are found by: . * ? [ ]")
+    for upstream in plan.inputs:
+        if not isinstance(upstream, type(plan)):
+            raise PlanError(f"{plan.name} joins plans, got {upstream!r}")
+    if len(plan.inputs) > 1:
+        for branch, upstream in zip(plan.branches, plan.inputs):
+            if upstream.on is not None:
+                raise PlanError(
+                    f"{plan.name}: branch {branch} ends with {upstream.name} on the workers ({upstream.site}); "
+                    "end it with gather_sync() or gather_async()"
+                )
+        _check_read_once(plan)
+    if plan.explicit or len(plan.inputs) > 1:
+        explicit: dict[str, Plan] = {}
+        for node in graph(plan):
+            if node.explicit and node.name in explicit:
+                raise PlanError(
+                    f"two operators are named {node.name!r}: at {explicit[node.name].site} and at {node.site}"
+                )
+            if node.explicit:
+                explicit[node.name] = node
+
+
+def _check_read_once(plan: Plan) -> None:
+    reader: dict[int, Plan] = {}
+    for node in graph(plan):
+        for upstream in node.inputs:
+            other = reader.setdefault(id(upstream), node)
+            # A fork is read by its readers; a merge may not list one stream twice either.
+            if (other is not node or node.inputs.count(upstream) > 1) and upstream.kind != "fork":
+                raise PlanError(
+                    f"the stream of {upstream.name} ({upstream.site}) is read twice, by {other.name} "
+                    f"({other.site}) and by {node.name} ({node.site}); fork it with duplicate(n)"
+                )
+
+
+def _common(branches: list[str]) -> str:
+    """The branch that all of several are in."""
+    levels = zip(*(branch.split(".")[:-1] for branch in branches))
+    shared = itertools.takewhile(lambda level: len(set(level)) == 1, levels)
+    return "".join(f"{level[0]}." for level in shared)

@@ -1,0 +1,261 @@
+"""The Merge primitive: several branches into one stream, and the Fork primitive: one stream into several."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from typing import Any, Literal
+
+import attrs
+
+from flowrl.engine.operator import operator, runtime, state
+from flowrl.engine.schema import Schema, common
+from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Signal, Stage
+
+#: What the weight "*" takes from a branch at most before the next one has its turn.
+STAR = 100
+
+
+class Merge(Stage):
+    """Base of the merges: `names` are those of the branches, in order."""
+
+    names: tuple[str, ...]
+
+    def stuck(self) -> list[str]:
+        return [f"branch {name}: {line}" for i, name in enumerate(self.names) for line in self.reasons(i)]
+
+    def reasons(self, branch: int) -> list[str]:
+        """What one branch waits for or is blocked by."""
+        return self.inputs[branch].stuck()
+
+
+def _whole_share(weight: float | str) -> int:
+    if isinstance(weight, str):
+        return STAR
+    return int(weight) if float(weight).is_integer() else 0
+
+
+@operator
+class Concurrent(Merge):
+    """One item a turn from each branch (`round_robin`), or from each branch that is ready (`async`).
+
+    In a round robin the turns of a branch with weight w have given floor(turns * w) items: [1, 0.5] gives
+    a a b. A WAITING branch is waited for and a BLOCKED one skipped, so the order depends on nothing but the
+    plan. In async mode, and for the weight "*" (what is ready, at most 100), a WAITING branch is passed over.
+
+    State: whose turn it is and what is left of it, the turns begun by fractional weights, which branches have ended.
+    """
+
+    names: tuple[str, ...]
+    mode: Literal["round_robin", "async"]
+    weights: tuple[float | str, ...]
+    output_indexes: tuple[int, ...]
+    turn: int = state(default=0)
+    left: int = state(default=-1)  # items the branch may still give in this turn, -1 before it begins
+    turns: list[int] = state(default=attrs.Factory(lambda self: [0 for _ in self.names], takes_self=True))
+    ended: list[bool] = state(default=attrs.Factory(lambda self: [False for _ in self.names], takes_self=True))
+
+    def schema(self, *given: Schema) -> Schema:
+        return common(given[i] for i in self.output_indexes)
+
+    # Shares that are the same in every turn; 0 for a fraction, whose share depends on the turn.
+    _whole: tuple[int, ...] = attrs.field(
+        default=attrs.Factory(lambda self: tuple(map(_whole_share, self.weights)), takes_self=True), init=False
+    )
+
+    def step(self) -> Any:
+        idle: dict[int, Signal] = {}  # branches that could not go on since anything happened
+        while True:
+            i = self.turn
+            if self.ended[i]:
+                if all(self.ended[k] for k in self.output_indexes):
+                    return DONE
+                self._next()
+                continue
+            if self.left < 0:
+                self.left = self._whole[i] or self._share(i)
+            if self.left == 0:
+                self._next()
+                continue
+            item = self.inputs[i].step()
+            if item.__class__ is not Signal:
+                self.left -= 1
+                if self.left == 0:
+                    self._next()
+                if i not in self.output_indexes:
+                    return WORKED
+                self.link.items += 1
+                return item
+            if item is WORKED:
+                if self.mode == "async":
+                    self._next()
+                return WORKED
+            if item is WAITING and self.mode == "round_robin" and self.weights[i] != "*":
+                return WAITING
+            if item is DONE:
+                self.ended[i] = True
+                self.inputs[i].release()
+                if all(self.ended[k] for k in self.output_indexes):
+                    self.release()  # the other branches end with these
+                    return DONE
+                idle.clear()  # the end of a branch may be what another one was blocked by
+            else:
+                idle[i] = item
+            self._next()  # a turn that could not be used is not made up for later
+            if idle and all(k in idle or ended for k, ended in enumerate(self.ended)):
+                return WAITING if WAITING in idle.values() else BLOCKED
+
+    def _share(self, branch: int) -> int:
+        """How many items the next turn of a branch with a fractional weight gives."""
+        weight = float(self.weights[branch])
+        # From the number of turns, so that rounding errors do not add up.
+        begun = self.turns[branch]
+        self.turns[branch] += 1
+        return math.floor((begun + 1) * weight) - math.floor(begun * weight)
+
+    def _next(self) -> None:
+        self.turn = (self.turn + 1) % len(self.names)
+        self.left = -1
+
+    def reasons(self, branch: int) -> list[str]:
+        return ["has ended"] if self.ended[branch] else self.inputs[branch].stuck()
+
+
+@operator
+class Sequential(Merge):
+    """Each branch to its end, then the next one. State: whose turn it is."""
+
+    names: tuple[str, ...]
+    output_indexes: tuple[int, ...]
+    turn: int = state(default=0)
+
+    def schema(self, *given: Schema) -> Schema:
+        return common(given[i] for i in self.output_indexes)
+
+    def step(self) -> Any:
+        while self.turn < len(self.inputs):
+            item = self.inputs[self.turn].step()
+            if item.__class__ is not Signal:
+                if self.turn not in self.output_indexes:
+                    return WORKED
+                self.link.items += 1
+                return item
+            if item is not DONE:
+                return item
+            self.inputs[self.turn].release()
+            self.turn += 1
+        return DONE
+
+    def reasons(self, branch: int) -> list[str]:
+        if branch == self.turn:
+            return self.inputs[branch].stuck()
+        return ["has ended" if branch < self.turn else f"begins after {self.names[branch - 1]}"]
+
+
+@operator
+class Zip(Merge):
+    """Tuples of one item from each branch; ends with the shortest. State: the items of the open tuple."""
+
+    needs_all = True
+    names: tuple[str, ...]
+    parts: dict[int, Any] = state(factory=dict)
+    ended: bool = state(default=False)
+
+    def schema(self, *given: Schema) -> Schema:
+        return Schema(open=True, each=given)  # an operator of tuples may find any word in their elements
+
+    def step(self) -> Any:
+        if self.ended:
+            return DONE
+        if len(self.parts) == len(self.inputs):
+            item = tuple(self.parts[i] for i in range(len(self.inputs)))
+            self.parts.clear()
+            self.link.items += 1
+            return item
+        signals = set()
+        for i, stage in enumerate(self.inputs):
+            if i not in self.parts:
+                item = stage.step()
+                if item.__class__ is Signal:
+                    signals.add(item)
+                else:
+                    self.parts[i] = item
+                    signals.add(WORKED)
+        if DONE in signals:
+            self.ended = True
+            self.release()
+            return DONE
+        return next(signal for signal in (WORKED, WAITING, BLOCKED) if signal in signals)
+
+
+@operator
+class Fork(Stage):
+    """One stream for several readers, the fastest at most `max_lag` items before the slowest.
+
+    State: the items that some reader has not read yet.
+    """
+
+    provides = ()
+    readers: int
+    max_lag: int
+    queues: list[deque[Any]] = state(
+        default=attrs.Factory(lambda self: [deque() for _ in range(self.readers)], takes_self=True)
+    )
+    # Readers that are not part of the plan, or that nobody pulls any more, hold up nobody.
+    reading: list[bool] = state(default=attrs.Factory(lambda self: [False] * self.readers, takes_self=True))
+    # One reader may be in the thread of a prefetch while the others are not.
+    _lock: threading.Lock = runtime(factory=threading.Lock)
+
+    def read(self, reader: int) -> Any:
+        with self._lock:
+            if self.queues[reader]:
+                return self.queues[reader].popleft()
+            others = [queue for i, queue in enumerate(self.queues) if i != reader and self.reading[i]]
+            if any(len(queue) >= self.max_lag for queue in others):
+                return BLOCKED
+            item = self.inputs[0].step()
+            if item.__class__ is not Signal:
+                self.link.items += 1
+                for queue in others:
+                    queue.append(item)
+            return item
+
+    def leave(self, reader: int) -> None:
+        with self._lock:
+            self.reading[reader] = False
+            self.queues[reader].clear()
+            if not any(self.reading):
+                self.release()
+
+    def stuck(self) -> list[str]:
+        full = [i for i, queue in enumerate(self.queues) if len(queue) >= self.max_lag]
+        if full:
+            return [f"{self.link.path}: reader {full[0]} has {self.max_lag} items to read first (max_lag)"]
+        return super().stuck()
+
+
+@operator
+class Reader(Stage):
+    """One reader of a fork."""
+
+    provides = ()
+    index: int
+    fork: Fork = attrs.field(init=False, repr=False)
+
+    def bind(self, link: Any, inputs: list[Stage]) -> None:
+        super().bind(link, inputs)
+        assert isinstance(inputs[0], Fork)
+        self.fork = inputs[0]
+        self.fork.reading[self.index] = True
+
+    def step(self) -> Any:
+        item = self.fork.read(self.index)
+        if item.__class__ is not Signal:
+            self.link.items += 1
+        elif item is DONE:
+            self.release()
+        return item
+
+    def release(self) -> None:
+        self.fork.leave(self.index)

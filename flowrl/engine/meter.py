@@ -1,0 +1,92 @@
+"""One operator of a running plan: where it stands, what was measured of it, and what its errors lead to."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import attrs
+
+from flowrl.engine.context import Context
+from flowrl.engine.operator import describe
+
+log = logging.getLogger("flowrl")
+
+#: How often `on_error="retry"` tries one item before it gives up.
+MAX_ATTEMPTS = 3
+
+#: In place of the item where an operator has none: a source, or a request to a worker.
+NO_ITEM: Any = object()
+
+
+@attrs.define(eq=False)
+class Link:
+    """What the engine knows of one running operator. Times are in seconds."""
+
+    path: str
+    site: str
+    op: Any
+    verb: str
+    context: Context
+    on_error: str = "stop"
+    items: int = 0
+    skipped: int = 0
+    busy: float = 0.0
+    starved: float = 0.0
+    blocked: float = 0.0
+    _attempts: dict[Any, int] = attrs.field(factory=dict)
+
+    @property
+    def pure(self) -> bool:
+        return bool(getattr(self.op, "pure", False)) or self.verb in ("source", "call")
+
+    def judge(self, error: BaseException, item: Any = NO_ITEM, request: Any = None) -> str:
+        """What becomes of an error at this operator: "raise", "skip" the item or "retry" it.
+
+        The error keeps its type and gains one note (F9). `request` names what is tried where several are
+        tried at a time; whoever gives it says so when one `succeeded`.
+        """
+        number = self.items + self.skipped + 1
+        if request is None and number not in self._attempts:
+            self._attempts.clear()
+        note = self.blamed(error, item)
+        verdict = self._verdict(error, item, number if request is None else request)
+        if verdict == "skip" or (verdict == "raise" and not self.pure):
+            self.skipped += 1  # left out also if the run goes on after the error
+        if verdict == "skip":
+            self.context.count("skipped_items")
+            log.warning("skipped: %r %s", error, note)
+        elif verdict == "retry":
+            self.context.count("retried_items")
+            log.warning("retried: %r %s", error, note)
+        return verdict
+
+    def blamed(self, error: BaseException, item: Any = NO_ITEM) -> str:
+        """Note on an error that it is this operator's, unless it is another's (F9)."""
+        seen = "" if item is NO_ITEM else f", input {describe(item)}"
+        note = f"in operator {self.path} ({self.site}), item {self.items + self.skipped + 1}{seen}"
+        if not judged(error):
+            error.add_note(note)
+        return note
+
+    def succeeded(self, request: Any) -> None:
+        """A request that may have failed before was answered."""
+        self._attempts.pop(request, None)
+
+    def _verdict(self, error: BaseException, item: Any, attempt: Any) -> str:
+        if not isinstance(error, Exception) or self.on_error == "stop":
+            return "raise"
+        if self.on_error == "skip" and item is not NO_ITEM:
+            return "skip"
+        if not self.pure:
+            return "raise"
+        tried = self._attempts.pop(attempt, 0) + 1
+        if tried >= MAX_ATTEMPTS:
+            return "raise"
+        self._attempts[attempt] = tried
+        return "retry"
+
+
+def judged(error: BaseException) -> bool:
+    """Has an operator, maybe one on a worker, judged this error already?"""
+    return any(note.startswith("in operator ") for note in getattr(error, "__notes__", ()))

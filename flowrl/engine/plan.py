@@ -1,0 +1,424 @@
+"""The plan: an immutable graph of operators, and the verbs that build it. Building does nothing else (F1)."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import attrs
+
+from flowrl.engine import transforms
+from flowrl.engine.graph import WIRING, check_graph, graph, rebuilt, select
+from flowrl.engine.operator import name_of
+from flowrl.errors import PlanError, did_you_mean
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flowrl.engine.run import Run
+    from flowrl.engine.schema import Schema
+
+Verb = Literal["for_each", "filter", "combine"]
+#: The least weight of a branch: a turn in a thousand.
+MIN_WEIGHT = 1e-3
+#: "stop", "skip" or "retry", or one of them by operator name or glob.
+ErrorPolicies = str | Mapping[str, str]
+
+
+@attrs.frozen(eq=False, repr=False)
+class Plan:
+    """A lazy stream of items. A plan *is* its last operator; every verb returns a new plan.
+
+    `iter(plan)` starts a run. `kind` is "source", one of the transform verbs, or "stage" for the other
+    primitives; `site` is the user's line that added the operator; `on` are the workers that run this part
+    of the plan, None for this process.
+
+    >>> plan = from_items([1, 2, 3]).for_each(lambda x: x * x).filter(lambda x: x > 1)
+    >>> list(plan)
+    [4, 9]
+    """
+
+    op: Any
+    inputs: tuple[Plan, ...] = ()
+    kind: str = "source"
+    name: str = ""
+    explicit: bool = False
+    site: str = attrs.field(factory=lambda: user_site())
+    on: Any = None
+    branches: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        check_graph(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.run()
+
+    def __repr__(self) -> str:
+        count = len(graph(self))
+        return f"plan of {count} operator{'s' * (count > 1)}, not running"
+
+    def run(
+        self,
+        *,
+        seed: int = 0,
+        on_error: ErrorPolicies = "stop",
+        stall_seconds: float = 60.0,
+        deadline_seconds: float = 3600.0,
+    ) -> Run:
+        """Open a run of this plan.
+
+        Args:
+            seed: Root of all random streams of the run.
+            on_error: "stop", "skip" (the item is dropped, counted and logged) or "retry" (sources, calls
+                and operators declared pure; the others stop). A source or a request to a worker has no item
+                to drop, so there "skip" is "retry". A mapping sets it by operator name or glob.
+            stall_seconds: After so long without progress the run says in the log what it waits for; and after so
+                long without an item, although it works, which operator is the last.
+            deadline_seconds: After so long without progress it raises `Stalled`.
+        """
+        from flowrl.engine.run import Run
+
+        return Run(self, seed=seed, on_error=on_error, stall_seconds=stall_seconds, deadline_seconds=deadline_seconds)
+
+    # -- transforms
+
+    def for_each(self, op: Callable[[Any], Any], *, name: str | None = None) -> Plan:
+        """Apply `op` to each item."""
+        return self.then(op, "for_each", name)
+
+    def filter(self, op: Callable[[Any], bool], *, name: str | None = None) -> Plan:
+        """Keep the items for which `op` is true."""
+        return self.then(op, "filter", name)
+
+    def combine(self, op: Callable[[Any], Sequence[Any]], *, name: str | None = None) -> Plan:
+        """Emit each element of the list that `op` gives for an item: none, one or several."""
+        return self.then(op, "combine", name)
+
+    def batch(self, n: int, *, name: str | None = None) -> Plan:
+        """Lists of `n` items, the last one shorter."""
+        return self.then(transforms.Batches(n), "combine", name or "batch", name is not None)
+
+    def flatten(self, *, name: str | None = None) -> Plan:
+        """Emit the elements of each item."""
+        return self.then(transforms.flatten, "combine", name)
+
+    def take(self, n: int, *, name: str | None = None) -> Plan:
+        """The first `n` items, then the end."""
+        return self.then(transforms.Take(n), "for_each", name or "take", name is not None)
+
+    def then(
+        self, op: Any, kind: str, name: str | None = None, explicit: bool | None = None, site: str | None = None
+    ) -> Plan:
+        """Add one operator of a kind: what the verbs are made of."""
+        if kind not in ("tap", *get_args(Verb), *WIRING):
+            raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
+        if isinstance(op, type) and hasattr(op, "__flowrl_operator__"):
+            raise PlanError(
+                f"{kind} needs an operator, got the class {op.__name__}; make one of it: {op.__name__}(...)"
+            )
+        if not callable(op) and kind not in WIRING:
+            raise PlanError(f"{kind} needs something to call with an item, got {op!r}")
+        verb = getattr(op, "verb", kind)
+        if kind in get_args(Verb) and verb in get_args(Verb) and verb != kind:
+            raise PlanError(
+                f"{name_of(op)} is for {verb}: use .{verb}({name_of(op)}(...)) in place of {kind}, "
+                f"or verb={verb!r} in insert_before and insert_after"
+            )
+        explicit = name is not None if explicit is None else explicit
+        return Plan(op, (self,), kind, name or name_of(op), explicit, site or user_site(), self.on)
+
+    # -- other primitives
+
+    def union(self, *others: Plan) -> Plan:
+        """The items of all plans, each as it is ready, in turn."""
+        return merge((self, *others), "union", "async")
+
+    def zip(self, *others: Plan, names: Sequence[str] | None = None) -> Plan:
+        """Tuples of one item of each plan, as long as every plan has one; `names` are those of the branches."""
+        from flowrl.engine.merge import Zip
+
+        plans = (self, *others)
+        names = tuple(str(i) for i in range(len(plans))) if names is None else tuple(names)
+        if len(set(names)) != len(plans):
+            raise PlanError(f"zip needs {len(plans)} different names, one a plan, got {', '.join(names)}")
+        return Plan(Zip(names), plans, "stage", "zip", branches=names)
+
+    def duplicate(self, n: int = 2, *, max_lag: int = 16) -> tuple[Plan, ...]:
+        """`n` readers of this stream; the fastest is at most `max_lag` items before the slowest.
+
+        The readers see the same objects: what one changes in place, the others see changed.
+        """
+        from flowrl.engine.merge import Fork, Reader
+
+        if n < 1 or max_lag < 1:
+            raise PlanError(f"duplicate needs n >= 1 and max_lag >= 1, got n={n}, max_lag={max_lag}")
+        if self.on is not None:
+            raise PlanError(f"duplicate: {self.name} is on the workers; gather first, then duplicate")
+        fork = self.then(Fork(n, max_lag), "fork", "duplicate", False)
+        return tuple(fork.then(Reader(i), "stage", "reader", False) for i in range(n))
+
+    def prefetch(self, n: int = 1, *, thread: bool = False) -> Plan:
+        """Keep up to `n` items ready; with `thread`, made by a thread of its own (not bit-exact)."""
+        from flowrl.engine.calls import Prefetch
+
+        if n < 1:
+            raise PlanError(f"prefetch needs n >= 1, got {n}")
+        return self.then(Prefetch(n, thread), "stage", "prefetch", False)
+
+    def call(
+        self, worker: Any, method: str, in_flight: int = 1, *, thread: bool = False, name: str | None = None
+    ) -> Plan:
+        """Send each item to `worker.method(item)`, at most `in_flight` at a time; results in order.
+
+        A worker has `submit(method, *args) -> Future`; any other object is called in this process, with
+        `thread` in a thread of its own (not bit-exact).
+        """
+        from flowrl.engine.calls import Call
+
+        if in_flight < 1:
+            raise PlanError(f"call needs in_flight >= 1, got {in_flight}")
+        if not hasattr(worker, "submit") and not hasattr(worker, method):
+            raise PlanError(f"call: {type(worker).__name__} has no method {method!r}")
+        return self.then(Call(worker, method, in_flight, thread), "stage", name or method, name is not None)
+
+    def gather_sync(self, merge: Callable[[list[Any]], Any] | None = None) -> Plan:
+        """Leave the workers: one item of each, in their order; `merge` makes one item of each round."""
+        gathered = self._gather("gather_sync", sync=True, rounds=merge is not None)
+        return gathered.for_each(merge) if merge is not None else gathered
+
+    def gather_async(self, in_flight: int = 1, max_weight_lag: int | None = None) -> Plan:
+        """Leave the workers: items as they are ready, each worker with `in_flight` requests.
+
+        With `max_weight_lag`, only those made with weights at most so many versions old, the oldest first: it waits
+        for a worker that is about to fall behind. Where every item makes a version, less than the other requests in
+        flight means that some items are dropped.
+        """
+        if max_weight_lag is not None and max_weight_lag < 0:
+            raise PlanError(f"gather_async needs max_weight_lag >= 0 or None, got {max_weight_lag}")
+        if max_weight_lag is not None and self.on is not None and not hasattr(self.on, "version"):
+            raise PlanError(f"gather_async: {type(self.on).__name__} has no versions of weights for max_weight_lag")
+        return self._gather("gather_async", in_flight=in_flight, max_weight_lag=max_weight_lag)
+
+    def _gather(self, name: str, *, in_flight: int = 1, **settings: Any) -> Plan:
+        from flowrl.engine.gather import Gather
+
+        if self.on is None:
+            raise PlanError(f"{name}: this plan does not run on workers, there is nothing to gather")
+        if in_flight < 1:
+            raise PlanError(f"{name} needs in_flight >= 1, got {in_flight}")
+        return Plan(Gather(self.on, in_flight=in_flight, **settings), (self,), "stage", name)
+
+    # -- seeing and editing, by name from outside
+
+    def explain(self) -> str:
+        """The plan as a text tree: operators, configuration, where they run, bounds, file:line."""
+        from flowrl.inspect.explain import explain
+
+        return explain(self)
+
+    def draw(self, path: str | Path) -> None:
+        """Write the plan as a picture: a file ".svg", or ".mmd" for Mermaid text."""
+        from flowrl.inspect.draw import draw
+
+        draw(self, path)
+
+    def check(self) -> dict[str, Schema]:
+        """What leaves each operator, by path: see `flowrl.engine.schema`. No worker starts.
+
+        Raises:
+            PlanError: an operator lacks what it needs, or the plan must come to a standstill; all problems at once.
+        """
+        from flowrl.inspect.check import check
+
+        return check(self)
+
+    def insert_before(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
+        """A plan with `op` before the operator named by path, last part or glob."""
+        node = self._behind(where)
+        return self._edited(node, attrs.evolve(node, inputs=(node.inputs[0].then(op, verb, name),)))
+
+    def insert_after(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
+        """A plan with `op` after the operator named by path, last part or glob."""
+        return self._appended(where, op, verb, name)
+
+    def replace(self, where: str, op: Any) -> Plan:
+        """A plan with another operator in that place, applied in the same way; or with a plan in place of a source."""
+        node = select(self, where)
+        if node.kind == "source":
+            if isinstance(op, Plan) and node.on is not None:
+                raise PlanError(
+                    f"replace {where!r}: it is on the workers, and {op.name} is a plan: give what it is over"
+                )
+            return self._edited(node, op if isinstance(op, Plan) else attrs.evolve(from_items(op), on=node.on))
+        if node.kind in WIRING:
+            raise PlanError(f"replace {where!r}: {node.name} wires the plan; only sources and transforms can go")
+        operator = _tap(op) if node.kind == "tap" else (op, node.kind)
+        return self._edited(node, node.inputs[0].then(*operator))
+
+    def remove(self, where: str) -> Plan:
+        """A plan without that operator."""
+        node = select(self, where)
+        if node.kind in ("source", *WIRING):
+            raise PlanError(f"remove {where!r}: without it its neighbours are not connected; use replace")
+        return self._edited(node, node.inputs[0])
+
+    def tap(self, where: str, function: Callable[[Any], Any], *, before: bool = False, site: str | None = None) -> Plan:
+        """A plan that also calls `function` with each item that leaves the operator; it changes nothing (D4).
+
+        Args:
+            where: The operator, by path, last part or glob.
+            function: What it returns is not looked at.
+            before: With each item that comes to the operator instead: before an update, say.
+            site: Where the tap comes from if not from the caller's line.
+        """
+        if not before:
+            return self._appended(where, *_tap(function), site)
+        node = self._behind(where)
+        op, kind, name, explicit = _tap(function)
+        tapped = node.inputs[0].then(op, kind, name, explicit, site)
+        return self._edited(node, attrs.evolve(node, inputs=(tapped,)))
+
+    def around(self, before: Callable[[Run], Any] | None = None, after: Callable[[Run], Any] | None = None) -> Plan:
+        """A plan that calls functions with its run: when it has opened, and before it closes, also after an error.
+
+        They change nothing (D4). A run that is abandoned, and not closed, does not call the second.
+        """
+        if self.on is not None:
+            raise PlanError(f"around: {self.name} is on the workers; a run is around what is gathered")
+        return self.then(transforms.AroundRun(before, after), "tap", "around", False)
+
+    def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None, *, site: str | None = None) -> Plan:
+        """A plan that stops at the items that leave the operator, or those for which `when` is true.
+
+        There a prompt shows the item, where it came from, and the operator's state: see `flowrl.inspect.debugger`. If
+        `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that one opens instead.
+        """
+        return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"), site)
+
+    def _behind(self, where: str) -> Plan:
+        """The operator of that name, if there is one place before it."""
+        node = select(self, where)
+        if len(node.inputs) != 1:
+            raise PlanError(f"insert_before {where!r}: it has {len(node.inputs)} inputs, so 'before' is not one place")
+        if node.inputs[0].kind == "fork":
+            raise PlanError(f"insert_before {where!r}: nothing stands between a fork and its reader; use insert_after")
+        return node
+
+    def _appended(self, where: str, *operator: Any) -> Plan:
+        node = select(self, where)
+        if node.kind == "fork":  # what leaves a fork is what enters it, and only its readers may read it
+            return self._edited(node, attrs.evolve(node, inputs=(node.inputs[0].then(*operator),)))
+        return self._edited(node, node.then(*operator))
+
+    def _edited(self, old: Plan, new: Plan) -> Plan:
+        """This plan with one node swapped for a new one, in one place."""
+
+        def edited(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+            same = all(a is b for a, b in zip(inputs, node.inputs))
+            return new if node is old else node if same else attrs.evolve(node, inputs=inputs)
+
+        return rebuilt(self, edited)
+
+
+def from_items(items: Any, *, name: str | None = None) -> Plan:
+    """A plan over a list, a callable that returns an iterator, a generator function, or a source operator.
+
+    A callable is called once per run. A resumed run calls it again and discards what was consumed.
+
+    Raises:
+        PlanError: for a generator or another iterator: it has no state and runs once.
+    """
+    from flowrl.engine.stages import Generated, Items
+
+    if inspect.isgenerator(items) or isinstance(items, Iterator):
+        raise PlanError(
+            f"a {type(items).__name__} object has no state and runs once; give the function that makes it, or a list"
+        )
+    if hasattr(items, "pull"):
+        op = items
+    elif isinstance(items, Sequence):
+        op = Items(items)
+    elif callable(items):
+        op = Generated(items)
+    else:
+        raise PlanError(f"a source is a list, a callable or a source operator, got {items!r}")
+    return Plan(op, (), "source", name or name_of(items if callable(items) else op), name is not None, user_site())
+
+
+def from_workers(workers: Any, source: Any, *, name: str | None = None) -> Plan:
+    """A plan whose source runs on each worker; operators follow it there, up to a gather verb."""
+    plan = from_items(source, name=name)
+    return attrs.evolve(plan, on=workers)
+
+
+def merge(
+    plans: Sequence[Plan] | Mapping[str, Plan],
+    name: str,
+    mode: Literal["round_robin", "async"],
+    weights: Sequence[float | str] | None = None,
+    output_indexes: Sequence[int | str] | None = None,
+) -> Plan:
+    """Several plans into one stream: what `Concurrently` and `union` are made of."""
+    from flowrl.engine.merge import Concurrent
+
+    named = isinstance(plans, Mapping)
+    names = tuple(plans) if isinstance(plans, Mapping) else tuple(str(i) for i in range(len(plans)))
+    branches = tuple(plans.values()) if isinstance(plans, Mapping) else tuple(plans)
+    if not branches:
+        raise PlanError(f"{name} needs at least one branch")
+    if mode not in ("round_robin", "async"):
+        raise PlanError(f"{name}: mode is 'round_robin' or 'async', got {mode!r}")
+    if named and any(not n.isidentifier() for n in names):
+        raise PlanError(f"{name}: branch names are identifiers, got {', '.join(map(repr, names))}")
+    chosen = tuple(1.0 for _ in names) if weights is None else tuple(weights)
+    if len(chosen) != len(names) or any(
+        w != "*" and not (isinstance(w, (int, float)) and MIN_WEIGHT <= w < inf) for w in chosen
+    ):
+        raise PlanError(f"{name}: needs {len(names)} weights, each at least {MIN_WEIGHT} or '*', got {list(chosen)}")
+    if mode == "async" and weights is not None:
+        raise PlanError(f"{name}: weights go with round_robin; in async each ready branch gives one item a turn")
+    op = Concurrent(names, mode, chosen, _positions(names, output_indexes, name))
+    return Plan(op, branches, "stage", name, False, user_site(), branches=names)
+
+
+def in_sequence(branches: Mapping[str, Plan], name: str, output_indexes: Sequence[int | str] | None) -> Plan:
+    """Several plans one after another: what `Sequentially` is made of."""
+    from flowrl.engine.merge import Sequential
+
+    if not branches or any(not each.isidentifier() for each in branches):
+        raise PlanError(f"{name} needs branches by names that are identifiers, got {', '.join(branches) or 'none'}")
+    names = tuple(branches)
+    op = Sequential(names, _positions(names, output_indexes, name))
+    return Plan(op, tuple(branches.values()), "stage", name, False, user_site(), branches=names)
+
+
+def _positions(names: Sequence[str], output_indexes: Sequence[int | str] | None, name: str) -> tuple[int, ...]:
+    """Which branches give what comes out, by number."""
+    indexes = []
+    for index in range(len(names)) if output_indexes is None else output_indexes:
+        position = names.index(index) if isinstance(index, str) and index in names else index
+        if not isinstance(position, int) or not 0 <= position < len(names):
+            raise PlanError(f"{name}: output_indexes names {index!r}, but the branches are {', '.join(names)}")
+        indexes.append(position)
+    if not indexes:
+        raise PlanError(f"{name}: output_indexes is empty, so nothing would ever come out")
+    return tuple(indexes)
+
+
+def _tap(function: Callable[[Any], Any], name: str | None = None) -> tuple[Any, ...]:
+    """What `then` needs for a tap."""
+    return transforms.Tap(function), "tap", name or f"tap({name_of(function)})", False
+
+
+def user_site() -> str:
+    """file:line of the innermost caller that is not the engine or an operator: the line the user wrote."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("flowrl.", "attr.")) or module.startswith(("flowrl.plans", "flowrl.testing")):
+            break
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

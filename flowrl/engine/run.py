@@ -1,0 +1,400 @@
+"""The run: pulls a plan one step at a time, sleeps on one bell, and knows its whole state between steps."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from flowrl.engine.context import Context
+from flowrl.engine.gather import Gather
+from flowrl.engine.graph import WIRING, graph, matches, paths
+from flowrl.engine.meter import MAX_ATTEMPTS, Link
+from flowrl.engine.operator import fresh, resources
+from flowrl.engine.seeds import SeedTree
+from flowrl.engine.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
+from flowrl.engine.state_diff import LeftOut, compare
+from flowrl.engine.transforms import AroundRun
+from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import ErrorPolicies, Plan
+    from flowrl.inspect.debugger import Debugger
+
+log = logging.getLogger("flowrl")
+
+
+class Part(NamedTuple):
+    """The part of a plan that a worker runs: its operators' paths, who runs it, and the root of its streams."""
+
+    paths: tuple[str, ...]
+    worker: Any
+    stream: str
+
+
+class Run:
+    """A running plan: an iterator over its items, and a context manager.
+
+    It owns its resources (buffers, policies, worker sets) until it is closed. After an error it may be
+    pulled again: the item that failed is tried again where that is harmless and left out elsewhere.
+
+    Raises:
+        PlanError: the plan's end is still on the workers, or a resource belongs to another open run.
+        Deadlock: every branch waits for another one.
+        Stalled: nothing happened for `deadline_seconds`.
+    """
+
+    _open: ClassVar[weakref.WeakSet[Run]] = weakref.WeakSet()
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        seed: int = 0,
+        on_error: ErrorPolicies = "stop",
+        stall_seconds: float = 60.0,
+        deadline_seconds: float = 3600.0,
+        part: Part | None = None,
+    ) -> None:
+        """`part` is for the part of a plan that a worker runs."""
+        if plan.on is not None and part is None:
+            raise PlanError(
+                f"the plan ends with {plan.name} on the workers ({plan.site}); "
+                "end it with gather_sync() or gather_async()"
+            )
+        if not (stall_seconds > 0 and deadline_seconds > 0):
+            raise PlanError(
+                f"stall_seconds and deadline_seconds must be above 0, got {stall_seconds} and {deadline_seconds}"
+            )
+        self.debugger: Debugger | None = None
+        if part is None:
+            plan, self.debugger = _debugged(plan)
+        self.plan = plan
+        if part is None:
+            self.paths = paths(plan)
+            self.context = Context(seeds=SeedTree(seed))
+            self.resources = _resources(plan)
+        else:
+            self.paths = {id(node): path for node, path in zip(graph(plan), part.paths)}
+            self.context = Context(path=part.stream, seeds=SeedTree(seed), worker=part.worker)
+            self.resources = {}
+        self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
+        self.wakeups = 0
+        self.started = clock()
+        self._error_policies = on_error if isinstance(on_error, Mapping) else {"*": on_error}
+        if part is None:
+            _check_policies(self._error_policies, self.paths.values())
+        self._interrupted = False
+        self.interrupted = False  #: it was asked to end before its end
+        self._at_end: list[Any] = []  #: what is to be told that it closes
+        self._claim()
+        self.stages: list[Stage] = []  #: inputs before what they feed
+        self._closer = weakref.finalize(self, _close, self.stages, list(self.resources.values()))
+        try:
+            for name, resource in self.resources.items():
+                if hasattr(resource, "start"):
+                    resource.start(self.context.at(name))
+            self._open_stages()
+        except BaseException:
+            self.close()
+            raise
+        if self.debugger is not None:
+            self.debugger.opened(self)
+        around = [node.op for node in graph(plan) if isinstance(node.op, AroundRun)]
+        try:
+            _tell(self, [op.before for op in around])
+        except BaseException:
+            self.close()
+            raise
+        self._at_end = [op.after for op in around]
+
+    # -- pulling
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        silent, patience = None, self.stall_seconds
+        while not self._interrupted:
+            try:
+                item = self._pull()
+            except StopIteration as error:  # it would pass for the end of the run
+                raised = RuntimeError("an operator raised StopIteration")
+                for note in error.__notes__:
+                    raised.add_note(note)
+                raise raised from error
+            if item.__class__ is not Signal:
+                return item
+            if item is WAITING:
+                self._sleep()
+            elif item is DONE:
+                raise StopIteration
+            elif item is BLOCKED:
+                raise Deadlock("\n  ".join(["no branch can go on:", *self._root.stuck()]))
+            elif silent is None:
+                silent = clock()
+            elif (passed := clock() - silent) >= patience:
+                last = f"{self.paths[id(self.plan)]} ({self.plan.site})"
+                log.warning("the plan works, but for %.0f s nothing has left its last operator, %s", passed, last)
+                patience *= 2  # said less and less often
+        self._interrupted = False
+        raise StopIteration
+
+    def step(self) -> Any:
+        """One step of the plan: an item or a `Signal`. Between two steps the state is complete."""
+        return self._pull()
+
+    def interrupt(self) -> None:
+        """End the iteration at the next step; the run stays open and may be saved or go on. Thread-safe."""
+        self._interrupted = self.interrupted = True
+        self.context.bell.ring()
+
+    def _sleep(self) -> None:
+        """Wait for the bell; say what is waited for after `stall_seconds`."""
+        asleep, waited, patience = clock(), 0.0, self.stall_seconds
+        while not self.context.bell.wait(max(0.0, min(patience, self.deadline_seconds - waited))):
+            waited = clock() - asleep
+            words = f"no progress for {waited:.0f} s, waiting for: " + "; ".join(self._root.stuck())
+            if waited >= self.deadline_seconds:
+                raise Stalled(words)
+            log.warning(words)
+            patience *= 2  # said less and less often
+        self.wakeups += 1
+
+    # -- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The complete state: operators by path, resources, counters, random streams.
+
+        What is in flight is waited for and becomes part of the state; nothing is lost or doubled, and the
+        run goes on as if nothing had happened.
+        """
+        if self.closed:
+            _refuse()
+        for _ in range(MAX_ATTEMPTS - 1):
+            # Who dies after its part of the plan was saved is started again, and all of it is taken anew.
+            with suppress(WorkerDied):
+                return self._state()
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
+        for stage in reversed(self.stages):  # a thread that pulls others must pause before they are looked at
+            stage.drain()
+        operators: dict[str, Any] = {}
+        for stage in self.stages:
+            operators.update(stage.save())
+        return {
+            "operators": operators,
+            "items": {link.path: link.items for link in self.links() if link.verb != "tap"},
+            "resources": {name: resource.state_dict() for name, resource in self.resources.items()},
+            "ledger": self.context.ledger.state_dict(),
+            "seeds": self.context.seeds.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], *, partial: bool = False) -> LeftOut:
+        """Continue exactly where `state_dict` was taken.
+
+        With `partial`, the state of another plan is loaded as far as it maps: operators by path, resources by name,
+        counters and random streams whole. What the plan has besides begins afresh; what the state has besides is
+        lost, items that it held among it. Both are returned.
+
+        Raises:
+            CheckpointError: the state is that of another plan: what is missing in it, what this plan does not
+                have and what maps are listed together, before anything is changed. Or a resource refuses its
+                part, such as the weights of another network; then all of them are put back as they were.
+        """
+        if self.closed:
+            _refuse()
+        operators = {self.paths[id(node)]: node.op for node in graph(self.plan)}
+        mapped = compare(state, operators, self.resources, [s for s in self.stages if isinstance(s, Gather)])
+        if (problems := mapped.problems()) and not partial:
+            raise CheckpointError(
+                f"the state belongs to another plan: {'; '.join(problems)}. What maps: "
+                f"{', '.join(mapped.both) or 'nothing'}; load_state_dict(state, partial=True) takes that alone"
+            )
+        self._load_resources(state["resources"])
+        self.context.ledger.load_state_dict(state["ledger"])
+        for resource in self.resources.values():  # what could not be continued is counted, such as a cut episode
+            self.context.ledger.merge(getattr(resource, "lost", {}), {})
+        self.context.seeds.load_state_dict(state["seeds"])
+        for stage in reversed(self.stages):
+            stage.close()
+        self.stages.clear()
+        self._open_stages()
+        entries = mapped.entries(state["operators"])
+        for stage in self.stages:
+            stage.load(entries)
+        for link in self.links():
+            link.items = state["items"].get(link.path, 0)
+        return mapped.left_out
+
+    def _load_resources(self, saved: Mapping[str, Any]) -> None:
+        """All of them or none. Those that have been started come last: not all environments can be put back."""
+        named = [(name, resource) for name, resource in self.resources.items() if name in saved]
+        before: list[tuple[Any, Any]] = []
+        for name, resource in sorted(named, key=lambda each: hasattr(each[1], "start")):
+            with suppress(FlowError):  # one that failed in the middle of a step has no state, and needs this one
+                before.append((resource, resource.state_dict()))
+            try:
+                resource.load_state_dict(saved[name])
+            except Exception as error:  # each type raises its own kind of error
+                for changed, state in reversed(before):
+                    changed.load_state_dict(state)
+                    self.context.ledger.merge(getattr(changed, "lost", {}), {})
+                why = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
+                raise CheckpointError(f"{name} does not take the state, and nothing is changed: {why}") from error
+
+    # -- seeing
+
+    @property
+    def ending(self) -> bool:
+        """The plan's end lets nothing more through: the next step ends the run, where a state now could go on."""
+        return self._root.ending
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of the run by unit: env_steps, sampled, trained, updates ..."""
+        return self.context.counters
+
+    def links(self) -> list[Link]:
+        """The running operators with what was measured of them, inputs first."""
+        return [link for stage in self.stages for link in stage.links()]
+
+    def explain(self) -> str:
+        """The plan's text tree with items and busy / starved / blocked shares so far."""
+        from flowrl.inspect.explain import explain_run
+
+        return explain_run(self)
+
+    # -- opening and closing
+
+    def _open_stages(self) -> None:
+        self._root = self._stage(self.plan, {})
+        self._pull = self._root.step
+
+    def _stage(self, node: Plan, built: dict[int, Stage]) -> Stage:
+        """The stage that ends with an operator: those before it are made first, linear ones fused."""
+        if id(node) in built:
+            return built[id(node)]
+        links = [self._link(node)]
+        stage: Stage
+        if node.kind == "source":
+            stage = Source()
+            stage.bind(links[0], [])
+        elif isinstance(node.op, Stage):
+            stage = links[0].op
+            if isinstance(stage, Gather):
+                part = node.inputs[0]
+                stage.bind(links[0], [])
+                named = [self.paths[id(n)] for n in graph(part)]
+                stage.host(part, named, self._error_policies, self._takes_remote(node))
+            else:
+                stage.bind(links[0], [self._stage(upstream, built) for upstream in node.inputs])
+                stage.gives_remote = self._takes_remote(node)
+        else:
+            end = node
+            while end.inputs[0].kind not in ("source", *WIRING):
+                end = end.inputs[0]
+                links.append(self._link(end))
+            stage = Chain(links[::-1], self._stage(end.inputs[0], built))
+        built[id(node)] = stage
+        self.stages.append(stage)
+        return stage
+
+    def _takes_remote(self, node: Plan) -> bool:
+        """Can whatever reads an operator's items do so where they were made?"""
+        readers = [other for other in graph(self.plan) if any(upstream is node for upstream in other.inputs)]
+        return bool(readers) and all(getattr(reader.op, "takes_remote", False) for reader in readers)
+
+    def _link(self, node: Plan) -> Link:
+        path = self.paths[id(node)]
+        context = self.context.at(self.context.path + path)
+        verb = "call" if isinstance(node.op, Stage) else node.kind
+        return Link(path, node.site, fresh(node.op, context), verb, context, self._on_error(path))
+
+    def _on_error(self, path: str) -> str:
+        return next((policy for name, policy in self._error_policies.items() if matches(path, name)), "stop")
+
+    def _claim(self) -> None:
+        if not self.resources:  # as in every part on a worker
+            return
+        for other in list(Run._open):
+            for name, resource in self.resources.items():
+                if other._closer.alive and any(resource is r for r in other.resources.values()):
+                    raise PlanError(f"{name} belongs to another open run; close that run first")
+        Run._open.add(self)
+
+    @property
+    def closed(self) -> bool:
+        return not self._closer.alive
+
+    def close(self) -> None:
+        """End the threads and generators of the run and its part on the workers; resources stay as they are."""
+        at_end, self._at_end = self._at_end, []
+        try:
+            _tell(self, at_end)
+        finally:
+            self._pull = _refuse
+            self._closer()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _tell(run: Run, functions: list[Any]) -> None:
+    for function in functions:
+        if function is not None:
+            function(run)
+
+
+def _refuse() -> Any:
+    raise PlanError("this run is closed; iterate the plan for a new one")
+
+
+def _close(stages: list[Stage], owned: list[Any]) -> None:
+    errors = []
+    for close in [stage.close for stage in reversed(stages)] + [r.stop for r in owned if hasattr(r, "stop")]:
+        try:
+            close()
+        except Exception as error:  # the rest must be closed all the same
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _resources(plan: Plan) -> dict[str, Any]:
+    """The resources of a plan, each once, named by type."""
+    found: dict[str, Any] = {}
+    for node in graph(plan):
+        for resource in resources(node.op) if node.kind != "tap" else ():
+            if all(resource is not other for other in found.values()):
+                name = base = type(resource).__name__
+                ordinal = 1
+                while name in found:
+                    ordinal += 1
+                    name = f"{base}-{ordinal}"
+                found[name] = resource
+    return found
+
+
+def _debugged(plan: Plan) -> tuple[Plan, Debugger | None]:
+    """The plan with a debugger that sees every item, where there are breakpoints."""
+    if all(node.kind != "tap" for node in graph(plan)):
+        return plan, None
+    from flowrl.inspect.debugger import with_looks
+
+    return with_looks(plan)
+
+
+def _check_policies(policies: Mapping[str, str], named: Collection[str]) -> None:
+    for pattern, policy in policies.items():
+        if policy not in ("stop", "skip", "retry"):
+            raise PlanError(f"on_error is 'stop', 'skip' or 'retry', got {policy!r} for {pattern!r}")
+        if not any(matches(path, pattern) for path in named):
+            raise PlanError(f"on_error: no operator is named {pattern!r}; {did_you_mean(pattern, named)}")

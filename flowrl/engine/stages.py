@@ -1,0 +1,384 @@
+"""What runs: a stage's `step()` gives one item or one signal. Here the base, the sources and the chains.
+
+A plan's operators become stages when a run opens. Linear operators are fused into one `Chain`; names,
+timings and state stay per operator. Between two steps a stage's state is complete: every item is either
+emitted or held in something that `save()` returns.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter as clock
+from typing import Any, ClassVar
+
+from flowrl.engine.meter import Link
+from flowrl.engine.operator import load_operator_state, operator, operator_state, runtime, state
+
+
+class Signal(enum.Enum):
+    """What a stage says instead of an item. Users' functions never see one (F4)."""
+
+    WORKED = "moved, nothing to emit"
+    WAITING = "a future is running and will ring the bell"
+    BLOCKED = "only another branch can help"
+    DONE = "nothing will come any more"
+
+
+WORKED, WAITING, BLOCKED, DONE = Signal
+
+
+class Stage:
+    """One running primitive. Subclasses are operators: their state() fields are what a checkpoint holds."""
+
+    #: The configuration with which it has no thread, and no more than one request or item ahead.
+    one_at_a_time: ClassVar[dict[str, Any]] = {}
+    #: What reads its items takes `Remote` ones.
+    gives_remote = False
+    link: Link
+    inputs: list[Stage]
+
+    def bind(self, link: Link, inputs: list[Stage]) -> None:
+        """Take a place in a run."""
+        self.link, self.inputs = link, inputs
+
+    def step(self) -> Any:
+        """One item or one signal. DONE is repeated for ever."""
+        raise NotImplementedError
+
+    def stuck(self) -> list[str]:
+        """In words, what this stage waits for or is blocked by."""
+        return [line for stage in self.inputs for line in stage.stuck()]
+
+    def release(self) -> None:
+        """Nobody will pull this stage again: forks and queues must not wait for it. Maybe said twice."""
+        for stage in self.inputs:
+            stage.release()
+
+    def drain(self) -> None:
+        """Wait for what is in flight, so that the state is complete."""
+
+    def close(self) -> None:
+        """End threads and generators of this stage."""
+
+    @property
+    def ending(self) -> bool:
+        """Nothing more will come, although the inputs have not been told yet."""
+        return False
+
+    def links(self) -> list[Link]:
+        """The operators that this stage runs, from input to output."""
+        return [self.link]
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        """State by operator path; operators without any are left out."""
+        saved = operator_state(self.link.op, self.link.path)
+        return {self.link.path: saved} if saved else {}
+
+    def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
+        """Put saved state back; every path of `save()` is there."""
+        if self.link.path in saved:
+            load_operator_state(self.link.op, saved[self.link.path])
+
+
+class Source(Stage):
+    """Runs an operator with `pull()`."""
+
+    def step(self) -> Any:
+        link = self.link
+        start = clock()
+        try:
+            item = link.op.pull()
+        except BaseException as error:
+            if link.judge(error) == "raise":
+                raise
+            return WORKED
+        link.busy += clock() - start
+        if item.__class__ is not Signal:
+            link.items += 1
+        return item
+
+    def stuck(self) -> list[str]:
+        return [_why(self.link)]
+
+    def drain(self) -> None:
+        if hasattr(self.link.op, "drain"):
+            self.link.op.drain()
+
+    def close(self) -> None:
+        close = getattr(self.link.op, "close", None)
+        if close is not None:
+            close()
+
+
+@operator
+class Items:
+    """Source of the elements of a list."""
+
+    items: Any
+    position: int = state(default=0)
+
+    def pull(self) -> Any:
+        if self.position >= len(self.items):
+            return DONE
+        item = self.items[self.position]
+        self.position += 1
+        return item
+
+
+@operator
+class Generated:
+    """Source of what a callable's iterator gives. It is called once per run.
+
+    State: the number of items consumed. An iterator cannot be saved: a resume calls the function again and
+    discards as many items.
+    """
+
+    function: Callable[[], Any]
+    consumed: int = state(default=0)
+    _iterator: Iterator[Any] | None = runtime()
+
+    def pull(self) -> Any:
+        try:
+            if self._iterator is None:
+                self._iterator = iter(self.function())
+                for _ in range(self.consumed):
+                    next(self._iterator, None)
+            for item in self._iterator:
+                self.consumed += 1
+                return item
+        except BaseException:
+            self._iterator = None  # a generator that raised has ended: to try again is to begin anew
+            raise
+        return DONE
+
+    def close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()
+
+
+_MAPS, _FILTERS = "maps", "filters"
+
+
+class Chain(Stage):
+    """Linear operators, one item at a time through all of them (the Transform primitive, fused).
+
+    `backlog[i]` holds items in front of operator i, `backlog[-1]` items to be emitted: the further outputs
+    of one input, or an item whose operator is not `ready`. The deepest goes first, so order is kept.
+    """
+
+    def __init__(self, links: list[Link], source: Stage) -> None:
+        self.chain = links
+        self.bind(links[-1], [source])
+        self.upstream = source.step
+        self.backlog: list[deque[Any]] = [deque() for _ in range(len(links) + 1)]
+        self.held = 0
+        self.flushed = 0  # operators that were told that their input ended
+        self.since: tuple[str, Link, float] | None = None  # blocked or starved since
+        ops = tuple((link.op, _how(link), link) for link in links)
+        self.tails = [ops[i:] for i in range(len(ops) + 1)]
+        self.stoppers = [(i, link.op) for i, link in enumerate(links) if hasattr(link.op, "done")]
+
+    def step(self) -> Any:
+        if self.held or self.stoppers or self.flushed:
+            ended = 1 + max((i for i, op in self.stoppers if op.done), default=-1)
+            for waiting in self.backlog[:ended]:  # what stands before an operator that lets nothing through
+                self.held -= len(waiting)
+                waiting.clear()
+            if self.held:
+                return self._resume()
+            if ended or self.flushed:
+                return self._finish(ended)
+        start = clock()
+        item = self.upstream()
+        now = clock()
+        if self.since is not None:
+            self._woken(start)
+        self.chain[0].starved += now - start
+        if item.__class__ is Signal:
+            if item is DONE:
+                return self._finish(0)
+            if item is not WORKED:
+                self.since = ("starved", self.chain[0], now)
+            return item
+        return self._push(item, 0, now)
+
+    def _push(self, item: Any, index: int, now: float) -> Any:
+        """Send an item through the operators from `index` on."""
+        link = self.link
+        try:
+            for function, how, link in self.tails[index]:
+                if how is _MAPS:
+                    item = function(item)
+                elif how is _FILTERS:
+                    if not function(item):
+                        link.busy += clock() - now
+                        link.items += 1
+                        return WORKED
+                else:
+                    item = self._push_with_care(link, item)
+                    if item.__class__ is Signal:
+                        return item
+                    now = clock()
+                    continue
+                done = clock()
+                link.busy += done - now
+                link.items += 1
+                now = done
+        except BaseException as error:
+            verdict = link.judge(error, item)
+            if link.pure and verdict != "skip":
+                self._hold(self.chain.index(link), item)
+            if verdict == "raise":
+                raise
+            return WORKED
+        return item
+
+    def _push_with_care(self, link: Link, item: Any) -> Any:
+        """One operator that may hold its item or give several; an item for the next one, or a signal."""
+        start = clock()
+        op, verb = link.op, link.verb
+        if hasattr(op, "ready") and ((may := op.ready(item)) is WAITING or not may):
+            self._hold(self.chain.index(link), item)
+            if self.since is None:
+                self.since = ("blocked", link, start)
+            return WAITING if may is WAITING else BLOCKED
+        if self.since is not None:
+            self._woken(start)
+        outputs: deque[Any]
+        if verb == "combine":
+            outputs = deque(op(item))
+        elif verb == "filter":
+            outputs = deque([item] if op(item) else [])
+        else:
+            outputs = deque([op(item)])
+        link.busy += clock() - start
+        link.items += 1
+        if not outputs:
+            return WORKED
+        first = outputs.popleft()
+        if outputs:
+            self.backlog[self.chain.index(link) + 1].extend(outputs)
+            self.held += len(outputs)
+        return first
+
+    def release(self) -> None:
+        self._release(len(self.chain))
+
+    def _release(self, count: int) -> None:
+        """Tell the first `count` operators, and what is before them, that nobody pulls them any more."""
+        for link in self.chain[:count]:
+            if hasattr(link.op, "release"):
+                link.op.release()
+        super().release()
+
+    def _hold(self, index: int, item: Any) -> None:
+        self.backlog[index].appendleft(item)
+        self.held += 1
+
+    def _resume(self) -> Any:
+        """Go on with the deepest held item."""
+        index = max(i for i, waiting in enumerate(self.backlog) if waiting)
+        now = clock()
+        self.held -= 1
+        return self._push(self.backlog[index].popleft(), index, now)
+
+    def _woken(self, now: float) -> None:
+        assert self.since is not None
+        kind, link, since = self.since
+        setattr(link, kind, getattr(link, kind) + now - since)
+        self.since = None
+
+    def settle(self, now: float) -> None:
+        """Account for the time until now of a wait that goes on."""
+        if self.since is not None:
+            kind, link, _ = self.since
+            self._woken(now)
+            self.since = kind, link, now
+
+    def _finish(self, first: int) -> Any:
+        """The input of operator `first` ended: flush the operators from there on, one a step."""
+        if not self.flushed:
+            self._release(first)
+        self.flushed = max(self.flushed, first)
+        while self.flushed < len(self.chain):
+            link = self.chain[self.flushed]
+            self.flushed += 1
+            try:
+                rest = list(getattr(link.op, "finish", list)())
+            except BaseException as error:
+                verdict = link.judge(error)
+                if link.pure:
+                    self.flushed -= 1
+                if verdict == "raise":
+                    raise
+                return WORKED
+            if rest:
+                self.backlog[self.flushed].extend(rest)
+                self.held += len(rest)
+                return self._resume()
+        return DONE
+
+    def stuck(self) -> list[str]:
+        if self.since is not None and self.since[0] == "blocked":
+            return [_why(self.since[1])]
+        return super().stuck()
+
+    @property
+    def ending(self) -> bool:
+        return any(op.done for _, op in self.stoppers)
+
+    def links(self) -> list[Link]:
+        return self.chain
+
+    def save(self) -> dict[str, dict[str, Any]]:
+        saved = {}
+        for i, link in enumerate(self.chain):
+            entry = operator_state(link.op, link.path)
+            if i < self.flushed and link.verb != "tap":
+                entry["@finished"] = True
+            if entry:
+                saved[link.path] = entry
+        for i, waiting in reversed(list(enumerate(self.backlog))):  # the deepest first, as they will go on
+            if waiting:
+                path, key = self._keeper(i)
+                saved.setdefault(path, {}).setdefault(key, []).extend(copy.deepcopy(list(waiting)))
+        return saved
+
+    def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
+        for i, link in enumerate(self.chain):
+            entry = saved.get(link.path, {})
+            load_operator_state(link.op, entry)
+            if entry.get("@finished"):
+                self.flushed = i + 1
+            # Where they were made or held, also if operators were put in between since.
+            for waiting, key in ((self.backlog[i], "@inputs"), (self.backlog[i + 1], "@outputs")):
+                items = copy.deepcopy(entry.get(key, []))
+                waiting.extend(items)
+                self.held += len(items)
+
+    def _keeper(self, index: int) -> tuple[str, str]:
+        """The path and key under which the items in front of operator `index` are saved.
+
+        It is the operator that made them, so that a tap, which has no state, may stand or go in between.
+        """
+        for link in reversed(self.chain[:index]):
+            if link.verb != "tap":
+                return link.path, "@outputs"
+        after = [link for link in self.chain[index:] if link.verb != "tap"]
+        return (after[0] if after else self.chain[-1]).path, "@inputs"
+
+
+def _how(link: Link) -> str:
+    """How an operator is applied: the two cheap ways, or the one that may hold or multiply items."""
+    if link.verb == "combine" or hasattr(link.op, "ready"):
+        return "with care"
+    return _FILTERS if link.verb == "filter" else _MAPS
+
+
+def _why(link: Link) -> str:
+    """In words, what an operator waits for."""
+    return f"{link.path}: {link.op.why() if hasattr(link.op, 'why') else 'it is not ready'}"

@@ -1,0 +1,90 @@
+"""What of a saved state a plan can take: the same paths, resources, state fields and workers, or which not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import attrs
+
+from flowrl.engine.gather import Gather
+from flowrl.engine.operator import state_fields
+
+
+class LeftOut(NamedTuple):
+    """What a partial load left out: operators and resources that begin afresh, and those saved that nothing took."""
+
+    fresh: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+@attrs.frozen
+class Mapped:
+    """A state beside a plan: what is in both, what only one of them has, and what is in both but differs."""
+
+    both: list[str]
+    missing: dict[str, list[str]]  #: by "operators" and "resources": the plan has it, the state does not
+    unknown: dict[str, list[str]]  #: the state has it, the plan does not
+    other: dict[str, str]  #: paths in both that do not fit, and why
+
+    @property
+    def left_out(self) -> LeftOut:
+        missing, unknown = (found["operators"] + found["resources"] for found in (self.missing, self.unknown))
+        return LeftOut((*missing, *self.other), (*unknown, *self.other))
+
+    def problems(self) -> list[str]:
+        """In words, why the state is that of another plan; nothing if it is this one's."""
+        found = []
+        for what in ("operators", "resources"):
+            if self.missing[what]:
+                found.append(f"{what} missing in it: {', '.join(self.missing[what])}")
+            if self.unknown[what]:
+                found.append(f"{what} that this plan does not have: {', '.join(self.unknown[what])}")
+        return found + list(dict.fromkeys(self.other.values()))
+
+    def entries(self, saved: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The saved operators that can be loaded. Items held at one that does not fit are kept."""
+        return {
+            path: {key: value for key, value in entry.items() if path not in self.other or key in _ITEMS}
+            for path, entry in saved.items()
+        }
+
+
+#: Under these names an entry holds items of the stream.
+_ITEMS = ("@inputs", "@outputs")
+
+
+def compare(
+    state: Mapping[str, Any], operators: Mapping[str, Any], resources: Iterable[str], gathers: Iterable[Gather]
+) -> Mapped:
+    """A state beside a plan's operators by path, its resources' names and its gathers."""
+    saved, kept = saved_entries(state), set(state["resources"])
+    fields = {path: set(state_fields(op)) for path, op in operators.items()}
+    theirs = {path: {key for key in entry if not key.startswith("@")} for path, entry in saved.items()}
+    other = {}
+    for path in fields.keys() & theirs.keys():
+        if fields[path] != theirs[path]:
+            here, there = (", ".join(sorted(names)) or "nothing" for names in (fields[path], theirs[path]))
+            other[path] = f"{path} keeps {here}, in it {there}"
+    for gather in gathers:
+        entry = state["operators"].get(gather.link.path)
+        if entry is not None and (reason := gather.differs(entry)):
+            on_workers = {path for part in entry["@workers"] if part for path in saved_entries(part)}
+            other |= dict.fromkeys([gather.link.path, *sorted(on_workers)], reason)
+    needed = {path for path, names in fields.items() if names}
+    ours = set(resources)
+    return Mapped(
+        both=[*sorted((needed & saved.keys()) - other.keys()), *sorted(ours & kept)],
+        missing={"operators": sorted(needed - saved.keys()), "resources": sorted(ours - kept)},
+        unknown={"operators": sorted(saved.keys() - fields.keys()), "resources": sorted(kept - ours)},
+        other=dict(sorted(other.items())),
+    )
+
+
+def saved_entries(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The operators in a state by path, those on workers among them."""
+    found = dict(state["operators"])
+    for entry in state["operators"].values():
+        for part in entry.get("@workers", ()):
+            found |= saved_entries(part) if part else {}
+    return found

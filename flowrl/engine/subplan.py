@@ -1,0 +1,93 @@
+"""A worker's side of a plan: it runs its part of the plan and answers one item at a time."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+
+from flowrl.engine.calls import Receipt
+from flowrl.engine.graph import graph, rebuilt
+from flowrl.engine.operator import resources
+from flowrl.engine.pickling import pack
+from flowrl.engine.run import Part, Run
+from flowrl.errors import PlanError
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import ErrorPolicies, Plan
+
+
+_ENDED = object()
+
+
+class PlanHost:
+    """Base of objects that run the part of a plan before `gather_sync` or `gather_async`.
+
+    Operators find the host as `context.worker`. Its random streams differ from worker to worker.
+    """
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Run] = {}
+
+    def open_plan(
+        self, key: str, plan: Plan, named: Sequence[str], seed: int, index: int, on_error: ErrorPolicies
+    ) -> None:
+        """Get ready to pull a plan; `key` names it in further requests, `named` are its operators' paths."""
+        part = Part(tuple(named), self, f"worker{index}/")
+        self.parts[key] = Run(plan, seed=seed, on_error=on_error, part=part)
+
+    def pull_plan(self, key: str) -> Receipt:
+        run = self.parts[key]
+        item = next(run, _ENDED)
+        counters, records = run.context.ledger.take()
+        return Receipt(None if item is _ENDED else item, item is _ENDED, counters, records)
+
+    def pull_apart(self, key: str) -> tuple[Receipt, Any]:
+        """As `pull_plan`, the item beside the receipt: it may stay where it was made."""
+        receipt = self.pull_plan(key)
+        return receipt._replace(item=None), receipt.item
+
+    def save_plan(self, key: str) -> dict[str, Any]:
+        return self.parts[key].state_dict()
+
+    def load_plan(self, key: str, state: dict[str, Any]) -> None:
+        self.parts[key].load_state_dict(state, partial=True)  # the run has compared it with the whole plan
+
+    def close_plan(self, key: str) -> None:
+        """Close the part; closing one that is not open does nothing."""
+        run = self.parts.pop(key, None)
+        if run is not None:
+            run.close()
+
+
+def packed(plan: Plan, paths: Sequence[str]) -> bytes:
+    """A part of a plan as bytes; `paths` are its operators', in the order of `graph`.
+
+    Raises:
+        PlanError: an operator holds what belongs to this process, such as a buffer, or cannot be pickled; which one.
+    """
+    for node, path in zip(graph(plan), paths):
+        for resource in resources(node.op) if node.kind != "tap" else ():
+            raise PlanError(
+                f"{path} ({node.site}) runs on the workers, but it holds the {type(resource).__name__} of this "
+                f"process, which they have no part in: put it behind the gather{_without(node)}"
+            )
+        pack(node.op, f"{path} ({node.site})")
+    return pack(rebuilt(plan, lambda node, inputs: attrs.evolve(node, inputs=inputs, on=None)), "the workers' part")
+
+
+def unpacked(given: bytes) -> Plan:
+    """The part of a plan again."""
+    return cast("Plan", pickle.loads(given))
+
+
+def _without(node: Plan) -> str:
+    field = next((f for f in attrs.fields(type(node.op)) if f.name == "workers"), None) if _is_operator(node) else None
+    optional = field is not None and field.default is None
+    return f", or leave the workers out, {type(node.op).__name__}()" if optional else ""
+
+
+def _is_operator(node: Plan) -> bool:
+    return bool(getattr(node.op, "__flowrl_operator__", False))

@@ -1,0 +1,104 @@
+"""The operators behind the verbs batch, flatten and take, taps and breakpoints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from flowrl.engine.operator import declare, operator, pure, state
+from flowrl.engine.schema import UNKNOWN, Schema
+from flowrl.errors import PlanError
+
+
+def _positive(op: Any, attribute: attrs.Attribute[int], value: int) -> None:
+    if value < 1:
+        raise PlanError(f"batch needs a size of at least 1, got {value}")
+
+
+@operator
+class Batches:
+    """Items -> lists of `size` items; the last one is shorter. State: the open list.
+
+    >>> batches = Batches(2)
+    >>> [batches(1), batches(2), batches(3), batches.finish()]
+    [[], [[1, 2]], [], [[3]]]
+    """
+
+    verb = "combine"
+    size: int = attrs.field(validator=_positive)
+    open: list[Any] = state(factory=list)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema(of=given)
+
+    def __call__(self, item: Any) -> list[Any]:
+        self.open.append(item)
+        return self.finish() if len(self.open) == self.size else []
+
+    def finish(self) -> list[Any]:
+        full, self.open = self.open, []
+        return [full] if full else []
+
+
+@operator
+class Take:
+    """The first `n` items. State: how many have passed."""
+
+    provides = ()
+    n: int
+    taken: int = state(default=0)
+
+    @property
+    def done(self) -> bool:
+        return self.taken >= self.n
+
+    def __call__(self, item: Any) -> Any:
+        self.taken += 1
+        return item
+
+
+@pure
+@declare(schema=lambda given: given.of or UNKNOWN)
+def flatten(item: Any) -> Any:
+    """The elements of an item, for `combine`."""
+    return item
+
+
+@operator
+class Tap:
+    """Calls a function with each item and passes the item on unchanged."""
+
+    function: Callable[[Any], Any] = attrs.field(repr=False)  # the name says it
+
+    def __call__(self, item: Any) -> Any:
+        self.function(item)
+        return item
+
+
+@operator
+class AroundRun:
+    """Calls functions with the run: `before`, when it has opened, and `after`, before it closes. Items pass."""
+
+    before: Callable[[Any], Any] | None = attrs.field(repr=False)
+    after: Callable[[Any], Any] | None = attrs.field(repr=False)
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+@operator
+class Breakpoint:
+    """Opens the debugger at an item for which `when` is true, or at every one.
+
+    Called only if it is one of Python's: `flowrl.inspect.debugger` takes the place of this otherwise.
+    """
+
+    where: str
+    when: Callable[[Any], bool] | None = None
+
+    def __call__(self, item: Any) -> None:
+        if self.when is None or self.when(item):
+            sys.breakpointhook()  # `item` is what left the operator `self.where`; `continue` goes on

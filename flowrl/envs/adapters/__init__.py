@@ -1,0 +1,1 @@
+"""Environments of other libraries, converted once at the border."""

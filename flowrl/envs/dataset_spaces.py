@@ -1,0 +1,298 @@
+"""Whether a dataset fits the spaces that somebody is to learn from it in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from flowrl.data import Batch, Dataset
+from flowrl.data.columns import ACTION_MASK
+from flowrl.data.datasets.minari import MinariEpisodes
+from flowrl.data.datasets.open import ROWS, parts_of
+from flowrl.data.types import Array
+from flowrl.engine.schema import Column, schema_of
+from flowrl.envs.masks import choices_of
+from flowrl.envs.spaces import dict_form, fits, make_store
+from flowrl.envs.spec import importable
+from flowrl.errors import DatasetError, SchemaError, did_you_mean
+
+if TYPE_CHECKING:
+    from flowrl.envs import Environments
+
+
+#: What a manifest says of spaces, and of the environment.
+SPACES = ("observation_space", "action_space")
+PLACE = ("env", "env_args", "wrappers", "env_manager", "env_manager_args")
+
+
+@attrs.frozen
+class Remembered:
+    """What a dataset said of itself to whoever learned from it, without its rows: it need not be there any more."""
+
+    path: str
+    about: Mapping[str, Any] = attrs.field(repr=False)
+
+
+#: What says of itself where it was recorded.
+Source: TypeAlias = Dataset | MinariEpisodes | Remembered
+
+
+def check_dataset(
+    data: Dataset | MinariEpisodes,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    needs: Iterable[str] = ("obs", "action"),
+) -> None:
+    """Compare a dataset with the spaces that somebody is to learn from it in.
+
+    Raises:
+        DatasetError: it has nothing in it, or not the columns in `needs`, or observations or actions of another shape
+            or kind; or what stands there is nothing to learn from: see `flowrl.envs.dataset_spaces.check_rows`.
+    """
+    if not data.rows:
+        raise DatasetError(f"{data.path} has nothing in it: record some episodes first, with `flowrl record`")
+    found = data.schema()
+    there = {name.partition(".")[0] for name in found.columns}
+    if missing := [name for name in needs if name not in there]:
+        raise DatasetError(f"{data.path} has no column {missing[0]!r}, which is learned from: it has {_listed(there)}")
+    of_spaces = {"obs": observation_space, "action": action_space, "next_obs": observation_space}
+    for name in needs:
+        if name in of_spaces:
+            _check_column(data, name, of_spaces[name])
+    check_rows(data, action_space, needs)
+
+
+def spaces_of(data: Source) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
+    """The spaces of observations and actions that a dataset knows of itself; None where it does not.
+
+    Raises: DatasetError where what it says is malformed.
+    """
+    if not isinstance(data, MinariEpisodes):
+        if any(data.about.get(name) is None for name in SPACES):
+            return None
+        try:
+            return space_from_json(data.about[SPACES[0]]), space_from_json(data.about[SPACES[1]])
+        except SchemaError as error:
+            raise DatasetError(
+                f"{data.path} is damaged: what its manifest says of its spaces is no good: {error}"
+            ) from error
+    return dict_form(data.dataset.observation_space), data.dataset.action_space
+
+
+def environment_of(data: Source) -> dict[str, Any] | None:
+    """The environment that a dataset says it was recorded in, by settings of `Configuration`; None where it does not.
+
+    Datasets that an earlier version wrote say nothing of `wrappers`.
+    """
+    if not isinstance(data, MinariEpisodes):
+        return {name: data.about[name] for name in PLACE if name in data.about} if data.about.get("env") else None
+    if getattr(data.dataset, "env_spec", None) is None:
+        return None
+    return {"env": partial(data.dataset.recover_environment, eval_env=True)}
+
+
+def origin(environments: Environments, *of: gymnasium.Space[Any]) -> dict[str, Any]:
+    """What the manifest of a dataset says of where it was recorded, as JSON has it: see `spaces_of`, `environment_of`.
+
+    Of an environment that has no name by which another process could make it, as a function in a script has none,
+    `env` is null.
+
+    Args:
+        environments: Those that were acted in.
+        of: The spaces of observations and actions.
+    """
+    there: dict[str, Any] = {"env": importable(environments.spec)}
+    wrappers = [importable(each) for each in environments.wrappers]
+    args = dict(environments.env_args)
+    if there["env"] is None or None in wrappers or not _is_json(args):
+        there["env"] = None
+    else:
+        there |= {"env_args": args, "wrappers": wrappers}
+        if environments.kind == "vector":  # whose wrappers are others
+            there |= {"env_manager": environments.kind, "env_manager_args": dict(environments.options)}
+    return {**there, **dict(zip(SPACES, map(space_to_json, of)))}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.dumps(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_column(data: Dataset | MinariEpisodes, name: str, space: gymnasium.Space[Any]) -> None:
+    found, role = data.schema(), "action" if name == "action" else "observation"
+    axes = 2 if "fragments" in found.words else 1
+    there = {key: Column(each.dtype, each.shape[axes:]) for key, each in found.columns.items()}
+    wanted = schema_of(Batch({name: make_store(dict_form(space), 1, role)})).columns
+    for key, column in wanted.items():
+        if key not in there:
+            ours = [other for other in there if other.partition(".")[0] == name]
+            raise DatasetError(
+                f"{data.path} has no column {key!r}, but the {role} space is {space}: it has {_listed(ours)}"
+            )
+        shape = column.shape[1:]
+        if there[key].shape != shape or not fits(np.dtype(there[key].dtype), np.dtype(column.dtype)):
+            raise DatasetError(
+                f"{data.path} does not fit: its column {key!r} is {there[key]}, but the {role} space is {space}"
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return did_you_mean("", names).removeprefix("there are: ")
+
+
+def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    """A space as plain values: `space_from_json` makes an equal one of them.
+
+    Raises: SchemaError for a space that is no Box, Discrete, MultiDiscrete, MultiBinary or Dict of these.
+
+    >>> space_to_json(spaces.Box(np.array([0.0, -np.inf]), 1.0, (2,), np.float64))
+    {'kind': 'Box', 'dtype': 'float64', 'low': [0.0, '-inf'], 'high': [1.0, 1.0]}
+    >>> space_from_json(space_to_json(spaces.Dict(at=spaces.Discrete(3, start=1), on=spaces.MultiBinary(2))))
+    Dict('at': Discrete(3, start=1), 'on': MultiBinary(2))
+    """
+    if isinstance(space, spaces.Dict):
+        return {"kind": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
+    if isinstance(space, spaces.Box):
+        low, high = _plain(space.low), _plain(space.high)
+        return {"kind": "Box", "dtype": str(space.dtype), "low": low, "high": high}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "dtype": str(space.dtype), "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return {"kind": "MultiDiscrete", "dtype": str(space.dtype), "nvec": nvec, "start": start}
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
+    raise SchemaError(
+        f"{space} cannot be written as JSON: expected a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these"
+    )
+
+
+def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
+    """The space that `space_to_json` was given. Raises: SchemaError where it is malformed."""
+    try:
+        kind = found["kind"]
+        if kind == "Dict":
+            return spaces.Dict([(key, space_from_json(part)) for key, part in found["spaces"].items()])  # in this order
+        if kind == "Box":
+            dtype = np.dtype(found["dtype"])
+            low, high = (np.array(_numbers(found[name]), dtype) for name in ("low", "high"))
+            return spaces.Box(low, high, low.shape, dtype.type)
+        if kind == "Discrete":
+            return spaces.Discrete(found["n"], start=found["start"], dtype=np.dtype(found["dtype"]).type)
+        if kind == "MultiDiscrete":
+            return spaces.MultiDiscrete(found["nvec"], np.dtype(found["dtype"]).type, start=found["start"])
+        if kind == "MultiBinary":
+            return spaces.MultiBinary(found["n"])
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
+        raise SchemaError(f"a space is malformed: {error!r}") from error
+    raise SchemaError(f"a space of kind {kind!r} is not known here")
+
+
+def _plain(bound: np.ndarray[Any, Any]) -> Any:
+    """Nested lists of numbers; JSON has no infinities, so these are text."""
+    values = bound.tolist()  # floats of 64 bits hold those of fewer exactly, and JSON writes them to the last bit
+    return _each(values, lambda value: str(value) if isinstance(value, float) and math.isinf(value) else value)
+
+
+def _numbers(values: Any) -> Any:
+    return _each(values, lambda value: float(value) if isinstance(value, str) else value)
+
+
+def _each(values: Any, change: Any) -> Any:
+    return [_each(value, change) for value in values] if isinstance(values, list) else change(values)
+
+
+#: What tells people which row it is.
+_PLACE = {"episode_id": "episode", "t": "step"}
+
+
+def check_rows(
+    data: Dataset | MinariEpisodes, action_space: gymnasium.Space[Any], names: Iterable[str], rows: int = ROWS
+) -> None:
+    """Look through these columns, so many rows at a time; padded steps (`mask` 0) do not count.
+
+    Raises:
+        DatasetError: a number in them is not finite, or an action is none of the space, or one that the `action_mask`
+            of its own observation forbids. It says in which row.
+    """
+    names = list(names)
+    for numbers, part in parts_of(data, names, rows):
+        for name, column in part.leaves():
+            if np.asarray(column).dtype.kind == "f":
+                _check_finite(data, numbers, name, np.asarray(column))
+        if "action" in names and (choices := choices_of(action_space)):
+            chosen = _chosen(part["action"], action_space)
+            outside = (chosen < 0) | (chosen >= np.array(choices))
+            for i in np.flatnonzero(outside.any(1)):
+                action = part["action"][i]
+                raise DatasetError(
+                    f"{data.path} has the action {action} in {_row(data, numbers[i])}, but the action space is "
+                    f"{action_space}: actions must be as the environment gets them"
+                )
+            if isinstance(part.get("obs"), Batch) and ACTION_MASK in part["obs"]:
+                _check_valid(data, numbers, part, chosen + np.cumsum([0, *choices[:-1]]))
+
+
+def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any], rows: int = ROWS) -> None:
+    """Compare the continuous actions of a dataset with the bounds of the action space; rounding is forgiven.
+
+    Raises: DatasetError where some are beyond.
+    """
+    if not isinstance(space, spaces.Box):
+        return
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    some = 1e-4 * np.where(np.isfinite(high - low), high - low, 1)
+    for numbers, part in parts_of(data, ["action"], rows):
+        actions = part["action"].astype(np.float64)
+        wrong = ((actions < low - some) | (actions > high + some)).reshape(len(actions), -1).any(1)
+        for i in np.flatnonzero(wrong):
+            raise DatasetError(
+                f"{data.path} has the action {actions[i]} in {_row(data, numbers[i])}, beyond the bounds of the action "
+                f"space {space}: actions must be as the environment gets them, which is how `flowrl record` writes them"
+            )
+
+
+def _check_finite(data: Dataset | MinariEpisodes, numbers: Array, name: str, column: Array) -> None:
+    finite = np.isfinite(column).reshape(len(column), -1)
+    for i in np.flatnonzero(~finite.all(1)):
+        number = column[i].ravel()[~finite[i]][0]
+        raise DatasetError(
+            f"{data.path}: its column {name!r} has {number} in {_row(data, numbers[i])}, from which nothing can be "
+            "learned: leave such episodes out, or record them again with a wrapper that has finite numbers"
+        )
+
+
+def _check_valid(data: Dataset | MinariEpisodes, numbers: Array, part: Batch, places: Array) -> None:
+    """That the places of the actions `[B, k]` are valid in the masks `[B, A]`."""
+    mask = part["obs"][ACTION_MASK]
+    valid = (np.take_along_axis(mask, places, 1) != 0).all(1)
+    for i in np.flatnonzero(~valid):
+        raise DatasetError(
+            f"{data.path}: {_row(data, numbers[i])} has the action {part['action'][i]}, which the action_mask of its "
+            f"observation forbids, {mask[i]}: a mask is that of the observation which was acted from; leave such "
+            "rows out, or record them again"
+        )
+
+
+def _chosen(action: Array, space: Any) -> Array:
+    """Choices `[B, k]`, counted from 0."""
+    start = getattr(space, "start", 0)
+    counted: Array = (action.astype(np.int64) - start).reshape(len(action), -1)
+    return counted
+
+
+def _row(data: Dataset | MinariEpisodes, number: int) -> str:
+    there = [name for name in _PLACE if name in data.schema().columns]
+    place = data.take([number], there)
+    words = [f"{_PLACE[name]} {place[name][0]}" for name in there]
+    return f"row {number}" + (f" ({', '.join(words)})" if words else "")

@@ -1,0 +1,380 @@
+"""What every manager of environments offers a rollout worker: arrays in and out, a row per environment."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, Self
+
+import attrs
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.data.batch import Batch
+from flowrl.data.columns import describe
+from flowrl.envs.managers.faults import During, Fault, FaultLog, Kind
+from flowrl.envs.managers.shared_memory import INNER_END, OWN_END, RECORDED_END
+from flowrl.envs.masks import check_mask
+from flowrl.envs.spaces import Observations, array_form, dict_form, fits, make_store, plain_copy, row_shape, same_form
+from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
+
+
+class StepResult(NamedTuple):
+    """What one step of all environments gave. The arrays are written again by the next step: copy to keep.
+
+    - `next_obs [N, ...]`: the observation arrived in; where an episode ended the true last one (T2, T6). It has
+      the form of `Manager.obs`.
+    - `reward [N]` float64, as the environment gave it.
+    - `terminated [N]`, `truncated [N]` bool, as reported: both can be set, and then terminated wins (T4).
+    - `acted`: None when every row is a transition, else a bool mask `[N]`. A row with False is none: its
+      environment only reset itself (T1), or a fault cut its episode, or it has yet to answer. Such a row is never
+      stored nor counted; its reward is 0 and its flags are False, its `next_obs` means nothing.
+    """
+
+    next_obs: Observations
+    reward: npt.NDArray[np.float64]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    acted: npt.NDArray[np.bool_] | None
+
+
+@attrs.frozen(slots=True)
+class Episode:
+    """One finished episode: raw return (S1), length in steps, and `info["is_success"]` at its last step.
+
+    `cut`: it had not ended when somebody stopped waiting for it; the figures are those so far.
+    """
+
+    env_id: int
+    episode_id: int
+    return_: float
+    length: int
+    success: bool | None = None
+    cut: bool = False
+
+
+class Manager(abc.ABC):
+    """The contract, and the bookkeeping that all managers share.
+
+    `launch(seed)` once, then `step(actions)` for ever. Between steps these describe what each of the N
+    environments acts from (`episode_id` and `t` change in place: copy to keep):
+
+    - `obs [N, ...]`: the observation; where the space is a Dict or Tuple, nested or not, a `Batch` of such columns.
+      What is handed out stays intact over the next step, not over two. `observation_space` has a Dict for a Tuple.
+    - `episode_id [N]`, `t [N]` int64: which episode of its environment, counted from 0, and which step in it.
+    - `done [N]` bool: whether the last step ended an episode.
+    - `ready`: None when every environment takes an action in the next step, else a bool mask `[N]` of those that
+      do. The others are still stepping: they keep `obs`, `episode_id` and `t` until their answer is handed out, unless
+      a fault cuts their episode meanwhile.
+      The `step` of such an asynchronous manager also takes `wait`, a mask of those that get no action yet.
+
+    `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
+    `reset()`, by a fault, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who
+    resets. `raw_returns` is False where a wrapper may have changed the rewards before they were added up (S1).
+    `unasked_mask` is True where episodes began with an action mask in `info` that the observations have not, as far as
+    it is seen here.
+
+    Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`. With `episode_seeds`
+    environment i begins its k-th episode with `episode_seeds[(k * N + i) % len(episode_seeds)]` instead.
+
+    Raises: ConfigError for spaces that are not arrays, nor Dicts or Tuples of them (observations); FlowError for a call
+    out of order; SchemaError for actions or observations of a wrong shape, and for NaN. An error of an environment
+    keeps its type and gains a note that says which one it was; some have stepped then and some not: `reset()` or
+    `load_state_dict()` must follow. Where environments have processes or threads of their own, such an error is a
+    fault: its episode is cut, the environment begins a new one, and `drain_faults()` tells; EnvFault is raised
+    where one has more than `max_retry` faults without finishing an episode.
+    """
+
+    autoreset = "flowrl resets at the episode's end, with a fresh seed"
+    raw_returns: bool
+    unasked_mask = False
+
+    def __init__(
+        self,
+        num_envs: int,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        episode_seeds: Sequence[int] | None = None,
+        faults: FaultLog | None = None,
+    ) -> None:
+        check_number(num_envs)
+        self.num_envs = num_envs
+        self._episode_seeds = _checked_seeds(episode_seeds)
+        self._seeds: list[int | None] = [None] * num_envs  # those that the present episodes began with
+        self._faults = faults or FaultLog(num_envs)
+        self.observation_space = observation_space = dict_form(observation_space)
+        check_mask(observation_space, action_space)
+        self.action_space = action_space
+        action_shape, self._action_dtype = array_form(action_space, "action")
+        self._actions_shape = (num_envs, *action_shape)
+        self.episode_id = np.zeros(num_envs, np.int64)
+        self.t = np.zeros(num_envs, np.int64)
+        self.done = np.zeros(num_envs, np.bool_)
+        self.finished: list[Episode] = []
+        self.cut_episodes = 0
+        self._return: Any = [0.0] * num_envs  # or an array; Python adds one float quicker than numpy does
+        self._streams: list[np.random.PCG64] = []
+        # Three buffers in turn: the one acted from, the one arrived in and, where an episode ended, the one
+        # that goes on. So a step without an end writes each observation once, and the caller's `obs` survives.
+        self._buffers = [make_store(observation_space, num_envs) for _ in range(3)]
+        self._row_shape = row_shape(self._buffers[0])
+        self._at = 0
+        self._phase = "not launched"
+
+    # What a manager implements.
+
+    @abc.abstractmethod
+    def step(self, actions: npt.ArrayLike) -> StepResult:
+        """Acts once in every environment: `actions [N, ...]`, in the action space's own numbers."""
+
+    @abc.abstractmethod
+    def _begin_all(self) -> None:
+        """Resets every environment with the next seed of its stream, into `self._buffers[self._at]`."""
+
+    @abc.abstractmethod
+    def _save_envs(self) -> dict[str, Any]:
+        """`envs`: pickled environments, None for those that cannot be; and what else belongs to them."""
+
+    def _prepare_to_load(self) -> None:  # noqa: B027 - most have nothing to see to
+        """Sees to what a state is loaded into; what fails meanwhile is no part of the state."""
+
+    @abc.abstractmethod
+    def _load_envs(self, state: dict[str, Any]) -> None:
+        """Puts the environments back; cuts the episodes of those that were not saved, and begins new ones."""
+
+    @abc.abstractmethod
+    def _kind(self) -> str:
+        """Which states this manager can go on from."""
+
+    @abc.abstractmethod
+    def _close(self) -> None: ...
+
+    # What all share.
+
+    def launch(self, seed: int) -> None:
+        """Seeds every environment's stream and begins the first episodes."""
+        if self._phase != "not launched":
+            self._refuse("launch twice")
+        self._sow(seed)
+        self._phase = "failed"  # until every environment has begun
+        self._begin_all()
+        self._phase = "running"
+
+    def reset(self, seed: int | None = None) -> None:
+        """Cuts all running episodes and begins new ones, from new streams of seeds when `seed` is given."""
+        if self._phase not in ("running", "failed"):
+            self._refuse("reset")
+        if seed is not None:
+            self._sow(seed)
+        self._phase = "failed"
+        self._cut(range(self.num_envs))
+        self.done = np.zeros(self.num_envs, np.bool_)
+        self._at = (self._at + 1) % 3
+        self._begin_all()
+        self._phase = "running"
+
+    def seed(self, seed: int) -> None:
+        """Gives the coming episodes new streams of seeds; those that run go on."""
+        if self._phase not in ("running", "failed"):
+            self._refuse("seed")
+        self._sow(seed)
+
+    @property
+    def obs(self) -> Observations:
+        """`[N, ...]`: the observation that each environment acts from now."""
+        if self._phase != "running":
+            self._refuse("read observations")
+        return self._buffers[self._at]
+
+    @property
+    def ready(self) -> npt.NDArray[np.bool_] | None:
+        """`[N]`: which environments take an action in the next step; None when all do."""
+        return None
+
+    @property
+    def ready_obs(self) -> dict[int, Observations]:
+        """By id, the environments whose next action counts: not those about to reset themselves (T1), or not ready."""
+        obs, ready = self.obs, self.ready
+        return {env_id: obs[env_id] for env_id in range(self.num_envs) if ready is None or ready[env_id]}
+
+    def drain(self) -> list[Episode]:
+        """The episodes finished since the last drain, oldest first."""
+        drained, self.finished = self.finished, []
+        return drained
+
+    def drain_faults(self) -> list[Fault]:
+        """The faults since the last drain, oldest first."""
+        return self._faults.drain()
+
+    def close(self) -> None:
+        """Closes the environments. A second call does nothing."""
+        if self._phase != "closed":
+            self._phase = "closed"
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that an exact continuation needs, mid-episode; `envs` are pickles, None where impossible."""
+        if self._phase != "running":
+            self._refuse("save")
+        envs = self._save_envs()  # first: who fails at it begins another episode
+        return {
+            "kind": self._kind(),
+            "obs": plain_copy(self.obs),
+            "episode_id": self.episode_id.tolist(),
+            "t": self.t.tolist(),
+            "return": np.asarray(self._return).tolist(),
+            "done": self.done.tolist(),
+            "finished": [attrs.astuple(episode) for episode in self.finished],
+            "cut_episodes": self.cut_episodes,
+            "faults": self._faults.state_dict(),
+            "seeds": list(self._seeds),
+            "streams": [stream.state for stream in self._streams],
+            **envs,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state` was taken, launched or not. What was not saved is reset, its episode cut.
+
+        It unpickles: load only what you trust. Raises: CheckpointError for a state of other environments.
+        """
+        if self._phase in ("closed", "forked"):
+            self._refuse("load")
+        obs = self._buffers[self._at]
+        if state["kind"] != self._kind():
+            raise CheckpointError(f"the state is that of {state['kind']}, this is {self._kind()}")
+        held = Batch(state["obs"]) if isinstance(state["obs"], dict) else state["obs"]
+        if not same_form(held, obs):
+            raise CheckpointError(
+                f"the state holds observations {describe(held)}, environments first; this manager's are "
+                f"{describe(obs)}: make it as it was when it was saved"
+            )
+        self._phase = "failed"
+        self._prepare_to_load()
+        obs[:] = held
+        self.episode_id[:] = state["episode_id"]
+        self.t[:] = state["t"]
+        self._return = list(state["return"])
+        self.done = np.array(state["done"], np.bool_)
+        self.finished = [Episode(*fields) for fields in state["finished"]]
+        self.cut_episodes = state["cut_episodes"]
+        self._faults.load_state_dict(state["faults"])
+        self._seeds = list(state["seeds"])
+        self._sow(0)
+        for stream, saved in zip(self._streams, state["streams"]):
+            stream.state = saved
+        self._load_envs(state)
+        self._phase = "running"
+
+    def _sow(self, seed: int) -> None:
+        sequences = [np.random.SeedSequence(seed, spawn_key=(env_id,)) for env_id in range(self.num_envs)]
+        self._streams = [np.random.PCG64(sequence) for sequence in sequences]
+
+    def _draw_seed(self, env_id: int) -> int:
+        """The seed of the environment's present episode, which is about to begin."""
+        self._seeds[env_id] = seed = self._seed_after(env_id, 0)
+        return seed
+
+    def _coming_seed(self, env_id: int) -> int:
+        """The seed of the episode after the present one; nothing is drawn."""
+        seed = self._seed_after(env_id, 1)
+        if not self._episode_seeds:
+            self._streams[env_id].advance(-1)
+        return seed
+
+    def _seed_after(self, env_id: int, episodes: int) -> int:
+        if fixed := self._episode_seeds:
+            return fixed[((self.episode_id.item(env_id) + episodes) * self.num_envs + env_id) % len(fixed)]
+        # Some simulators take no more than 31 bits; and a raw draw costs a tenth of Generator.integers.
+        return self._streams[env_id].random_raw() >> 33
+
+    def _fault(
+        self,
+        env_id: int,
+        during: During,
+        kind: Kind,
+        message: str,
+        traceback: str = "",
+        collateral: Sequence[int] = (),
+    ) -> None:
+        """Notes a fault and cuts the episodes that it cost. Raises: EnvFault where it is one too many."""
+        episode_id, t, seed = self.episode_id.item(env_id), self.t.item(env_id), self._seeds[env_id]
+        self._cut([env_id, *collateral])
+        self._faults.add(Fault(env_id, episode_id, t, seed, during, kind, message, traceback, tuple(collateral)))
+
+    def _finish(
+        self,
+        env_id: int,
+        episode_id: int,
+        return_: float,
+        length: int,
+        ending: int = OWN_END,
+        recorded_return: float = 0.0,
+        recorded_length: int = 0,
+        success: int = -1,
+    ) -> None:
+        """Notes an ended episode: return and length are those of a recorder, where it has them (S1, see `figures`)."""
+        self._faults.forgive(env_id)
+        if ending == INNER_END:  # for a wrapper alone
+            return
+        if ending == RECORDED_END:
+            return_, length = recorded_return, recorded_length
+        self.finished.append(Episode(env_id, episode_id, return_, length, None if success < 0 else success > 0))
+
+    def _cut(self, env_ids: Sequence[int]) -> None:
+        self.cut_episodes += len(env_ids)
+        for env_id in env_ids:
+            self._next_episode(env_id)
+
+    def _next_episode(self, env_id: int) -> None:
+        self.episode_id[env_id] += 1
+        self.t[env_id] = 0
+        self._return[env_id] = 0.0
+
+    def _checked_actions(self, actions: npt.ArrayLike) -> npt.NDArray[Any]:
+        """In the space's dtype; rows as copies: an environment may keep its own, and callers write theirs again.
+
+        Raises: FlowError where no step may be taken now; SchemaError for what are no actions.
+        """
+        if self._phase != "running":
+            self._refuse("step")
+        given = np.asarray(actions)
+        dtype = self._action_dtype
+        if given.shape != self._actions_shape or not fits(given.dtype, dtype):
+            raise SchemaError(
+                f"actions are {given.dtype}{list(given.shape)}, expected {dtype}{list(self._actions_shape)}: "
+                f"one row for each of {self.num_envs} environments, in the numbers of {self.action_space}"
+            )
+        return given.astype(dtype, copy=given.ndim > 1)
+
+    def _refuse(self, what: str) -> NoReturn:
+        reason = {
+            "not launched": "the manager is not launched: call launch(seed) first",
+            "running": "the manager runs: reset() begins new episodes, reset(seed) with new seeds",
+            "failed": "an environment failed, and the others are out of step with it: call reset() first",
+            "closed": "the manager is closed: make a new one",
+            "forked": "this is a fork of the process that owns the environments: make a manager here",
+        }
+        raise FlowError(f"cannot {what}: {reason[self._phase]}")
+
+
+def check_number(num_envs: int) -> None:
+    """Raises: ConfigError for less than one environment."""
+    if num_envs < 1:
+        raise ConfigError(f"{num_envs} environments: a manager needs at least one")
+
+
+def _checked_seeds(seeds: Sequence[int] | None) -> list[int]:
+    if seeds is None:
+        return []
+    whole = [seed for seed in seeds if isinstance(seed, int | np.integer) and seed >= 0]
+    if not whole or len(whole) < len(seeds):
+        raise ConfigError(f"episode_seeds={seeds!r}: expected a list of at least one whole number, none below 0")
+    return [int(seed) for seed in whole]

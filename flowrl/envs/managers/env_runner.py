@@ -1,0 +1,151 @@
+"""One environment that is stepped elsewhere, in a process or thread, and writes what it gives into an Exchange."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.envs.managers.faults import During, Kind
+from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, Exchange
+from flowrl.envs.spaces import check_dtypes, checked_row, find_nan, row_shape
+from flowrl.envs.wrappers import RawRecorder, Recorder, recorder
+from flowrl.errors import SchemaError
+
+
+@attrs.frozen
+class Failure:
+    """What went wrong with one environment, as text: any exception can be told of in another process."""
+
+    env_id: int
+    during: During
+    kind: Kind
+    message: str
+    traceback: str = ""
+
+    @staticmethod
+    def of(env_id: int, during: During, error: BaseException) -> Failure:
+        kind: Kind = "observation" if isinstance(error, SchemaError) else "exception"
+        try:
+            text = " ".join(str(error).split())
+        except Exception:
+            text = "its message cannot be read"
+        name = type(error).__name__
+        return Failure(env_id, during, kind, f"{name}: {text}" if text else name, _formatted(error))
+
+
+def _formatted(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # an error's own __str__ may fail
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
+def before_reset(inner: Recorder | None) -> None:
+    """What `figures` is to be told of a recorder is what happens to it from here on."""
+    if isinstance(inner, RawRecorder):
+        inner.cut = None
+
+
+def figures(info: Mapping[str, Any], inner: Recorder | None) -> tuple[int, float, int, int]:
+    """Who knows the return of an ended episode, return and length where it is a recorder, and success (-1: unknown).
+
+    `info` is that of the last step. Asked after the reset, the innermost recorder shows whether it was reset too: if
+    not, a wrapper ended an episode of its own (a life was lost), and the one that it wraps goes on (T9).
+    """
+    success = int(bool(info["is_success"])) if "is_success" in info else -1
+    recorded = info.get("episode")
+    if recorded is not None:
+        return RECORDED_END, float(recorded["r"]), int(recorded["l"]), success
+    if isinstance(inner, RawRecorder) and inner.cut is not None:
+        return RECORDED_END, *inner.cut, success
+    if inner is not None and inner.episode_lengths > 0:
+        return INNER_END, 0.0, 0, success
+    return OWN_END, 0.0, 0, success
+
+
+def plainly(column: npt.NDArray[Any]) -> Any:
+    """The same column, of Python's own numbers: to read and write one is quicker than in an array."""
+    return memoryview(column.data)
+
+
+class HostedEnv:
+    """Obeys the commands for environment `env_id`, and notes what process (or thread) `host` is at."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], env_id: int, host: int, exchange: Exchange) -> None:
+        self.env, self._id, self._host = env, env_id, host
+        self._recorder = recorder(env)
+        self.attach(exchange)
+
+    def attach(self, exchange: Exchange) -> None:
+        """Reads and writes there from now on."""
+        self._exchange, env_id = exchange, self._id
+        stores = (*exchange.stores, exchange.began)
+        self._rows = [store[env_id : env_id + 1] for store in stores]
+        self._row_shape = row_shape(exchange.began)
+        self._row_dtype = exchange.began.dtype if isinstance(exchange.began, np.ndarray) else None
+        self._copied = exchange.action.ndim > 1  # an environment may keep its action, and the next one is written there
+        x = exchange
+        self._reward, self._terminated, self._truncated = map(plainly, (x.reward, x.terminated, x.truncated))
+        self._at, self._seed, self._next_seed = map(plainly, (x.at, x.seed, x.next_seed))
+        self._since, self._current, self._resetting = map(plainly, (x.since, x.current, x.resetting))
+
+    def obey(self, command: int) -> Failure | None:
+        """Step, and reset where that ends an episode; or only reset. What goes wrong is returned."""
+        during: During = "step"
+        try:
+            if command == STEP:
+                info = self._step()
+                if info is None:
+                    return None
+                during = "reset"
+                before_reset(self._recorder)
+                self._note_end(info)
+                self._reset(self._next_seed[self._id])
+                if self._recorder is not None:
+                    self._note_end(info)
+            else:
+                during = "reset"
+                self._reset(self._seed[self._id])
+        except BaseException as error:  # one that calls sys.exit() has failed like any other
+            return Failure.of(self._id, during, error)
+        return None
+
+    def _step(self) -> dict[str, Any] | None:
+        """The info of a step that ended an episode."""
+        env_id, host = self._id, self._host
+        self._since[host] = time.monotonic()  # before the name: a new name beside an old time would be overdue
+        self._current[host], self._resetting[host] = env_id, False
+        action = self._exchange.action[env_id]
+        obs, reward, over, cut, info = self.env.step(action.copy() if self._copied else action)
+        reward = float(reward)
+        if reward != reward:
+            raise SchemaError("the reward is NaN, expected a number")
+        self._write(obs, self._at[0])
+        self._reward[env_id], self._terminated[env_id], self._truncated[env_id] = reward, bool(over), bool(cut)
+        return info if over or cut else None
+
+    def _reset(self, seed: int) -> None:
+        self._since[self._host] = time.monotonic()
+        self._current[self._host], self._resetting[self._host] = self._id, True
+        obs, _ = self.env.reset(seed=seed)
+        self._write(obs, BEGAN)
+
+    def _write(self, obs: Any, store: int) -> None:
+        into = self._rows[store]
+        if type(obs) is not np.ndarray or obs.shape != self._row_shape or obs.dtype is not self._row_dtype:
+            obs = checked_row(obs, self._row_shape)
+            check_dtypes(obs, into)
+        into[0] = obs
+        if found := find_nan(into):
+            raise SchemaError(f"the {found[1]} is NaN, expected numbers")
+
+    def _note_end(self, info: dict[str, Any]) -> None:
+        x, env_id = self._exchange, self._id
+        x.ending[env_id], x.return_[env_id], x.length[env_id], x.success[env_id] = figures(info, self._recorder)

@@ -1,0 +1,158 @@
+"""Environments in this process, stepped one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.envs.managers.base import Manager, StepResult, check_number
+from flowrl.envs.managers.env_runner import before_reset, figures
+from flowrl.envs.masks import unasked_mask
+from flowrl.envs.spaces import Observations, check_alike, check_dtypes, checked_row, find_nan
+from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
+from flowrl.errors import ConfigError, SchemaError
+
+
+class EnvManager(Manager):
+    """Steps gymnasium environments in this process and resets each as soon as its episode ends.
+
+    So the true last observation is always seen, no row is a mere reset (`acted` is always None), and every
+    episode starts from a fresh seed of its environment's own stream. The contract is that of `Manager`.
+
+    Raises: ConfigError when the environments differ in their spaces, or one object stands for two of them.
+
+    >>> import gymnasium
+    >>> with EnvManager([gymnasium.make("CartPole-v1") for _ in range(2)]) as manager:
+    ...     manager.launch(seed=0)
+    ...     manager.step([0, 1]).next_obs.shape
+    (2, 4)
+    """
+
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], *, episode_seeds: Sequence[int] | None = None) -> None:
+        check_number(len(envs))
+        super().__init__(len(envs), envs[0].observation_space, envs[0].action_space, episode_seeds=episode_seeds)
+        if len({id(env) for env in envs}) < len(envs):
+            raise ConfigError("one environment object was given twice: make each of them anew")
+        for env_id, env in enumerate(envs):
+            check_alike(_spaces(envs[0]), _spaces(env), env_id)
+        self.raw_returns = all(has_raw_returns(env) for env in envs)
+        self._reward = np.zeros(self.num_envs, np.float64)
+        self._terminated = np.zeros(self.num_envs, np.bool_)
+        self._truncated = np.zeros(self.num_envs, np.bool_)
+        first = self._buffers[0]
+        self._row_dtype = first.dtype if isinstance(first, np.ndarray) else None
+        self._ones = np.ones(self.num_envs, np.int64)  # adding them is quicker than adding 1
+        self._marked = False  # whether flags of an earlier step are still set
+        self._use(list(envs))
+
+    def _use(self, envs: list[gymnasium.Env[Any, Any]]) -> None:
+        self._envs = envs
+        self._steps = [env.step for env in envs]  # bound once: a lookup less per step
+        self._recorders = [recorder(env) for env in envs]
+
+    def step(self, actions: npt.ArrayLike) -> StepResult:
+        chosen = self._checked_actions(actions)
+        at = (self._at + 1) % 3
+        arrived, shape, ndarray = self._buffers[at], self._row_shape, np.ndarray
+        dtype = self._row_dtype
+        reward, terminated, truncated = self._reward, self._terminated, self._truncated
+        returns = self._return
+        if self._marked:
+            for flags in (terminated, truncated, self.done):
+                flags.fill(False)
+        self._marked, self._phase = True, "failed"  # until all has gone well
+        ended: list[tuple[int, dict[str, Any]]] = []
+        env_id = 0
+        try:
+            for env_id, (step, action) in enumerate(zip(self._steps, chosen)):
+                obs, gain, over, cut, info = step(action)
+                reward[env_id] = gain
+                returns[env_id] += float(gain)  # in float64, whatever the environment's own type
+                if type(obs) is not ndarray or obs.shape != shape or obs.dtype is not dtype:
+                    obs = checked_row(obs, shape)
+                    check_dtypes(obs, arrived)
+                arrived[env_id] = obs
+                if over or cut:
+                    terminated[env_id], truncated[env_id] = over, cut
+                    ended.append((env_id, info))
+            if found := find_nan(arrived) or find_nan(reward, "reward"):
+                env_id, what = found
+                raise SchemaError(f"the {what} is NaN, expected numbers")
+            np.add(self.t, self._ones, out=self.t)
+            if ended:
+                at = (at + 1) % 3
+                self._buffers[at][:] = arrived
+                for env_id, info in ended:
+                    self._end(env_id, info, self._buffers[at])
+        except Exception as error:
+            self._note(error, env_id)
+            raise
+        self._at, self._marked, self._phase = at, bool(ended), "running"
+        return StepResult(arrived, reward, terminated, truncated, None)
+
+    def _end(self, env_id: int, info: dict[str, Any], into: Observations) -> None:
+        return_, length = float(self._return[env_id]), self.t.item(env_id)
+        episode_id = self.episode_id.item(env_id)
+        self.done[env_id] = True
+        self._next_episode(env_id)
+        before_reset(self._recorders[env_id])
+        self._begin(env_id, into)
+        self._finish(env_id, episode_id, return_, length, *figures(info, self._recorders[env_id]))
+
+    def _begin_all(self) -> None:
+        env_id = 0
+        try:
+            for env_id in range(self.num_envs):
+                self._begin(env_id, self._buffers[self._at])
+        except Exception as error:
+            self._note(error, env_id)
+            raise
+
+    def _begin(self, env_id: int, into: Observations) -> None:
+        obs, info = self._envs[env_id].reset(seed=self._draw_seed(env_id))
+        self.unasked_mask = unasked_mask(info, self.observation_space)
+        row = checked_row(obs, self._row_shape)
+        check_dtypes(row, into)
+        into[env_id] = row
+        if found := find_nan(into[env_id : env_id + 1]):
+            raise SchemaError(f"the {found[1]} is NaN, expected numbers")
+
+    def _note(self, error: Exception, env_id: int) -> None:
+        error.add_note(f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}")
+        if isinstance(error, ValueError) and "values to unpack" in str(error):
+            error.add_note("gymnasium's reset gives (obs, info), its step (obs, reward, terminated, truncated, info)")
+
+    def _save_envs(self) -> dict[str, Any]:
+        return {"envs": [pack(env) for env in self._envs]}
+
+    def _load_envs(self, state: dict[str, Any]) -> None:
+        saved = {i: unpack(packed, f"environment {i}") for i, packed in enumerate(state["envs"]) if packed is not None}
+        lost = [env_id for env_id in range(self.num_envs) if env_id not in saved]
+        for env_id in saved:
+            self._envs[env_id].close()
+        self._marked = True
+        self._use([saved.get(env_id, env) for env_id, env in enumerate(self._envs)])
+        self._cut(lost)
+        for env_id in lost:
+            self._begin(env_id, self._buffers[self._at])
+
+    def _kind(self) -> str:
+        return "an EnvManager"
+
+    def _close(self) -> None:
+        errors = []
+        for env in self._envs:
+            try:
+                env.close()
+            except Exception as error:  # the others must be closed all the same
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def _spaces(env: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    return env.observation_space, env.action_space

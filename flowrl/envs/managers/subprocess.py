@@ -1,0 +1,306 @@
+"""Environments in other processes, all of which answer each step."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.envs.managers.base import Manager, StepResult, check_number
+from flowrl.envs.managers.env_runner import Failure
+from flowrl.envs.managers.faults import Fault, FaultLog
+from flowrl.envs.managers.shared_memory import STEP
+from flowrl.envs.managers.supervisor import Crew, Limits, Report
+from flowrl.envs.spaces import Observations
+from flowrl.errors import ConfigError, FlowError
+from flowrl.storage.codec import Pickled
+
+
+class SubprocessEnvManager(Manager):
+    """Steps environments in other processes, several to a process, and resets each as soon as its episode ends.
+
+    Transitions are those of `EnvManager` with the same seed (T3): the seeds of all episodes are drawn here. What is
+    observed, told and given goes through shared memory, so that a step costs each process one wake-up.
+
+    A fault cuts the episode of its environment and no other: what fails in a step is reset, what fails in a reset is
+    made anew. One that is over its time limit, even inside C code, or takes its process down costs the episodes of
+    those that shared the process too (`Fault.collateral`); the process is renewed.
+
+    Args:
+        factories: Each makes one environment. Under "spawn" they travel as cloudpickles.
+        envs_per_process: As many as give one process per core, unless said.
+        start_method: Of `multiprocessing`; "fork" where there is one.
+        step_timeout: Seconds that one step of one environment may take; `reset_timeout` and `launch_timeout` the same
+            for a reset, and for the start of a process or the making of one environment.
+        max_retry: Faults that an environment may have without finishing an episode in between.
+        episode_seeds: Fixed seeds of the episodes, see `Manager`.
+
+    Raises: ConfigError when the environments differ in their spaces, or for a limit that is none; EnvFault when one
+    cannot be made.
+
+    >>> import gymnasium
+    >>> with SubprocessEnvManager([lambda: gymnasium.make("CartPole-v1")] * 2) as manager:
+    ...     manager.launch(seed=0)
+    ...     manager.step([0, 1]).next_obs.shape
+    (2, 4)
+    """
+
+    _crew_type = Crew
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        *,
+        envs_per_process: int | None = None,
+        start_method: str | None = None,
+        step_timeout: float = 60.0,
+        reset_timeout: float = 60.0,
+        launch_timeout: float = 120.0,
+        max_retry: int = 3,
+        episode_seeds: Sequence[int] | None = None,
+    ) -> None:
+        check_number(len(factories))
+        if max_retry < 0:
+            raise ConfigError(f"max_retry={max_retry}: expected 0 or more")
+        limits, faults = Limits(step_timeout, reset_timeout, launch_timeout), FaultLog(len(factories), max_retry)
+        self._crew = self._crew_type(factories, envs_per_process, start_method, limits, _note_into(faults))
+        try:
+            self._crew.launch()
+            self._crew.raise_errors()
+            observation_space, action_space, _ = self._crew.facts[0]
+            super().__init__(
+                len(factories), observation_space, action_space, episode_seeds=episode_seeds, faults=faults
+            )
+            self._crew.share(self.observation_space, self.action_space)
+        except BaseException:
+            self._crew.close()
+            raise
+        self._crew.report = _weak(self._report)
+        self.raw_returns = all(raw for _, _, raw in self._crew.facts)
+        self._x = self._crew.exchange
+        self._sent = np.zeros(self.num_envs, np.bool_)  # those whose action is not answered for yet
+        self._lost = np.zeros(self.num_envs, np.bool_)  # and will be answered by the beginning of another episode
+        self._noted: set[int] = set()  # those whose ended episode is in the books already
+        self._place_buffers()
+        _living.add(self)
+
+    def _place_buffers(self) -> None:
+        self._buffers = list(self._x.stores)  # where the processes write, so nothing is copied
+
+    def step(self, actions: npt.ArrayLike) -> StepResult:
+        chosen = self._checked_actions(actions)
+        x, self._phase = self._x, "failed"  # until all has gone well
+        x.action[:] = chosen
+        x.at[0] = (self._at + 1) % 3
+        x.command.fill(STEP)
+        self._sent.fill(True)
+        self._crew.work(self._crew.processes)
+        self._crew.settle()
+        return self._answer(None)
+
+    def seed(self, seed: int) -> None:
+        super().seed(seed)
+        self._tell_coming_seeds(range(self.num_envs))
+
+    # Answers.
+
+    def _answer(self, answered: npt.NDArray[np.bool_] | None) -> StepResult:
+        """Hands out what the processes gave, of the environments in a mask `[N]` or of all."""
+        lost = self._lost if answered is None else self._lost & answered
+        acted = answered
+        if np.count_nonzero(lost):  # quicker than any()
+            acted = ~lost if answered is None else answered & ~lost
+        reward, terminated, truncated = (
+            column.copy() if acted is None else np.where(acted, column, False)
+            for column in (self._x.reward, self._x.terminated, self._x.truncated)
+        )
+        self._at = (self._at + 1) % 3
+        arrived = self._arrived(acted)
+        self.done = terminated | truncated
+        self._count(acted, reward)
+        for env_id in self.done.nonzero()[0].tolist():
+            if env_id not in self._noted:
+                self._note_end(env_id)
+        fresh = self.done | lost
+        if np.count_nonzero(fresh):
+            self._at = (self._at + 1) % 3
+            self._buffers[self._at][:] = arrived
+            self._take_began(fresh)
+        self._settled(answered)
+        self._crew.raise_errors()
+        self._phase = "running"
+        return StepResult(arrived, reward.astype(np.float64, copy=False), terminated, truncated, acted)
+
+    def _arrived(self, acted: npt.NDArray[np.bool_] | None) -> Observations:
+        """The observations arrived in, in the buffer at `self._at`."""
+        return self._buffers[self._at]
+
+    def _take_began(self, fresh: npt.NDArray[np.bool_]) -> None:
+        self._buffers[self._at][fresh] = self._x.began[fresh]
+
+    def _settled(self, answered: npt.NDArray[np.bool_] | None) -> None:
+        if answered is None:
+            self._sent.fill(False)
+            self._lost.fill(False)
+            self._noted.clear()
+        else:
+            self._sent &= ~answered
+            self._lost &= ~answered
+            self._noted -= set(answered.nonzero()[0].tolist())
+
+    def _count(self, acted: npt.NDArray[np.bool_] | None, reward: npt.NDArray[np.float64]) -> None:
+        if acted is None and not self._noted:
+            self.t += 1
+            self._return = [total + gain for total, gain in zip(self._return, reward.tolist())]
+            return
+        counted = np.ones(self.num_envs, np.bool_) if acted is None else acted
+        for env_id in counted.nonzero()[0].tolist():
+            if env_id not in self._noted:
+                self._count_one(env_id)
+
+    def _count_one(self, env_id: int) -> None:
+        self.t[env_id] += 1
+        self._return[env_id] += self._x.reward.item(env_id)
+
+    def _note_end(self, env_id: int) -> None:
+        """The process has begun the next episode already, with the seed that was told it."""
+        x = self._x
+        episode = env_id, self.episode_id.item(env_id), self._return[env_id], self.t.item(env_id)
+        self._next_episode(env_id)
+        self._draw_seed(env_id)
+        self._tell_coming_seeds([env_id])
+        columns = (x.ending, x.return_, x.length, x.success)
+        self._finish(*episode, *(column.item(env_id) for column in columns))
+
+    # Faults.
+
+    def _report(self, failure: Failure, collateral: Sequence[int]) -> None:
+        env_id = failure.env_id
+        if failure.during == "reset" and self._sent[env_id] and not self._lost[env_id] and env_id not in self._noted:
+            self._count_one(env_id)  # its step is a transition; it is the next episode that does not begin
+            self._note_end(env_id)
+            self._noted.add(env_id)
+        cut = [env_id, *collateral]
+        for each in cut:
+            self._lost[each] |= each not in self._noted
+        try:
+            self._fault(env_id, failure.during, failure.kind, failure.message, failure.traceback, collateral)
+        finally:
+            self._tell_seeds(cut)
+
+    def _tell_seeds(self, env_ids: Sequence[int]) -> None:
+        """Draws those of episodes that are about to begin."""
+        for env_id in env_ids:
+            self._x.seed[env_id] = self._draw_seed(env_id)
+        self._tell_coming_seeds(env_ids)
+
+    def _tell_coming_seeds(self, env_ids: Sequence[int]) -> None:
+        for env_id in env_ids:
+            self._x.next_seed[env_id] = self._coming_seed(env_id)
+
+    # Beginning, saving, ending.
+
+    def _begin_all(self) -> None:
+        self._crew.quiesce()
+        self._forget()
+        self._tell_seeds(range(self.num_envs))
+        self._crew.begin()
+        self._forget()
+        self._crew.raise_errors()
+        self._take_began(np.ones(self.num_envs, np.bool_))
+
+    def _forget(self) -> None:
+        """No environment owes an answer."""
+        self._settled(None)
+
+    def _save_envs(self) -> dict[str, Any]:
+        envs: dict[int, Pickled | None] = {}
+        for process in self._crew.processes:
+            while (saved := self._crew.save(process)) is None:
+                self._catch_up()
+            envs |= saved
+        return {"envs": [envs[env_id] for env_id in range(self.num_envs)]}
+
+    def _catch_up(self) -> None:
+        """Takes the first observations of those that lost their episodes between two steps."""
+        self._phase = "failed"
+        self._crew.settle()
+        self._crew.raise_errors()
+        self._phase = "running"
+        fresh = self._lost & ~self._sent
+        if not fresh.any():
+            return
+        before, self._at = self._buffers[self._at], (self._at + 1) % 3
+        self._buffers[self._at][:] = before
+        self._take_began(fresh)
+        self._lost &= ~fresh
+
+    def _prepare_to_load(self) -> None:
+        if not self._streams:  # never launched
+            self._sow(0)
+        self._crew.restore()
+
+    def _load_envs(self, state: dict[str, Any]) -> None:
+        self._crew.load({env_id: packed for env_id, packed in enumerate(state["envs"]) if packed is not None})
+        self._forget()
+        cut = np.array([packed is None for packed in state["envs"]])
+        env_ids = cut.nonzero()[0].tolist()
+        self._cut(env_ids)
+        self._tell_coming_seeds(range(self.num_envs))
+        self._tell_seeds(env_ids)
+        self._crew.reset(env_ids)
+        self._crew.raise_errors()
+        self._take_began(cut | self._lost)
+        self._forget()
+
+    def _kind(self) -> str:
+        return "an EnvManager"  # whose states are the same
+
+    def _close(self) -> None:
+        failures = self._crew.close()
+        self._buffers = []
+        del self._x
+        if failures:
+            raise FlowError(
+                "; ".join(f"environment {each.env_id} failed as it closed: {each.message}" for each in failures)
+            )
+
+
+_living: weakref.WeakSet[SubprocessEnvManager] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """In a fork: the memory is shared with whoever goes on to use it."""
+    for manager in list(_living):
+        manager._phase = "closed" if manager._phase == "closed" else "forked"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
+
+
+def _note_into(faults: FaultLog) -> Report:
+    """For the time before there are episodes."""
+
+    def report(failure: Failure, collateral: Sequence[int]) -> None:
+        about = attrs.asdict(failure)
+        faults.add(Fault(**about, episode_id=0, t=0, seed=None, collateral=tuple(collateral)))
+
+    return report
+
+
+def _weak(report: Report) -> Report:
+    """Without this a manager would hold itself, and its processes would live until the garbage collector comes."""
+    reference = weakref.WeakMethod(report)
+
+    def call(failure: Failure, collateral: Sequence[int]) -> None:
+        if method := reference():
+            method(failure, collateral)
+
+    return call

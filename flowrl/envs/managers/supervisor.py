@@ -1,0 +1,528 @@
+"""The parent's handle on one process of environments: start, tell, hear, kill."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import multiprocessing
+import multiprocessing.util  # its own exit handler joins children, so it must be registered before ours
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing import reduction
+from typing import Any
+
+import attrs
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from flowrl.envs.managers import worker_main as child
+from flowrl.envs.managers.env_runner import Failure
+from flowrl.envs.managers.faults import During, Kind
+from flowrl.envs.managers.shared_memory import NOTHING, RESET, Arena, Exchange, memory_file
+from flowrl.envs.managers.worker_main import MESSAGE, WORK
+from flowrl.envs.spaces import check_alike
+from flowrl.errors import CheckpointError, ConfigError, EnvFault, did_you_mean
+from flowrl.storage.codec import Pickled
+
+log = logging.getLogger("flowrl")
+
+GRACE = 5.0  # seconds for what takes no time unless the machine is in trouble
+_started: weakref.WeakSet[EnvProcess] = weakref.WeakSet()
+
+
+class EnvProcess:
+    """One process, and the environments in it by id. It starts as often as it must; `orders` are those of the last.
+
+    `making` holds the environments still to be made, the first being made now; `resetting` those to be reset then;
+    `busy` is whether an answer is due, for something told at `told`; `shares` whether it has the shared memory;
+    `halted` whether it rests until all environments begin anew. `left_at` is the traceback of where it was killed, if
+    that can be known.
+    """
+
+    left_at = ""
+
+    def __init__(self, host: int, factories: Mapping[int, Callable[[], Any]], start_method: str) -> None:
+        self.host, self.env_ids = host, list(factories)
+        self.making: list[int] = []
+        self.resetting: set[int] = set()
+        self.busy, self.alive, self.shares, self.halted = False, False, False, False
+        self.told, self.owner = 0.0, os.getpid()
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._factories = {env_id: CloudpickleWrapper(factory) for env_id, factory in factories.items()}
+
+    def start(self) -> None:
+        lifeline, self._lifeline = self._context.Pipe(duplex=False)
+        theirs = self._begin()
+        arguments = (theirs, lifeline, self._factories, self.host)
+        try:
+            self._process = self._context.Process(target=child.run, args=arguments, name=f"flowrl-envs-{self.host}")
+            self._process.start()
+        except BaseException as error:
+            self.alive = False
+            self.let_go()
+            theirs.close()
+            lifeline.close()
+            if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
+                raise ConfigError(f"the factories of environments {self.env_ids} cannot be pickled: {error}") from error
+            raise
+        theirs.close()
+        lifeline.close()
+
+    def _begin(self) -> Any:
+        """The end of new `orders` that the process gets; all is to be done."""
+        self.orders, theirs = self._context.Pipe()
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message must not keep us for ever
+            with socket.socket(fileno=os.dup(self.orders.fileno())) as end:
+                end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(GRACE), 0))
+        _started.add(self)
+        self.alive, self.busy, self.shares, self.owner = True, False, False, os.getpid()
+        self.making, self.resetting = list(self.env_ids), set(self.env_ids)
+        return theirs
+
+    @property
+    def pid(self) -> int:
+        """Its number, which is that of its process group too."""
+        pid: int = self._process.pid
+        return pid
+
+    def ask(self, name: str, *arguments: Any) -> None:
+        """Sends an order that has a message. Raises: OSError if nobody is there."""
+        self.told, self.busy = time.monotonic(), True
+        self._send(name, *arguments)
+
+    def share(self, shape: tuple[Any, ...], file: int) -> None:
+        """Hands over memory; no answer is due. Raises: OSError if nobody is there."""
+        self._send("share", *shape)
+        reduction.send_handle(self.orders, file, self.pid)
+        self.shares = True
+
+    def _send(self, name: str, *arguments: Any) -> None:
+        os.write(self.orders.fileno(), MESSAGE)
+        self.orders.send((name, *arguments))
+
+    def wake(self) -> None:
+        """Sends it to work on the commands in the exchange. Raises: OSError if nobody is there."""
+        self.told, self.busy = time.monotonic(), True
+        os.write(self.orders.fileno(), WORK)
+
+    def hear(self) -> Any:
+        """The answer, None where the exchange says it all. Raises: OSError or EOFError if the process is gone."""
+        answer = os.read(self.orders.fileno(), 1)
+        if not answer:
+            raise EOFError
+        heard = None if answer == WORK else self.orders.recv()
+        self.busy = False
+        return heard
+
+    def kill(self) -> str:
+        """Ends it at once, with all that its environments started; says how it ended if that was before."""
+        if not self.alive:
+            return ""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
+        self._process.kill()
+        self._process.join(GRACE)
+        code = self._process.exitcode
+        self.let_go()
+        self.alive = self.busy = False  # last: whoever is interrupted before may ask again
+        if code is None:
+            return "does not end"
+        self._process.close()
+        return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+
+    def let_go(self) -> None:
+        """Closes this end; the kernel kills the process then."""
+        self.orders.close()
+        self._lifeline.close()
+
+
+def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Failure]:
+    """Lets processes close their environments, then kills them; what failed as they closed is returned.
+
+    A fork of the process that started them may have inherited this call; it has no say.
+    """
+    ours = [process for process in processes if process.alive and process.owner == os.getpid()]
+    deadline = time.monotonic() + seconds
+    failures: list[Failure] = []
+    due: dict[int, int] = {}
+    poll = select.poll()
+    by_file = {process.orders.fileno(): process for process in ours}
+    try:
+        for file, process in by_file.items():
+            due[file] = 1 + process.busy
+            with contextlib.suppress(OSError):
+                process.ask("close")
+            poll.register(file, select.POLLIN)
+        while due and (left := deadline - time.monotonic()) > 0:
+            for file, _ in poll.poll(left * 1000):
+                due[file] -= 1
+                try:
+                    heard = by_file[file].hear()
+                except Exception:
+                    heard, due[file] = None, 0
+                if not due[file]:
+                    failures += heard or []
+                    poll.unregister(file)
+                    del due[file]
+        for file in due:
+            log.warning("environments %s were not closed in %.2g s, and are ended", by_file[file].env_ids, seconds)
+    finally:
+        _kill_all(ours)
+    return failures
+
+
+def _kill_all(processes: Sequence[EnvProcess]) -> None:
+    """All of them, also when a second Ctrl-C comes meanwhile."""
+    try:
+        for process in processes:
+            process.kill()
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
+
+
+def _forget() -> None:
+    """In a fork: whoever holds our ends keeps the processes from noticing that we are gone."""
+    for process in list(_started):
+        if process.alive:
+            process.let_go()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+atexit.register(lambda: end_all(list(_started)))
+
+
+_DAY = 24 * 60 * 60.0
+
+
+@attrs.frozen
+class Limits:
+    """How long one step, one reset, and one construction of an environment may take, in seconds."""
+
+    step_timeout: float = 60.0
+    reset_timeout: float = 60.0
+    launch_timeout: float = 120.0
+
+    def __attrs_post_init__(self) -> None:
+        for name, seconds in attrs.asdict(self).items():
+            if not isinstance(seconds, int | float) or not 0 < seconds <= _DAY:
+                raise ConfigError(f"{name}={seconds!r}: expected seconds, more than 0 and at most a day")
+
+
+Report = Callable[[Failure, Sequence[int]], None]
+"""Keeps account of a failure and the environments that were lost with it; raises EnvFault where it is one too many."""
+
+
+class Crew:
+    """Keeps environments alive, a few to a process.
+
+    What fails in a step is reset, what fails in a reset is made anew, and a process that is over time or gone is
+    renewed with all its environments. `report` hears of each failure, and puts the seed of the reset that follows into
+    the exchange. Where it raises EnvFault, that is kept in `errors`, and the process waits for `begin`.
+    """
+
+    exchange: Exchange
+    kind: type[EnvProcess] = EnvProcess
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], Any]],
+        envs_per_process: int | None,
+        start_method: str | None,
+        limits: Limits,
+        report: Report,
+    ) -> None:
+        self.limits, self.report = limits, report
+        self.facts: list[Any] = [None] * len(factories)
+        self.errors: list[EnvFault] = []
+        method = _checked_method(start_method)
+        self.processes = [
+            self.kind(host, {env_id: factories[env_id] for env_id in env_ids}, method)
+            for host, env_ids in enumerate(_spread(len(factories), envs_per_process))
+        ]
+        self._shape: tuple[Any, ...] | None = None
+        self._files: list[int] = []  # that of the memory, once there is one
+        self._quiet = False
+        self._poll, self._by_file = select.poll(), dict[int, EnvProcess]()
+        self._finalizer = weakref.finalize(self, _end, self.processes, self._files, limits)
+
+    def launch(self) -> None:
+        """Makes all environments: observation space, action space and whether returns are raw are in `facts` then."""
+        for process in self.processes:
+            self._start(process)
+        self.settle()
+
+    def share(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        """Lays out the memory that all share."""
+        shape = (observation_space, action_space, len(self.facts), len(self.processes))
+        self._files.append(memory_file(lambda zeros: Exchange(zeros, *shape)))
+        self.exchange = Exchange(Arena(self._files[0]).zeros, *shape)
+        self._shape = shape
+
+    def begin(self) -> None:
+        """Resets all environments with the seeds in the exchange, making those that there are not."""
+        self.quiesce()
+        for process in self.processes:
+            process.halted, process.resetting = False, set(process.env_ids)
+            if process.alive:
+                self._go_on(process)
+            else:
+                self._start(process)
+        self.settle()
+
+    def work(self, processes: Iterable[EnvProcess]) -> None:
+        """Lets processes obey the commands in the exchange."""
+        for process in processes:
+            self._wake(process)
+
+    def settle(self) -> None:
+        """Until no answer is due."""
+        while any(process.busy for process in self.processes):
+            self.wait()
+
+    def quiesce(self) -> None:
+        """The same, whatever the answers are: nothing is reported, and what failed waits for `begin`."""
+        self._quiet = True
+        try:
+            self.settle()
+        finally:
+            self._quiet = False
+
+    def wait(self, seconds: float = math.inf) -> None:
+        """Hears who answers first, at most so many seconds; renews who is over time."""
+        deadline = min(self._deadline(process) for process in self.processes if process.busy)
+        left = min(deadline - time.monotonic(), seconds)
+        for file, _ in self._poll.poll(max(0, math.ceil(left * 1000))):
+            if process := self._by_file.get(file):
+                self._hear(process)
+        if time.monotonic() >= deadline:
+            for process in self.processes:
+                if process.busy and self._deadline(process) <= time.monotonic():
+                    self._lost(process, "timeout")
+
+    def reset(self, env_ids: Iterable[int]) -> None:
+        """Resets these, with the seeds in the exchange."""
+        for process in self.processes:
+            process.resetting = set(env_ids) & set(process.env_ids)
+            self._go_on(process)
+        self.settle()
+
+    def save(self, process: EnvProcess) -> dict[int, Pickled | None] | None:
+        """The environments of a process, None for those that cannot be saved; None if it was lost over it."""
+        saved: dict[int, Pickled | None] | None = self._ask(process, "save")
+        return saved
+
+    def restore(self) -> None:
+        """Makes the environments that there are not, also of processes that ended unasked; none is reset."""
+        self._quiet = True
+        try:
+            self.settle()
+            for file, _ in self._poll.poll(0):
+                self._lost(self._by_file[file], "exit")
+        finally:
+            self._quiet = False
+        for process in self.processes:
+            process.halted, process.resetting = False, set()
+            if process.alive:
+                self._go_on(process)
+            else:
+                self._start(process)
+                process.resetting = set()
+        self.settle()
+        self.raise_errors()
+
+    def load(self, packed: Mapping[int, Pickled]) -> None:
+        """Puts saved environments in the place of others. Raises: CheckpointError where one cannot be rebuilt."""
+        for process in self.processes:
+            mine = {env_id: packed[env_id] for env_id in process.env_ids if env_id in packed}
+            self._quiet = True
+            try:
+                answer = self._ask(process, "load", mine)
+            finally:
+                self._quiet = False
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is None:
+                raise CheckpointError(f"a process ended as environments {list(mine)} were loaded into it")
+
+    def raise_errors(self) -> None:
+        """Raises: the first EnvFault since this was last called."""
+        if self.errors:
+            first = self.errors[0]
+            self.errors = []
+            raise first
+
+    def _ask(self, process: EnvProcess, name: str, *arguments: Any) -> Any:
+        """The answer to a rare question, None if the process was lost over it. No other answer may be due."""
+        try:
+            process.ask(name, *arguments)
+            if process.orders.poll(self.limits.reset_timeout):
+                return process.hear()
+            self._lost(process, "timeout", f"no answer to {name!r} in {self.limits.reset_timeout:g} s")
+        except (OSError, EOFError):
+            self._lost(process, "exit")
+        return None
+
+    def close(self) -> list[Failure]:
+        """Ends all processes, those that do not answer by force; what failed as environments closed is returned."""
+        failures = self._finalizer() or []
+        self._by_file.clear()
+        if self._shape:  # whoever holds what was handed out keeps the memory
+            del self.exchange
+            self._shape = None
+        return failures
+
+    def _start(self, process: EnvProcess) -> None:
+        process.start()
+        self._by_file[process.orders.fileno()] = process
+        self._poll.register(process.orders.fileno(), select.POLLIN)
+        self._go_on(process)
+
+    def _go_on(self, process: EnvProcess) -> None:
+        """What the process has to do next: environments to make, then those to reset."""
+        if process.halted:
+            return
+        try:
+            if process.making:
+                process.ask("make", process.making[0])
+            elif process.resetting and self._shape:
+                self.exchange.command[list(process.resetting)] = RESET
+                process.resetting = set()
+                self._wake(process)
+        except OSError:
+            self._lost(process, "exit")
+
+    def _wake(self, process: EnvProcess) -> None:
+        try:
+            if not process.shares and self._shape:
+                process.share(self._shape, self._files[0])
+            process.wake()
+        except OSError:
+            self._lost(process, "exit")
+
+    def _hear(self, process: EnvProcess) -> None:
+        try:
+            heard = process.hear()
+        except Exception:  # it is gone, or was interrupted within a message
+            self._lost(process, "exit")
+            return
+        failures: list[Failure] = heard if isinstance(heard, list) else []  # or it answers what was interrupted: save
+        if process.making:
+            failures = [heard] if isinstance(heard, Failure) else self._made(process.making[0], heard)
+            if not failures:
+                process.making.pop(0)
+        for failure in failures:
+            process.resetting.add(failure.env_id)
+            if failure.during == "reset":
+                process.making.append(failure.env_id)
+        for failure in failures:
+            self._report(process, failure, [])
+        self._go_on(process)
+
+    def _made(self, env_id: int, heard: bytes) -> list[Failure]:
+        facts = pickle.loads(heard)
+        first = next((known for known in self.facts if known is not None), facts)
+        try:
+            check_alike(first, facts, env_id)
+        except ConfigError as error:
+            if self._shape is None:
+                raise
+            return [Failure.of(env_id, "construction", error)]
+        self.facts[env_id] = facts
+        return []
+
+    def _lost(self, process: EnvProcess, kind: Kind, message: str = "") -> None:
+        """Its environments are gone: those that had nothing to do with it too."""
+        env_id, during, _, limit = self._at(process)
+        del self._by_file[process.orders.fileno()]
+        self._poll.unregister(process.orders.fileno())
+        ended = process.kill()
+        if not message:
+            message = f"over its time limit of {limit:g} s" if kind == "timeout" else f"its process {ended}"
+        process.making, process.resetting = list(process.env_ids), set(process.env_ids)
+        if self._shape:
+            self.exchange.command[process.env_ids] = NOTHING
+        collateral = [other for other in process.env_ids if other != env_id]
+        self._report(process, Failure(env_id, during, kind, message, process.left_at), collateral)
+        if not process.halted:
+            self._start(process)
+
+    def _report(self, process: EnvProcess, failure: Failure, collateral: Sequence[int]) -> None:
+        if self._quiet:
+            process.halted = True
+            return
+        try:
+            self.report(failure, collateral)
+        except EnvFault as error:
+            self.errors.append(error)
+            process.halted = True
+
+    def _at(self, process: EnvProcess) -> tuple[int, During, float, float]:
+        """The environment that a process is at, what it does, since when, and how long that may take."""
+        limits = self.limits
+        if process.making:
+            return process.making[0], "construction", process.told, limits.launch_timeout
+        env_id, since, resetting = process.env_ids[0], process.told, False
+        if self._shape:
+            x, host = self.exchange, process.host
+            if x.since[host] >= since:
+                env_id, since, resetting = int(x.current[host]), float(x.since[host]), bool(x.resetting[host])
+            else:
+                env_id = next((each for each in process.env_ids if x.command[each] != NOTHING), env_id)
+                resetting = x.command[env_id] == RESET
+        if resetting:
+            return env_id, "reset", since, limits.reset_timeout
+        return env_id, "step", since, limits.step_timeout
+
+    def _deadline(self, process: EnvProcess) -> float:
+        _, _, since, limit = self._at(process)
+        return since + limit
+
+
+def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[Failure]:
+    try:
+        return end_all(processes, min(GRACE, max(limits.step_timeout, limits.reset_timeout)))
+    finally:
+        while files:
+            os.close(files.pop())
+
+
+def _checked_method(start_method: str | None) -> str:
+    methods = multiprocessing.get_all_start_methods()
+    if start_method is None:
+        return "fork" if "fork" in methods else "spawn"
+    if start_method not in methods:
+        raise ConfigError(f"start_method={start_method!r}: {did_you_mean(start_method, methods)}")
+    return start_method
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _spread(num_envs: int, envs_per_process: int | None) -> list[list[int]]:
+    """The environments of each process, as many as there are cores where nothing is said.
+
+    >>> _spread(5, 2)
+    [[0, 1], [2, 3], [4]]
+    """
+    if envs_per_process is None:
+        count = min(cores(), num_envs)
+    elif envs_per_process < 1:
+        raise ConfigError(f"envs_per_process={envs_per_process}: expected at least 1")
+    else:
+        count = -(-num_envs // envs_per_process)
+    return [part.tolist() for part in np.array_split(np.arange(num_envs), count)]

@@ -1,0 +1,254 @@
+"""Ready-made gymnasium vector environments, each read rightly in its own autoreset mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from flowrl.envs.managers.base import Episode, Manager, StepResult
+from flowrl.envs.masks import unasked_mask
+from flowrl.envs.spaces import Observations, checked_row, find_nan, row_of, shared_memory, write_rows
+from flowrl.envs.wrappers import has_raw_returns, pack, unpack
+from flowrl.errors import ConfigError, SchemaError
+
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+
+_WORDS = {
+    AutoresetMode.NEXT_STEP: "the environment resets itself on the step after an episode's end (NEXT_STEP)",
+    AutoresetMode.SAME_STEP: "the environment resets itself on the step that ends an episode (SAME_STEP)",
+    AutoresetMode.DISABLED: "flowrl resets at the episode's end, by reset_mask (DISABLED)",
+}
+
+
+class VectorEnvManager(Manager):
+    """The contract of `Manager` over any gymnasium 1.x VectorEnv.
+
+    The autoreset mode is read from `vector_env.metadata["autoreset_mode"]` unless it is given here:
+
+    - NEXT_STEP: after an episode's end `obs` is still its last observation, while `episode_id` and `t` name
+      the coming episode; the next step of that environment only resets it (`acted` is False there, T1).
+    - SAME_STEP: the last observation is `infos["final_obs"]` where `_final_obs` says so (T2).
+    - DISABLED: flowrl resets the ended ones with `options={"reset_mask": ...}`.
+
+    Each environment is seeded once, by `launch` and `reset`; later episodes go on with its own generator, so
+    that a Sync- or AsyncVectorEnv gives the same transitions in all three modes (T3). A native vector
+    environment has one generator for all and takes the first stream's seed. Observations are copied here:
+    one made with `copy=False` spares a second copy.
+
+    Raises: ConfigError when the mode is unknown, for `episode_seeds`, and from `seed` where flowrl does not reset.
+    """
+
+    def __init__(
+        self,
+        vector_env: AnyVectorEnv,
+        autoreset: AutoresetMode | str | None = None,
+        *,
+        episode_seeds: Sequence[int] | None = None,
+    ) -> None:
+        if episode_seeds is not None:
+            raise ConfigError(
+                f"episode_seeds cannot reach the episodes of {vector_env}: a vector environment seeds each of its "
+                f"environments once; use another manager, which resets them itself"
+            )
+        super().__init__(vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space)
+        self._mode = _autoreset_mode(vector_env, autoreset)
+        self.autoreset = _WORDS[self._mode]
+        self.raw_returns = has_raw_returns(vector_env)
+        self._env = vector_env
+        base = vector_env.unwrapped
+        self._own_seeds = isinstance(base, SyncVectorEnv | AsyncVectorEnv)
+        # gymnasium 1.4: without shared memory a worker forgets, in reset(), that it has just been reset.
+        self._resets_twice = isinstance(base, AsyncVectorEnv) and not base.shared_memory
+        self._pending = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: those that will ignore the next action
+        self._reseed = np.zeros(self.num_envs, np.bool_)  # DISABLED: those that seed() has yet to reach
+
+    def step(self, actions: npt.ArrayLike) -> StepResult:
+        chosen = self._checked_actions(actions)
+        self._phase = "failed"
+        try:
+            result = self._step(chosen)
+        except Exception as error:
+            error.add_note(f"in {self._env}, episodes {self.episode_id.tolist()}, steps {self.t.tolist()}")
+            raise
+        self._phase = "running"
+        return result
+
+    def _step(self, chosen: npt.NDArray[Any]) -> StepResult:
+        obs, reward, terminated, truncated, infos = self._env.step(chosen)
+        at = (self._at + 1) % 3
+        arrived = self._buffers[at]
+        write_rows("observations", obs, arrived)
+        reward = self._column("rewards", reward, np.float64)
+        if found := find_nan(arrived) or find_nan(reward, "reward"):
+            env_id, what = found
+            raise SchemaError(f"the {what} of environment {env_id} is NaN, expected numbers")
+        terminated = self._column("terminations", terminated, np.bool_)
+        truncated = self._column("truncations", truncated, np.bool_)
+        self.done, acted = terminated | truncated, None
+        if self._mode is AutoresetMode.NEXT_STEP:
+            resetting, self._pending = self._pending, self.done
+            if np.count_nonzero(resetting):  # quicker than any()
+                acted = ~resetting
+                reward, self.done = np.where(acted, reward, 0.0), self.done & acted
+                terminated, truncated = terminated & acted, truncated & acted
+        self.t += 1 if acted is None else acted
+        self._return = np.add(self._return, reward)
+        ended = self.done.nonzero()[0].tolist()
+        if infos:
+            for env_id in ended:
+                self._end(env_id, infos)
+        elif ended:
+            self._end_all(ended)
+        if ended and self._mode is not AutoresetMode.NEXT_STEP:
+            at = (at + 1) % 3
+            self._buffers[at][:] = arrived
+            if self._mode is AutoresetMode.SAME_STEP:
+                for env_id in ended:
+                    arrived[env_id] = self._final_obs(env_id, infos)
+            else:
+                self._begin_some(ended, self._buffers[at])
+        self._at = at
+        return StepResult(arrived, reward, terminated, truncated, acted)
+
+    @property
+    def ready_obs(self) -> dict[int, Observations]:
+        return {env_id: row for env_id, row in super().ready_obs.items() if not self._pending[env_id]}
+
+    def seed(self, seed: int) -> None:
+        if self._phase not in ("running", "failed"):
+            self._refuse("seed")
+        if self._mode is not AutoresetMode.DISABLED or not self._own_seeds:
+            raise ConfigError(
+                f"seed({seed}) cannot reach the coming episodes: {self.autoreset}. "
+                f"reset({seed}) cuts the running episodes and seeds the new ones"
+            )
+        super().seed(seed)
+        self._reseed.fill(True)
+
+    def _end(self, env_id: int, infos: Mapping[str, Any]) -> None:
+        # Where the environment has reset itself already, the top level speaks of the new episode.
+        last = infos
+        if self._mode is AutoresetMode.SAME_STEP:
+            last = infos["final_info"] if _masked(infos, "final_info", env_id) else {}
+        success = last["is_success"][env_id] if _masked(last, "is_success", env_id) else None
+        return_, length = self._recorded(env_id, infos, last) or (self._return[env_id], self.t[env_id])
+        self._finish(
+            env_id,
+            int(self.episode_id[env_id]),
+            float(return_),
+            int(length),
+            success=-1 if success is None else int(bool(success)),
+        )
+        self._next_episode(env_id)
+
+    def _end_all(self, env_ids: list[int]) -> None:
+        """The same for environments of which nobody says more: of a thousand some end on every step."""
+        told = (column[env_ids].tolist() for column in (self.episode_id, self._return, self.t))
+        self.finished.extend(map(Episode, env_ids, *told))
+        self.episode_id[env_ids] += 1
+        self.t[env_ids], self._return[env_ids] = 0, 0.0
+
+    def _recorded(self, env_id: int, infos: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float, int] | None:
+        """Return and length from `info["episode"]`, where a recorder counted before other wrappers (S1)."""
+        for source in (last, infos):
+            if not _masked(source, "episode", env_id):
+                continue
+            episode = source["episode"]
+            # A recorder around the whole vector environment writes no inner masks; under reset masks its
+            # counts are wrong (see `has_raw_returns`).
+            if "_r" not in episode and self._mode is AutoresetMode.DISABLED:
+                continue
+            return episode["r"][env_id], episode["l"][env_id]
+        return None
+
+    def _final_obs(self, env_id: int, infos: Mapping[str, Any]) -> Any:
+        if not _masked(infos, "final_obs", env_id):
+            raise SchemaError(
+                f"environment {env_id} ended an episode, but infos['final_obs'] or its mask '_final_obs' is "
+                f"missing: in SAME_STEP mode the last observation is lost without them"
+            )
+        final = row_of(infos["final_obs"], env_id)
+        row = checked_row(final, self._row_shape, f"final_obs of environment {env_id}")
+        latest = getattr(self._env.unwrapped, "_env_obs", None)  # SyncVectorEnv keeps references
+        if latest is not None and (part := shared_memory(final, latest[env_id])):
+            raise SchemaError(
+                f"environment {env_id} reuses the memory of its {part}, so its reset may have overwritten the last "
+                f"one: use EnvManager or the NEXT_STEP mode, or let the environment hand out copies"
+            )
+        return row
+
+    def _begin_all(self) -> None:
+        seeds = [self._draw_seed(env_id) for env_id in range(self.num_envs)]
+        # VectorEnv.reset is typed for one seed; Sync- and AsyncVectorEnv take one for each environment.
+        seed: Any = seeds if self._own_seeds else seeds[0]
+        obs, infos = self._env.reset(seed=seed)
+        self.unasked_mask = unasked_mask(infos, self.observation_space)
+        write_rows("observations", obs, self._buffers[self._at])
+        self._reseed.fill(False)
+        if not self._resets_twice:
+            self._pending = np.zeros(self.num_envs, np.bool_)
+
+    def _begin_some(self, env_ids: Sequence[int], into: Observations) -> None:
+        mask = np.zeros(self.num_envs, np.bool_)
+        mask[env_ids] = True
+        seed: Any = None
+        if self._reseed.any():
+            fresh = mask & self._reseed
+            seed = [self._draw_seed(env_id) if fresh[env_id] else None for env_id in range(self.num_envs)]
+            self._reseed &= ~mask
+        obs, _ = self._env.reset(seed=seed, options={"reset_mask": mask.copy()})
+        write_rows("observations", obs, into, only=mask)
+
+    def _column(self, what: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
+        column = np.asarray(values, dtype)
+        if column.shape != (self.num_envs,):
+            raise SchemaError(f"{what} have shape {column.shape}, expected one for each of {self.num_envs}")
+        return column
+
+    def _save_envs(self) -> dict[str, Any]:
+        return {
+            "envs": [pack(self._env)],
+            "pending": self._pending.tolist(),
+            "reseed": self._reseed.tolist(),
+        }
+
+    def _load_envs(self, state: dict[str, Any]) -> None:
+        packed = state["envs"][0]
+        if packed is None:
+            self._cut(range(self.num_envs))
+            self.done = np.zeros(self.num_envs, np.bool_)
+            self._begin_all()
+            return
+        replaced, self._env = self._env, unpack(packed, "the vector environment")
+        replaced.close()
+        self._pending = np.array(state["pending"], np.bool_)
+        self._reseed = np.array(state["reseed"], np.bool_)
+
+    def _kind(self) -> str:
+        return f"a VectorEnvManager in {self._mode.value} mode"
+
+    def _close(self) -> None:
+        self._env.close()
+
+
+def _autoreset_mode(env: AnyVectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
+    found = env.metadata.get("autoreset_mode") if given is None else given
+    modes = [mode.value for mode in AutoresetMode]
+    if found is None:
+        raise ConfigError(
+            f"{env} does not say how it resets: metadata['autoreset_mode'] is missing. "
+            f"Give VectorEnvManager(..., autoreset=) one of {modes}"
+        )
+    try:
+        return AutoresetMode(found)
+    except ValueError:
+        raise ConfigError(f"{env} has autoreset mode {found!r}, expected one of {modes}") from None
+
+
+def _masked(infos: Mapping[str, Any], key: str, env_id: int) -> bool:
+    """Whether `infos[key]` holds a value of this environment: without its mask it may be a filler (T10)."""
+    return key in infos and (mask := infos.get(f"_{key}")) is not None and bool(mask[env_id])

@@ -1,0 +1,177 @@
+"""What runs in a process of environments: it waits for orders, obeys and answers, until its parent is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+import cloudpickle  # type: ignore[import-untyped]
+import gymnasium
+
+from flowrl.envs.managers.env_runner import Failure, HostedEnv, plainly
+from flowrl.envs.managers.shared_memory import NOTHING, Arena, Exchange
+from flowrl.envs.wrappers import has_raw_returns, pack, unpack
+from flowrl.storage.codec import Pickled
+
+Env = gymnasium.Env[Any, Any]
+
+WORK, MESSAGE = b"w", b"m"
+"""The first byte of every order and answer: the exchange says it all, or a pickle follows."""
+
+
+def run(orders: Connection, lifeline: Connection, factories: Mapping[int, Callable[[], Env]], host: int) -> None:
+    """The whole life of the process, which holds the environments of these ids. It does not return."""
+    code = 1
+    try:
+        stand_apart(lifeline)
+        if hasattr(os, "register_at_fork"):  # a fork that outlives this process must not hide its end
+            os.register_at_fork(after_in_child=orders.close)
+        Host(orders, factories, host).serve()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(code)  # threads of an environment may not keep the process
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # whatever the environment did to it
+            stream.flush()
+
+
+def stand_apart(lifeline: Connection) -> None:
+    """Its own process group, no signal handlers of the parent, and an end that comes with the parent's."""
+    os.setpgid(0, 0)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
+    signal.set_wakeup_fd(-1)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _die_with(lifeline)
+
+
+def _die_with(lifeline: Connection) -> None:
+    """The kernel kills this process group when the last writer is gone, also while C code holds the interpreter."""
+    import fcntl
+
+    if not hasattr(fcntl, "F_SETSIG"):
+        return  # then the end of file among the orders must do
+    file = lifeline.fileno()
+    fcntl.fcntl(file, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(file, 0)
+    if poll.poll(0):  # it was gone before the kernel knew
+        os._exit(1)
+
+
+class Host:
+    """The environments of one process, and what they are told."""
+
+    def __init__(self, orders: Connection, factories: Mapping[int, Callable[[], Env]], host: int) -> None:
+        self._orders, self._factories, self._host = orders, factories, host
+        self._exchange: Exchange | None = None
+        self._envs: dict[int, Env] = {}
+        self._hosted: dict[int, HostedEnv] = {}
+
+    def serve(self) -> None:
+        file = self._orders.fileno()
+        while order := os.read(file, 1):
+            if order == WORK:
+                self._work()
+                continue
+            name, *arguments = self._orders.recv()
+            answer = getattr(self, name)(*arguments)
+            if name != "share":
+                self._answer(answer)
+            if name == "close":
+                return
+
+    def _answer(self, answer: Any) -> None:
+        os.write(self._orders.fileno(), MESSAGE)
+        self._orders.send(answer)
+
+    def _work(self) -> None:
+        commands, failures = self._commands, []
+        for env_id, env in self._hosted.items():
+            if command := commands[env_id]:
+                if failure := env.obey(command):
+                    failures.append(failure)
+                self._commands[env_id] = NOTHING
+        if failures:
+            self._answer(failures)
+        else:
+            os.write(self._orders.fileno(), WORK)
+
+    # The orders that come as messages.
+
+    def make(self, env_id: int) -> Failure | bytes:
+        """Makes an environment, anew where there is one; answers its spaces and whether its returns are raw (S1)."""
+        try:
+            if env_id in self._envs:
+                self._close(env_id)
+            env = self._factories[env_id]()
+            if not isinstance(env, gymnasium.Env):
+                raise TypeError(f"the factory made a {type(env).__name__}, expected a gymnasium.Env")
+            self._put(env_id, env)
+            facts = env.observation_space, env.action_space, has_raw_returns(env)
+            return cast(bytes, cloudpickle.dumps(facts))
+        except BaseException as error:
+            return Failure.of(env_id, "construction", error)
+
+    def share(self, *shape: Any) -> None:
+        """Takes the memory whose descriptor follows, laid out for these spaces and numbers."""
+        file = reduction.recv_handle(self._orders)
+        self._exchange = Exchange(Arena(file).zeros, *shape)
+        os.close(file)
+        self._commands = plainly(self._exchange.command)
+        for env_id, env in self._envs.items():
+            self._put(env_id, env)
+
+    def save(self) -> dict[int, Pickled | None]:
+        return {env_id: pack(env) for env_id, env in self._envs.items()}
+
+    def load(self, packed: dict[int, Pickled]) -> Exception | bool:
+        """Answers the error of what cannot be rebuilt here."""
+        try:
+            for env_id, pickled in packed.items():
+                env = unpack(pickled, f"environment {env_id}")
+                self._close(env_id)
+                self._put(env_id, env)
+        except Exception as error:
+            return error
+        return True
+
+    def close(self) -> list[Failure]:
+        failures = []
+        for env_id, env in self._envs.items():
+            try:
+                env.close()
+            except BaseException as error:
+                failures.append(Failure.of(env_id, "step", error))
+        _flush()
+        return failures
+
+    def _put(self, env_id: int, env: Env) -> None:
+        self._envs[env_id] = env
+        if self._exchange is not None:
+            self._hosted[env_id] = HostedEnv(env, env_id, self._host, self._exchange)
+            self._hosted = dict(sorted(self._hosted.items()))
+
+    def _close(self, env_id: int) -> None:
+        """What it was is of no use any more, and it may have failed already."""
+        with contextlib.suppress(BaseException):
+            self._envs.pop(env_id).close()

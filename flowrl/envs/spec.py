@@ -1,0 +1,154 @@
+"""From the name of an environment to the callable that makes it, and what is said where there is none."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import VectorEnv
+
+from flowrl.envs.adapters.convert import LIBRARIES
+from flowrl.envs.wrappers import without_order_enforcing
+from flowrl.errors import ConfigError, closest, did_you_mean
+
+
+def factory_of(spec: object) -> Callable[..., Any]:
+    """What makes the environment that `spec` names; nothing is made yet.
+
+    Raises: ConfigError for a module or factory that there is not.
+    """
+    if not isinstance(spec, str):
+        assert callable(spec), spec
+        return spec
+    module_name, colon, name = spec.partition(":")
+    if not colon:
+        return partial(_from_gymnasium, spec)
+    if module_name in LIBRARIES:
+        return partial(LIBRARIES[module_name], name)
+    module = import_module(module_name, spec, "'module:factory' or a gymnasium id")
+    factory: Callable[..., Any] | None = getattr(module, name, None)
+    if factory is not None:
+        return factory
+    if name in gymnasium.registry:  # the module registers it
+        return partial(_from_gymnasium, spec)
+    there = [found for found, value in vars(module).items() if callable(value) and found[0] != "_"]
+    raise ConfigError(
+        f"module {module_name!r} has no environment {name!r}: {closest(name, [*there, *gymnasium.registry])}"
+    )
+
+
+def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> Any:
+    """What a factory that `spec` names gives for these arguments.
+
+    Raises: ConfigError for an id that there is not, or an argument that the environment refuses. An error of a
+    callable without arguments keeps its type.
+    """
+    try:
+        return factory(**args)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        raise ConfigError(f"no environment {spec!r} in gymnasium: {_closest(str(spec))}") from error
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"gymnasium cannot make {spec!r}: {error}") from error
+    except (TypeError, ValueError, KeyError, AssertionError) as error:
+        if not args:
+            if isinstance(spec, str) and ":" in spec:
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                where = "" if at.filename == __file__ else f"{at.filename}:{at.lineno}: "
+                raise ConfigError(
+                    f"{spec!r} fails when it is called without arguments: {where}{type(error).__name__}: {error}"
+                ) from error
+            raise
+        unknown = _unknown(args, parameters(factory) or _arguments(str(spec)))
+        raise ConfigError(f"{name_of(spec)} refuses env_args {unknown or f'{args}: {error}'}") from error
+
+
+def is_native(spec: object) -> bool:
+    """Whether `spec` is an id with a vectorised implementation of its own."""
+    if not isinstance(spec, str):
+        return False
+    factory_of(spec)  # a module may register the id
+    module, _, name = spec.rpartition(":")
+    found = None if module in LIBRARIES else gymnasium.registry.get(name)
+    return found is not None and found.vector_entry_point is not None and not found.additional_wrappers
+
+
+def native(env_id: str, num_envs: int) -> Callable[..., VectorEnv[Any, Any, Any]]:
+    """What makes an id's own vectorised implementation."""
+    return partial(_natively_from_gymnasium, env_id, num_envs)
+
+
+def import_module(name: str, wanted: str, expected: str) -> Any:
+    """The module. Raises: ConfigError where it, or what it imports, is not there."""
+    try:
+        return importlib.import_module(name)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise ConfigError(f"{wanted!r}: {error}. Expected {expected}") from error
+
+
+def parameters(factory: object) -> list[str]:
+    """The names of the arguments that it takes; empty where that is not known."""
+    try:
+        taken = inspect.signature(factory).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [parameter.name for parameter in taken if parameter.kind in named]
+
+
+def name_of(spec: object) -> str:
+    """The name for messages."""
+    return repr(spec) if isinstance(spec, str) else getattr(spec, "__qualname__", repr(spec))
+
+
+def importable(spec: object) -> str | None:
+    """The name by which any process finds an environment or a wrapper; None where it has none.
+
+    >>> importable("CartPole-v1"), importable(gymnasium.Wrapper), importable(lambda: None)
+    ('CartPole-v1', 'gymnasium.core:Wrapper', None)
+    """
+    if isinstance(spec, str):
+        return spec
+    module, name = getattr(spec, "__module__", None), getattr(spec, "__qualname__", "")
+    found = getattr(sys.modules.get(str(module)), name, None)
+    return f"{module}:{name}" if found is spec and module != "__main__" else None
+
+
+def _from_gymnasium(env_id: str, /, **args: Any) -> Any:
+    # The passive checker costs time at every step; here it is off unless asked for.
+    return without_order_enforcing(gymnasium.make(env_id, **{"disable_env_checker": True, **args}))
+
+
+def _natively_from_gymnasium(env_id: str, num_envs: int, /, **args: Any) -> VectorEnv[Any, Any, Any]:
+    return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **args)
+
+
+def _closest(env_id: str) -> str:
+    names = list(gymnasium.registry)
+    # The registry is long, and a bare name or a wrong version should still find its relatives.
+    stem = env_id.rpartition("-v")[0] or env_id
+    relatives = [name for name in names if name.rpartition("-v")[0] == stem]
+    if relatives:
+        return did_you_mean(env_id, relatives)
+    return closest(env_id, names, "; gymnasium.pprint_registry() lists them")
+
+
+def _arguments(env_id: str) -> list[str]:
+    """What `gymnasium.make` takes for an id; empty where that is not known."""
+    module, _, name = env_id.rpartition(":")
+    registered = None if module in LIBRARIES else gymnasium.registry.get(name)
+    entry = None if registered is None else registered.entry_point
+    known = parameters(load_env_creator(entry) if isinstance(entry, str) else entry)
+    return [*known, "max_episode_steps", "disable_env_checker"] if known else []
+
+
+def _unknown(args: Mapping[str, Any], known: list[str]) -> str | None:
+    """The first argument that is not known, with the closest one that is."""
+    names = [name for name in args if known and name not in known]
+    return f"{names[0]!r}: {did_you_mean(names[0], known)}" if names else None

@@ -1,0 +1,332 @@
+"""plan.check(): schemas along every edge, and what must go wrong, before any worker starts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.engine.graph import graph, paths
+from flowrl.engine.merge import Concurrent, Merge, Sequential
+from flowrl.engine.operator import PROVIDERS
+from flowrl.engine.schema import UNKNOWN, Schema, common
+from flowrl.errors import PlanError, SchemaError
+from flowrl.inspect.explain import relative, rows_of
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import Plan
+
+
+#: Letters of a line that shows a schema.
+WIDEST = 96
+
+
+@attrs.frozen
+class Findings:
+    """What leaves each operator, by path, and what is wrong, one message each."""
+
+    schemas: dict[str, Schema]
+    problems: list[str]
+
+
+def check(plan: Plan) -> dict[str, Schema]:
+    """The schema of what leaves each operator, by path.
+
+    Raises:
+        PlanError: with every problem that was found.
+    """
+    findings = examine(plan)
+    if findings.problems:
+        raise PlanError("\n".join(findings.problems))
+    return findings.schemas
+
+
+def examine(plan: Plan) -> Findings:
+    """Follow what operators say of themselves through a plan."""
+    return _Examiner(plan).findings()
+
+
+def explain_checked(plan: Plan, findings: Findings) -> str:
+    """The plan as a tree with what leaves each operator: in full where a stream begins, then what changes."""
+    named, lines = paths(plan), []
+    for row in rows_of(plan, named):
+        lines.append(row.bars + row.text)
+        if row.node is not None:
+            known = findings.schemas[named[id(row.node)]]
+            before = findings.schemas[named[id(row.node.inputs[0])]] if len(row.node.inputs) == 1 else UNKNOWN
+            shown = _difference(before, known)
+            lines += [f"{row.bars}    {'   ' if i else '-> '}{line}" for i, line in enumerate(shown)]
+    return "\n".join(lines)
+
+
+class _Examiner:
+    def __init__(self, plan: Plan) -> None:
+        self.nodes, self.named = graph(plan), paths(plan)
+        self.after: dict[int, Schema] = {}
+        self.problems: list[str] = []
+        self.stores: list[Any] = []
+        self.phases = phases(self.nodes)
+        for node in self.nodes:
+            for store in (getattr(node.op, "into", None), *_sources(getattr(node.op, "out_of", None))):
+                if store is not None and all(store is not other for other in self.stores):
+                    self.stores.append(store)
+
+    def findings(self) -> Findings:
+        # What comes out of a store is what goes into it, perhaps further on: so again until nothing changes.
+        for _ in range(len(self.stores) + 2):
+            before, self.problems = dict(self.after), []
+            for node in self.nodes:
+                self.after[id(node)] = self._leaving(node)
+            if before == self.after:
+                break
+        problems = [*self.problems, *self._debts(), *self._stores(), *self._phases()]
+        return Findings({self.named[id(node)]: self.after[id(node)] for node in self.nodes}, problems)
+
+    def where(self, node: Plan) -> str:
+        return f"{self.named[id(node)]} ({relative(node.site)})"
+
+    # -- schemas
+
+    def _leaving(self, node: Plan) -> Schema:
+        """What leaves an operator; what it lacks is noted."""
+        given, op = self._given(node), node.op
+        if node.kind == "tap":
+            return given[0]
+        required = getattr(op, "requires", ())
+        missing: dict[str, list[str]] = {}
+        for word in required:
+            if not given[0].has(word):
+                missing.setdefault(self._why_missing(node, word, given[0], required), []).append(repr(word))
+        self.problems += [f"{self.where(node)} needs {', '.join(words)}, {why}" for why, words in missing.items()]
+        try:
+            if hasattr(op, "schema"):
+                after: Schema = op.schema(*given)
+            elif node.kind == "filter" or hasattr(op, "requires") or hasattr(op, "provides"):
+                after = given[0]
+            else:
+                return UNKNOWN
+        except SchemaError as error:
+            self.problems.append(f"{self.where(node)}: {error}")
+            return UNKNOWN
+        return after.having(*getattr(op, "provides", ()))
+
+    def _given(self, node: Plan) -> list[Schema]:
+        if node.inputs:
+            return [self.after.get(id(upstream), UNKNOWN) for upstream in node.inputs]
+        store = getattr(node.op, "out_of", None)
+        if store is not None:
+            filling = [self._using("into", source) for source in _sources(store)]
+            return [common(self.after.get(id(other), UNKNOWN) for other in of) if of else UNKNOWN for of in filling]
+        return [node.on.schema() if hasattr(node.on, "schema") else UNKNOWN]
+
+    def _why_missing(self, node: Plan, word: str, given: Schema, required: Any) -> str:
+        """Since where it is not there, and the way out."""
+        before = node.inputs[0] if node.inputs else node
+        lost = self._lost(before, word)
+        if lost is not None:
+            text = f"which does not come through {self.where(lost)}"
+        else:
+            text = f"which is not in what {self.where(before)} gives ({_brief(given)})"
+        if isinstance(required, Mapping) and required[word]:
+            return f"{text}: {required[word]}"
+        names = word.split(" or ")
+        later = [other for other in self.nodes if any(name in getattr(other.op, "provides", ()) for name in names)]
+        if later:
+            return f"{text}: {self.where(later[0])} gives it, put it before {node.name}"
+        makers = sorted(kind.__name__ for kind in PROVIDERS if any(name in kind.provides for name in names))
+        return f"{text}: put {' or '.join(makers)} before {node.name}" if makers else text
+
+    def _lost(self, node: Plan, word: str) -> Plan | None:
+        """The last operator before or at this one whose input had the word; of tuples that it takes apart, the part."""
+        seen: set[int] = set()
+        part: int | None = None  # which one of the tuples that pass here goes on further down
+        while id(node) not in seen:
+            seen.add(id(node))
+            given = self._given(node)
+            if part is not None:
+                if given[0].each is not None:  # they pass
+                    node = node.inputs[0]
+                else:  # they are made
+                    node, part = node.inputs[part], None
+                continue
+            if given[0].each is not None and (after := self.after[id(node)]).each is None:
+                part = given[0].each.index(after) if after in given[0].each else 0
+                given = [given[0].each[part]]
+            if any(before != UNKNOWN and before.has(word) for before in given):
+                return node
+            if not node.inputs:
+                return None
+            node = node.inputs[0]
+        return None
+
+    # -- what is owed, and stores
+
+    def _debts(self) -> Iterator[str]:
+        for node in self.nodes:
+            owed = getattr(node.op, "owes", ())
+            for word in owed:
+                further = self._further(node)
+                settled = any(self._settles(other, word, node) for other in further)
+                if not settled and not any(self._may_do_anything(other) for other in further):
+                    if isinstance(owed, Mapping):
+                        yield f"{self.where(node)}: {owed[word]}"
+                        continue
+                    able = sorted(kind.__name__ for kind in PROVIDERS if word in _consumes(kind))
+                    who = " or ".join(able) or f"an operator that consumes {word!r}"
+                    yield f"{self.where(node)}: its {word} are never written back; put {who} after what learns from it"
+
+    def _settles(self, node: Plan, word: str, owing: Plan) -> bool:
+        store = getattr(owing.op, "out_of", None)
+        return word in getattr(node.op, "consumes", ()) and getattr(node.op, "back_to", store) is store
+
+    def _further(self, node: Plan) -> list[Plan]:
+        """The operators that what leaves this one comes to, through stores too."""
+        reached, found = {id(node)}, list["Plan"]()
+        stores: list[Any] = []
+        while True:
+            new = [
+                other
+                for other in self.nodes
+                if id(other) not in reached
+                and (
+                    any(id(upstream) in reached for upstream in other.inputs)
+                    or any(store is source for store in stores for source in _sources(_out_of(other)))
+                )
+            ]
+            if not new:
+                return found
+            found += new
+            reached |= {id(other) for other in new}
+            stores += [other.op.into for other in new if getattr(other.op, "into", None) is not None]
+
+    def _may_do_anything(self, node: Plan) -> bool:
+        """Is it a function or class that says nothing of itself?"""
+        says = ("requires", "provides", "schema", "consumes")
+        return node.kind != "tap" and not any(hasattr(node.op, each) for each in says)
+
+    def _stores(self) -> Iterator[str]:
+        """Streams that cannot begin, and stores that nobody draws from."""
+        alive: set[int] = set()
+        size = -1
+        while size != len(alive):
+            size = len(alive)
+            alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}
+        for node in self.nodes:
+            into, out_of = getattr(node.op, "into", None), _out_of(node)
+            if out_of is not None and id(node) not in alive:
+                empty = next(source for source in _sources(out_of) if not self._can_fill(source, alive, node))
+                filling = self._using("into", empty)
+                who = ", ".join(self.where(other) for other in filling)
+                why = f"{who} puts into it what can only come out of it" if filling else "nobody puts anything into it"
+                if filling and all(self._later(other, node) for other in filling):
+                    why = f"{who} puts something into it in a later phase alone"
+                yield f"{self.where(node)} waits for ever: {_kind(empty, out_of)} is empty and {why}"
+            if into is not None and getattr(into, "fills_up", False) and not self._using("out_of", into):
+                yield (
+                    f"{self.where(node)} will wait for ever: {_kind(into, into)} lets in only so much before something "
+                    "is drawn, and no branch of the plan draws from it"
+                )
+
+    def _can_begin(self, node: Plan, alive: set[int]) -> bool:
+        if node.inputs:
+            inputs = [id(upstream) in alive for upstream in node.inputs]
+            every = isinstance(node.op, Merge) and getattr(node.op, "needs_all", False)
+            return all(inputs) if every else any(inputs)
+        return all(self._can_fill(source, alive, node) for source in _sources(_out_of(node)))
+
+    def _can_fill(self, store: Any, alive: set[int], reader: Plan) -> bool:
+        """May something be in the store when a source that draws from it is asked for the first time, or later?"""
+        if getattr(store, "holds_items", True):
+            return True
+        filling = self._using("into", store)
+        return any(id(other) in alive and not self._later(other, reader) for other in filling)
+
+    # -- phases
+
+    def _later(self, node: Plan, than: Plan) -> bool:
+        """Does an operator run only after the other one's phase has ended?"""
+        return any(phase > self.phases[id(than)].get(of, phase) for of, phase in self.phases[id(node)].items())
+
+    def _phases(self) -> Iterator[str]:
+        """Phases that wait for one that never ends."""
+        for node in self.nodes:
+            if isinstance(node.op, Sequential):
+                for name, then, branch in zip(node.op.names, node.op.names[1:], node.inputs):
+                    if not can_end(branch):
+                        yield f"{self.where(node)}: {name} never ends, so {then} never begins: end it with .take(n)"
+
+    def _using(self, way: str, store: Any) -> list[Plan]:
+        """The operators whose items go into a store, or come out of it or of what it is a part of."""
+        if way == "out_of":
+            drawn = [(node, _out_of(node)) for node in self.nodes]
+            return [node for node, out_of in drawn if any(store is each for each in (out_of, *_sources(out_of)))]
+        return [node for node in self.nodes if getattr(node.op, way, None) is store]
+
+
+def _consumes(kind: Any) -> tuple[str, ...]:
+    """What all operators of a class consume, as far as the class says it."""
+    words = getattr(kind, "consumes", ())
+    return words if isinstance(words, tuple) else ()
+
+
+def _out_of(node: Plan) -> Any:
+    return getattr(node.op, "out_of", None)
+
+
+def _sources(store: Any) -> tuple[Any, ...]:
+    """The stores that a store draws from: its parts, or itself; none of none."""
+    return () if store is None else tuple(getattr(store, "parts", ())) or (store,)
+
+
+def _kind(store: Any, out_of: Any) -> str:
+    return f"its {type(store).__name__}" if store is out_of else f"a part of its {out_of!r}"
+
+
+def _brief(schema: Schema) -> str:
+    names = ", ".join([*sorted(schema.words - set(schema.columns)), *schema.columns])
+    return names if len(names) <= WIDEST else f"{names[: names.rindex(',', 0, WIDEST)]} ..."
+
+
+def _difference(before: Schema, after: Schema) -> list[str]:
+    """A schema in lines of text, or only what an operator changed of it."""
+    if after == before:
+        return [] if after != UNKNOWN else ["?"]
+    if after.of == before and before != UNKNOWN:
+        return ["lists of these"]
+    if before.of == after:
+        return ["one of these"]
+    if before.each is not None and before.each[0] == after:
+        return ["the first of these"]
+    if set(before.columns) & set(after.columns):
+        more = after.described(name for name in after.columns if name not in before.columns)
+        less = [name for name in before.columns if name not in after.columns]
+        text = f"{after.head}: " + ", ".join(["the same", *(f"+ {m}" for m in more), *(f"- {name}" for name in less)])
+    else:
+        text = str(after)
+    return textwrap.wrap(text, WIDEST, break_long_words=False)
+
+
+def phases(nodes: Iterable[Plan]) -> dict[int, dict[int, int]]:
+    """For each operator of a plan the number of its phase in every `Sequentially` that it is in, by `id` of both."""
+    nodes = list(nodes)
+    found: dict[int, dict[int, int]] = {id(node): {} for node in nodes}
+    for of in nodes:
+        if isinstance(of.op, Sequential):
+            for number, branch in enumerate(of.inputs):
+                for node in graph(branch):
+                    found[id(node)][id(of)] = number
+    return found
+
+
+def can_end(node: Plan) -> bool:
+    """May a stream end by itself? All may, but for those of sources that say that they are `endless`."""
+    if hasattr(type(node.op), "done"):
+        return True
+    if not node.inputs:
+        return not getattr(node.op, "endless", False)
+    ends = [can_end(branch) for branch in node.inputs]
+    if isinstance(node.op, Concurrent):
+        ends = [ends[i] for i in node.op.output_indexes]
+    return any(ends) if getattr(node.op, "needs_all", False) else all(ends)

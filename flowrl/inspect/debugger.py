@@ -1,0 +1,322 @@
+"""Breakpoints: a prompt at an operator, with the item that left it, where it came from, and the operator's state.
+
+A run with breakpoints looks at what leaves every operator, so that one can step from operator to operator. Like
+taps, these looks change nothing (D4). If `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that
+one opens instead, in `Breakpoint.__call__`.
+"""
+
+from __future__ import annotations
+
+import cmd
+import os
+import select
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pprint import pformat
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+
+from flowrl.engine.graph import graph, paths, rebuilt
+from flowrl.engine.operator import describe, operator, operator_state
+from flowrl.engine.transforms import Breakpoint
+from flowrl.errors import PlanError
+from flowrl.inspect.explain import config_of, explain, relative
+from flowrl.interrupts import handling
+
+if TYPE_CHECKING:
+    from flowrl.engine.meter import Link
+    from flowrl.engine.plan import Plan
+    from flowrl.engine.run import Run
+
+#: Seconds that commands may take to come where they come from a pipe; a person at a terminal has all the time.
+PIPE_SECONDS = 10.0
+#: Lines of a value that are shown.
+LINES = 24
+#: Columns that say where rows come from.
+PROVENANCE = ("worker", "env_id", "episode_id", "t", "policy_version")
+
+
+@operator
+class Look:
+    """Shows the debugger each item that leaves an operator; stands in a plan as a tap."""
+
+    hidden: ClassVar[bool] = True  # in explain and in pictures
+    debugger: Debugger = attrs.field(repr=False)
+    path: str
+    site: str
+    breakpoints: tuple[Breakpoint, ...]
+
+    def __call__(self, item: Any) -> Any:
+        self.debugger.look(self, item)
+        return item
+
+
+def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
+    """The plan with a look after every operator, if it has breakpoints and no other debugger is asked for.
+
+    Raises:
+        PlanError: a breakpoint in a part of the plan that runs in other processes, which have no terminal.
+    """
+    if not any(is_breakpoint(node) for node in graph(plan)) or _another_debugger():
+        return plan, None
+    named, debugger = paths(plan), Debugger(plan)
+
+    def with_look(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+        if is_breakpoint(node):
+            return inputs[0]  # the look of the operator before it
+        here = attrs.evolve(node, inputs=inputs)
+        breakpoints = tuple(_breakpoints_after(plan, node))
+        elsewhere = bool(getattr(node.on, "num_workers", 0))
+        if breakpoints and elsewhere:
+            raise PlanError(
+                f"breakpoint at {named[id(node)]}: it runs in other processes, which have no terminal; "
+                "use num_workers=0 (flowrl run does so with --break)"
+            )
+        if elsewhere or node.kind in ("fork", "tap"):  # what leaves a fork is seen at its readers
+            return here
+        return here.then(Look(debugger, named[id(node)], node.site, breakpoints), "tap", "look", False, node.site)
+
+    return rebuilt(plan, with_look), debugger
+
+
+def is_breakpoint(node: Plan) -> bool:
+    """Is this operator of a plan a breakpoint?"""
+    return node.kind == "tap" and isinstance(getattr(node.op, "function", None), Breakpoint)
+
+
+def _breakpoints_after(plan: Plan, node: Plan) -> Iterator[Breakpoint]:
+    for other in graph(plan):
+        if is_breakpoint(other):
+            watched = other.inputs[0]
+            while watched.kind == "tap" and watched is not node:
+                watched = watched.inputs[0]
+            if watched is node:
+                yield other.op.function
+
+
+def _another_debugger() -> bool:
+    return "PYTHONBREAKPOINT" in os.environ or sys.breakpointhook is not sys.__breakpointhook__
+
+
+class Debugger:
+    """Decides where a run stops, and lets somebody look around there.
+
+    Args:
+        plan: As it is without looks.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.run: Callable[[], Run | None] = lambda: None
+        self._stop_at: str | None = None  # "*": at the next operator, whichever it is
+        self._left = False
+        self._one_at_a_time = threading.Lock()  # a prefetch may have a thread of its own
+        self._input = _Lines()
+        self._last = ""  # what an empty line repeats
+
+    def opened(self, run: Run) -> None:
+        """The run is open; only now there is something to look into."""
+        self.run = weakref.ref(run)
+
+    def look(self, look: Look, item: Any) -> None:
+        """An item has left an operator."""
+        if self._left or not (
+            self._stop_at in ("*", look.path) or any(b.when is None or b.when(item) for b in look.breakpoints)
+        ):
+            return
+        run = self.run()
+        if run is None:
+            return
+        # Ctrl-C at the prompt is a KeyboardInterrupt there, whatever the run does with it otherwise.
+        with self._one_at_a_time, handling([signal.SIGINT], signal.default_int_handler):
+            prompt = Prompt(self.plan, run, look.path, look.site, item, self._input)
+            prompt.lastcmd = self._last
+            try:
+                prompt.cmdloop()
+            except KeyboardInterrupt:
+                prompt.onecmd("leave")
+        self._last = prompt.lastcmd
+        self._stop_at = {"step": "*", "next": look.path}.get(prompt.chosen)
+        self._left = prompt.chosen == "leave"
+
+
+class Prompt(cmd.Cmd):
+    """The prompt at one item of one operator."""
+
+    prompt = "(flowrl) "
+    doc_header = "Commands (help COMMAND):"
+
+    def __init__(self, plan: Plan, run: Run, path: str, site: str, item: Any, lines: _Lines) -> None:
+        super().__init__()
+        self.use_rawinput = lines.terminal
+        if not lines.terminal:
+            self.stdin = lines  # type: ignore[assignment]
+        self.plan, self.run, self.path, self.site, self.item = plan, run, path, site, item
+        self.link = _link(run, path)
+        self.chosen = "continue"
+
+    def preloop(self) -> None:
+        number = f"item {self.link.items}" if self.link is not None else "an item"
+        self._say(f"\n{self.path}  {number}  {relative(self.site)}")
+        self._say(_shortened(describe(self.item), 200))
+        if origin := provenance(self.item):
+            self._say(origin)
+
+    # -- going on
+
+    def do_step(self, _: str) -> bool:
+        """step: go on to the next item that leaves any operator."""
+        return self._go("step")
+
+    def do_next(self, _: str) -> bool:
+        """next: go on to the next item that leaves this operator."""
+        return self._go("next")
+
+    def do_continue(self, _: str) -> bool:
+        """continue: go on to the next breakpoint."""
+        return self._go("continue")
+
+    def do_leave(self, _: str) -> bool:
+        """leave: end the run after this step, as Ctrl-C does; so does the end of the input."""
+        self.run.interrupt()
+        return self._go("leave")
+
+    def do_EOF(self, _: str) -> bool:
+        self._say("leave")
+        return self.do_leave("")
+
+    # -- looking
+
+    def do_item(self, column: str) -> None:
+        """item [COLUMN]: the item with its values, or one column of it."""
+        value = self.item
+        for name in column.split(".") if column else ():
+            try:
+                value = value[name]
+            except (KeyError, TypeError, IndexError, AttributeError):
+                self._say(f"there is no {name!r} in {_shortened(describe(value), 400)}")
+                return
+        if hasattr(value, "items") and hasattr(value, "keys"):
+            width = max((len(str(name)) for name in value), default=0)
+            for name, part in value.items():
+                self._say(f"{name!s:<{width}}  {describe(part)}  {_in_one_line(part)}")
+        else:
+            self._say(_in_lines(value))
+
+    def do_state(self, _: str) -> None:
+        """state: the operator's configuration, and what a checkpoint would hold of it."""
+        if self.link is None:
+            self._say("the operator is not in this process")
+            return
+        self._say(f"{type(self.link.op).__name__}({config_of(self.link.op)})")
+        for name, value in operator_state(self.link.op).items():
+            self._say(f"{name} = {_in_lines(value)}")
+
+    def do_where(self, _: str) -> None:
+        """where: the plan, with this operator marked."""
+        self._say(explain(self.plan, mark=self.path))
+
+    def do_counters(self, _: str) -> None:
+        """counters: what the run has counted so far."""
+        counters = self.run.counters
+        width = max(map(len, counters), default=0)
+        self._say("\n".join(f"{unit:<{width}}  {n:,}" for unit, n in sorted(counters.items())) or "nothing yet")
+
+    def do_p(self, expression: str) -> None:
+        """p EXPR: the value of a Python expression of `item`, `op` (the operator), `run` and `counters`."""
+        names = {"item": self.item, "op": self.link and self.link.op, "run": self.run, "counters": self.run.counters}
+        try:
+            self._say(_in_lines(eval(expression, names)))
+        except Exception as error:  # whatever was typed must not end the run
+            self._say(f"{type(error).__name__}: {error}")
+
+    def default(self, line: str) -> None:
+        self._say(f"no command {line.split()[0]!r}; help lists them, p EXPR evaluates Python")
+
+    def _go(self, how: str) -> bool:
+        self.chosen = how
+        return True
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text + "\n")
+        self.stdout.flush()
+
+    def completenames(self, text: str, *_: Any) -> list[str]:
+        return [name for name in super().completenames(text) if name != "EOF"]
+
+    def get_names(self) -> list[str]:
+        return [name for name in super().get_names() if name != "do_EOF"]
+
+
+class _Lines:
+    """Commands that do not come from a terminal. An end of them, or a long silence, is the end of the input."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stdin is not None and sys.stdin.isatty()
+        self._read = b""
+
+    def readline(self) -> str:
+        try:
+            number = sys.stdin.fileno()
+        except (AttributeError, OSError, ValueError):  # none, closed, or not a file
+            number = -1
+        if number < 0:
+            try:
+                return sys.stdin.readline()
+            except (AttributeError, OSError, ValueError):
+                return ""
+        while b"\n" not in self._read:
+            if not select.select([number], [], [], PIPE_SECONDS)[0] or not (more := os.read(number, 4096)):
+                break
+            self._read += more
+        line, newline, self._read = self._read.partition(b"\n")
+        return (line + newline).decode(errors="replace")
+
+
+def provenance(item: Any) -> str:
+    """Where the rows of an item come from, as ranges; "" if it does not say."""
+    if not (hasattr(item, "keys") and hasattr(item, "get")):
+        return ""
+    found = []
+    for name in PROVENANCE:
+        column: Any = item.get(name)
+        if hasattr(column, "min") and hasattr(column, "max") and getattr(column, "shape", (0,))[0]:
+            low, high = int(column.min()), int(column.max())
+            found.append(f"{name} {low}" if low == high else f"{name} {low}..{high}")
+    return ", ".join(found)
+
+
+def _link(run: Run, path: str) -> Link | None:
+    """The running operator at a path, in this run or in the part of it that a worker of this process runs."""
+    for stage in run.stages:
+        for link in stage.links():
+            if link.path == path:
+                return link
+        workers = getattr(stage, "workers", None)
+        for member in getattr(workers, "members", ()):
+            part = getattr(getattr(member, "target", None), "parts", {}).get(stage.link.path)
+            found = None if part is None else _link(part, path)
+            if found is not None:
+                return found
+    return None
+
+
+def _in_lines(value: Any) -> str:
+    lines = (repr(value) if hasattr(value, "dtype") else pformat(value, width=100, compact=True)).splitlines()
+    return "\n".join(lines if len(lines) <= LINES else [*lines[:LINES], f"... {len(lines) - LINES} more lines"])
+
+
+def _in_one_line(value: Any) -> str:
+    flat = value.reshape(-1)[:6].tolist() if hasattr(value, "reshape") and hasattr(value, "tolist") else None
+    if flat is None:
+        return _shortened(repr(value), 80)
+    more = ", ..." if int(value.reshape(-1).shape[0]) > len(flat) else ""
+    return f"[{', '.join(f'{v:.4g}' if isinstance(v, float) else str(v) for v in flat)}{more}]"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."

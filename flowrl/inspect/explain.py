@@ -1,0 +1,179 @@
+"""A plan as text: operators in the order in which items flow, branches before the operator that joins them."""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.engine.gather import Gather
+from flowrl.engine.graph import is_hidden, paths
+from flowrl.engine.merge import Concurrent, Fork, Sequential
+from flowrl.engine.operator import name_of
+from flowrl.engine.stages import Chain, Generated
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import Plan
+    from flowrl.engine.run import Run
+
+_WIDEST = 72
+
+
+@attrs.frozen
+class Row:
+    """A line of the tree: an operator, the name of a branch, or what was shown above."""
+
+    bars: str
+    text: str
+    node: Plan | None = None
+    note: str = ""
+
+
+def explain(plan: Plan, mark: str | None = None) -> str:
+    """The text tree of a plan: name, configuration, where it runs, the user's line; an arrow at the path `mark`."""
+    named = paths(plan)
+    rows = rows_of(plan, named)
+    heads = [_head(row) for row in rows]
+    if mark is not None:
+        marked = [row.node is not None and named[id(row.node)] == mark for row in rows]
+        heads = [f"{'->' if here else '  '} {head}" for here, head in zip(marked, heads)]
+    width, note_width = max(map(len, heads)), max(len(row.note) for row in rows)
+    lines = []
+    for row, head in zip(rows, heads):
+        detail = "" if row.node is None else f"{row.note:<{note_width}}  {relative(row.node.site)}"
+        lines.append(f"{head:<{width}}  {detail}".rstrip())
+    return "\n".join(lines)
+
+
+def explain_run(run: Run) -> str:
+    """The same tree with items and the shares of the time since the run opened; workers' items, and what is stuck."""
+    for stage in run.stages:
+        if isinstance(stage, Chain):
+            stage.settle(clock())
+    links = {link.path: link for link in run.links()}
+    waits = _waits(run)
+    elapsed = max(clock() - run.started, 1e-9)
+    rows = rows_of(run.plan, run.paths)
+    heads = [_head(row) for row in rows]
+    width = max(len(head) for head in heads)
+    lines = [f"{'':<{width}}  {'items':>9}  {'busy':>6}  {'starved':>7}  {'blocked':>7}"]
+    for row, head in zip(rows, heads):
+        link = None if row.node is None else links.get(run.paths[id(row.node)])
+        if link is None:
+            lines.append(f"{head:<{width}}  {row.note}".rstrip())
+            continue
+        shares = (link.busy / elapsed, waits[link.path] / elapsed, link.blocked / elapsed)
+        lines.append(
+            f"{head:<{width}}  {link.items:>9}  {shares[0]:>6.1%}  {shares[1]:>7.1%}  {shares[2]:>7.1%}"
+            + (f"  skipped {link.skipped}" if link.skipped else "")
+        )
+    lines += [f"workers of {stage.link.path}: {stage.report()}" for stage in run.stages if isinstance(stage, Gather)]
+    stuck = [line for stage in run.stages if isinstance(stage, Chain) and stage.since for line in stage.stuck()]
+    return "\n".join(lines + [f"waiting: {line}" for line in dict.fromkeys(stuck)])
+
+
+def config_of(op: Any, without: Any = None) -> str:
+    """The configuration of an operator in one line; `without` a resource that is shown elsewhere.
+
+    >>> from flowrl.engine.transforms import Batches
+    >>> config_of(Batches(3))
+    'size=3'
+    """
+    if isinstance(op, Concurrent | Sequential):
+        emits = "emits " + ", ".join(op.names[i] for i in op.output_indexes)
+        ways = [] if isinstance(op, Sequential) else [_ways(op)]
+        return ", ".join(ways if len(op.output_indexes) == len(op.names) else [*ways, emits])
+    if not getattr(op, "__flowrl_operator__", False):
+        return ""
+    # Every operator near the workers holds them; the source says where they are.
+    fields = [
+        field
+        for field in attrs.fields(type(op))
+        if field.init and field.repr and field.name not in ("names", "workers")
+    ]
+    shown = [(field, getattr(op, field.name)) for field in fields]
+    return ", ".join(
+        f"{f.name}={_short(v)}" for f, v in shown if v is not None and v is not without and not _is_default(f, v)
+    )
+
+
+def _ways(op: Concurrent) -> str:
+    weights = ":".join(w if isinstance(w, str) else f"{w:g}" for w in op.weights)
+    return f"round_robin {weights}" if op.mode == "round_robin" else op.mode
+
+
+def _head(row: Row) -> str:
+    text = row.bars + row.text
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
+
+
+def rows_of(plan: Plan, named: dict[int, str]) -> list[Row]:
+    """The lines of a plan's tree."""
+    rows: list[Row] = []
+    seen: set[int] = set()
+
+    def visit(node: Plan, bars: str) -> None:
+        if id(node) in seen:
+            rows.append(Row(bars, f"({named[id(node)]}, as above)"))
+            return
+        seen.add(id(node))
+        if node.branches:
+            for name, upstream in zip(node.branches, node.inputs):
+                rows.append(Row(bars, f"├─ {name}:"))
+                visit(upstream, bars + "│  ")
+        elif node.inputs:
+            visit(node.inputs[0], bars)
+        if is_hidden(node):
+            return
+        config = config_of(node.op)
+        name = named[id(node)].rpartition(".")[2]
+        text = f"{name}({config})" if config else name
+        rows.append(Row(bars, text, node, note_of(node)))
+
+    visit(plan, "")
+    return rows
+
+
+def note_of(node: Plan) -> str:
+    """Where an operator runs, or what must be known of it."""
+    if node.on is not None:
+        return repr(node.on)
+    if getattr(node.op, "thread", False):
+        return "in a thread: not bit-exact"
+    if isinstance(node.op, Generated):
+        return "a resume skips the consumed"
+    if isinstance(node.op, Fork):
+        return f"at most {node.op.max_lag} items apart"
+    return ""
+
+
+def relative(site: str) -> str:
+    """file:line, from the current folder if the file is below it."""
+    here = os.getcwd() + os.sep
+    return site.removeprefix(here)
+
+
+def _is_default(field: attrs.Attribute[Any], value: Any) -> bool:
+    return type(value) is type(field.default) and bool(value == field.default)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, type) or (callable(value) and not hasattr(value, "state_dict")):
+        return name_of(value)
+    if isinstance(value, (list, tuple, range)) and len(value) > 6:
+        return f"{type(value).__name__} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{type(value).__name__}(...)"
+
+
+def _waits(run: Run) -> dict[str, float]:
+    """Seconds that each operator waited for its input: inside a chain that includes the operators before it."""
+    waits = {}
+    for stage in run.stages:
+        before = 0.0
+        for link in stage.links():
+            waits[link.path] = before + link.starved
+            before += link.busy + link.starved
+    return waits

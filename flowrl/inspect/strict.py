@@ -1,0 +1,56 @@
+"""A plan as it is easiest to debug: one item in flight, in one thread, and every item checked on every edge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+
+from flowrl.engine.graph import graph, paths, rebuilt
+from flowrl.engine.schema import UNKNOWN, Schema, mismatches
+from flowrl.engine.stages import Stage
+from flowrl.errors import SchemaError
+from flowrl.inspect.check import examine
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import Plan
+
+
+@attrs.frozen
+class EdgeCheck:
+    """A tap that refuses an item unlike the schema that `plan.check()` predicted for its edge.
+
+    Raises:
+        SchemaError: naming the edge, and column by column what was expected and what came.
+    """
+
+    hidden: ClassVar[bool] = True
+    edge: str
+    expected: Schema
+
+    def __call__(self, item: Any) -> None:
+        problems = mismatches(item, self.expected)
+        if problems:
+            raise SchemaError(f"on the edge {self.edge}: {'; '.join(problems)}")
+
+
+def debugging(plan: Plan) -> Plan:
+    """The plan without threads, one request and one item ahead at a time, and with every known edge checked."""
+    plan = rebuilt(plan, _one_at_a_time)
+    named, schemas = paths(plan), examine(plan).schemas
+    readers: dict[str, list[str]] = {path: [] for path in named.values()}
+    for node in graph(plan):
+        for upstream in node.inputs:
+            readers[named[id(upstream)]].append(named[id(node)])
+    for path, schema in schemas.items():
+        if schema != UNKNOWN and schema.columns:
+            to = ", ".join(readers[path]) or "the end of the plan"
+            plan = plan.tap(path, EdgeCheck(f"{path} -> {to}", schema), site="flowrl run --debug")
+    return plan
+
+
+def _one_at_a_time(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+    op = node.op
+    if isinstance(op, Stage):
+        op = attrs.evolve(node.op, **op.one_at_a_time)
+    return attrs.evolve(node, inputs=inputs, op=op)

@@ -1,0 +1,289 @@
+"""LearnerGroup: learning apart from the driver, in a thread or in one or several processes."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from flowrl.actors.actors import Actors, Resources
+from flowrl.data import Batch
+from flowrl.engine.calls import Receipt
+from flowrl.engine.context import Context
+from flowrl.engine.futures import Future, wait
+from flowrl.engine.remote import Remote
+from flowrl.engine.schema import Schema
+from flowrl.engine.workers import InlineWorker, ThreadWorker, all_of, ask
+from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, ValueLost, WorkerDied, did_you_mean, is_death
+from flowrl.learners.all_reduce import meet, results
+from flowrl.learners.learner import Learner, Report, TargetNetwork
+from flowrl.policies.training import APART, Required, Training, reported, required
+
+if TYPE_CHECKING:
+    from flowrl.rollout.worker_set import WorkerSet
+
+log = logging.getLogger("flowrl")
+
+WHERE = {"inline": "in this process", "thread": "in a thread, not bit-exact", "actor": "on Ray"}
+
+
+class LearnerGroup:
+    """One or several learners as a worker of the engine: `batches.call(learners, "train", in_flight=2)`.
+
+    They have policies of their own, which begin as the workers' policy. What a learner has learned is published to the
+    workers when its answer's turn has come, and the workers' policy has all of it once the run is closed.
+
+    Several learners compute what one would, see `flowrl.policies.training.Training`; their policies stay alike to
+    the last bit. Each is given the whole batch, in Ray's shared memory where they are on one machine.
+
+    After a death the learner is made again and all go on from the newest state that was answered; what was asked since
+    is asked again. So nothing is lost nor learned twice.
+
+    Args:
+        workers: Whose policy learns.
+        num_learners: More than one are processes.
+        where: "inline": in this thread, exact. "thread": in a thread of this process. "actor": processes on Ray.
+        num_sgd_iter, minibatch_size, target_kl: See `Training`.
+        target_every: Updates between two moves of the target network, which the policy must have then, and must not
+            otherwise (Q2).
+        tau: target ← tau · online + (1 − tau) · target.
+        resources: Of each process; with `gpus` it learns on one, and averages over NCCL.
+        address: Of a Ray cluster; None: that of the workers.
+        max_restarts: How often each may be made again.
+        seconds: That learners wait for each other, and the group for them where one is gone.
+
+    Counts: trained, updates; learner_restarts.
+    Records: policy_lag of the rows that were learned from.
+    Raises: ConfigError: several learners that are no processes, a target network without `target_every`, or a policy
+        that normalises, the statistics of which are kept here.
+    State: of one learner; they are alike.
+    """
+
+    def __init__(
+        self,
+        workers: WorkerSet,
+        num_learners: int = 1,
+        where: Literal["inline", "thread", "actor"] = "thread",
+        *,
+        num_sgd_iter: int = 1,
+        minibatch_size: int | None = None,
+        target_kl: float | None = None,
+        target_every: int | None = None,
+        tau: float = 1.0,
+        resources: Resources | None = None,
+        address: str | None = None,
+        max_restarts: int = 10,
+        seconds: float = 60.0,
+    ) -> None:
+        if where not in WHERE:
+            raise ConfigError(f"LearnerGroup: where={where!r}; {did_you_mean(where, WHERE)}")
+        if num_learners < 1 or (num_learners > 1 and where != "actor"):
+            raise ConfigError(f"{num_learners} learners {WHERE[where]}: take 1, or where='actor' for several")
+        if hasattr(workers.policy, "update_target") != (target_every is not None):
+            has = "has no" if target_every is not None else "has a"
+            raise ConfigError(f"target_every={target_every}, but {type(workers.policy).__name__} {has} target network")
+        if workers.policy.normalizers:
+            raise ConfigError(
+                "the workers' policy normalises by statistics that are kept in this process, where no learner of a "
+                "LearnerGroup sees them: use TrainOneStep(workers), or do not normalise"
+            )
+        self.workers, self.num_learners, self.where = workers, num_learners, where
+        self.takes_remote = where == "actor"
+        self.training = Training(num_sgd_iter, minibatch_size, target_kl)
+        self.target = None if target_every is None else TargetNetwork(target_every, tau)
+        self._of_each, self._address, self._seconds = resources or Resources(), address, seconds
+        self._max_restarts = max_restarts
+        self._actors: Actors | None = None
+        self._local: list[Any] = []
+        self._context = Context()
+        self._rest: dict[str, Any] = {"generator": None, "moved": 0}  # of the state, besides the workers' policy
+        self._newest: Any = None  # state whose answer was received
+        self._answered: dict[int, Any] = {}  # by version, those whose answers wait for their turn
+        self._asked: list[tuple[int, Future[Any]]] = []  # what is not answered, by learner
+
+    def __repr__(self) -> str:
+        return f"{self.num_learners} learner{'s' * (self.num_learners > 1)} {WHERE[self.where]}"
+
+    @property
+    def resources(self) -> list[Any]:
+        """What a checkpoint holds besides: the workers, and with them their policy."""
+        return [self.workers]
+
+    @property
+    def requires(self) -> Required:
+        return required(self.workers.policy)
+
+    def schema(self, given: Schema) -> Schema:
+        return reported(self.workers.policy, given).having("scalars", APART)
+
+    @property
+    def members(self) -> list[Any]:
+        """The learners as workers; there while a run is open."""
+        return self._local if self._actors is None else self._actors.members
+
+    # -- asking
+
+    def submit(self, method: str, batch: Batch | Remote) -> Future[Any]:
+        """Have all learners `train` on a batch."""
+        if method != "train":
+            raise PlanError(f"a LearnerGroup can be called to 'train', not to {method!r}")
+        env_steps = self._context.counters.get(self.workers.clock, 0)
+        first, *others = self.members
+        if self._actors is None:
+            return all_of([first.submit("train", batch, env_steps)])
+        if others and not isinstance(batch, Remote):
+            batch = self._actors.put(batch)
+        trained = [first.submit_apart("train", batch, env_steps)]
+        state = first.submit_apart("state_apart")
+        trained += [worker.submit("train_along", batch, env_steps) for worker in others]
+        self._asked = [each for each in self._asked if not each[1].done()]
+        self._asked += zip([0, *range(self.num_learners)], [state, *trained])
+        return self._kept(all_of([all_of(trained), state]))
+
+    def _kept(self, asked: Future[Any]) -> Future[list[Any]]:
+        """What all answered, once the state after it is safe, outside the learner's process.
+
+        A state that not all have reached is none to go on from: what led to it is asked again.
+        """
+        kept: Future[list[Any]] = Future()
+
+        def keep(asked: Future[Any]) -> None:
+            if error := asked.exception():
+                kept.set_exception(error)
+            else:
+                answers, (version, state) = asked.result()
+                self._answered[version] = state
+                kept.set_result(answers)
+
+        asked.add_done_callback(keep)
+        return kept
+
+    def receive(self, answers: list[Any]) -> Receipt:
+        """Take an answer whose turn has come into account; in the run's thread."""
+        report, weights = answers[0]
+        reports: list[Report] = [report, *answers[1:]]
+        self._newest = self._answered.pop(report.version, self._newest)
+        if report.counters:
+            self.workers.publish(report.version, weights)
+        scalars = dict(report.scalars)
+        if "priorities" in scalars:
+            scalars["priorities"] = Batch.cat([each.scalars["priorities"] for each in reports])
+        return Receipt(scalars, False, report.counters, report.records)
+
+    # -- deaths
+
+    def recover(self, error: BaseException) -> BaseException | None:
+        """Have all learners at the newest state that was answered; the error if it was none of a death."""
+        if self._actors is None:
+            return error
+        wait([future for _, future in self._asked], self._seconds)
+        own: BaseException | None = None if is_death(error) or isinstance(error, Disconnected) else error
+        died: dict[int, WorkerDied] = {}
+        for index, future in self._asked:
+            failed = future.exception() if future.done() else self._silent(index)
+            if is_death(failed):
+                died[index] = failed
+            elif failed is not None and not isinstance(failed, Disconnected):
+                own = own or failed
+        self._asked.clear()
+        if self.num_learners > 1 or died:
+            self._mend(died)
+        return own
+
+    def _silent(self, index: int) -> WorkerDied:
+        return WorkerDied(f"learner {index}", f"it did not answer within {self._seconds:g} s")
+
+    def _mend(self, died: dict[int, WorkerDied]) -> None:
+        """Make those that died again, and have all go on from one state; who dies meanwhile is made again too."""
+        assert self._actors is not None
+        while True:
+            for index, death in died.items():
+                self._actors.restart(index, death)
+                self._context.count("learner_restarts")
+                log.warning("%s; made again, it goes on from the newest answered state", death)
+            try:
+                self._go_on_from(self._latest())
+                return
+            except ValueLost:  # the state itself
+                raise
+            except WorkerDied as error:
+                died = {int(error.what.rpartition(" ")[2]): error}
+
+    def _latest(self) -> Any:
+        """The newest state that was answered, whether or not the answer's turn has come."""
+        return self._answered[max(self._answered)] if self._answered else self._newest
+
+    def _go_on_from(self, state: Any) -> None:
+        """Have all learners load a state and meet."""
+        given = state if self._actors is None or isinstance(state, Remote) else self._actors.put(state)
+        loaded = [ask(worker, "load_state_dict", given) for worker in self.members]
+        results(loaded, f"{self!r} to load their state", 2 * self._seconds)
+        if self.num_learners > 1:
+            meet(self.members, one_batch=True, seconds=self._seconds)
+
+    # -- the run
+
+    def start(self, context: Context) -> None:
+        """Make the learners; they begin as the workers' policy is."""
+        self._context = context
+        if self.members:
+            return
+        make: Callable[[], Learner] = partial(
+            Learner,
+            self.workers.policy_maker(gpus=self.where != "actor" or self._of_each.gpus > 0),
+            self.training,
+            context.seed("minibatches"),
+            self.target,
+        )
+        if self.where == "actor":
+            self._actors = Actors(
+                [make] * self.num_learners,
+                kind="learner",
+                remote=True,
+                address=self._address or self.workers.address,
+                resources=self._of_each,
+                max_restarts=self._max_restarts,
+            )
+            self._actors.start()
+        else:
+            self._local = [ThreadWorker(make(), "learner") if self.where == "thread" else InlineWorker(make())]
+        self.load_state_dict(self._here())
+
+    def stop(self) -> None:
+        """End the learners; the workers' policy has what they learned."""
+        if not self.members:
+            return
+        try:
+            self._take(self.state_dict())
+        except FlowError as error:
+            log.warning("what %r learned last is lost: %s", self, error)
+        finally:
+            actors, self._actors = self._actors, None
+            local, self._local = self._local, []
+            self._newest = None
+            for closed in local if actors is None else [actors]:
+                closed.close()
+
+    close = stop
+
+    def _here(self) -> dict[str, Any]:
+        return {"policy": self.workers.policy.state_dict(), **self._rest}
+
+    def _take(self, state: dict[str, Any]) -> None:
+        self.workers.policy.load_state_dict(state["policy"])
+        self._rest = {name: part for name, part in state.items() if name != "policy"}
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._local:
+            return dict(results([ask(self._local[0], "state_dict")], f"{self!r} to say its state")[0])
+        return self._here() if self._actors is None else dict(copy.deepcopy(self._latest()))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not self.members:
+            self._take(state)
+            return
+        self._newest = state
+        self._answered.clear()
+        self._go_on_from(state)

@@ -1,0 +1,53 @@
+"""The one place where torch's global generator is used: with a stream's state swapped in, and restored after (D6)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from flowrl.policies.sampling import Array
+
+_one_at_a_time = threading.RLock()
+
+
+class TorchStream:
+    """A random stream for torch code that can draw from nothing but the global generator.
+
+    A policy's networks are made inside `swapped_in()`; a forward that draws (dropout, say) belongs there too.
+
+    State: the generator's; the next block continues where the last one ended.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator()
+        self._generator.manual_seed(seed)
+        self._inside = False
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Run a block on this stream; a block of another thread, a learner's say, waits for its end."""
+        with _one_at_a_time:
+            outside = torch.get_rng_state()
+            torch.set_rng_state(self._generator.get_state())
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
+                self._generator.set_state(torch.get_rng_state())
+                torch.set_rng_state(outside)
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Normally distributed numbers, float32."""
+        drawn: Array = torch.randn(shape, generator=None if self._inside else self._generator).numpy()
+        return drawn
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["state"])

@@ -1,0 +1,210 @@
+"""Training on a batch: epochs over minibatches, by one learner or by several that hold the same policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+import numpy as np
+
+from flowrl.data import Batch
+from flowrl.data.columns import PLACE
+from flowrl.data.steps import real_rows, real_steps
+from flowrl.engine.schema import Schema
+from flowrl.errors import PlanError, SchemaError
+
+if TYPE_CHECKING:
+    import torch
+
+    from flowrl.policies.learning import Learning
+
+#: What an operator needs of its input: words, perhaps with the way out, see `flowrl.engine.schema`.
+Required = tuple[str, ...] | Mapping[str, str]
+
+
+class AllReduce(Protocol):
+    """What several learners that hold the same policy agree by; every one of them must ask in the same order."""
+
+    #: Every learner is given the same batch, and takes its share of each minibatch; else each has a batch of its own.
+    one_batch: bool
+
+    def mean(self, values: torch.Tensor, rows: int) -> torch.Tensor:
+        """The mean `[n]` of everybody's `values [n]`, each weighted by its rows (F13); the same bits for all."""
+        ...
+
+    def least_and_most(self, number: int) -> tuple[int, int]:
+        """Of everybody's numbers."""
+        ...
+
+    def share(self, rows: Batch) -> Batch:
+        """The rows of a minibatch of one batch that this learner computes."""
+        ...
+
+
+#: Word of scalars of learners with policies of their own: what changes the workers' policy here does not reach them.
+APART = "learned_apart"
+
+#: Under which name the lags of rows are recorded, and the beginning of the entries of a result.
+LAG = "policy_lag"
+
+
+@attrs.frozen
+class Trained:
+    """What came of a batch: scalars to report, and what is to be counted and recorded, see `Training`."""
+
+    scalars: dict[str, Any]
+    counters: dict[str, int]
+    records: dict[str, list[Any]]
+
+
+def lags(batch: Batch, version: int) -> list[Any]:
+    """How many versions older the weights were that made each row than the policy of this version; in one array.
+
+    Rows that do not know their version, of a dataset say, have none, nor have steps that do not count (`mask` 0).
+    """
+    known = batch.select([name for name in ("policy_version", "mask") if name in batch])
+    return [version - real_rows(known.to_numpy())["policy_version"]] if "policy_version" in known else []
+
+
+def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    if value is not None and value < 1:
+        raise PlanError(f"training needs {attribute.name} >= 1, got {value}")
+
+
+@attrs.frozen
+class Training:
+    """One optimiser step on a whole batch, or epochs over shuffled minibatches.
+
+    With an `all_reduce` of one batch, learners compute what one would: they shuffle alike, each takes its share of
+    every minibatch, and the gradients are averaged by rows. Advantages are estimated and standardised before the
+    shares are taken. What a model computes over the rows in its forward (batch normalisation) is of the share. A
+    minibatch of fewer rows than learners is computed by each.
+
+    With an `all_reduce` of batches of their own, each learner estimates and standardises over its own rows, and takes
+    as many steps as the one with the most minibatches.
+
+    Args:
+        num_sgd_iter: Epochs over a batch.
+        minibatch_size: Rows of an optimiser step, the last of an epoch maybe fewer; None: the whole batch. With
+            batches of their own it is that of each learner. Of sequences: steps that count, about, since minibatches
+            are whole sequences.
+        target_kl: Ends the epochs after the first step whose minibatch had a larger `kl` (G5).
+    """
+
+    num_sgd_iter: int = attrs.field(default=1, validator=_at_least_one)
+    minibatch_size: int | None = attrs.field(default=None, validator=_at_least_one)
+    target_kl: float | None = None
+
+    def __call__(
+        self, learn: Learning, batch: Batch, generator: np.random.Generator, all_reduce: AllReduce | None = None
+    ) -> Trained:
+        """Train on the experience `[T, N, ...]` or the rows `[B, ...]` of a batch.
+
+        Counts: trained (rows of minibatches), updates (optimiser steps).
+        Records: policy_lag of each row, as the first step finds it.
+        Returns: Scalars of all learners' rows; `priorities` of this learner's, where they were drawn by them.
+        Raises: SchemaError where the loss misses a column, or where some learners have rows and others none; PlanError
+            for `target_kl` if the loss reports no `kl`.
+        """
+        prepared = learn.prepare(batch)
+        records = {LAG: lags(prepared, learn.policy.version)}
+        rows = learn.tensors(prepared)
+        real = real_steps(rows)
+        parts = self._minibatches(learn, rows, real, generator, all_reduce)
+        steps: list[dict[str, Any]] = []
+        priorities: list[Batch] = []
+        trained = 0
+        for part in parts:
+            step = learn.update(part, all_reduce)
+            trained += real if part is rows else real_steps(part)
+            if "priority" in step:
+                drawn = part if all_reduce is None else all_reduce.share(part)
+                priorities.append(_told(drawn, step.pop("priority")))
+            steps.append(step)
+            if self.target_kl is not None and self._kl(learn, step) > self.target_kl:
+                break
+        if not steps:
+            return Trained({}, {}, {})
+        scalars: dict[str, Any] = _means(steps)
+        scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
+        if priorities:
+            scalars["priorities"] = Batch.cat(priorities).to_numpy()
+        return Trained(scalars, {"trained": trained, "updates": len(steps)}, records)
+
+    def _minibatches(
+        self, learn: Learning, rows: Batch, real: int, generator: np.random.Generator, all_reduce: AllReduce | None
+    ) -> Iterator[Batch]:
+        """Those of all epochs; none of a batch without real rows, which an adder gives that completed nothing."""
+        if all_reduce is not None and not all_reduce.one_batch:
+            if learn.in_sequences:
+                raise PlanError("workers cannot train a policy with a memory together: use TrainOneStep(workers)")
+            yield from self._own_minibatches(rows, generator, all_reduce)
+            return
+        size = self.minibatch_size or real
+        for _ in range(self.num_sgd_iter if real else 0):
+            if size >= real:
+                yield rows
+            elif learn.in_sequences:
+                yield from _whole_sequences(rows, math.ceil(real / size), generator)
+            else:
+                yield from rows.split(size, True, generator)
+
+    def _own_minibatches(self, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce) -> Iterator[Batch]:
+        """As many as everybody's, though rows may differ: who stepped once more would wait for the others for ever."""
+        fewest, most = all_reduce.least_and_most(rows.rows)
+        count = 1 if self.minibatch_size is None else math.ceil(most / self.minibatch_size)
+        if most and fewest < count:
+            raise SchemaError(f"learners with {fewest} to {most} rows cannot all take {count} steps: give each as many")
+        for _ in range(self.num_sgd_iter if most else 0):
+            if count == 1:
+                yield rows
+            else:
+                yield from (rows[part] for part in np.array_split(generator.permutation(len(rows)), count))
+
+    def _kl(self, learn: Learning, scalars: dict[str, Any]) -> float:
+        if "kl" not in scalars:
+            raise PlanError(f"target_kl={self.target_kl}: {type(learn.policy).__name__} reports no kl")
+        return float(scalars["kl"])
+
+
+def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
+    """By name, over the steps that have it: an actor that is delayed does not learn in each."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    found = {name: [float(step[name]) for step in steps if name in step] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def _whole_sequences(rows: Batch, count: int, generator: np.random.Generator) -> Iterator[Batch]:
+    """So many shuffled parts `[T, B', ...]` of sequences `[T, B, ...]`, or one of each sequence if they are fewer."""
+    sequences = rows.shape[1]
+    return (rows[:, part] for part in np.array_split(generator.permutation(sequences), min(count, sequences)))
+
+
+def _told(drawn: Batch, priority: Any) -> Batch:
+    """Which rows have which priority, `[B]`; of sequences the steps that count."""
+    places = drawn.select([name for name in PLACE if name in drawn])
+    if "mask" not in drawn:
+        return places.replace(priority=priority)
+    counts = drawn["mask"] != 0
+    return places.replace(priority=priority).map(lambda column: column[counts])
+
+
+def required(policy: Any) -> Required:
+    """The words that a policy's loss needs, if it says so, and those of what it normalises by."""
+    words: Required = getattr(getattr(policy, "learn_mode", None), "requires", ())
+    if not getattr(policy, "normalizers", None):
+        return words
+    words = dict.fromkeys(words, "") if isinstance(words, tuple) else dict(words)
+    words["statistics"] = "its policy normalises: put GatherStatistics after ParallelRollouts"
+    if getattr(policy, "returns", None) is not None:
+        words["normalized_rewards"] = "its policy has normalize_rewards=True: put NormalizeRewards before it"
+    return words
+
+
+def reported(policy: Any, given: Schema) -> Schema:
+    """What training on such batches gives: scalars, and priorities where rows were drawn by them."""
+    learn = getattr(policy, "learn_mode", None)
+    by_priority = all(map(given.has, ("weight", "index", "generation"))) and getattr(learn, "reports_priority", True)
+    return Schema().having("priorities") if by_priority else Schema()

@@ -1,0 +1,358 @@
+"""Checkpoints on disk: folders that are there whole or not at all, and that say what is wrong with them.
+
+A checkpoint is a folder with manifest.json and, for each part of a state (`operators`, each resource ...), a JSON
+skeleton, an .npz of its arrays, and a second .npz of pickles where something in it can only be pickled. Only that
+one can run code; it is read when the file is said to be trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from flowrl.errors import CheckpointError, did_you_mean
+from flowrl.storage.codec import decode, encode
+from flowrl.storage.files import MANIFEST, read_manifest, signed_manifest
+
+#: What this version writes; it reads this one and those before it.
+FORMAT_VERSION = 1
+_RESOURCES = "resources/"
+
+
+def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Path:
+    """Write a state, such as `Run.state_dict()`, as a folder; a checkpoint that is there already is replaced.
+
+    The folder is written under another name, flushed to the disk and then renamed, so that whoever finds it finds
+    all of it, whenever the process or the machine dies.
+
+    Args:
+        path: The folder.
+        state: Entries become parts; those of `state["resources"]` one each.
+        about: What the manifest says besides, as JSON has it.
+
+    Raises:
+        CheckpointError: something in the state cannot be saved, or nothing can be at `path`, or something else is.
+    """
+    given, parts = Path(path), _parts(state)
+    try:
+        path = given.resolve()  # a link to a checkpoint stays: what it leads to is replaced
+        replaced = path.exists()
+        if replaced and not _is_ours(path) and not (path.is_dir() and not any(path.iterdir())):
+            raise CheckpointError(f"{given} is there and is no checkpoint; choose another place")
+        partial, old = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("tmp", "old"))
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
+        raise CheckpointError(f"{given} cannot be written: {error}; choose another place") from error
+    try:
+        files = {name: _write_part(partial, i, name, part) for i, (name, part) in enumerate(parts.items())}
+        _write_manifest(partial, files, about or {})
+        _flush_folder(partial)
+        if replaced:
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(path, old)
+        os.replace(partial, path)
+    except BaseException:
+        if replaced and old.exists() and not path.exists():
+            os.replace(old, path)
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _flush_folder(path.parent)
+    for left in (old, *_left_by_killed(path, "tmp"), *_left_by_killed(path, "old")):
+        shutil.rmtree(left, ignore_errors=True)
+    return given
+
+
+def load_checkpoint(path: str | Path, *, parts: Collection[str] | None = None, trusted: bool = False) -> dict[str, Any]:
+    """Read a state, or some of its parts, after checking that it is whole.
+
+    Nothing is unpickled unless `trusted`: then code in the file runs, so say it only of your own files. Policies,
+    buffers and results need no trust; environments in the middle of an episode do.
+
+    Args:
+        path: The folder of a checkpoint.
+        parts: Names as in the manifest ("ledger", "resources/DQNPolicy"); all of them if not given.
+        trusted: Whether objects that can only be pickled may be read.
+
+    Raises:
+        CheckpointError: it is damaged, truncated, of a newer format or no checkpoint at all; there is no such part;
+            or a part needs trust.
+    """
+    path = Path(path)
+    files = verify_checkpoint(path)["parts"]
+    if unknown := [name for name in parts or () if name not in files]:
+        raise CheckpointError(f"{path} has no part {unknown[0]!r}; {did_you_mean(unknown[0], files)}")
+    state: dict[str, Any] = {}
+    for name in files if parts is None else parts:
+        part = _read_part(path, name, files[name], trusted)
+        if name.startswith(_RESOURCES):
+            state.setdefault("resources", {})[name.removeprefix(_RESOURCES)] = part
+        else:
+            state[name] = part
+    return state
+
+
+def verify_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, after every file was compared with its size and checksum.
+
+    Raises:
+        CheckpointError: as `load_checkpoint`.
+    """
+    path = Path(path)
+    manifest = _read_manifest(path)
+    for part in manifest["parts"].values():
+        for file in part.values():
+            at = path / file["name"]
+            if Path(file["name"]).name != file["name"] or not at.is_file():
+                raise CheckpointError(f"{path} is damaged: {file['name']} is missing")
+            if (size := at.stat().st_size) != file["size"]:
+                how = "truncated" if size < file["size"] else "damaged"
+                raise CheckpointError(f"{path} is {how}: {file['name']} has {size} bytes of {file['size']}")
+            if _digest(at) != file["sha256"]:
+                raise CheckpointError(
+                    f"{path} is damaged: {file['name']} is not what was written (its checksum differs)"
+                )
+    return manifest
+
+
+@attrs.frozen
+class Checkpoints:
+    """A folder of checkpoints of one run, the newest `keep` of them: step-000012345 ...
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoints = Checkpoints(folder, keep=2)
+    ...     for steps in (100, 200, 300):
+    ...         path = checkpoints.save({"x": steps}, step=steps)
+    ...     [path.name for path in checkpoints.paths()], checkpoints.load()
+    (['step-000000200', 'step-000000300'], {'x': 300})
+    """
+
+    folder: Path = attrs.field(converter=Path)
+    keep: int = attrs.field(default=3, validator=attrs.validators.ge(1))
+
+    def save(self, state: Mapping[str, Any], about: Mapping[str, Any] | None = None, *, step: int) -> Path:
+        """Write one more, then remove the oldest and what killed writes have left."""
+        # The same step again, a little later, comes after those that were there, be they rotated away or not.
+        ordinals = [key[1] for key in map(_key, _entries(self.folder)) if key is not None and key[0] == step]
+        ordinal = 1 + max(ordinals, default=0)
+        path = save_checkpoint(self.folder / f"step-{step:09}{f'-{ordinal}' * (ordinal > 1)}", state, about)
+        stale = [entry for entry in self.folder.iterdir() if entry.name.startswith(".step-")]
+        ours = [entry for entry in self.paths() if (entry / MANIFEST).is_file()]  # another's step-1 is left alone
+        for entry in [*stale, *(entry for entry in ours[: -self.keep] if entry != path)]:
+            _remove(entry)
+        return path
+
+    def paths(self) -> list[Path]:
+        """The checkpoints, oldest first, damaged ones among them."""
+        found = [(key, path) for path in _entries(self.folder) if (key := _key(path)) is not None]
+        return [path for _, path in sorted(found)]
+
+    def latest(self) -> Path | None:
+        """The newest; None if there is none."""
+        return next(reversed(self.paths()), None)
+
+    def load(self, path: str | Path | None = None, *, trusted: bool = False) -> dict[str, Any]:
+        """Read one of them, the newest if not said otherwise; see `load_checkpoint`.
+
+        Raises:
+            CheckpointError: there is none, or it cannot be read: with the newest one before it that is whole.
+        """
+        chosen = self.latest() if path is None else Path(path)
+        if chosen is None:
+            raise CheckpointError(f"there is no checkpoint in {self.folder}")
+        try:
+            return load_checkpoint(chosen, trusted=trusted)
+        except CheckpointError as error:
+            before = self.before(chosen)
+            offer = "no earlier one is whole" if before is None else f"the one before it, {before}, is whole"
+            raise CheckpointError(f"{error}; {offer}") from error
+
+    def before(self, path: Path) -> Path | None:
+        """The newest whole checkpoint that is older than another one."""
+        for earlier in reversed([each for each in self.paths() if (_key(each) or ()) < (_key(path) or ())]):
+            try:
+                verify_checkpoint(earlier)
+            except CheckpointError:
+                continue
+            return earlier
+        return None
+
+    def rewind(self, path: Path) -> None:
+        """Go on from a checkpoint: later ones are put aside, and removed when the next one is written."""
+        for later in [each for each in self.paths() if (_key(each) or ()) > (_key(path) or ())]:
+            aside = later.with_name(f".{later.name}.superseded")
+            _remove(aside)
+            os.replace(later, aside)
+
+
+# -- writing
+
+
+def _parts(state: Mapping[str, Any]) -> dict[str, Any]:
+    parts = dict(state)
+    if unfit := [name for name in parts if type(name) is not str or "/" in name]:
+        raise CheckpointError(f"a part of a state is named by a string without '/', not {unfit[0]!r}")
+    if isinstance(state.get("resources"), Mapping) and state["resources"]:
+        parts |= {f"{_RESOURCES}{name}": value for name, value in parts.pop("resources").items()}
+    return parts
+
+
+def _write_part(folder: Path, index: int, name: str, part: Any) -> dict[str, dict[str, Any]]:
+    encoded = encode(part, name)
+    slug = f"{index:02}-" + re.sub(r"[^\w-]+", "-", name)[:60]
+    pickles = [np.frombuffer(each, np.uint8) for each in encoded.pickles]
+    files = {}
+    with _new(folder / f"{slug}.json") as file:
+        file.write(json.dumps(encoded.skeleton, allow_nan=False).encode())
+    files["skeleton"] = _about_file(folder / f"{slug}.json")
+    for role, arrays in (("arrays", encoded.arrays), ("pickles", pickles)):
+        if arrays:
+            at = folder / f"{slug}{'' if role == 'arrays' else '.pickles'}.npz"
+            with _new(at) as file:
+                np.savez(file, **{str(i): array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
+            files[role] = _about_file(at)
+    return files
+
+
+def _write_manifest(folder: Path, parts: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    body = {
+        "saved": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "about": dict(about),
+        "parts": dict(parts),
+    }
+    try:
+        body = json.loads(json.dumps(body))  # as it will be read: JSON makes strings of all keys
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"about={dict(about)!r} cannot be written to the manifest: {error}") from error
+    with _new(folder / MANIFEST) as file:
+        file.write(json.dumps(signed_manifest("checkpoint", FORMAT_VERSION, body), indent=2).encode())
+
+
+def _about_file(path: Path) -> dict[str, Any]:
+    return {"name": path.name, "size": path.stat().st_size, "sha256": _digest(path)}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[Any]:
+    """A new file, on the disk when the block ends."""
+    with path.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# -- reading
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "is not there"
+        kept = [f"; a save that was killed left the one before it as {old}" for old in _left_by_killed(path, "old")]
+        raise CheckpointError(f"{path} {what}: a checkpoint is a folder with a {MANIFEST}{''.join(kept)}")
+    found = read_manifest(path, "checkpoint", FORMAT_VERSION, CheckpointError)
+    if not _well_formed(found):
+        raise CheckpointError(f"{path} is damaged: its {MANIFEST} is malformed")
+    return found
+
+
+def _well_formed(manifest: dict[str, Any]) -> bool:
+    """Has it the fields that reading relies on? Whoever wrote it may also have made the checksum."""
+    expected = {"name": str, "size": int, "sha256": str}
+    return isinstance(manifest.get("parts"), dict) and all(
+        isinstance(part, dict)
+        and "skeleton" in part
+        and all(isinstance(file, dict) and {k: type(v) for k, v in file.items()} == expected for file in part.values())
+        for part in manifest["parts"].values()
+    )
+
+
+def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -> Any:
+    opened: dict[str, Any] = {}
+
+    def array(role: str, number: int) -> Any:
+        if role == "pickles" and not trusted:
+            raise CheckpointError(
+                "it holds what can only be unpickled, which runs code from the file: load it with trusted=True "
+                "if it is your own"
+            )
+        if role not in opened:
+            opened[role] = np.lib.npyio.NpzFile(path / files[role]["name"], allow_pickle=False)
+        return opened[role][str(int(number))]
+
+    try:
+        skeleton = json.loads((path / files["skeleton"]["name"]).read_bytes())
+        return decode(skeleton, lambda at: array("arrays", at), lambda at: array("pickles", at).tobytes())
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}, part {name}: {error}") from error
+    except Exception as error:  # a file that was made to have the right checksum may make its readers raise anything
+        raise CheckpointError(f"{path} is damaged: part {name} cannot be read: {error}") from error
+    finally:
+        for each in opened.values():
+            each.close()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a checkpoint is there, maybe a damaged one, and not something else that has a manifest."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (ValueError, RecursionError):
+        return True
+    return isinstance(manifest, dict) and manifest.get("format") == "flowrl checkpoint"
+
+
+def _left_by_killed(path: Path, suffix: str) -> list[Path]:
+    """What saves at a path have left beside it."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.{suffix}")
+    return [each for each in _entries(path.parent) if pattern.fullmatch(each.name)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _key(path: Path) -> tuple[int, int] | None:
+    """Where in the order of a run's checkpoints a folder stands; None if it is none of them."""
+    match = re.fullmatch(r"step-(\d+)(?:-(\d+))?", path.name)
+    return None if match is None else (int(match[1]), int(match[2] or 1))
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint: its name first, so that no half of one is ever found."""
+    if not path.exists():
+        return
+    if not path.name.startswith("."):
+        hidden = path.with_name(f".{path.name}.removed")
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.replace(path, hidden)
+        path = hidden
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,122 @@
+"""Learning without an environment: the Trainer of plans whose source is a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+from attrs import validators
+
+from flowrl.errors import ConfigError, DatasetError
+from flowrl.trainer.config import Configuration, positive
+from flowrl.trainer.policy_factory import PolicyMaker, check_policy
+from flowrl.trainer.trainer import Trainer, torch_threads
+
+if TYPE_CHECKING:
+    from flowrl.envs.dataset_spaces import Source
+    from flowrl.rollout import WorkerSet
+
+
+@attrs.define(kw_only=True)
+class OfflineConfig(Configuration):
+    """What every plan without an environment has. Budgets, evaluations and results are counted in updates."""
+
+    clock: ClassVar[str] = "updates"
+
+    #: Where the policy is evaluated, if at all; None: where the dataset was recorded. It is made only then.
+    env: str | None = None  # type: ignore[assignment]
+    #: The dataset: a folder that `flowrl record` or `Record` wrote, or "minari:ID".
+    data: str = "data/cartpole"
+    #: How often it is read; None: until the run is stopped.
+    epochs: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
+    batch_size: int = positive(256)  #: rows of an update
+    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by the statistics of the dataset
+    report_every: int = positive(500)  #: updates between results
+
+    @property
+    def for_policy(self) -> dict[str, Any]:
+        """See `Configuration.for_policy`."""
+        return {**super().for_policy, "normalize_obs": self.normalize_obs}
+
+
+class OfflineTrainer(Trainer):
+    """A `Trainer` whose plan reads a dataset, `config.data`: no environment is made, unless it is to be evaluated.
+
+    `BC(data="data/cartpole").train(until={"updates": 5_000})`; with `env`, `evaluate` plays there, and otherwise in the
+    environment that the dataset says it was recorded in.
+
+    Raises: DatasetError where the dataset is none, or knows nothing of its spaces and there is no `env` to ask.
+    """
+
+    Config = OfflineConfig
+
+    @classmethod
+    def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> WorkerSet:
+        """The policy that learns, with the spaces of the dataset, and where it is evaluated."""
+        from flowrl.data.datasets.open import open_dataset
+
+        return cls._workers(config, env, policy, open_dataset(config.data))
+
+    @classmethod
+    def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any]) -> WorkerSet:
+        """Those of a run that remembers its dataset, which need not be there any more."""
+        from flowrl.data.datasets.open import open_dataset
+        from flowrl.envs.dataset_spaces import Remembered
+
+        said = dict(about.get("dataset") or {})
+        known = Remembered(said.pop("path", config.data), said) if said else None
+        if known is not None and said.get("env") is not None:
+            return cls._workers(config, env, None, known)
+        try:
+            return cls._workers(config, env, None, open_dataset(config.data))
+        except DatasetError:
+            if known is None:
+                raise
+        return cls._workers(config, env, None, known)
+
+    @classmethod
+    def _workers(cls, config: Any, env: Any, policy: Any, data: Source) -> WorkerSet:
+        from flowrl.rollout.offline import OfflineWorkers
+
+        make = cls.policy if policy is None else policy
+        check_policy(make)
+        if config.num_workers:
+            raise ConfigError(f"num_workers={config.num_workers}: nobody acts in a plan without an environment")
+        with torch_threads(config.torch_threads):
+            return OfflineWorkers(
+                data,
+                policy=PolicyMaker(make, config),
+                envs_per_worker=config.envs_per_worker,
+                eval_env=config.eval_env,
+                eval_env_args=config.eval_env_args,
+                eval_wrappers=config.eval_wrappers,
+                eval_env_manager=config.eval_env_manager,
+                seed=config.seed,
+                **evaluated_in(config, env, data),
+            )
+
+
+def evaluated_in(config: Configuration, env: Any, data: Source) -> dict[str, Any]:
+    """Where a policy is evaluated: as the configuration says, and in what that leaves open as the dataset was recorded.
+
+    An `env` of another name than the dataset's gets nothing of what that says.
+
+    Raises: ConfigError for `wrappers` that are others than those of the dataset.
+    """
+    from flowrl.envs.dataset_spaces import PLACE, environment_of
+
+    given = {name: config[name] for name in PLACE} | ({} if env is None else {"env": env})
+    known = environment_of(data)
+    if known is None or config.env not in (None, known["env"]):
+        return given
+    recorded = known.get("wrappers")
+    if given["wrappers"] and recorded is not None and given["wrappers"] != recorded:
+        raise ConfigError(
+            f"wrappers={given['wrappers']}: {data.path} was recorded in {known['env']} with {recorded or 'none'}, and "
+            "the policy knows no other; leave them out. To evaluate elsewhere give eval_wrappers"
+        )
+    how = ("env_manager", "env_manager_args") if given["env_manager"] == "local" else ()
+    taken = {name: known[name] for name in ("wrappers", *how) if known.get(name)}
+    spec = known["env"] if given["env"] is None else given["env"]
+    return {**given, **taken, "env": spec, "env_args": {**known.get("env_args", {}), **given["env_args"]}}

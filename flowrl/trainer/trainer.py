@@ -1,0 +1,467 @@
+"""The front door: an algorithm as a class, with `train`, `evaluate`, `save`, `restore` and `act`."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FunctionType, NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import attrs
+
+from flowrl.engine.graph import graph, paths
+from flowrl.engine.operator import describe
+from flowrl.engine.plan import Plan
+from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
+from flowrl.trainer.config import Configuration, build_config, positive
+from flowrl.trainer.policy_factory import PolicyMaker, check_policy
+
+if TYPE_CHECKING:
+    from flowrl.engine.run import Run
+    from flowrl.policies import Policy
+    from flowrl.rollout import WorkerSet
+    from flowrl.trainer.trained_policy import TrainedPolicy
+
+log = logging.getLogger("flowrl")
+
+Result = dict[str, Any]
+#: When to end training: lower bounds of entries of a result, or a function of a result.
+Until = Mapping[str, float] | Callable[[Result], bool]
+
+#: Counters that a result has only once learning has begun.
+LEARNING = frozenset({"sampled", "trained", "updates"})
+
+
+@attrs.define(kw_only=True)
+class Config(Configuration):
+    """What the plan of `Trainer` itself has."""
+
+    fragment_steps: int = positive(128)  #: steps of each environment between two updates
+    report_every: int = positive(1_000)  #: env steps between results
+
+
+class Trainer:
+    """An algorithm over an environment: a policy, a plan, and the run of it.
+
+    A subclass is an algorithm. It overrides any of `Config`, `policy` and `execution_plan`; a plan may be its
+    parent's, edited: `return DQN.execution_plan(workers, config).insert_after("NStep", op)` in a static method, or
+    `super().execution_plan(workers, config)` in a class method. Functions without a decorator are taken as static.
+
+    Building one makes environments and networks; nothing acts before the first `train()`, which checks the plan (see
+    `Plan.check`) and opens `run`.
+    It is a context manager; leaving it stops it.
+
+    With `eval_every` set, results get the entries of `flowrl.operators.Evaluate` every so many env steps.
+
+    Args:
+        env: A name as in `Config.env`, a callable, or an environment that was made already, a gymnasium VectorEnv say.
+        config: Values for `Config`, or one.
+        seed: Root of all random streams; the same as the key `seed`.
+        policy: Instead of the class's `policy`: a function like it, or a `Policy` class.
+        settings: Keys of `Config`; they override `config`.
+
+    Raises:
+        ConfigError: an unknown key (with the closest one), a bad value, no such environment.
+        PlanError: `policy` gives something else than a policy, or `execution_plan` something else than a plan.
+    """
+
+    Config: ClassVar[type[Configuration]] = Config
+
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        seed: int | None = None,
+        policy: Any = None,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(config, (Mapping, Configuration, NoneType)):
+            raise ConfigError(f"config={config!r}: expected a mapping or a Config; `load_config_file` reads a file")
+        given = config.to_dict() if isinstance(config, Configuration) else config or {}
+        direct = {} if env is None else named(env)
+        direct |= {} if seed is None else {"seed": seed}
+        self.config = build_config(self.Config, given, direct, settings)
+        self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
+        try:
+            #: What `execution_plan` gave; `plan` evaluates its results too, where `eval_every` is set.
+            self.algorithm: Plan = self.execution_plan(self.workers, self.config)
+            if not isinstance(self.algorithm, Plan):
+                raise PlanError(
+                    f"{type(self).__name__}.execution_plan returned a {type(self.algorithm).__name__}, expected a Plan"
+                )
+            self.plan = self._with_evaluation(self.algorithm)
+        except BaseException:
+            self.workers.close()
+            raise
+        self.run: Run | None = None
+        self.result: Result = {}  #: the last one
+        self.done = False  #: whether the plan has ended
+        self._stopped = False
+        self._trained: TrainedPolicy | None = None
+        self._keys: set[str] = set()  # of all results so far
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("policy", "execution_plan"):
+            function = vars(cls).get(name)
+            if isinstance(function, FunctionType) and not _is_method(function):
+                if "__class__" in function.__code__.co_freevars:
+                    raise PlanError(
+                        f"{cls.__name__}.{name} calls super(): make it a class method, "
+                        f"with @classmethod above it and `cls` as its first argument"
+                    )
+                setattr(cls, name, staticmethod(function))
+        if "Config" in vars(cls):
+            _check_config(cls.Config)
+
+    def __repr__(self) -> str:
+        clock = self.config.clock
+        steps = f"{self.counters.get(clock, 0)} {clock.replace('_', ' ')}"
+        return f"{type(self).__name__}({self.config.env or self.config['data']}, seed {self.config.seed}, {steps})"
+
+    # -- what an algorithm overrides
+
+    @staticmethod
+    def policy(config: Any, observation_space: Any, action_space: Any) -> Policy:
+        """The policy that acts and learns; a subclass or the argument `policy` has it."""
+        raise PlanError("there is no policy: pass policy=..., or override `policy` in a subclass of Trainer")
+
+    @staticmethod
+    def execution_plan(workers: WorkerSet, config: Any) -> Plan:
+        """The plan whose items are results. Here the simplest one: act, learn from it once, report."""
+        from flowrl.operators import ParallelRollouts, StandardMetricsReporting, TrainOneStep
+
+        train_op = ParallelRollouts(workers, steps=config.fragment_steps).for_each(TrainOneStep(workers))
+        return StandardMetricsReporting(train_op, workers, config)
+
+    @classmethod
+    def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> WorkerSet:
+        """The workers that act: `env` and `policy` instead of the configuration's and the class's, if given."""
+        from flowrl.actors.actors import Resources
+        from flowrl.rollout import WorkerSet
+
+        make = cls.policy if policy is None else policy
+        check_policy(make)
+
+        # A worker process without a GPU must not ask for one.
+        there = config if config.worker_gpus else attrs.evolve(config, device="cpu")
+        resources = Resources(
+            config.worker_cpus, config.worker_gpus, config.worker_memory, dict(config.worker_resources)
+        )
+        with torch_threads(config.torch_threads):
+            return WorkerSet(
+                env=config.env if env is None else env,
+                policy=PolicyMaker(make, config),
+                num_workers=config.num_workers,
+                address=config.address,
+                envs_per_worker=config.envs_per_worker,
+                env_groups=config.env_groups,
+                worker_policy=PolicyMaker(make, there),
+                resources=resources,
+                max_restarts=config.max_worker_restarts,
+                on_death=config.on_worker_death,
+                env_args=config.env_args,
+                wrappers=config.wrappers,
+                env_manager=config.env_manager,
+                env_manager_args=config.env_manager_args,
+                episode_seeds=config.episode_seeds,
+                eval_env=config.eval_env,
+                eval_env_args=config.eval_env_args,
+                eval_wrappers=config.eval_wrappers,
+                eval_env_manager=config.eval_env_manager,
+                seed=config.seed,
+            )
+
+    @classmethod
+    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any]) -> WorkerSet:
+        """Those for the saved policy of a run, of which run.json says this: as `make_workers` makes them."""
+        return cls.make_workers(config, env)
+
+    # -- training
+
+    def train(self, until: Until | None = None) -> Result:
+        """The next result; with `until`, train up to the first result that reaches it, and return that one.
+
+        Args:
+            until: Lower bounds by name, any of which ends it, as in `{"env_steps": 50_000, "episode_return": 475}`;
+                if the last result reaches one already, nothing more is done. Or a function of a result.
+
+        When the plan ends by itself the last result is returned, and `done` is True from then on. Ctrl-C raises
+        KeyboardInterrupt at the end of a step, so that the trainer may be saved or go on.
+
+        Raises:
+            ConfigError: a bound of a name that no result has, so that it would never be reached.
+            PlanError: the trainer was stopped; or its plan is wrong, with every problem: nothing has started.
+        """
+        from flowrl.interrupts import Interrupts
+
+        run, bounds = self._open(), None
+        if until is None:
+            reached: Callable[[Result], bool] = _always
+        elif callable(until):
+            reached = until
+        else:
+            bounds = _checked(until)
+            reached = self._reaches(bounds)
+            if reached(self.result):
+                return self.result
+        ended = False
+        with torch_threads(self.config.torch_threads), Interrupts(run) as interrupts:
+            for result in run:
+                self._take(result)
+                if bounds is not None:
+                    self._check_names(bounds)
+                if reached(result):
+                    break
+            else:
+                ended = True
+        if interrupts.asked:
+            if not ended:
+                next(run, None)  # takes notice of the interruption, so that the next call goes on
+            raise KeyboardInterrupt
+        self.done = self.done or ended
+        return self.result
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The run's counters by unit: env_steps, sampled, trained, updates ...; empty before the first `train()`."""
+        return {} if self.run is None else dict(self.run.counters)
+
+    # -- using what was learnt
+
+    def act(self, obs: Any, deterministic: bool = True, **memory: Any) -> Any:
+        """An action for `env.step`, of a policy with a memory action and state; see `TrainedPolicy.act`."""
+        trained = self._use()
+        trained.env_steps = self.counters.get("env_steps", 0)
+        return trained.act(obs, deterministic, **memory)
+
+    def evaluate(self, episodes: int | None = None, seed: int | None = None) -> Result:
+        """The scores of whole episodes in environments of their own; training goes on as if it had not been (S3).
+
+        See `TrainedPolicy.evaluate`.
+        """
+        return self._use().evaluate(episodes, seed)
+
+    # -- saving and stopping
+
+    def save(self, path: str | Path) -> Path:
+        """Write the complete state of the run as a folder; whoever restores it goes on bit for bit (D3).
+
+        Raises:
+            CheckpointError: there is something else at `path`, or a part of the state cannot be saved.
+        """
+        from flowrl.storage.checkpoint import save_checkpoint
+        from flowrl.storage.files import plain
+
+        mine = {"result": self.result, "done": self.done, "evaluates": self._evaluates}
+        about = {"trainer": type(self).__name__, "config": plain(self.config.to_dict())}
+        return save_checkpoint(path, {**self._open().state_dict(), "trainer": mine}, about)
+
+    def restore(self, path: str | Path) -> None:
+        """Go on exactly where `save` was called, in any process, with the same class and configuration.
+
+        Environments in the middle of an episode are unpickled, so restore only what you trust.
+
+        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes`,
+        `eval_max_steps` and `checkpoint_every`; `act_backend`, `device` and `torch_threads` with a warning.
+
+        Raises:
+            CheckpointError: no checkpoint, a damaged one, or that of another plan, seed or configuration.
+        """
+        from flowrl.storage.checkpoint import load_checkpoint, verify_checkpoint
+
+        run = self._open()
+        about = verify_checkpoint(path).get("about", {})
+        if isinstance(about.get("config"), Mapping):
+            self._check_config_of(path, about)
+        state = load_checkpoint(path, trusted=True)
+        mine = state.pop("trainer", {})
+        if mine.get("evaluates") != self._evaluates:  # evaluation of other settings: it is left out, or begins now
+            state["operators"].pop(mine.get("evaluates"), None)
+            if self._evaluates is not None:
+                state["operators"][self._evaluates] = run.state_dict()["operators"][self._evaluates]
+        try:
+            run.load_state_dict(state)
+        except CheckpointError as error:
+            if about.get("trainer", type(self).__name__) == type(self).__name__:
+                raise
+            raise CheckpointError(f"{error}; {path} was saved by {about['trainer']}") from error
+        self.result, self.done = mine.get("result", {}), mine.get("done", False)
+        self._keys = set(self.result)
+
+    def stop(self) -> None:
+        """Close the run, the environments and what else has processes, but not a VectorEnv that was given: it is yours.
+
+        `act` and `evaluate` still work; a second call does nothing.
+        """
+        self._stopped = True
+        with ExitStack() as closing:
+            closing.callback(self.workers.close)
+            if self.run is not None:
+                for resource in self.run.resources.values():
+                    if hasattr(resource, "__exit__") and resource is not self.workers:
+                        closing.callback(resource.close)
+                closing.callback(self.run.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _open(self) -> Run:
+        if self._stopped:
+            raise PlanError(
+                f"this {type(self).__name__} was stopped; make a new one, which may restore() what was saved"
+            )
+        if self.run is None:
+            self.plan.check()  # what must go wrong is said before anything starts
+            self.run = self.plan.run(seed=self.config.seed)
+        return self.run
+
+    def _use(self) -> TrainedPolicy:
+        from flowrl.trainer.trained_policy import TrainedPolicy
+
+        if self._trained is None:
+            self._trained = TrainedPolicy(self.workers, self.config)
+        return self._trained
+
+    def _with_evaluation(self, plan: Plan) -> Plan:
+        """The plan, and evaluation where `eval_every` asks for it and the plan has none of its own."""
+        from flowrl.operators import Evaluate
+
+        config = self.config
+        self._evaluates: str | None = None  # the path of what is added here
+        if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
+            return plan
+        evaluate = Evaluate(self.workers, every=config.eval_every, **config.evaluation)
+        plan = attrs.evolve(plan.for_each(evaluate), site="eval_every")
+        self._evaluates = paths(plan)[id(plan)]
+        return plan
+
+    def _check_config_of(self, path: str | Path, about: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of other settings; warn of those that change the last bits."""
+        from flowrl.cli.resume import FREE, ROUNDING, may_differ
+        from flowrl.storage.files import plain
+
+        then, now = about["config"], plain(self.config.to_dict())
+        changed = [key for key in now if key in then and not _same_setting(key, then[key], now[key])]
+        if refused := [key for key in changed if key not in may_differ(then, now)]:
+            listed = ", ".join(f"{key}={then[key]!r} (here it is {now[key]!r})" for key in refused)
+            name, other = type(self).__name__, about.get("trainer", type(self).__name__)
+            raise CheckpointError(
+                f"{path} was saved {'' if other == name else f'by {other} '}with {listed}: restore it in a {other} "
+                f"with the same settings; only {', '.join(sorted(FREE | ROUNDING))} may differ"
+            )
+        if rounding := [key for key in changed if key in ROUNDING]:
+            log.warning("%s changed: training goes on, but not bit for bit", " and ".join(rounding))
+
+    def _take(self, result: Any) -> None:
+        self.result = dict(as_result(result, self.plan))
+        self._keys |= self.result.keys()
+
+    def _reaches(self, bounds: Mapping[str, float]) -> Callable[[Result], bool]:
+        from flowrl.operators import StopWhen
+
+        stop = StopWhen(dict(bounds))
+
+        def reached(result: Result) -> bool:
+            stop(result)
+            return stop.done
+
+        return reached
+
+    def _check_names(self, bounds: Mapping[str, float]) -> None:
+        """Refuse a bound that can never be reached, at the first result and again when learning has begun."""
+        from flowrl.operators import Evaluate
+
+        coming = LEARNING if "updates" not in self._keys else frozenset()
+        for name in bounds.keys() - self._keys - coming:
+            if name not in self.evaluated():
+                if name in Evaluate.provides:
+                    raise ConfigError(
+                        f"until: no result has {name!r}, since the plan does not evaluate: give eval_every=N, the env "
+                        f"steps between evaluations, as in {type(self).__name__}(..., eval_every=5_000)"
+                    )
+                raise ConfigError(
+                    f"until: no result has {name!r}; {did_you_mean(name, self._keys)}. For an entry that comes "
+                    f"later give a function: until=lambda result: result.get({name!r}, 0) >= {bounds[name]:g}"
+                )
+
+    def evaluated(self) -> set[str]:
+        """The entries that evaluation in the plan adds to some results."""
+        from flowrl.operators import Confirm, Evaluate
+
+        ops = [node.op for node in graph(self.plan)]
+        return {name for op in ops if isinstance(op, (Evaluate, Confirm)) for name in op.provides}
+
+
+def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
+    """An item of a plan, which must be a result.
+
+    Raises:
+        PlanError: it is something else.
+    """
+    if not isinstance(item, Mapping):
+        raise PlanError(f"a plan's items must be result dicts, got {describe(item)} from {plan.name}")
+    return item
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """So many threads for torch, which are the process's; afterwards as many as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _always(result: Result) -> bool:
+    return True
+
+
+def named(env: Any) -> dict[str, Any]:
+    """The keys of a configuration that an environment decides: its name, and how many a VectorEnv holds."""
+    if isinstance(env, str):
+        return {"env": env}
+    if hasattr(env, "num_envs"):
+        return {"env": type(env).__name__, "envs_per_worker": env.num_envs}
+    return {"env": f"{getattr(env, '__module__', '')}:{getattr(env, '__qualname__', type(env).__name__)}"}
+
+
+def _checked(until: Any) -> dict[str, float]:
+    if not isinstance(until, Mapping) or not until:
+        raise ConfigError(f"until={until!r}: expected lower bounds like {{'env_steps': 50_000}}, or a function")
+    for name, bound in until.items():
+        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
+            raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected a number")
+    return dict(until)
+
+
+def _same_setting(key: str, then: Any, now: Any) -> bool:
+    """Are two values of a key the same? A script that is imported is no longer called __main__."""
+    if key == "env" and isinstance(then, str) and isinstance(now, str):
+        (there, _, factory), (here, _, other) = then.partition(":"), now.partition(":")
+        if "__main__" in (there, here):
+            return factory == other
+    return bool(then == now)
+
+
+def _is_method(function: FunctionType) -> bool:
+    return next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
+
+
+def _check_config(config: Any) -> None:
+    if not (isinstance(config, type) and issubclass(config, Configuration)):
+        raise ConfigError(f"Config must be a subclass of flowrl.trainer.config.Configuration, got {config!r}")
+    if "__attrs_attrs__" not in vars(config):  # the base's fields are inherited, its own would be ignored
+        raise ConfigError("Config needs the decorator @attrs.define(kw_only=True)")

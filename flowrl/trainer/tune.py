@@ -1,0 +1,103 @@
+"""A Trainer as a trainable of Ray Tune, which searches for good settings. Needs the extra `tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+from ray.tune import PlacementGroupFactory, Trainable
+
+from flowrl.errors import ConfigError, did_you_mean
+from flowrl.trainer.config import Configuration, build_config
+from flowrl.trainer.plan_file import load_plan_file
+from flowrl.trainer.trainer import Result, Trainer
+
+__all__ = ["TrainerTrainable", "trainable"]
+
+
+@attrs.frozen
+class Search:
+    """What all trials have in common. An object, since Ray looks into classes that a class holds, for ever."""
+
+    trainer: type[Trainer]
+    settings: Mapping[str, Any]
+    metric: str
+
+
+class TrainerTrainable(Trainable):
+    """One trial: a Trainer with the settings of `trainable` and, over them, what Tune chose.
+
+    A step goes on to the next result that has a value of `metric`. A checkpoint is the Trainer's own, so a trial that
+    was paused, or whose machine was lost, goes on bit for bit where it was saved.
+    """
+
+    search: ClassVar[Search]
+
+    @classmethod
+    def configuration(cls, chosen: Mapping[str, Any]) -> Configuration:
+        """All settings of a trial."""
+        return build_config(cls.search.trainer.Config, cls.search.settings, chosen)
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        """What a trial takes: a core for the Trainer, with a GPU if it learns on one, and what its workers take."""
+        made = cls.configuration(config)
+        gpu = {"GPU": 1.0} if made.device.startswith("cuda") else {}
+        worker = {"CPU": made.worker_cpus, "GPU": made.worker_gpus, "memory": made.worker_memory}
+        worker = {name: amount for name, amount in (worker | made.worker_resources).items() if amount}
+        return PlacementGroupFactory([{"CPU": 1.0} | gpu] + [worker] * made.num_workers)
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._made = self.search.trainer(config=self.configuration(config))
+
+    def step(self) -> Result:
+        """Train up to the next result with the metric, or to the end of the plan.
+
+        Raises:
+            ConfigError: no result has the metric.
+        """
+        metric = self.search.metric
+        while True:
+            result = self._made.train()
+            if result.get(metric) is not None or self._made.done:
+                return result | {"done": self._made.done}
+            if metric not in result and metric not in self._made.evaluated():
+                raise ConfigError(
+                    f"metric: no result of {self._made} has {metric!r}; {did_you_mean(metric, result)}. "
+                    "What evaluation finds needs eval_every=N, in env steps"
+                )
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        self._made.save(Path(checkpoint_dir) / "trainer")
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        self._made.restore(Path(checkpoint) / "trainer")
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Another trial in the same process, which need not import everything again."""
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
+    def cleanup(self) -> None:
+        self._made.stop()
+
+
+def trainable(
+    trainer: type[Trainer] | str | Path, *, metric: str = "episode_return", **settings: Any
+) -> type[TrainerTrainable]:
+    """What `ray.tune.Tuner` takes, of an algorithm.
+
+    Args:
+        trainer: A Trainer, the name of a built-in plan, or a plan file.
+        metric: The entry of results that the search looks at: "episode_return", or "eval_return" with `eval_every`.
+        settings: Of all trials, as the Trainer takes them. Keys of the search space override them.
+
+    Raises:
+        ConfigError: no such plan, an unknown key (with the closest one) or a bad value.
+    """
+    made = trainer if isinstance(trainer, type) else load_plan_file(trainer).trainer
+    build_config(made.Config, settings)
+    return type(made.__name__, (TrainerTrainable,), {"search": Search(made, settings, metric)})

@@ -1,0 +1,68 @@
+"""From step times to a manager."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flowrl.cli.doctor import Times, suggest
+from flowrl.cli.doctor.patient import Patient
+from flowrl.cli.doctor.timing import measure
+from flowrl.envs import EnvFactory
+from tests.timed_envs import TimedEnv, heavy_tailed
+
+
+def times(steps: float | np.ndarray, waiting: float, **other: float) -> Times:
+    return Times(np.atleast_1d(steps), np.array([other.get("reset", 0.0)]), other.get("episode"), waiting)
+
+
+@pytest.mark.parametrize(
+    ("measured", "kind", "args"),
+    [
+        (times(1e-5, 0.0), "local", {}),
+        (times(1e-2, 0.0), "subprocess", {"envs_per_process": 4}),
+        (times(1e-3, 1.0), "subprocess", {"envs_per_process": 1}),
+        (times(heavy_tailed(0), 1.0), "async", {}),
+    ],
+)
+def test_a_manager_follows_from_step_times(measured: Times, kind: str, args: dict[str, int]) -> None:
+    """Short steps stay here; work is shared by the cores; waiting is done by all at once; tails by whoever has them."""
+    found = suggest(measured, num_envs=8, cores=2)
+    assert (found.env_manager, found.env_manager_args) == (kind, args)
+    assert found.expected[kind] >= 0.8 * max(found.expected.values()), "the simplest of those that are nearly as fast"
+    assert found.reason
+
+
+def test_one_core_and_one_environment_gain_nothing_from_processes() -> None:
+    assert suggest(times(1e-2, 0.0), num_envs=8, cores=1).env_manager == "local"
+    assert suggest(times(1e-2, 1.0), num_envs=1, cores=8).env_manager == "local"
+
+
+def test_an_implementation_of_its_own_is_the_fastest() -> None:
+    native = Times(np.array([4e-5]), np.zeros(1), None, 0.0, num_envs=8)
+    found = suggest(times(1e-5, 0.0), num_envs=8, cores=2, native=native)
+    assert found.env_manager == "vector"
+    assert found.expected["vector"] == pytest.approx(8 / 4e-5)
+
+
+def test_slow_resets_count() -> None:
+    """A reset of 1 s every 10 steps is a step of 0.1 s more."""
+    measured = times(1e-5, 0.0, reset=1.0, episode=10)
+    assert measured.mean == pytest.approx(0.1, rel=1e-3)
+    assert suggest(measured, num_envs=8, cores=4).env_manager == "subprocess"
+
+
+def test_the_slowest_of_some() -> None:
+    """Against the sum over all pairs."""
+    assert times(0.5, 0.0).slowest(8, 3) == pytest.approx(1.5)
+    steps = np.array([1.0, 2.0, 5.0])
+    expected = np.mean([max(a, b) for a in steps for b in steps])
+    assert times(steps, 0.0).slowest(2) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize(("busy", "low", "high"), [(False, 0.5, 1.0), (True, 0.0, 0.3)])
+def test_waiting_is_told_from_working(busy: bool, low: float, high: float) -> None:
+    factory = EnvFactory(lambda: TimedEnv(5e-3, busy))
+    found = measure(Patient(factory, steps=10, seconds=10, env=factory()))
+    assert low <= found.waiting <= high
+    assert found.steps.min() >= 5e-3

@@ -1,0 +1,121 @@
+"""Minari's datasets in flowrl's columns. Skipped where Minari, the extra `data`, is not installed."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from flowrl.data import Batch
+from flowrl.data.datasets.minari import MinariEpisodes
+from flowrl.errors import DatasetError, SchemaError
+from flowrl.operators import FromDataset, NStep, Record, from_minari
+from tests.minari_episodes import minari_dataset, stored
+
+minari = pytest.importorskip("minari")
+pytest.importorskip("h5py")
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Any:
+    return minari_dataset()
+
+
+def test_an_episode_is_a_fragment_with_its_true_last_observation(dataset: Any) -> None:
+    """T2, T4, T6: played again, every row is the transition that the environment made."""
+    env, ends = gymnasium.make("CartPole-v1", max_episode_steps=12), []
+    for seed, batch in enumerate(from_minari(dataset)):
+        obs, _ = env.reset(seed=seed)
+        for t, row in enumerate(batch[:, 0].split(1)):
+            np.testing.assert_array_equal(row.obs[0], obs)
+            obs, reward, terminated, truncated, _ = env.step(row.action[0])
+            np.testing.assert_array_equal(row.next_obs[0], obs)
+            assert (row.reward[0], row.terminated[0], row.truncated[0]) == (reward, terminated, truncated)
+            assert (row.episode_id[0], row.env_id[0], row.t[0]) == (seed, 0, t)
+        assert batch.shape == (len(batch), 1)
+        ends.append((bool(terminated), bool(truncated)))
+    env.close()
+    assert set(ends) == {(True, False), (False, True)}, "both kinds of ends are in it"
+
+
+def test_what_the_collector_of_minari_records(tmp_path: Path) -> None:
+    """T6: as users make datasets; it needs jax."""
+    pytest.importorskip("jax")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+        collector = minari.DataCollector(gymnasium.make("CartPole-v1", max_episode_steps=5))
+        seen = []
+        for seed in range(3):
+            obs, _ = collector.reset(seed=seed)
+            for _ in range(5):
+                seen.append(obs)
+                obs, *_ = collector.step(1)
+        collector.create_dataset("test/collected-v0")
+        collector.close()
+        del collector
+        gc.collect()  # it leaves a folder to the collector of garbage, which warns
+        plan = from_minari("test/collected-v0")
+        assert "from_minari(data=test/collected-v0, 3 episodes)" in plan.explain()
+        np.testing.assert_array_equal(np.concatenate([batch.obs[:, 0] for batch in plan]), seen)
+        with pytest.raises(
+            DatasetError, match=r"no Minari dataset 'test/colected-v0' .*did you mean 'test/collected-v0'"
+        ):
+            from_minari("test/colected-v0")
+
+
+def test_spaces_of_dictionaries_are_nested_batches() -> None:
+    from minari.data_collector import EpisodeBuffer
+
+    spaces = {"position": gymnasium.spaces.Box(0, 9, (2,), np.float32), "door": gymnasium.spaces.Discrete(3)}
+    whole, one = gymnasium.spaces.Dict(spaces), gymnasium.spaces.Discrete(2)
+    observations = {"position": [np.full(2, t, np.float32) for t in range(4)], "door": [0, 1, 2, 0]}
+    ends = {"terminations": [False] * 3, "truncations": [False] * 3}  # an episode that was cut
+    buffer = EpisodeBuffer(id=0, observations=observations, actions=[0, 1, 0], rewards=[1.0, 2.0, 3.0], **ends)
+    (batch,) = from_minari(stored([buffer], None, observation_space=whole, action_space=one))
+    assert batch.next_obs.position[:, 0, 1].tolist() == [1, 2, 3]
+    assert batch.obs.door[:, 0].tolist() == [0, 1, 2]
+    assert not (batch.terminated | batch.truncated).any()
+
+
+def test_it_can_be_checked_and_learned_from(dataset: Any, tmp_path: Path) -> None:
+    """Recorded once, its rows are drawn in any order."""
+    plan = from_minari(dataset).for_each(NStep(3, 0.9)).for_each(Record(tmp_path / "rows"))
+    assert str(plan.check()["NStep"].columns["obs"]) == "float32[B, 4]"
+    recorded = Batch.cat(list(plan))
+    drawn = Batch.cat(list(FromDataset(tmp_path / "rows", 16)))
+    assert drawn.rows == recorded.rows == sum(len(batch) for batch in from_minari(dataset))
+    assert sorted(drawn.obs.tolist()) == sorted(recorded.obs.tolist())
+
+
+def test_what_is_no_dataset_is_refused() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", tempfile.mkdtemp())
+        with pytest.raises(DatasetError, match=r"no Minari dataset 'a/b-v0' on this machine .*there are none"):
+            from_minari("a/b-v0")
+    with pytest.raises(DatasetError, match="expected a Minari dataset or the id of one, got 5"):
+        MinariEpisodes(5)
+
+
+def test_observations_without_columns_are_refused() -> None:
+    from minari.dataset.episode_data import EpisodeData
+
+    from flowrl.data.datasets.minari import episode_batch
+
+    ends = {"terminations": np.zeros(1, bool), "truncations": np.zeros(1, bool), "infos": {}}
+    pair = (np.zeros(2), np.zeros(2))
+    episode = EpisodeData(id=0, observations={"both": pair}, actions=np.zeros(1), rewards=np.zeros(1), **ends)
+    with pytest.raises(SchemaError, match=r"obs.both of the Minari dataset is a tuple of values, which has no column"):
+        episode_batch(episode)
+
+
+def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(DatasetError, match=r"install Minari: pip install 'flowrl-engine\[data\]'"):
+        from_minari("D4RL/pen/human-v2")
