@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from flowrl import _moved
+from flowrl._version import __version__
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, declare, operator, pure, state
 from flowrl.engine.plan import Plan, from_items, from_workers
@@ -23,6 +25,7 @@ __all__ = [
     "Queue",
     "Run",
     "Trainer",
+    "__version__",
     "context",
     "declare",
     "from_items",
@@ -32,8 +35,7 @@ __all__ = [
     "pure",
     "state",
 ]
-__version__ = "0.1.0"
-
+_moved.install()
 
 #: Loaded when asked for, since a plan over plain lists needs no numpy and no torch.
 _LATER = {"Batch": "flowrl.data", "Trainer": "flowrl.trainer", "load": "flowrl.trainer.trained_policy"}

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-import flowrl
+from flowrl import _version
 from flowrl.engine.remote import measured
 from flowrl.errors import ConfigError
 
@@ -85,7 +85,7 @@ class Host:
 
 def versions() -> dict[str, str]:
     """What both ends of a wire must have in common."""
-    found = {"flowrl": flowrl.__version__, "python": ".".join(platform.python_version_tuple()[:2])}
+    found = {"flowrl": _version.__version__, "python": ".".join(platform.python_version_tuple()[:2])}
     for package in ("numpy", "torch"):
         found[package] = metadata.version(package).partition("+")[0]  # "+cpu", "+cu12": the same torch
     return found

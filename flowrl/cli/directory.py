@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 import attrs
 
+from flowrl._version import __version__
 from flowrl.cli.sinks import Sink, check_sinks, open_sinks
 from flowrl.errors import ConfigError
 from flowrl.storage.files import LEFT, plain, write, write_json
@@ -260,8 +261,6 @@ def config_text(config: Configuration) -> str:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python, flowrl and what the numbers depend on, read without importing them."""
-    from flowrl import __version__
-
     found: dict[str, str | None] = {"python": platform.python_version(), "flowrl": __version__}
     for name in ("torch", "numpy", "gymnasium"):
         try:

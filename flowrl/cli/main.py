@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from flowrl import __version__
+from flowrl._version import __version__
 from flowrl.cli.types import Count, Number
 from flowrl.errors import ConfigError, FlowError, PlanError
 

@@ -12,6 +12,7 @@ import numpy as np
 from flowrl.data import columns as cols
 from flowrl.data.columns import Column, MissingColumn
 from flowrl.errors import SchemaError, did_you_mean
+from flowrl.storage.codec import register_columns
 
 if TYPE_CHECKING:
     import torch
@@ -357,3 +358,6 @@ def _join(batches: Sequence[Batch], axis: int, how: str) -> Batch:
                 raise SchemaError(f"column {name!r}: {cols.describe(column)} in batch 0, {cols.describe(part)} in {i}")
         joined[name] = _join(parts, axis, how) if kind == "other" else cols.join(parts, axis, how)
     return _wrap(joined)
+
+
+register_columns("batch", Batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from flowrl._moved import attribute
+
 if TYPE_CHECKING:
     from flowrl.rollout.evaluation import Scores, evaluate, scores
     from flowrl.rollout.worker import RolloutWorker
@@ -23,4 +25,4 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(f"flowrl.rollout.{_LATER[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return attribute(__name__, name)

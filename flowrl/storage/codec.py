@@ -8,7 +8,6 @@ pickles are read only if they are handed in.
 
 from __future__ import annotations
 
-import importlib
 import math
 import pickle
 import re
@@ -22,7 +21,7 @@ import attrs
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
-from flowrl.data.batch import Batch
+from flowrl import _moved
 from flowrl.errors import CheckpointError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -47,6 +46,15 @@ _SHARED = {
 }
 _SEQUENCES: dict[type, str] = {tuple: "tuple", set: "set", frozenset: "frozenset"}
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
+#: Classes of columns by name, each with the kind that it is written as: whoever has such a class says so.
+_COLUMNS: dict[type, str] = {}
+
+
+def register_columns(kind: str, cls: type) -> type:
+    """Have a class of named columns, which is made of a mapping and has `items()`, written as this kind."""
+    _COLUMNS[cls] = kind
+    _DECODERS[kind] = lambda d, node: cls({name: d.node(column) for name, column in node["columns"].items()})
+    return cls
 
 
 class Pickled(bytes):
@@ -134,8 +142,9 @@ class _Encoder:
             return _tag("array", at=self.array(value))
         if isinstance(value, np.generic) and _is_plain_scalar(value):
             return _tag("scalar", dtype=value.dtype.str, hex=value.tobytes().hex())
-        if kind is Batch:
-            return _tag("batch", columns={name: self.node(c, f"{where}/{name}") for name, c in value.items()})
+        if kind in _COLUMNS:
+            columns = {name: self.node(column, f"{where}/{name}") for name, column in value.items()}
+            return _tag(_COLUMNS[kind], columns=columns)
         if kind is complex:
             return _tag("complex", parts=[self.node(part, where) for part in (value.real, value.imag)])
         if kind is bytes or kind is bytearray:
@@ -184,6 +193,8 @@ class _Decoder:
             return node
         if "~" not in node:
             return {key: self.node(inner) for key, inner in node.items()}
+        if node["~"] not in _DECODERS and f"file:{node['~']}" in _moved.NAMES:
+            _moved.find("file", node["~"])  # its module registers it
         known = _DECODERS.get(node["~"])
         if known is None:
             raise CheckpointError(f"malformed: it holds a node of the unknown kind {node['~']!r}")
@@ -216,7 +227,7 @@ class _Decoder:
         module, _, name = node["type"].partition(":")
         if not re.fullmatch(r"flowrl(\.[a-z]\w*)+", module):
             raise CheckpointError(f"malformed: a record of type {node['type']!r}")
-        kind = getattr(importlib.import_module(module), name)
+        kind = _moved.find(module, name)
         fields = {name: self.node(inner) for name, inner in node["fields"].items()}
         if _is_named_tuple(kind):
             return kind._make(fields[name] for name in kind._fields)
@@ -249,7 +260,6 @@ _DECODERS: dict[str, Callable[[_Decoder, Any], Any]] = {
     "scalar": lambda d, node: np.frombuffer(bytes.fromhex(node["hex"]), np.dtype(node["dtype"]))[0],
     "bytes": lambda d, node: d.arrays(node["at"]).tobytes(),
     "bytearray": lambda d, node: bytearray(d.arrays(node["at"]).tobytes()),
-    "batch": lambda d, node: Batch({name: d.node(column) for name, column in node["columns"].items()}),
     "tensor": _Decoder.tensor,
     "record": _Decoder.record,
     "pickled": lambda d, node: Pickled(d.pickles(node["at"])),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flowrl import __version__
+from flowrl._version import __version__
 
 #: What `replacing` leaves beside a file if the process is killed meanwhile.
 LEFT = ".*.tmp"

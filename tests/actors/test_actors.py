@@ -227,7 +227,7 @@ def test_what_is_printed_comes_home_with_the_name_of_who_did(ray_cluster, capsys
 
 
 def test_another_flowrl_is_refused(ray_cluster, monkeypatch):
-    monkeypatch.setattr("flowrl.__version__", "9.9")
+    monkeypatch.setattr("flowrl._version.__version__", "9.9")
     with pytest.raises(ConfigError, match=r"account 0 on \S+ has flowrl \d\S+, the process that asks has 9.9: install"):
         _some().start()
 

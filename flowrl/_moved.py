@@ -1,0 +1,130 @@
+"""Names that modules and classes had before, which are still found: in files, and for one version in imports.
+
+A module that is imported by its old name is the new one, with a DeprecationWarning that names it; docs/moved.md lists
+what people use. In checkpoints, buffers and datasets old names are found without a word.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+#: From which folder to which, and the modules: `old`, or `old:new` where its name changed too.
+_FOLDERS = (
+    ("", "", "signals:interrupts runs:cli"),
+    (
+        "",
+        "engine",
+        "plan paths:graph seeds transforms stages merge scheduler:run mapped:state_diff schema calls gather "
+        "host:subplan hosting:members pace:members pickling queues workers futures remote link:meter",
+    ),
+    ("", "inspect", "explain check phases:check picture:layout draw debugger debug:strict"),
+    ("", "storage", "checkpoint codec files manifest:files"),
+    ("", "policies", "training"),
+    ("", "trainer", "config plan_file policy_maker:policy_factory trained:trained_policy offline tune"),
+    ("", "cli", "cli_types:types statistics doctor"),
+    ("data", "data", "arrays:types"),
+    (
+        "data",
+        "data.replay",
+        "store:base foretold:buffer saved:buffer rings:ring_storage likeness:ring_storage aside:columnar "
+        "packed:columnar leaves:tree pool prioritized sum_tree sum_tree_loops spans:segments sequences "
+        "prioritized_sequences:sequences "
+        "episodes transitions frames:frame_stack limits:eligibility limiter:rate_limiter mixed:mixture "
+        "replay_actors:sharded routes:sharded shard objects",
+    ),
+    (
+        "data",
+        "data.datasets",
+        "recording:writer dataset_layout:layout minari whole_episodes:returns_view sources:open",
+    ),
+    ("envs", "envs", "names:spec factory:make goal_functions:goals"),
+    ("envs", "envs", "datasets:dataset_spaces saved_spaces:dataset_spaces dataset_contents:dataset_spaces"),
+    (
+        "envs",
+        "envs.managers",
+        "contract:base manager:local vector subprocess asynchronous:async_subprocess thread process:supervisor "
+        "crew:supervisor child:worker_main hosted:env_runner memory:shared_memory faults",
+    ),
+    ("envs", "envs.adapters", "classic:gym pettingzoo envpool border:convert"),
+    ("policies", "policies", "bounded:distributions custom:networks wrappers:sampling streams:torch_rng"),
+    ("rollout", "engine", "parts:subplan"),
+    ("rollout", "actors", "actors ray_workers:ray_backend actor_host:actor_process address"),
+    ("rollout", "rollout", "hosts:remote_groups"),
+    ("rollout", "learners", "learner learners:learner_group all_reduce aggregators"),
+    (
+        "runs",
+        "cli",
+        "session directory resume seeds_run:seeds progress sinks evaluation:evaluate plot curves record",
+    ),
+)
+
+
+def _paths() -> dict[str, str]:
+    found = {}
+    for before, after, names in _FOLDERS:
+        for old, _, new in (name.partition(":") for name in names.split()):
+            found[".".join(filter(None, ("flowrl", before, old)))] = ".".join(
+                filter(None, ("flowrl", after, new or old))
+            )
+    return found
+
+
+#: Modules, by their old names.
+MODULES = _paths()
+#: Classes and functions that are called otherwise now, or are elsewhere than the rest of their module; and the names
+#: of classes in files, after "file:".
+NAMES = {
+    "file:batch": "flowrl.data.batch:Batch",
+    "flowrl.rollout:Aggregators": "flowrl.learners:Aggregators",
+    "flowrl.rollout:LearnerGroup": "flowrl.learners:LearnerGroup",
+}
+
+
+def find(module: str, name: str) -> Any:
+    """What a module had under a name, wherever it is now.
+
+    Raises: ImportError, AttributeError: it never had one, or not any longer.
+    """
+    module, _, name = NAMES.get(f"{module}:{name}", f"{module}:{name}").partition(":")
+    new = MODULES.get(module, module)
+    module, _, name = NAMES.get(f"{new}:{name}", f"{new}:{name}").partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def attribute(module: str, name: str) -> Any:
+    """The same for `__getattr__` of a module, with a warning; an AttributeError for a name that it never had."""
+    new = NAMES.get(f"{module}:{name}")
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(f"{module}.{name} is {new.replace(':', '.')} now", DeprecationWarning, stacklevel=3)
+    return find(module, name)
+
+
+class MovedFinder:
+    """Finds modules by their old names, after all other finders have failed."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return ModuleSpec(name, _Loader()) if name in MODULES else None  # type: ignore[arg-type]
+
+
+class _Loader:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        warnings.warn(f"{spec.name} is {MODULES[spec.name]} now", DeprecationWarning, stacklevel=2)
+        return ModuleType(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        old = module.__name__
+        module.__getattr__ = lambda name: find(old, name)  # type: ignore[method-assign]
+
+
+def install() -> None:
+    """Have imports look for old names too."""
+    if not any(finder is MovedFinder for finder in sys.meta_path):
+        sys.meta_path.append(MovedFinder)
