@@ -20,7 +20,7 @@ from flowrl.engine.graph import paths
 from flowrl.engine.plan import Plan, from_items
 from flowrl.engine.remote import Remote, measured
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, Signal
-from flowrl.engine.subplan import PlanHost
+from flowrl.engine.subplan import SubplanWorker
 from flowrl.errors import WorkerDied
 
 
@@ -154,7 +154,7 @@ class Request:
 class ManualWorkers:
     """Workers whose answers the test gives, in the order it chooses; they die, come and go when it says so.
 
-    Each works on a target of its own, a `PlanHost` unless another factory is given; its `index`, if it has one, is
+    Each works on a target of its own, a `SubplanWorker` unless another factory is given; its `index`, if it has one, is
     set. Requests wait in `requests`; opening, saving, loading and closing a plan's part, or a shard, are answered at
     once.
 
@@ -173,7 +173,7 @@ class ManualWorkers:
     def __init__(
         self,
         count: int,
-        target: Callable[[], Any] = PlanHost,
+        target: Callable[[], Any] = SubplanWorker,
         *,
         apart: bool = False,
         max_restarts: int = 10,
@@ -279,7 +279,7 @@ class _ManualWorker:
 class _ApartWorker(_ManualWorker):
     def submit_apart(self, method: str, *args: Any) -> Future[Any]:
         def do() -> tuple[Any, Remote]:
-            receipt, item = getattr(self.target, method)(*args)
-            return receipt, Remote(item, *measured(item))
+            answer, item = getattr(self.target, method)(*args)
+            return answer, Remote(item, *measured(item))
 
         return self._request(method, args, do)

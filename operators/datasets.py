@@ -12,14 +12,14 @@ import numpy as np
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.data.datasets.open import Rows, open_dataset
-from flowrl.data.datasets.returns_view import WholeEpisodes
+from flowrl.data.datasets.returns_view import ReturnsView
 from flowrl.data.datasets.writer import check_place
 from flowrl.data.steps import is_fragment
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, runtime, state
 from flowrl.engine.plan import Plan
-from flowrl.engine.schema import Column, Schema
+from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.engine.stages import DONE, Signal
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operators.normalize import DatasetStatistics
@@ -287,7 +287,7 @@ class PolicyActions:
             return given
         policy, column = self.workers.policy, given.columns["action"]
         one = np.zeros((1, *(policy.action_space.shape or ())), policy.action_space.dtype)
-        stored = Column(str(policy.from_env(one).dtype), column.shape)
+        stored = ColumnSchema(str(policy.from_env(one).dtype), column.shape)
         return attrs.evolve(given, columns={**given.columns, "action": stored})
 
     def __call__(self, batch: Batch) -> Batch:
@@ -311,14 +311,14 @@ def OfflineRows(
         workers: Whose policy learns.
         source, batch_size, epochs, needs: See `Demonstrations`.
         returns: Discount per step of rows that reach to the end of their episodes, see
-            `flowrl.data.datasets.returns_view.WholeEpisodes`; None: of single steps.
+            `flowrl.data.datasets.returns_view.ReturnsView`; None: of single steps.
 
     Raises: DatasetError as `Demonstrations` does.
     """
     policy, data = workers.policy, open_dataset(source)
     rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
     if returns is not None:
-        rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=WholeEpisodes(data, returns)))
+        rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=ReturnsView(data, returns)))
     rows = rows.for_each(PolicyActions(workers))
     return rows.for_each(DatasetStatistics(workers, data)) if getattr(policy, "normalizers", None) else rows
 

@@ -12,7 +12,7 @@ from flowrl.data.steps import is_fragment
 from flowrl.engine.graph import select
 from flowrl.engine.operator import operator
 from flowrl.engine.plan import Plan
-from flowrl.engine.schema import Column, Schema
+from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_rates
 from flowrl.operators.concurrency import Sequentially
@@ -75,7 +75,7 @@ class FillColumn:
             return given
         shape = given.axes or next(iter(given.columns.values())).shape[:1]
         dtype = given.columns[self.column].dtype if self.column in given.columns else str(np.asarray(self.value).dtype)
-        return attrs.evolve(given, columns={**given.columns, self.column: Column(dtype, shape)})
+        return attrs.evolve(given, columns={**given.columns, self.column: ColumnSchema(dtype, shape)})
 
     def __call__(self, batch: Batch) -> Batch:
         axes = 2 if is_fragment(batch) else 1
@@ -108,7 +108,7 @@ class KeepOneStep:
     def schema(self, given: Schema) -> Schema:
         kept = {name: column for name, column in given.columns.items() if _root(name) in ("reward", "next_obs")}
         if "terminated" in given.columns:
-            kept["discount"] = Column("float32", given.columns["terminated"].shape)
+            kept["discount"] = ColumnSchema("float32", given.columns["terminated"].shape)
         return attrs.evolve(given, columns={**given.columns, **{f"one_step.{name}": kept[name] for name in kept}})
 
     def __call__(self, batch: Batch) -> Batch:

@@ -98,7 +98,7 @@ class Report:
             result[name] = float(np.mean(values)) if values else None
         if since.get("inserted"):
             result["ratio"] = since.get("sampled", 0) / since["inserted"]
-        result |= lags_in(self.context.ledger.drain(LAG))
+        result |= lags_in(self.context.metrics.drain(LAG))
         result |= {name: mean for name, mean in self._take_others().items() if name not in result}
         result |= {name: total / count for name, (total, count) in self.sums.items()}
         result["seconds"] = self.context.watch.seconds
@@ -109,7 +109,7 @@ class Report:
 
     def _take_others(self) -> dict[str, float]:
         """Means of what was recorded since the last result, but for episodes and what is no number."""
-        ledger, means = self.context.ledger, {}
+        ledger, means = self.context.metrics, {}
         for name in [name for name in ledger.records if name not in EPISODES]:
             numbers = [float(value) for value in ledger.drain(name) if isinstance(value, Real)]
             if numbers:
@@ -118,7 +118,7 @@ class Report:
 
     def _take_episodes(self, env_steps: int) -> None:
         for name in EPISODES:
-            values = self.context.ledger.drain(name)
+            values = self.context.metrics.drain(name)
             self.recent.setdefault(name, deque(maxlen=RECENT_EPISODES)).extend(values)
             if name == "episode_return" and values:
                 self.episodes += len(values)

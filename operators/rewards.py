@@ -22,7 +22,7 @@ from flowrl.data.columns import like
 from flowrl.data.steps import is_fragment
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator
-from flowrl.engine.schema import UNKNOWN, Column, Schema
+from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class EstimateReward:
         self._check(given.columns)
         if "reward" not in given.columns:
             return given
-        estimated = Column("float32", given.columns["reward"].shape)
+        estimated = ColumnSchema("float32", given.columns["reward"].shape)
         return attrs.evolve(given, columns={**given.columns, self.model.column: estimated})
 
     def _check(self, columns: Container[str]) -> None:

@@ -104,9 +104,9 @@ class TrainOneStep:
                 "workers that learn together need env_groups=None"
             )
         if self.all_reduce:
-            from flowrl.learners.all_reduce import meet
+            from flowrl.learners.all_reduce import rendezvous
 
-            meet(workers.members, one_batch=False)
+            rendezvous(workers.members, one_batch=False)
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
         if self.workers is None:
@@ -114,7 +114,7 @@ class TrainOneStep:
         learn = self.workers.policy.learn_mode
         learn.schedule(self.context.counters.get(getattr(self.workers, "clock", "env_steps"), 0))
         trained = self.training(learn, batch, self.context.generator("minibatches"))
-        self.context.ledger.merge(trained.counters, trained.records)
+        self.context.metrics.merge(trained.counters, trained.records)
         return trained.scalars
 
     def _together(self, batch: Batch) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class TrainOneStep:
             raise
         if group is not None and group.rank:
             trained.counters.pop("updates", None)  # they are one step, which one of them counts
-        self.context.ledger.merge(trained.counters, trained.records)
+        self.context.metrics.merge(trained.counters, trained.records)
         return trained.scalars
 
 

@@ -26,7 +26,7 @@ log = logging.getLogger("flowrl")
 PRINTED = logging.NOTSET
 
 
-class Host:
+class ActorProcess:
     """An object in an actor. Answers hold (value, error, said), so that an error arrives as it was raised.
 
     What was said is a list of (level, text): warnings, and lines that were printed.
@@ -72,12 +72,12 @@ class Host:
             return self._failed(error)
 
     def do_apart(self, method: str, *args: Any) -> Any:
-        """The method's receipt with the size of its item, and the item itself, which stays here."""
+        """The method's answer with the size of its item, and the item itself, which stays here."""
         answer, error, said = self.do(method, *args)
         if error is not None:
             return (None, error, said), None
-        receipt, item = answer
-        return ((receipt, *measured(item)), None, said), item
+        answer, item = answer
+        return ((answer, *measured(item)), None, said), item
 
     def _failed(self, error: BaseException) -> Any:
         return None, _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}"), self._said.taken()

@@ -16,7 +16,7 @@ _SETTINGS = 4
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """Host and port of a cluster, None for "auto": the one that this machine is of.
+    """ActorProcess and port of a cluster, None for "auto": the one that this machine is of.
 
     Raises:
         ConfigError: neither.

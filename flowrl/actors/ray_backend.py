@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 
-from flowrl.actors.actor_process import PRINTED, Host, versions
+from flowrl.actors.actor_process import PRINTED, ActorProcess, versions
 from flowrl.actors.actors import Make, Resources
 from flowrl.actors.address import check_answers
 from flowrl.engine.futures import Future, wait
@@ -53,7 +53,7 @@ class RayWorker:
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
         # In a trial of Ray Tune they belong where it has reserved room for them.
         where = "SPREAD" if get_current_placement_group() is None else None
-        actor = ray.remote(Host).options(resources=needs, scheduling_strategy=where, **options)
+        actor = ray.remote(ActorProcess).options(resources=needs, scheduling_strategy=where, **options)
         self._actor: Any = actor.remote(name)
         self.began: Future[Any] = self._ask("begin", (versions(), sys.path, resources.threads, packed))
 
@@ -64,7 +64,7 @@ class RayWorker:
         return self._ask("do", (method, *args))
 
     def submit_apart(self, method: str, *args: Any) -> Future[tuple[Any, Remote]]:
-        """Ask for `method(*args)`, which gives `(receipt, item)`: the receipt comes here, the item stays there."""
+        """Ask for `method(*args)`, which gives `(answer, item)`: the answer comes here, the item stays there."""
         return self._ask("do_apart", (method, *args))
 
     def _ask(self, call: str, args: tuple[Any, ...]) -> Future[Any]:
@@ -95,8 +95,8 @@ class RayWorker:
             elif item is None:
                 future.set_result(value)
             else:
-                receipt, rows, nbytes = value
-                future.set_result((receipt, Remote(item, rows, nbytes, fetch)))
+                answer, rows, nbytes = value
+                future.set_result((answer, Remote(item, rows, nbytes, fetch)))
         except Exception as failed:
             future.set_exception(_translated(failed, self.name))
 

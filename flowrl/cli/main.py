@@ -463,10 +463,10 @@ def _added(plan: Plan, op: Any, option: str) -> Plan:
 def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:
     """The plan with taps that print, with breakpoints and checks; they change no result (D4)."""
     from flowrl.engine.operator import describe
-    from flowrl.inspect.strict import debugging
+    from flowrl.inspect.strict import strict
 
     if debug:
-        plan = debugging(plan)
+        plan = strict(plan)
     for where in breaks:
         plan = plan.breakpoint(where, site="flowrl run --break")
     for where in taps:

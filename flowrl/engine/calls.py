@@ -17,12 +17,12 @@ from flowrl.engine.workers import ThreadWorker, as_worker, ask, wait_for
 from flowrl.errors import ValueLost
 
 if TYPE_CHECKING:
-    from flowrl.engine.meter import Link
+    from flowrl.engine.meter import Meter
 
 log = logging.getLogger("flowrl")
 
 
-class Receipt(NamedTuple):
+class Answer(NamedTuple):
     """A worker's answer: an item, or `done`, and what was counted and recorded while it was made."""
 
     item: Any
@@ -35,7 +35,7 @@ class Receipt(NamedTuple):
 class Call(Stage):
     """Sends each item to `worker.method(item)` and emits the results in the order of the items.
 
-    An answer may be a `Receipt`: its item is emitted, what it counted and recorded goes to the run. A worker may also
+    An answer may be a `Answer`: its item is emitted, what it counted and recorded goes to the run. A worker may also
     have, all of them in the run's own thread:
 
         receive(answer) -> answer   what to do with an answer when its turn has come
@@ -57,9 +57,9 @@ class Call(Stage):
     _running: deque[tuple[Any, Future[Any]]] = runtime(factory=deque)
     _asked: Any = runtime()
 
-    def bind(self, link: Link, inputs: list[Stage]) -> None:
-        super().bind(link, inputs)
-        self._asked = as_worker(self.worker, thread=self.thread, name=link.path)
+    def bind(self, meter: Meter, inputs: list[Stage]) -> None:
+        super().bind(meter, inputs)
+        self._asked = as_worker(self.worker, thread=self.thread, name=meter.path)
 
     @property
     def takes_remote(self) -> bool:
@@ -96,17 +96,17 @@ class Call(Stage):
             return WORKED
         self._running.popleft()
         if isinstance(error, ValueLost):
-            self.link.context.count("lost_requests")
-            log.warning("%s: an item is lost: %s", self.link.path, error)
+            self.meter.context.count("lost_requests")
+            log.warning("%s: an item is lost: %s", self.meter.path, error)
             return WORKED
         if error:
-            verdict = self.link.judge(error, item)
+            verdict = self.meter.judge(error, item)
             if verdict != "skip":
                 self.pending.append(("request", item))
             if verdict == "raise":
                 raise error
             return WORKED
-        self.link.items += 1
+        self.meter.items += 1
         return self._received(future.result())
 
     def _received(self, answer: Any) -> Any:
@@ -114,37 +114,37 @@ class Call(Stage):
             answer = self.worker.receive(answer)
         if isinstance(answer, Remote) and not self.gives_remote:
             answer = answer.fetch()
-        if not isinstance(answer, Receipt):
+        if not isinstance(answer, Answer):
             return answer
-        self.link.context.ledger.merge(answer.counters, answer.records)
+        self.meter.context.metrics.merge(answer.counters, answer.records)
         return answer.item
 
     def _ask_again(self) -> None:
         """What failed, in the order of the items."""
         failed = [future.done() and future.exception() is not None for _, future in self._running]
-        self.link.context.count("lost_requests", sum(failed))
+        self.meter.context.count("lost_requests", sum(failed))
         self._running = deque(self._ask(each[0]) if lost else each for each, lost in zip(self._running, failed))
 
     def _ask(self, item: Any) -> tuple[Any, Future[Any]]:
         start = clock()
         future = ask(self._asked, self.method, item)
-        self.link.busy += clock() - start  # all of the work when the worker is in this thread
-        future.add_done_callback(self.link.context.bell.ring)
+        self.meter.busy += clock() - start  # all of the work when the worker is in this thread
+        future.add_done_callback(self.meter.context.bell.ring)
         return item, future
 
     def drain(self) -> None:
-        wait_for([future for _, future in self._running], f"{self.link.path}: {self.method!r} of its worker")
+        wait_for([future for _, future in self._running], f"{self.meter.path}: {self.method!r} of its worker")
 
     def save(self) -> dict[str, dict[str, Any]]:
         saved = super().save()
         for item, future in self._running:
             answer = ("request", item) if future.exception() else ("result", future.result())
-            saved[self.link.path]["pending"].append(copy.deepcopy(answer))
+            saved[self.meter.path]["pending"].append(copy.deepcopy(answer))
         return saved
 
     def stuck(self) -> list[str]:
         if self._running:
-            return [f"{self.link.path}: {self.method!r} was asked {len(self._running)} times, no answer yet"]
+            return [f"{self.meter.path}: {self.method!r} was asked {len(self._running)} times, no answer yet"]
         return super().stuck()
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class Prefetch(Stage):
         if self.thread and self._job is None and not self._stuck:
             self._start()
         if item.__class__ is not Signal:
-            self.link.items += 1
+            self.meter.items += 1
         return item
 
     def _look(self) -> Signal:
@@ -197,9 +197,9 @@ class Prefetch(Stage):
 
     def _start(self) -> None:
         if self._worker is None:
-            self._worker = ThreadWorker(self, self.link.path)
+            self._worker = ThreadWorker(self, self.meter.path)
         self._job = self._worker.submit("_fill")
-        self._job.add_done_callback(self.link.context.bell.ring)
+        self._job.add_done_callback(self.meter.context.bell.ring)
 
     def _fill(self) -> Signal | None:
         """Pull until there are `n` items; the signal that ended it early, or None."""
@@ -207,7 +207,7 @@ class Prefetch(Stage):
             item = self.inputs[0].step()
             if item.__class__ is not Signal:
                 self.ready_items.append(item)
-                self.link.context.bell.ring()
+                self.meter.context.bell.ring()
             elif item is not WORKED or not self.thread:
                 return item
         return None
@@ -216,12 +216,12 @@ class Prefetch(Stage):
         if self._job is not None:
             self._pause = True
             try:
-                wait_for([self._job], f"{self.link.path}: its thread")
+                wait_for([self._job], f"{self.meter.path}: its thread")
             finally:
                 self._pause = False  # the run may go on although its state was not to be had
 
     def stuck(self) -> list[str]:
-        return super().stuck() or ([f"{self.link.path}: its thread works"] if self._job is not None else [])
+        return super().stuck() or ([f"{self.meter.path}: its thread works"] if self._job is not None else [])
 
     def close(self) -> None:
         self._pause = True

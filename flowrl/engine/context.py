@@ -50,7 +50,7 @@ class Bell:
 
 
 @attrs.define(slots=False, eq=False)
-class Ledger:
+class Metrics:
     """Counters and records of a run. Counters have one unit each (F12): env_steps, sampled, trained, updates ..."""
 
     counters: dict[str, int] = attrs.field(factory=dict)
@@ -115,7 +115,7 @@ class Context:
     """
 
     path: str = ""
-    ledger: Ledger = attrs.field(factory=Ledger)
+    metrics: Metrics = attrs.field(factory=Metrics)
     seeds: SeedTree = attrs.field(factory=SeedTree)
     bell: Bell = attrs.field(factory=Bell)
     watch: Stopwatch = attrs.field(factory=Stopwatch)
@@ -130,15 +130,15 @@ class Context:
 
     @property
     def counters(self) -> dict[str, int]:
-        return self.ledger.counters
+        return self.metrics.counters
 
     def count(self, unit: str, n: int = 1) -> None:
         """Add to a counter of the run, in its unit."""
-        self.ledger.count(unit, n)
+        self.metrics.count(unit, n)
 
     def record(self, name: str, *values: Any) -> None:
         """Keep values for the next report, at most `RECORD_LIMIT` of a name."""
-        self.ledger.record(name, *values)
+        self.metrics.record(name, *values)
 
     def generator(self, name: str = "") -> np.random.Generator:
         """This operator's numpy generator; its state is part of the run's state."""

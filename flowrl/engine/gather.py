@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.calls import Receipt
+from flowrl.engine.calls import Answer
 from flowrl.engine.context import Bell
 from flowrl.engine.futures import Future
 from flowrl.engine.graph import graph
-from flowrl.engine.members import LISTED, Hosted, Hosting, Pace
+from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.remote import Remote
@@ -42,8 +42,8 @@ class Request:
     It is what its future calls when it is done, in whichever thread completes it.
     """
 
-    place: int
-    host: Hosted
+    index: int
+    member: Member
     version: int
     asked: float
     arrived: deque[Request]
@@ -56,13 +56,13 @@ class Request:
         self.bell.ring()
 
 
-class Answer(NamedTuple):
+class Arrival(NamedTuple):
     """An item that was not emitted yet. They sort in the order in which they will be."""
 
     version: int
     order: int
-    place: int
-    receipt: Receipt
+    worker: int
+    answer: Answer
 
 
 @operator
@@ -91,13 +91,13 @@ class Gather(Stage):
     rounds: bool = attrs.field(default=False, repr=False)
     max_weight_lag: int | None = None
     todo: deque[int] = state(factory=deque)
-    pending: list[Answer] = state(factory=list)  # a heap
+    pending: list[Arrival] = state(factory=list)  # a heap
     arrivals: int = state(default=0)
     ended: set[int] = state(factory=set)
-    _pace: Pace = runtime(factory=Pace)
+    _stragglers: Stragglers = runtime(factory=Stragglers)
     _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # in the order in which they were asked
     _arrived: deque[Request] = runtime(factory=deque)  # filled by the requests
-    _hosting: Hosting = runtime()
+    _members: SubplanMembers = runtime()
     _welcomed: int = runtime(default=0)  # members that are asked, or were
     _late: set[int] = runtime(factory=set)  # workers that were named in the log
     _next_look: float = runtime(default=0.0)
@@ -110,20 +110,21 @@ class Gather(Stage):
 
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies, takes_remote: bool) -> None:
         """Open the workers' part of the plan on each; `takes_remote`: what follows can do with `Remote` items."""
-        self._hosting, self._takes_remote = Hosting(self.workers, self.link, plan, paths, on_error), takes_remote
-        self._hosting.each(lambda place: self._hosting.at(place).opening, "to take their part of the plan")
+        self._members = SubplanMembers(self.workers, self.meter, plan, paths, on_error)
+        self._takes_remote = takes_remote
+        self._members.each(lambda index: self._members.at(index).opening, "to take their part of the plan")
         for node in graph(plan):
-            if hasattr(node.op, "hosted"):
-                node.op.hosted(self.workers)
+            if hasattr(node.op, "member"):
+                node.op.member(self.workers)
         self._welcome()
 
     def _welcome(self) -> None:
         """Members that were added are asked from now on."""
         added = range(self._welcomed, len(self.workers.members))
         self._welcomed = len(self.workers.members)
-        self._pace.expect(self._welcomed)
+        self._stragglers.expect(self._welcomed)
         if not self.sync:
-            self.todo.extend(place for place in added for _ in range(self.in_flight))
+            self.todo.extend(index for index in added for _ in range(self.in_flight))
 
     # -- pulling
 
@@ -146,15 +147,15 @@ class Gather(Stage):
         too_old = self._margin(self.pending[0]) < 0
         if self._is_behind() and not too_old:
             return WAITING
-        answer = heapq.heappop(self.pending)
-        items = self._receive(answer)
-        self.todo.extend(answer.place for _ in items)
+        arrival = heapq.heappop(self.pending)
+        items = self._receive(arrival)
+        self.todo.extend(arrival.worker for _ in items)
         if too_old and items:
-            self.link.context.count("discarded_items")
+            self.meter.context.count("discarded_items")
             return WORKED
         return self._emitted(items)
 
-    def _margin(self, made: Request | Answer) -> float:
+    def _margin(self, made: Request | Arrival) -> float:
         """Versions of the weights that may still come before a request is too far behind."""
         if self.max_weight_lag is None:
             return inf
@@ -169,7 +170,7 @@ class Gather(Stage):
         if self._open:
             return WAITING
         if not self.pending:
-            self.todo.extend(place for place in self._hosting.present() if place not in self.ended)
+            self.todo.extend(index for index in self._members.present() if index not in self.ended)
             return WORKED if self.todo else DONE
         count = len(self.pending) if self.rounds else 1
         items = [item for _ in range(count) for item in self._receive(heapq.heappop(self.pending))]
@@ -178,26 +179,26 @@ class Gather(Stage):
     def _emitted(self, items: list[Any]) -> Any:
         if not items:
             return WORKED
-        self.link.items += 1
+        self.meter.items += 1
         return items[0]
 
-    def _ask(self, place: int) -> None:
-        if self.workers.members[place] is None:
+    def _ask(self, index: int) -> None:
+        if self.workers.members[index] is None:
             return
-        host = self._hosting.at(place)
+        member = self._members.at(index)
         version = 0 if self.max_weight_lag is None else self.workers.version
         start = clock()
-        if self._takes_remote and hasattr(host.worker, "submit_apart"):
-            future = ask(host.worker, "pull_apart", self.link.path, how="submit_apart")
+        if self._takes_remote and hasattr(member.worker, "submit_apart"):
+            future = ask(member.worker, "pull_apart", self.meter.path, how="submit_apart")
         else:
-            future = ask(host.worker, "pull_plan", self.link.path)
-        self.link.busy += clock() - start
-        request = Request(place, host, version, start, self._arrived, self.link.context.bell)
+            future = ask(member.worker, "pull_plan", self.meter.path)
+        self.meter.busy += clock() - start
+        request = Request(index, member, version, start, self._arrived, self.meter.context.bell)
         self._open[request] = future  # and not in the request, which the future will hold
         future.add_done_callback(request)
 
     def _settle(self, request: Request) -> None:
-        """What became of a request: an answer, a death or another error."""
+        """What became of a request: an arrival, a death or another error."""
         if request not in self._open:
             return  # it was settled when a state was taken, or it raised
         error = self._failure(request)
@@ -205,35 +206,35 @@ class Gather(Stage):
         if error is None:
             self._keep(request, future.result())
             return
-        self.todo.append(request.place)  # asked again, also if the run goes on after the error
-        if self._hosting.is_death(error):
-            self.link.context.count("lost_requests")
-            self._hosting.revive(request.place, request.host.worker, error)
-        elif judged(error) or self.link.judge(error, request=request.place) == "raise":
+        self.todo.append(request.index)  # asked again, also if the run goes on after the error
+        if self._members.is_death(error):
+            self.meter.context.count("lost_requests")
+            self._members.revive(request.index, request.member.worker, error)
+        elif judged(error) or self.meter.judge(error, request=request.index) == "raise":
             raise error
 
     def _failure(self, request: Request) -> BaseException | None:
         error = self._open[request].exception()
-        return None if error is None else self._hosting.why(request.place, request.host, error)
+        return None if error is None else self._members.why(request.index, request.member, error)
 
     def _keep(self, request: Request, given: Any) -> None:
         """An answer waits for its turn."""
-        receipt = given if isinstance(given, Receipt) else _apart(request.place, *given)
-        order = request.place if self.sync else self.arrivals
+        answer = given if isinstance(given, Answer) else _apart(request.index, *given)
+        order = request.index if self.sync else self.arrivals
         self.arrivals += not self.sync
-        heapq.heappush(self.pending, Answer(request.version, order, request.place, receipt))
-        self._pace.answered(request.place, request.seconds)
+        heapq.heappush(self.pending, Arrival(request.version, order, request.index, answer))
+        self._stragglers.answered(request.index, request.seconds)
         self._look(request.asked + request.seconds)
 
-    def _receive(self, answer: Answer) -> list[Any]:
+    def _receive(self, arrival: Arrival) -> list[Any]:
         """Take an answer into account; its item, if it has one."""
-        receipt = answer.receipt
-        self.link.succeeded(answer.place)
-        self.link.context.ledger.merge(receipt.counters, receipt.records)
-        if receipt.done:
-            self.ended.add(answer.place)
+        answer = arrival.answer
+        self.meter.succeeded(arrival.worker)
+        self.meter.context.metrics.merge(answer.counters, answer.records)
+        if answer.done:
+            self.ended.add(arrival.worker)
             return []
-        return [receipt.item]
+        return [answer.item]
 
     # -- seeing
 
@@ -242,22 +243,22 @@ class Gather(Stage):
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        late = {place: seconds for place, seconds in self._waiting_for(now).items() if place not in self._late}
+        late = {index: seconds for index, seconds in self._waiting_for(now).items() if index not in self._late}
         if late:
             self._late |= late.keys()
             words = "%s: worker %s has not answered for %.0f s; requests usually take %.2g s"
-            log.warning(words, self.link.path, _listed(late), max(late.values()), self._pace.usual)
+            log.warning(words, self.meter.path, _listed(late), max(late.values()), self._stragglers.usual)
 
     def _waiting_for(self, now: float) -> dict[int, float]:
         """Workers that are late beside others, and for how long they have not answered."""
         late: dict[int, float] = {}
-        limit = self._pace.limit
+        limit = self._stragglers.limit
         for request, future in self._open.items():
             if now - request.asked <= limit:
                 break
-            waited = now - max(request.asked, request.host.since)
+            waited = now - max(request.asked, request.member.since)
             if waited > limit and not future.done():
-                late.setdefault(request.place, waited)
+                late.setdefault(request.index, waited)
         return late if len(self.workers.members) > 1 else {}
 
     def _unanswered(self) -> list[Request]:
@@ -265,19 +266,19 @@ class Gather(Stage):
 
     def report(self) -> str:
         """In words, items and requests of each worker, and who is late."""
-        unanswered = Counter(request.place for request in self._unanswered())
-        requests = {place: unanswered[place] for place in self._hosting.present()}
-        return self._pace.report(requests, self._waiting_for(clock()))
+        unanswered = Counter(request.index for request in self._unanswered())
+        requests = {index: unanswered[index] for index in self._members.present()}
+        return self._stragglers.report(requests, self._waiting_for(clock()))
 
     def stuck(self) -> list[str]:
         unanswered = self._unanswered()
         if not unanswered:
             return []
-        lines = [f"{self.link.path}: no answer yet from worker {_listed({each.place for each in unanswered})}"]
+        lines = [f"{self.meter.path}: no answer yet from worker {_listed({each.index for each in unanswered})}"]
         if self._is_behind():
-            behind = {each.place for each in unanswered if self._margin(each) <= 0}
+            behind = {each.index for each in unanswered if self._margin(each) <= 0}
             lines.append(
-                f"{self.link.path}: nothing leaves before the answer of worker {_listed(behind)}, which has "
+                f"{self.meter.path}: nothing leaves before the answer of worker {_listed(behind)}, which has "
                 f"weights that are max_weight_lag={self.max_weight_lag} versions old"
             )
         return lines
@@ -286,69 +287,69 @@ class Gather(Stage):
 
     def drain(self) -> None:
         """Wait for what is in flight; items that stayed elsewhere come here. Errors are left for the next step."""
-        waited = _listed({request.place for request in self._open})
-        wait_for(self._open.values(), f"{self.link.path}: the answer of worker {waited}")
+        waited = _listed({request.index for request in self._open})
+        wait_for(self._open.values(), f"{self.meter.path}: the answer of worker {waited}")
         for request in list(self._open):
             error = self._failure(request)
-            if error is None or self._hosting.is_death(error):
+            if error is None or self._members.is_death(error):
                 self._settle(request)
-        self.pending = [answer for answer in map(self._fetched, self.pending) if answer is not None]
+        self.pending = [arrival for arrival in map(self._fetched, self.pending) if arrival is not None]
         heapq.heapify(self.pending)
 
-    def _fetched(self, answer: Answer) -> Answer | None:
+    def _fetched(self, arrival: Arrival) -> Arrival | None:
         """An answer with its item here; None if that is lost, with a machine, say: then its worker is asked again."""
-        item = answer.receipt.item
+        item = arrival.answer.item
         if not isinstance(item, Remote):
-            return answer
+            return arrival
         try:
-            return answer._replace(receipt=answer.receipt._replace(item=item.fetch()))
+            return arrival._replace(answer=arrival.answer._replace(item=item.fetch()))
         except WorkerDied as error:
-            log.warning("%s: %s; worker %d is asked again", self.link.path, error, answer.place)
-            self.link.context.count("lost_requests")
-            self.todo.append(answer.place)
+            log.warning("%s: %s; worker %d is asked again", self.meter.path, error, arrival.worker)
+            self.meter.context.count("lost_requests")
+            self.todo.append(arrival.worker)
             return None
 
     def save(self) -> dict[str, dict[str, Any]]:
-        states = self._hosting.each(
-            lambda place: ask(self._hosting.at(place).worker, "save_plan", self.link.path), "to save theirs"
+        states = self._members.each(
+            lambda index: ask(self._members.at(index).worker, "save_plan", self.meter.path), "to save theirs"
         )
         saved = super().save()
-        own = saved[self.link.path]
-        own["todo"].extend(request.place for request in self._open)  # what drain() left
-        own["@workers"] = [states.get(place) for place in range(len(self.workers.members))]
+        own = saved[self.meter.path]
+        own["todo"].extend(request.index for request in self._open)  # what drain() left
+        own["@workers"] = [states.get(index) for index in range(len(self.workers.members))]
         return saved
 
     def differs(self, entry: Mapping[str, Any]) -> str:
         """What keeps a saved state from being that of these workers, in words; nothing if it is."""
         ours, theirs = len(self.workers.members), len(entry.get("@workers", ()))
-        return f"{self.link.path} has {ours} workers, and {theirs} in it" if ours != theirs else ""
+        return f"{self.meter.path} has {ours} workers, and {theirs} in it" if ours != theirs else ""
 
     def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
         super().load(saved)
-        states = dict(enumerate(saved.get(self.link.path, {}).get("@workers", [])))
+        states = dict(enumerate(saved.get(self.meter.path, {}).get("@workers", [])))
 
-        def request(place: int) -> Future[Any]:
-            host = self._hosting.at(place)
-            if states.get(place) is None:  # it was removed then
-                return host.opening
-            return ask(host.worker, "load_plan", self.link.path, copy.deepcopy(states[place]))
+        def request(index: int) -> Future[Any]:
+            member = self._members.at(index)
+            if states.get(index) is None:  # it was removed then
+                return member.opening
+            return ask(member.worker, "load_plan", self.meter.path, copy.deepcopy(states[index]))
 
-        self._hosting.each(request, "to take their state")
+        self._members.each(request, "to take their state")
 
     def close(self) -> None:
         """Those that are late, or were not there yet, are told too, but not waited for."""
         late = self._waiting_for(clock())
-        members, present = self.workers.members, self._hosting.present()
-        told = {place: ask(members[place], "close_plan", self.link.path) for place in present}
+        members, present = self.workers.members, self._members.present()
+        told = {index: ask(members[index], "close_plan", self.meter.path) for index in present}
         wait_for(
-            [told[place] for place in present if place not in late and not self._hosting.waits_for_part(place)],
-            f"{self.link.path}: the workers to close their part of the plan",
+            [told[index] for index in present if index not in late and not self._members.waits_for_part(index)],
+            f"{self.meter.path}: the workers to close their part of the plan",
         )
 
 
-def _apart(worker: int, receipt: Receipt, item: Remote) -> Receipt:
-    """The receipt of an item that stayed where it was made."""
-    return receipt._replace(item=attrs.evolve(item, worker=worker))
+def _apart(worker: int, answer: Answer, item: Remote) -> Answer:
+    """The answer of an item that stayed where it was made."""
+    return answer._replace(item=attrs.evolve(item, worker=worker))
 
 
 def _count(workers: Any) -> int:
@@ -356,12 +357,12 @@ def _count(workers: Any) -> int:
     return len(workers.members) or getattr(workers, "num_members", 1)
 
 
-def _listed(places: Iterable[int]) -> str:
+def _listed(indexes: Iterable[int]) -> str:
     """The first few numbers, in order.
 
     >>> _listed({2, 0}), _listed(range(100))
     ('0, 2', '0, 1, 2, 3, 4, 5, 6, 7 and 92 more')
     """
-    numbers = sorted(places)
+    numbers = sorted(indexes)
     more = f" and {len(numbers) - LISTED} more" if len(numbers) > LISTED else ""
     return ", ".join(map(str, numbers[:LISTED])) + more

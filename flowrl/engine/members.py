@@ -1,4 +1,4 @@
-"""The workers that host a part of a plan: they may die and be started again, be added, and be removed."""
+"""The workers that member a part of a plan: they may die and be started again, be added, and be removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowrl.engine.workers import ask, wait_for
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:
-    from flowrl.engine.meter import Link
+    from flowrl.engine.meter import Meter
     from flowrl.engine.plan import ErrorPolicies, Plan
 
 
@@ -27,7 +27,7 @@ log = logging.getLogger("flowrl")
 
 
 @attrs.define(eq=False)
-class Hosted:
+class Member:
     """A worker that was given the part, its answer to that, and when it came: one that is started again takes long."""
 
     worker: Any
@@ -42,47 +42,47 @@ class Hosted:
 
 
 @attrs.define(eq=False)
-class Hosting:
-    """Gives a part of a plan to each of `workers.members`, whenever there is a new one in a place.
+class SubplanMembers:
+    """Gives a part of a plan to each of `workers.members`, whenever there is a new one in a index.
 
-    A place is the index of a member, which it has for ever. Who is started again is another member in the same place;
+    A index is the index of a member, which it has for ever. Who is started again is another member in the same index;
     where one was removed there is None.
     """
 
     workers: Any
-    link: Link
+    meter: Meter
     plan: Plan
     paths: list[str]
     on_error: ErrorPolicies
-    _hosted: dict[int, Hosted] = attrs.field(factory=dict)
+    _asked: dict[int, Member] = attrs.field(factory=dict)
 
-    def at(self, place: int) -> Hosted:
-        """The worker of a place, with the part: what it is asked comes after that."""
-        worker, hosted = self.workers.members[place], self._hosted.get(place)
-        if hosted is None or hosted.worker is not worker:
-            part = self.plan, self.paths, self.link.context.seeds.seed, place, self.on_error
-            hosted = self._hosted[place] = Hosted(worker, ask(worker, "open_plan", self.link.path, *part))
-        return hosted
+    def at(self, index: int) -> Member:
+        """The worker of a index, with the part: what it is asked comes after that."""
+        worker, member = self.workers.members[index], self._asked.get(index)
+        if member is None or member.worker is not worker:
+            part = self.plan, self.paths, self.meter.context.seeds.seed, index, self.on_error
+            member = self._asked[index] = Member(worker, ask(worker, "open_plan", self.meter.path, *part))
+        return member
 
-    def waits_for_part(self, place: int) -> bool:
-        """Whether the worker of a place was not there yet to take the part."""
-        return place in self._hosted and not self._hosted[place].opening.done()
+    def waits_for_part(self, index: int) -> bool:
+        """Whether the worker of a index was not there yet to take the part."""
+        return index in self._asked and not self._asked[index].opening.done()
 
     def present(self) -> list[int]:
-        """The places that are not empty."""
-        return [place for place, worker in enumerate(self.workers.members) if worker is not None]
+        """The indexes that are not empty."""
+        return [index for index, worker in enumerate(self.workers.members) if worker is not None]
 
     def each(self, request: Callable[[int], Future[Any]], what: str) -> dict[int, Any]:
-        """What all present answer to a request by place; who dies meanwhile is started again and asked again."""
+        """What all present answer to a request by index; who dies meanwhile is started again and asked again."""
         answers: dict[int, Any] = {}
-        while asked := {place: request(place) for place in self.present() if place not in answers}:
-            wait_for(asked.values(), f"{self.link.path}: the workers {what}")
-            for place, future in asked.items():
+        while asked := {index: request(index) for index in self.present() if index not in answers}:
+            wait_for(asked.values(), f"{self.meter.path}: the workers {what}")
+            for index, future in asked.items():
                 error = future.exception()
                 if error is None:
-                    answers[place] = future.result()
+                    answers[index] = future.result()
                 elif self.is_death(error):
-                    self.revive(place, self._hosted[place].worker, error)
+                    self.revive(index, self._asked[index].worker, error)
                 else:
                     raise error
         return answers
@@ -91,31 +91,31 @@ class Hosting:
         """A death that costs requests and nothing else, since there is who starts workers again (F10)."""
         return isinstance(error, WorkerDied) and hasattr(self.workers, "restart")
 
-    def revive(self, place: int, worker: Any, error: WorkerDied) -> None:
+    def revive(self, index: int, worker: Any, error: WorkerDied) -> None:
         """Have a worker that died started again, unless that was done already.
 
         Counts: worker_restarts.
         Raises: WorkerDied: it may not be started again, and the run shall not go on without it.
         """
-        if self.workers.members[place] is not worker:
+        if self.workers.members[index] is not worker:
             return
         try:
-            self.workers.restart(place, error)
+            self.workers.restart(index, error)
         except WorkerDied as final:
-            self.link.blamed(final)
+            self.meter.blamed(final)
             raise
-        if self.workers.members[place] is None:
-            log.warning("%s: %s; the others go on without it", self.link.path, error)
+        if self.workers.members[index] is None:
+            log.warning("%s: %s; the others go on without it", self.meter.path, error)
         else:
-            self.link.context.count("worker_restarts")
-            log.warning("%s: %s; it is started again", self.link.path, error)
+            self.meter.context.count("worker_restarts")
+            log.warning("%s: %s; it is started again", self.meter.path, error)
 
-    def why(self, place: int, hosted: Hosted, error: BaseException) -> BaseException:
+    def why(self, index: int, member: Member, error: BaseException) -> BaseException:
         """What a request failed of: of a worker that did not take the part it is why it did not."""
         if isinstance(error, WorkerDied):
             return error
-        wait_for([hosted.opening], f"{self.link.path}: worker {place} to take its part of the plan")
-        return hosted.opening.exception() or error
+        wait_for([member.opening], f"{self.meter.path}: worker {index} to take its part of the plan")
+        return member.opening.exception() or error
 
 
 #: A request is late when it takes so many times as long as requests usually do ...
@@ -129,16 +129,16 @@ LISTED = 8
 
 
 @attrs.define(eq=False)
-class Pace:
+class Stragglers:
     """Items and seconds of each worker since the run opened: numbers side by side, for there may be many workers.
 
-    >>> pace = Pace()
-    >>> pace.expect(2)
+    >>> stragglers = Stragglers()
+    >>> stragglers.expect(2)
     >>> for worker, seconds in ((0, 0.25), (0, 0.75), (1, 0.5)):
-    ...     pace.answered(worker, seconds)
-    >>> pace.usual, pace.limit
+    ...     stragglers.answered(worker, seconds)
+    >>> stragglers.usual, stragglers.limit
     (0.5, 10.0)
-    >>> pace.report({0: 1, 1: 2}, late={1: 30.0})
+    >>> stragglers.report({0: 1, 1: 2}, late={1: 30.0})
     '0: 2 items, 1 request, 0.5 s each; 1: 1 item, 2 requests, 0.5 s each, no answer for 30 s'
     """
 

@@ -85,7 +85,7 @@ class Concurrent(Merge):
                     self._next()
                 if i not in self.output_indexes:
                     return WORKED
-                self.link.items += 1
+                self.meter.items += 1
                 return item
             if item is WORKED:
                 if self.mode == "async":
@@ -139,7 +139,7 @@ class Sequential(Merge):
             if item.__class__ is not Signal:
                 if self.turn not in self.output_indexes:
                     return WORKED
-                self.link.items += 1
+                self.meter.items += 1
                 return item
             if item is not DONE:
                 return item
@@ -171,7 +171,7 @@ class Zip(Merge):
         if len(self.parts) == len(self.inputs):
             item = tuple(self.parts[i] for i in range(len(self.inputs)))
             self.parts.clear()
-            self.link.items += 1
+            self.meter.items += 1
             return item
         signals = set()
         for i, stage in enumerate(self.inputs):
@@ -216,7 +216,7 @@ class Fork(Stage):
                 return BLOCKED
             item = self.inputs[0].step()
             if item.__class__ is not Signal:
-                self.link.items += 1
+                self.meter.items += 1
                 for queue in others:
                     queue.append(item)
             return item
@@ -231,7 +231,7 @@ class Fork(Stage):
     def stuck(self) -> list[str]:
         full = [i for i, queue in enumerate(self.queues) if len(queue) >= self.max_lag]
         if full:
-            return [f"{self.link.path}: reader {full[0]} has {self.max_lag} items to read first (max_lag)"]
+            return [f"{self.meter.path}: reader {full[0]} has {self.max_lag} items to read first (max_lag)"]
         return super().stuck()
 
 
@@ -243,8 +243,8 @@ class Reader(Stage):
     index: int
     fork: Fork = attrs.field(init=False, repr=False)
 
-    def bind(self, link: Any, inputs: list[Stage]) -> None:
-        super().bind(link, inputs)
+    def bind(self, meter: Any, inputs: list[Stage]) -> None:
+        super().bind(meter, inputs)
         assert isinstance(inputs[0], Fork)
         self.fork = inputs[0]
         self.fork.reading[self.index] = True
@@ -252,7 +252,7 @@ class Reader(Stage):
     def step(self) -> Any:
         item = self.fork.read(self.index)
         if item.__class__ is not Signal:
-            self.link.items += 1
+            self.meter.items += 1
         elif item is DONE:
             self.release()
         return item

@@ -20,7 +20,7 @@ NO_ITEM: Any = object()
 
 
 @attrs.define(eq=False)
-class Link:
+class Meter:
     """What the engine knows of one running operator. Times are in seconds."""
 
     path: str

@@ -288,7 +288,7 @@ class Plan:
         """
         if self.on is not None:
             raise PlanError(f"around: {self.name} is on the workers; a run is around what is gathered")
-        return self.then(transforms.AroundRun(before, after), "tap", "around", False)
+        return self.then(transforms.RunHooks(before, after), "tap", "around", False)
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None, *, site: str | None = None) -> Plan:
         """A plan that stops at the items that leave the operator, or those for which `when` is true.

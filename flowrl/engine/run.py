@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
-from flowrl.engine.meter import MAX_ATTEMPTS, Link
+from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh, resources
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
-from flowrl.engine.state_diff import LeftOut, compare
-from flowrl.engine.transforms import AroundRun
+from flowrl.engine.state_diff import IncompatibleKeys, compare
+from flowrl.engine.transforms import RunHooks
 from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Run:
             raise
         if self.debugger is not None:
             self.debugger.opened(self)
-        around = [node.op for node in graph(plan) if isinstance(node.op, AroundRun)]
+        around = [node.op for node in graph(plan) if isinstance(node.op, RunHooks)]
         try:
             _tell(self, [op.before for op in around])
         except BaseException:
@@ -188,13 +188,13 @@ class Run:
             operators.update(stage.save())
         return {
             "operators": operators,
-            "items": {link.path: link.items for link in self.links() if link.verb != "tap"},
+            "items": {meter.path: meter.items for meter in self.meters() if meter.verb != "tap"},
             "resources": {name: resource.state_dict() for name, resource in self.resources.items()},
-            "ledger": self.context.ledger.state_dict(),
+            "ledger": self.context.metrics.state_dict(),
             "seeds": self.context.seeds.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], *, partial: bool = False) -> LeftOut:
+    def load_state_dict(self, state: Mapping[str, Any], *, partial: bool = False) -> IncompatibleKeys:
         """Continue exactly where `state_dict` was taken.
 
         With `partial`, the state of another plan is loaded as far as it maps: operators by path, resources by name,
@@ -216,9 +216,9 @@ class Run:
                 f"{', '.join(mapped.both) or 'nothing'}; load_state_dict(state, partial=True) takes that alone"
             )
         self._load_resources(state["resources"])
-        self.context.ledger.load_state_dict(state["ledger"])
+        self.context.metrics.load_state_dict(state["ledger"])
         for resource in self.resources.values():  # what could not be continued is counted, such as a cut episode
-            self.context.ledger.merge(getattr(resource, "lost", {}), {})
+            self.context.metrics.merge(getattr(resource, "lost", {}), {})
         self.context.seeds.load_state_dict(state["seeds"])
         for stage in reversed(self.stages):
             stage.close()
@@ -227,8 +227,8 @@ class Run:
         entries = mapped.entries(state["operators"])
         for stage in self.stages:
             stage.load(entries)
-        for link in self.links():
-            link.items = state["items"].get(link.path, 0)
+        for meter in self.meters():
+            meter.items = state["items"].get(meter.path, 0)
         return mapped.left_out
 
     def _load_resources(self, saved: Mapping[str, Any]) -> None:
@@ -243,7 +243,7 @@ class Run:
             except Exception as error:  # each type raises its own kind of error
                 for changed, state in reversed(before):
                     changed.load_state_dict(state)
-                    self.context.ledger.merge(getattr(changed, "lost", {}), {})
+                    self.context.metrics.merge(getattr(changed, "lost", {}), {})
                 why = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
                 raise CheckpointError(f"{name} does not take the state, and nothing is changed: {why}") from error
 
@@ -259,9 +259,9 @@ class Run:
         """Counters of the run by unit: env_steps, sampled, trained, updates ..."""
         return self.context.counters
 
-    def links(self) -> list[Link]:
+    def meters(self) -> list[Meter]:
         """The running operators with what was measured of them, inputs first."""
-        return [link for stage in self.stages for link in stage.links()]
+        return [meter for stage in self.stages for meter in stage.meters()]
 
     def explain(self) -> str:
         """The plan's text tree with items and busy / starved / blocked shares so far."""
@@ -279,27 +279,27 @@ class Run:
         """The stage that ends with an operator: those before it are made first, linear ones fused."""
         if id(node) in built:
             return built[id(node)]
-        links = [self._link(node)]
+        meters = [self._meter(node)]
         stage: Stage
         if node.kind == "source":
             stage = Source()
-            stage.bind(links[0], [])
+            stage.bind(meters[0], [])
         elif isinstance(node.op, Stage):
-            stage = links[0].op
+            stage = meters[0].op
             if isinstance(stage, Gather):
                 part = node.inputs[0]
-                stage.bind(links[0], [])
+                stage.bind(meters[0], [])
                 named = [self.paths[id(n)] for n in graph(part)]
                 stage.host(part, named, self._error_policies, self._takes_remote(node))
             else:
-                stage.bind(links[0], [self._stage(upstream, built) for upstream in node.inputs])
+                stage.bind(meters[0], [self._stage(upstream, built) for upstream in node.inputs])
                 stage.gives_remote = self._takes_remote(node)
         else:
             end = node
             while end.inputs[0].kind not in ("source", *WIRING):
                 end = end.inputs[0]
-                links.append(self._link(end))
-            stage = Chain(links[::-1], self._stage(end.inputs[0], built))
+                meters.append(self._meter(end))
+            stage = Chain(meters[::-1], self._stage(end.inputs[0], built))
         built[id(node)] = stage
         self.stages.append(stage)
         return stage
@@ -309,11 +309,11 @@ class Run:
         readers = [other for other in graph(self.plan) if any(upstream is node for upstream in other.inputs)]
         return bool(readers) and all(getattr(reader.op, "takes_remote", False) for reader in readers)
 
-    def _link(self, node: Plan) -> Link:
+    def _meter(self, node: Plan) -> Meter:
         path = self.paths[id(node)]
         context = self.context.at(self.context.path + path)
         verb = "call" if isinstance(node.op, Stage) else node.kind
-        return Link(path, node.site, fresh(node.op, context), verb, context, self._on_error(path))
+        return Meter(path, node.site, fresh(node.op, context), verb, context, self._on_error(path))
 
     def _on_error(self, path: str) -> str:
         return next((policy for name, policy in self._error_policies.items() if matches(path, name)), "stop")

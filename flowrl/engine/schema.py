@@ -30,18 +30,18 @@ import attrs
 from flowrl.errors import SchemaError
 
 
-class Column(NamedTuple):
+class ColumnSchema(NamedTuple):
     """A column's dtype and shape; a size is a number, or a name such as "T", "N", "B" where it is free."""
 
     dtype: str
     shape: tuple[int | str, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Column:
+    def parse(cls, text: str) -> ColumnSchema:
         """The column that is written like this.
 
-        >>> Column.parse("float32[T, N, 4]")
-        Column(dtype='float32', shape=('T', 'N', 4))
+        >>> ColumnSchema.parse("float32[T, N, 4]")
+        ColumnSchema(dtype='float32', shape=('T', 'N', 4))
         """
         found = re.fullmatch(r"(\w+)\[([\w, ]*)\]", text)
         if found is None:
@@ -69,7 +69,7 @@ class Schema:
     replayed, rows [B]: obs float32[4], reward float64, index int64
     """
 
-    columns: Mapping[str, Column] = attrs.field(factory=dict)
+    columns: Mapping[str, ColumnSchema] = attrs.field(factory=dict)
     words: frozenset[str] = frozenset()
     open: bool = False
     of: Schema | None = None
@@ -88,7 +88,7 @@ class Schema:
 
     def having(self, *words: str, **columns: str) -> Schema:
         """With these words and columns as well."""
-        parsed = {name: Column.parse(text) for name, text in columns.items()}
+        parsed = {name: ColumnSchema.parse(text) for name, text in columns.items()}
         return attrs.evolve(self, columns={**self.columns, **parsed}, words=self.words | set(words))
 
     def without(self, *names: str) -> Schema:
@@ -100,7 +100,7 @@ class Schema:
         """Fragments `[T, N, ...]` as rows `[B, ...]`."""
         if "fragments" not in self.words:
             return self.having("rows")
-        flat = {name: Column(column.dtype, ("B", *column.shape[2:])) for name, column in self.columns.items()}
+        flat = {name: ColumnSchema(column.dtype, ("B", *column.shape[2:])) for name, column in self.columns.items()}
         return attrs.evolve(self, columns=flat, words=self.words - {"fragments"} | {"rows"})
 
     @property
@@ -134,7 +134,7 @@ class Schema:
     def described(self, names: Iterable[str]) -> list[str]:
         """Columns without the axes that all share."""
         skip = len(self.axes)
-        texts = {name: str(Column(c.dtype, c.shape[skip:])).replace("[]", "") for name, c in self.columns.items()}
+        texts = {name: str(ColumnSchema(c.dtype, c.shape[skip:])).replace("[]", "") for name, c in self.columns.items()}
         return [f"{name} {texts[name]}" for name in names]
 
 
@@ -164,12 +164,12 @@ def common(schemas: Iterable[Schema]) -> Schema:
 
 def schema_of(item: Any) -> Schema:
     """The columns of an item that is there: whatever has dtypes and shapes, nested ones with dotted names."""
-    found: dict[str, Column] = {}
+    found: dict[str, ColumnSchema] = {}
 
     def look(part: Any, prefix: str) -> None:
         for name, value in part.items():
             if hasattr(value, "dtype") and hasattr(value, "shape"):
-                found[prefix + str(name)] = Column(str(value.dtype).removeprefix("torch."), tuple(value.shape))
+                found[prefix + str(name)] = ColumnSchema(str(value.dtype).removeprefix("torch."), tuple(value.shape))
             elif hasattr(value, "items") and hasattr(value, "keys"):
                 look(value, f"{prefix}{name}.")
 

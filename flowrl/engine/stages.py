@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter as clock
 from typing import Any, ClassVar
 
-from flowrl.engine.meter import Link
+from flowrl.engine.meter import Meter
 from flowrl.engine.operator import load_operator_state, operator, operator_state, runtime, state
 
 
@@ -37,12 +37,12 @@ class Stage:
     one_at_a_time: ClassVar[dict[str, Any]] = {}
     #: What reads its items takes `Remote` ones.
     gives_remote = False
-    link: Link
+    meter: Meter
     inputs: list[Stage]
 
-    def bind(self, link: Link, inputs: list[Stage]) -> None:
+    def bind(self, meter: Meter, inputs: list[Stage]) -> None:
         """Take a place in a run."""
-        self.link, self.inputs = link, inputs
+        self.meter, self.inputs = meter, inputs
 
     def step(self) -> Any:
         """One item or one signal. DONE is repeated for ever."""
@@ -68,47 +68,47 @@ class Stage:
         """Nothing more will come, although the inputs have not been told yet."""
         return False
 
-    def links(self) -> list[Link]:
+    def meters(self) -> list[Meter]:
         """The operators that this stage runs, from input to output."""
-        return [self.link]
+        return [self.meter]
 
     def save(self) -> dict[str, dict[str, Any]]:
         """State by operator path; operators without any are left out."""
-        saved = operator_state(self.link.op, self.link.path)
-        return {self.link.path: saved} if saved else {}
+        saved = operator_state(self.meter.op, self.meter.path)
+        return {self.meter.path: saved} if saved else {}
 
     def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
         """Put saved state back; every path of `save()` is there."""
-        if self.link.path in saved:
-            load_operator_state(self.link.op, saved[self.link.path])
+        if self.meter.path in saved:
+            load_operator_state(self.meter.op, saved[self.meter.path])
 
 
 class Source(Stage):
     """Runs an operator with `pull()`."""
 
     def step(self) -> Any:
-        link = self.link
+        meter = self.meter
         start = clock()
         try:
-            item = link.op.pull()
+            item = meter.op.pull()
         except BaseException as error:
-            if link.judge(error) == "raise":
+            if meter.judge(error) == "raise":
                 raise
             return WORKED
-        link.busy += clock() - start
+        meter.busy += clock() - start
         if item.__class__ is not Signal:
-            link.items += 1
+            meter.items += 1
         return item
 
     def stuck(self) -> list[str]:
-        return [_why(self.link)]
+        return [_why(self.meter)]
 
     def drain(self) -> None:
-        if hasattr(self.link.op, "drain"):
-            self.link.op.drain()
+        if hasattr(self.meter.op, "drain"):
+            self.meter.op.drain()
 
     def close(self) -> None:
-        close = getattr(self.link.op, "close", None)
+        close = getattr(self.meter.op, "close", None)
         if close is not None:
             close()
 
@@ -170,17 +170,17 @@ class Chain(Stage):
     of one input, or an item whose operator is not `ready`. The deepest goes first, so order is kept.
     """
 
-    def __init__(self, links: list[Link], source: Stage) -> None:
-        self.chain = links
-        self.bind(links[-1], [source])
+    def __init__(self, meters: list[Meter], source: Stage) -> None:
+        self.chain = meters
+        self.bind(meters[-1], [source])
         self.upstream = source.step
-        self.backlog: list[deque[Any]] = [deque() for _ in range(len(links) + 1)]
+        self.backlog: list[deque[Any]] = [deque() for _ in range(len(meters) + 1)]
         self.held = 0
         self.flushed = 0  # operators that were told that their input ended
-        self.since: tuple[str, Link, float] | None = None  # blocked or starved since
-        ops = tuple((link.op, _how(link), link) for link in links)
+        self.since: tuple[str, Meter, float] | None = None  # blocked or starved since
+        ops = tuple((meter.op, _how(meter), meter) for meter in meters)
         self.tails = [ops[i:] for i in range(len(ops) + 1)]
-        self.stoppers = [(i, link.op) for i, link in enumerate(links) if hasattr(link.op, "done")]
+        self.stoppers = [(i, meter.op) for i, meter in enumerate(meters) if hasattr(meter.op, "done")]
 
     def step(self) -> Any:
         if self.held or self.stoppers or self.flushed:
@@ -208,43 +208,43 @@ class Chain(Stage):
 
     def _push(self, item: Any, index: int, now: float) -> Any:
         """Send an item through the operators from `index` on."""
-        link = self.link
+        meter = self.meter
         try:
-            for function, how, link in self.tails[index]:
+            for function, how, meter in self.tails[index]:
                 if how is _MAPS:
                     item = function(item)
                 elif how is _FILTERS:
                     if not function(item):
-                        link.busy += clock() - now
-                        link.items += 1
+                        meter.busy += clock() - now
+                        meter.items += 1
                         return WORKED
                 else:
-                    item = self._push_with_care(link, item)
+                    item = self._push_with_care(meter, item)
                     if item.__class__ is Signal:
                         return item
                     now = clock()
                     continue
                 done = clock()
-                link.busy += done - now
-                link.items += 1
+                meter.busy += done - now
+                meter.items += 1
                 now = done
         except BaseException as error:
-            verdict = link.judge(error, item)
-            if link.pure and verdict != "skip":
-                self._hold(self.chain.index(link), item)
+            verdict = meter.judge(error, item)
+            if meter.pure and verdict != "skip":
+                self._hold(self.chain.index(meter), item)
             if verdict == "raise":
                 raise
             return WORKED
         return item
 
-    def _push_with_care(self, link: Link, item: Any) -> Any:
+    def _push_with_care(self, meter: Meter, item: Any) -> Any:
         """One operator that may hold its item or give several; an item for the next one, or a signal."""
         start = clock()
-        op, verb = link.op, link.verb
+        op, verb = meter.op, meter.verb
         if hasattr(op, "ready") and ((may := op.ready(item)) is WAITING or not may):
-            self._hold(self.chain.index(link), item)
+            self._hold(self.chain.index(meter), item)
             if self.since is None:
-                self.since = ("blocked", link, start)
+                self.since = ("blocked", meter, start)
             return WAITING if may is WAITING else BLOCKED
         if self.since is not None:
             self._woken(start)
@@ -255,13 +255,13 @@ class Chain(Stage):
             outputs = deque([item] if op(item) else [])
         else:
             outputs = deque([op(item)])
-        link.busy += clock() - start
-        link.items += 1
+        meter.busy += clock() - start
+        meter.items += 1
         if not outputs:
             return WORKED
         first = outputs.popleft()
         if outputs:
-            self.backlog[self.chain.index(link) + 1].extend(outputs)
+            self.backlog[self.chain.index(meter) + 1].extend(outputs)
             self.held += len(outputs)
         return first
 
@@ -270,9 +270,9 @@ class Chain(Stage):
 
     def _release(self, count: int) -> None:
         """Tell the first `count` operators, and what is before them, that nobody pulls them any more."""
-        for link in self.chain[:count]:
-            if hasattr(link.op, "release"):
-                link.op.release()
+        for meter in self.chain[:count]:
+            if hasattr(meter.op, "release"):
+                meter.op.release()
         super().release()
 
     def _hold(self, index: int, item: Any) -> None:
@@ -288,16 +288,16 @@ class Chain(Stage):
 
     def _woken(self, now: float) -> None:
         assert self.since is not None
-        kind, link, since = self.since
-        setattr(link, kind, getattr(link, kind) + now - since)
+        kind, meter, since = self.since
+        setattr(meter, kind, getattr(meter, kind) + now - since)
         self.since = None
 
     def settle(self, now: float) -> None:
         """Account for the time until now of a wait that goes on."""
         if self.since is not None:
-            kind, link, _ = self.since
+            kind, meter, _ = self.since
             self._woken(now)
-            self.since = kind, link, now
+            self.since = kind, meter, now
 
     def _finish(self, first: int) -> Any:
         """The input of operator `first` ended: flush the operators from there on, one a step."""
@@ -305,13 +305,13 @@ class Chain(Stage):
             self._release(first)
         self.flushed = max(self.flushed, first)
         while self.flushed < len(self.chain):
-            link = self.chain[self.flushed]
+            meter = self.chain[self.flushed]
             self.flushed += 1
             try:
-                rest = list(getattr(link.op, "finish", list)())
+                rest = list(getattr(meter.op, "finish", list)())
             except BaseException as error:
-                verdict = link.judge(error)
-                if link.pure:
+                verdict = meter.judge(error)
+                if meter.pure:
                     self.flushed -= 1
                 if verdict == "raise":
                     raise
@@ -331,17 +331,17 @@ class Chain(Stage):
     def ending(self) -> bool:
         return any(op.done for _, op in self.stoppers)
 
-    def links(self) -> list[Link]:
+    def meters(self) -> list[Meter]:
         return self.chain
 
     def save(self) -> dict[str, dict[str, Any]]:
         saved = {}
-        for i, link in enumerate(self.chain):
-            entry = operator_state(link.op, link.path)
-            if i < self.flushed and link.verb != "tap":
+        for i, meter in enumerate(self.chain):
+            entry = operator_state(meter.op, meter.path)
+            if i < self.flushed and meter.verb != "tap":
                 entry["@finished"] = True
             if entry:
-                saved[link.path] = entry
+                saved[meter.path] = entry
         for i, waiting in reversed(list(enumerate(self.backlog))):  # the deepest first, as they will go on
             if waiting:
                 path, key = self._keeper(i)
@@ -349,9 +349,9 @@ class Chain(Stage):
         return saved
 
     def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
-        for i, link in enumerate(self.chain):
-            entry = saved.get(link.path, {})
-            load_operator_state(link.op, entry)
+        for i, meter in enumerate(self.chain):
+            entry = saved.get(meter.path, {})
+            load_operator_state(meter.op, entry)
             if entry.get("@finished"):
                 self.flushed = i + 1
             # Where they were made or held, also if operators were put in between since.
@@ -365,20 +365,20 @@ class Chain(Stage):
 
         It is the operator that made them, so that a tap, which has no state, may stand or go in between.
         """
-        for link in reversed(self.chain[:index]):
-            if link.verb != "tap":
-                return link.path, "@outputs"
-        after = [link for link in self.chain[index:] if link.verb != "tap"]
+        for meter in reversed(self.chain[:index]):
+            if meter.verb != "tap":
+                return meter.path, "@outputs"
+        after = [meter for meter in self.chain[index:] if meter.verb != "tap"]
         return (after[0] if after else self.chain[-1]).path, "@inputs"
 
 
-def _how(link: Link) -> str:
+def _how(meter: Meter) -> str:
     """How an operator is applied: the two cheap ways, or the one that may hold or multiply items."""
-    if link.verb == "combine" or hasattr(link.op, "ready"):
+    if meter.verb == "combine" or hasattr(meter.op, "ready"):
         return "with care"
-    return _FILTERS if link.verb == "filter" else _MAPS
+    return _FILTERS if meter.verb == "filter" else _MAPS
 
 
-def _why(link: Link) -> str:
+def _why(meter: Meter) -> str:
     """In words, what an operator waits for."""
-    return f"{link.path}: {link.op.why() if hasattr(link.op, 'why') else 'it is not ready'}"
+    return f"{meter.path}: {meter.op.why() if hasattr(meter.op, 'why') else 'it is not ready'}"

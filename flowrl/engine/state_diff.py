@@ -11,7 +11,7 @@ from flowrl.engine.gather import Gather
 from flowrl.engine.operator import state_fields
 
 
-class LeftOut(NamedTuple):
+class IncompatibleKeys(NamedTuple):
     """What a partial load left out: operators and resources that begin afresh, and those saved that nothing took."""
 
     fresh: tuple[str, ...]
@@ -19,7 +19,7 @@ class LeftOut(NamedTuple):
 
 
 @attrs.frozen
-class Mapped:
+class StateDiff:
     """A state beside a plan: what is in both, what only one of them has, and what is in both but differs."""
 
     both: list[str]
@@ -28,9 +28,9 @@ class Mapped:
     other: dict[str, str]  #: paths in both that do not fit, and why
 
     @property
-    def left_out(self) -> LeftOut:
+    def left_out(self) -> IncompatibleKeys:
         missing, unknown = (found["operators"] + found["resources"] for found in (self.missing, self.unknown))
-        return LeftOut((*missing, *self.other), (*unknown, *self.other))
+        return IncompatibleKeys((*missing, *self.other), (*unknown, *self.other))
 
     def problems(self) -> list[str]:
         """In words, why the state is that of another plan; nothing if it is this one's."""
@@ -56,7 +56,7 @@ _ITEMS = ("@inputs", "@outputs")
 
 def compare(
     state: Mapping[str, Any], operators: Mapping[str, Any], resources: Iterable[str], gathers: Iterable[Gather]
-) -> Mapped:
+) -> StateDiff:
     """A state beside a plan's operators by path, its resources' names and its gathers."""
     saved, kept = saved_entries(state), set(state["resources"])
     fields = {path: set(state_fields(op)) for path, op in operators.items()}
@@ -67,13 +67,13 @@ def compare(
             here, there = (", ".join(sorted(names)) or "nothing" for names in (fields[path], theirs[path]))
             other[path] = f"{path} keeps {here}, in it {there}"
     for gather in gathers:
-        entry = state["operators"].get(gather.link.path)
+        entry = state["operators"].get(gather.meter.path)
         if entry is not None and (reason := gather.differs(entry)):
             on_workers = {path for part in entry["@workers"] if part for path in saved_entries(part)}
-            other |= dict.fromkeys([gather.link.path, *sorted(on_workers)], reason)
+            other |= dict.fromkeys([gather.meter.path, *sorted(on_workers)], reason)
     needed = {path for path, names in fields.items() if names}
     ours = set(resources)
-    return Mapped(
+    return StateDiff(
         both=[*sorted((needed & saved.keys()) - other.keys()), *sorted(ours & kept)],
         missing={"operators": sorted(needed - saved.keys()), "resources": sorted(ours - kept)},
         unknown={"operators": sorted(saved.keys() - fields.keys()), "resources": sorted(kept - ours)},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.engine.calls import Receipt
+from flowrl.engine.calls import Answer
 from flowrl.engine.graph import graph, rebuilt
 from flowrl.engine.operator import resources
 from flowrl.engine.pickling import pack
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ENDED = object()
 
 
-class PlanHost:
+class SubplanWorker:
     """Base of objects that run the part of a plan before `gather_sync` or `gather_async`.
 
     Operators find the host as `context.worker`. Its random streams differ from worker to worker.
@@ -38,16 +38,16 @@ class PlanHost:
         part = Part(tuple(named), self, f"worker{index}/")
         self.parts[key] = Run(plan, seed=seed, on_error=on_error, part=part)
 
-    def pull_plan(self, key: str) -> Receipt:
+    def pull_plan(self, key: str) -> Answer:
         run = self.parts[key]
         item = next(run, _ENDED)
-        counters, records = run.context.ledger.take()
-        return Receipt(None if item is _ENDED else item, item is _ENDED, counters, records)
+        counters, records = run.context.metrics.take()
+        return Answer(None if item is _ENDED else item, item is _ENDED, counters, records)
 
-    def pull_apart(self, key: str) -> tuple[Receipt, Any]:
-        """As `pull_plan`, the item beside the receipt: it may stay where it was made."""
-        receipt = self.pull_plan(key)
-        return receipt._replace(item=None), receipt.item
+    def pull_apart(self, key: str) -> tuple[Answer, Any]:
+        """As `pull_plan`, the item beside the answer: it may stay where it was made."""
+        answer = self.pull_plan(key)
+        return answer._replace(item=None), answer.item
 
     def save_plan(self, key: str) -> dict[str, Any]:
         return self.parts[key].state_dict()

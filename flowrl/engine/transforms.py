@@ -79,7 +79,7 @@ class Tap:
 
 
 @operator
-class AroundRun:
+class RunHooks:
     """Calls functions with the run: `before`, when it has opened, and `after`, before it closes. Items pass."""
 
     before: Callable[[Any], Any] | None = attrs.field(repr=False)

@@ -18,7 +18,7 @@ from flowrl.data.columns import ACTION_MASK
 from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.data.datasets.open import ROWS, parts_of
 from flowrl.data.types import Array
-from flowrl.engine.schema import Column, schema_of
+from flowrl.engine.schema import ColumnSchema, schema_of
 from flowrl.envs.masks import choices_of
 from flowrl.envs.spaces import dict_form, fits, make_store
 from flowrl.envs.spec import importable
@@ -34,7 +34,7 @@ PLACE = ("env", "env_args", "wrappers", "env_manager", "env_manager_args")
 
 
 @attrs.frozen
-class Remembered:
+class RecordedEnvironment:
     """What a dataset said of itself to whoever learned from it, without its rows: it need not be there any more."""
 
     path: str
@@ -42,7 +42,7 @@ class Remembered:
 
 
 #: What says of itself where it was recorded.
-Source: TypeAlias = Dataset | MinariEpisodes | Remembered
+Source: TypeAlias = Dataset | MinariEpisodes | RecordedEnvironment
 
 
 def check_dataset(
@@ -131,7 +131,7 @@ def _is_json(value: Any) -> bool:
 def _check_column(data: Dataset | MinariEpisodes, name: str, space: gymnasium.Space[Any]) -> None:
     found, role = data.schema(), "action" if name == "action" else "observation"
     axes = 2 if "fragments" in found.words else 1
-    there = {key: Column(each.dtype, each.shape[axes:]) for key, each in found.columns.items()}
+    there = {key: ColumnSchema(each.dtype, each.shape[axes:]) for key, each in found.columns.items()}
     wanted = schema_of(Batch({name: make_store(dict_form(space), 1, role)})).columns
     for key, column in wanted.items():
         if key not in there:

@@ -28,7 +28,7 @@ from flowrl.inspect.explain import config_of, explain, relative
 from flowrl.interrupts import handling
 
 if TYPE_CHECKING:
-    from flowrl.engine.meter import Link
+    from flowrl.engine.meter import Meter
     from flowrl.engine.plan import Plan
     from flowrl.engine.run import Run
 
@@ -156,11 +156,11 @@ class Prompt(cmd.Cmd):
         if not lines.terminal:
             self.stdin = lines  # type: ignore[assignment]
         self.plan, self.run, self.path, self.site, self.item = plan, run, path, site, item
-        self.link = _link(run, path)
+        self.meter = _meter(run, path)
         self.chosen = "continue"
 
     def preloop(self) -> None:
-        number = f"item {self.link.items}" if self.link is not None else "an item"
+        number = f"item {self.meter.items}" if self.meter is not None else "an item"
         self._say(f"\n{self.path}  {number}  {relative(self.site)}")
         self._say(_shortened(describe(self.item), 200))
         if origin := provenance(self.item):
@@ -209,11 +209,11 @@ class Prompt(cmd.Cmd):
 
     def do_state(self, _: str) -> None:
         """state: the operator's configuration, and what a checkpoint would hold of it."""
-        if self.link is None:
+        if self.meter is None:
             self._say("the operator is not in this process")
             return
-        self._say(f"{type(self.link.op).__name__}({config_of(self.link.op)})")
-        for name, value in operator_state(self.link.op).items():
+        self._say(f"{type(self.meter.op).__name__}({config_of(self.meter.op)})")
+        for name, value in operator_state(self.meter.op).items():
             self._say(f"{name} = {_in_lines(value)}")
 
     def do_where(self, _: str) -> None:
@@ -228,7 +228,7 @@ class Prompt(cmd.Cmd):
 
     def do_p(self, expression: str) -> None:
         """p EXPR: the value of a Python expression of `item`, `op` (the operator), `run` and `counters`."""
-        names = {"item": self.item, "op": self.link and self.link.op, "run": self.run, "counters": self.run.counters}
+        names = {"item": self.item, "op": self.meter and self.meter.op, "run": self.run, "counters": self.run.counters}
         try:
             self._say(_in_lines(eval(expression, names)))
         except Exception as error:  # whatever was typed must not end the run
@@ -290,16 +290,16 @@ def provenance(item: Any) -> str:
     return ", ".join(found)
 
 
-def _link(run: Run, path: str) -> Link | None:
+def _meter(run: Run, path: str) -> Meter | None:
     """The running operator at a path, in this run or in the part of it that a worker of this process runs."""
     for stage in run.stages:
-        for link in stage.links():
-            if link.path == path:
-                return link
+        for meter in stage.meters():
+            if meter.path == path:
+                return meter
         workers = getattr(stage, "workers", None)
         for member in getattr(workers, "members", ()):
-            part = getattr(getattr(member, "target", None), "parts", {}).get(stage.link.path)
-            found = None if part is None else _link(part, path)
+            part = getattr(getattr(member, "target", None), "parts", {}).get(stage.meter.path)
+            found = None if part is None else _meter(part, path)
             if found is not None:
                 return found
     return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from flowrl.errors import PlanError, did_you_mean
-from flowrl.inspect.layout import NAME, TEXT, Area, Arrow, Box, Picture, letters, picture
+from flowrl.inspect.layout import NAME, TEXT, Area, Arrow, Box, Picture, layout, letters
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -50,7 +50,7 @@ def draw(plan: Plan, path: str | Path) -> None:
     if path.suffix not in formats:
         raise PlanError(f"draw: {str(path)!r} must end with .svg or .mmd; {did_you_mean(path.suffix, formats)}")
     try:
-        path.write_text(formats[path.suffix](picture(plan)), encoding="utf-8")
+        path.write_text(formats[path.suffix](layout(plan)), encoding="utf-8")
     except OSError as error:
         raise PlanError(f"draw: cannot write {path}: {error.strerror or error}") from error
 

@@ -52,7 +52,7 @@ def explain_run(run: Run) -> str:
     for stage in run.stages:
         if isinstance(stage, Chain):
             stage.settle(clock())
-    links = {link.path: link for link in run.links()}
+    meters = {meter.path: meter for meter in run.meters()}
     waits = _waits(run)
     elapsed = max(clock() - run.started, 1e-9)
     rows = rows_of(run.plan, run.paths)
@@ -60,16 +60,16 @@ def explain_run(run: Run) -> str:
     width = max(len(head) for head in heads)
     lines = [f"{'':<{width}}  {'items':>9}  {'busy':>6}  {'starved':>7}  {'blocked':>7}"]
     for row, head in zip(rows, heads):
-        link = None if row.node is None else links.get(run.paths[id(row.node)])
-        if link is None:
+        meter = None if row.node is None else meters.get(run.paths[id(row.node)])
+        if meter is None:
             lines.append(f"{head:<{width}}  {row.note}".rstrip())
             continue
-        shares = (link.busy / elapsed, waits[link.path] / elapsed, link.blocked / elapsed)
+        shares = (meter.busy / elapsed, waits[meter.path] / elapsed, meter.blocked / elapsed)
         lines.append(
-            f"{head:<{width}}  {link.items:>9}  {shares[0]:>6.1%}  {shares[1]:>7.1%}  {shares[2]:>7.1%}"
-            + (f"  skipped {link.skipped}" if link.skipped else "")
+            f"{head:<{width}}  {meter.items:>9}  {shares[0]:>6.1%}  {shares[1]:>7.1%}  {shares[2]:>7.1%}"
+            + (f"  skipped {meter.skipped}" if meter.skipped else "")
         )
-    lines += [f"workers of {stage.link.path}: {stage.report()}" for stage in run.stages if isinstance(stage, Gather)]
+    lines += [f"workers of {stage.meter.path}: {stage.report()}" for stage in run.stages if isinstance(stage, Gather)]
     stuck = [line for stage in run.stages if isinstance(stage, Chain) and stage.since for line in stage.stuck()]
     return "\n".join(lines + [f"waiting: {line}" for line in dict.fromkeys(stuck)])
 
@@ -173,7 +173,7 @@ def _waits(run: Run) -> dict[str, float]:
     waits = {}
     for stage in run.stages:
         before = 0.0
-        for link in stage.links():
-            waits[link.path] = before + link.starved
-            before += link.busy + link.starved
+        for meter in stage.meters():
+            waits[meter.path] = before + meter.starved
+            before += meter.busy + meter.starved
     return waits

@@ -112,7 +112,7 @@ class _Column:
         return self.low + self.height
 
 
-def picture(plan: Plan) -> Picture:
+def layout(plan: Plan) -> Picture:
     """The boxes of a plan in their places, and what connects them."""
     plan = rebuilt(plan, lambda node, inputs: inputs[0] if is_hidden(node) else attrs.evolve(node, inputs=inputs))
     named, nodes = paths(plan), graph(plan)

@@ -34,7 +34,7 @@ class EdgeCheck:
             raise SchemaError(f"on the edge {self.edge}: {'; '.join(problems)}")
 
 
-def debugging(plan: Plan) -> Plan:
+def strict(plan: Plan) -> Plan:
     """The plan without threads, one request and one item ahead at a time, and with every known edge checked."""
     plan = rebuilt(plan, _one_at_a_time)
     named, schemas = paths(plan), examine(plan).schemas

@@ -20,7 +20,7 @@ class Joiner:
     """Joins batches, where it is."""
 
     def join(self, *batches: Batch) -> tuple[None, Batch]:
-        """An empty receipt, and the batches as one: fragments along the environments, rows one after another."""
+        """An empty answer, and the batches as one: fragments along the environments, rows one after another."""
         return None, joined(batches)
 
 

@@ -29,7 +29,7 @@ _OUTSIDE = "10.255.255.255"
 
 
 @attrs.frozen
-class Meeting:
+class Rendezvous:
     """Where the members of a group find each other: an address that one of them listens at."""
 
     host: str
@@ -56,16 +56,18 @@ class GroupAllReduce:
         Disconnected: the others did not come in time, or one of them is gone.
     """
 
-    def __init__(self, meeting: Meeting, rank: int, device: torch.device | None = None, store: Any = None) -> None:
-        self.rank, self.size, self.one_batch = rank, meeting.size, meeting.one_batch
+    def __init__(
+        self, rendezvous: Rendezvous, rank: int, device: torch.device | None = None, store: Any = None
+    ) -> None:
+        self.rank, self.size, self.one_batch = rank, rendezvous.size, rendezvous.one_batch
         self.device = torch.device("cpu") if device is None else device
-        wait = datetime.timedelta(seconds=meeting.seconds)
+        wait = datetime.timedelta(seconds=rendezvous.seconds)
         try:
             if store is None:
-                store = distributed.TCPStore(meeting.host, meeting.port, is_master=False, timeout=wait)
-            self._store, self._group = store, self._meet(store, meeting.host, wait)
+                store = distributed.TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=wait)
+            self._store, self._group = store, self._meet(store, rendezvous.host, wait)
         except (RuntimeError, TimeoutError) as error:
-            raise Disconnected(f"member {rank} of {meeting.size} waited for the others: {_first(error)}") from error
+            raise Disconnected(f"member {rank} of {rendezvous.size} waited for the others: {_first(error)}") from error
 
     def _meet(self, store: Any, host: str, wait: datetime.timedelta) -> Any:
         if self.device.type == "cuda":
@@ -116,15 +118,15 @@ class GroupAllReduce:
             raise Disconnected(f"one of {self.size} that learn together is gone: {_first(error)}") from error
 
 
-class Member:
-    """Base of objects that learn with others in other processes: their side of a meeting.
+class Peer:
+    """Base of objects that learn with others in other processes: their side of a rendezvous.
 
     Attributes:
-        together: How many learn together, itself among them; 0: nobody has called a meeting.
+        peers: How many learn together, itself among them; 0: nobody has called a rendezvous.
     """
 
     policy: Policy
-    together = 0
+    peers = 0
     all_reduce: GroupAllReduce | None = None
     _store: Any = None
 
@@ -137,19 +139,19 @@ class Member:
         self._store = listen(host, seconds)
         return host, self._store.port
 
-    def connect(self, meeting: Meeting, rank: int) -> None:
+    def connect(self, rendezvous: Rendezvous, rank: int) -> None:
         """Meet the others, and learn with them from now on.
 
         Raises: Disconnected: they do not come.
         """
         self.leave()
-        self.together = meeting.size
-        if meeting.size > 1:
-            self.all_reduce = GroupAllReduce(meeting, rank, self.policy.device, self._store if rank == 0 else None)
+        self.peers = rendezvous.size
+        if rendezvous.size > 1:
+            self.all_reduce = GroupAllReduce(rendezvous, rank, self.policy.device, self._store if rank == 0 else None)
 
-    def check_together(self) -> None:
+    def check_peers(self) -> None:
         """Raise Disconnected where the others are lost, or were never met."""
-        if self.together != 1 and self.all_reduce is None:
+        if self.peers != 1 and self.all_reduce is None:
             raise Disconnected("the others that learn with this one are gone, or were never met")
 
     def process(self) -> int:
@@ -163,8 +165,8 @@ class Member:
             self.all_reduce = None
 
 
-def meet(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0) -> None:
-    """Have workers, each with a `Member`, meet anew.
+def rendezvous(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0) -> None:
+    """Have workers, each with a `Peer`, rendezvous anew.
 
     Raises:
         WorkerDied: one of them is gone.
@@ -173,8 +175,8 @@ def meet(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0) -> N
     host, port = "", 0
     if len(members) > 1:
         host, port = results([ask(members[0], "listen", seconds)], "a learner to listen", 2 * seconds)[0]
-    meeting = Meeting(host, port, len(members), one_batch, seconds)
-    results([ask(member, "connect", meeting, rank) for rank, member in enumerate(members)], "learners to meet")
+    rendezvous = Rendezvous(host, port, len(members), one_batch, seconds)
+    results([ask(member, "connect", rendezvous, rank) for rank, member in enumerate(members)], "learners to meet")
 
 
 def results(asked: list[Future[Any]], what: str, seconds: float = 120.0) -> list[Any]:

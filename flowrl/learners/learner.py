@@ -9,14 +9,14 @@ import attrs
 import numpy as np
 
 from flowrl.data import Batch
-from flowrl.learners.all_reduce import Member
+from flowrl.learners.all_reduce import Peer
 from flowrl.policies.training import Training
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
 
 
-class Report(NamedTuple):
+class LearnerReport(NamedTuple):
     """What a learner says of a batch: scalars, what it counted and recorded, and the version of its weights since."""
 
     scalars: dict[str, Any]
@@ -33,7 +33,7 @@ class TargetNetwork:
     tau: float = 1.0
 
 
-class Learner(Member):
+class Learner(Peer):
     """Trains a policy on the batches that it is given.
 
     State: the policy, the generator of minibatches, the version at which the target network moved last.
@@ -51,14 +51,14 @@ class Learner(Member):
         self.policy, self.training, self.target = policy(), training, target
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._moved = 0
-        self.together = 1
+        self.peers = 1
 
-    def train(self, batch: Batch, env_steps: int) -> tuple[Report, dict[str, Any]]:
+    def train(self, batch: Batch, env_steps: int) -> tuple[LearnerReport, dict[str, Any]]:
         """Train on a batch; a report, and the weights.
 
         Raises: Disconnected: others that learn with this one are gone; `connect` again, and load one state everywhere.
         """
-        self.check_together()
+        self.check_peers()
         try:
             report = self._train(batch, env_steps)
         except BaseException:
@@ -66,11 +66,11 @@ class Learner(Member):
             raise
         return report, self.policy.weights()
 
-    def train_along(self, batch: Batch, env_steps: int) -> Report:
+    def train_along(self, batch: Batch, env_steps: int) -> LearnerReport:
         """As `train`; the weights are those of another learner."""
         return self.train(batch, env_steps)[0]
 
-    def _train(self, batch: Batch, env_steps: int) -> Report:
+    def _train(self, batch: Batch, env_steps: int) -> LearnerReport:
         learn: Any = self.policy.learn_mode
         learn.schedule(env_steps)
         trained = self.training(learn, batch, self._generator, self.all_reduce)
@@ -79,7 +79,7 @@ class Learner(Member):
             policy: Any = self.policy
             policy.update_target(self.target.tau)
             self._moved = version
-        return Report(trained.scalars, trained.counters, trained.records, version)
+        return LearnerReport(trained.scalars, trained.counters, trained.records, version)
 
     def close(self) -> None:
         """Leave the others."""
@@ -95,11 +95,11 @@ class Learner(Member):
         }
 
     def state_apart(self) -> tuple[int, dict[str, Any]]:
-        """The state with the version that it belongs to, as a receipt; not one in the middle of a batch.
+        """The state with the version that it belongs to, as a answer; not one in the middle of a batch.
 
         Raises: Disconnected: see `train`.
         """
-        self.check_together()
+        self.check_peers()
         return self.policy.version, self.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

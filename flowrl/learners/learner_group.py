@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flowrl.actors.actors import Actors, Resources
 from flowrl.data import Batch
-from flowrl.engine.calls import Receipt
+from flowrl.engine.calls import Answer
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import Schema
 from flowrl.engine.workers import InlineWorker, ThreadWorker, all_of, ask
 from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, ValueLost, WorkerDied, did_you_mean, is_death
-from flowrl.learners.all_reduce import meet, results
-from flowrl.learners.learner import Learner, Report, TargetNetwork
+from flowrl.learners.all_reduce import rendezvous, results
+from flowrl.learners.learner import Learner, LearnerReport, TargetNetwork
 from flowrl.policies.training import APART, Required, Training, reported, required
 
 if TYPE_CHECKING:
@@ -160,17 +160,17 @@ class LearnerGroup:
         asked.add_done_callback(keep)
         return kept
 
-    def receive(self, answers: list[Any]) -> Receipt:
+    def receive(self, answers: list[Any]) -> Answer:
         """Take an answer whose turn has come into account; in the run's thread."""
         report, weights = answers[0]
-        reports: list[Report] = [report, *answers[1:]]
+        reports: list[LearnerReport] = [report, *answers[1:]]
         self._newest = self._answered.pop(report.version, self._newest)
         if report.counters:
             self.workers.publish(report.version, weights)
         scalars = dict(report.scalars)
         if "priorities" in scalars:
             scalars["priorities"] = Batch.cat([each.scalars["priorities"] for each in reports])
-        return Receipt(scalars, False, report.counters, report.records)
+        return Answer(scalars, False, report.counters, report.records)
 
     # -- deaths
 
@@ -221,7 +221,7 @@ class LearnerGroup:
         loaded = [ask(worker, "load_state_dict", given) for worker in self.members]
         results(loaded, f"{self!r} to load their state", 2 * self._seconds)
         if self.num_learners > 1:
-            meet(self.members, one_batch=True, seconds=self._seconds)
+            rendezvous(self.members, one_batch=True, seconds=self._seconds)
 
     # -- the run
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.distributions import Choosing, SquashedChoice
+from flowrl.policies.distributions import ActionHead, SquashedChoice
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.sac import SACLearning, SACPolicy
@@ -62,7 +62,7 @@ class CQLPolicy(SACPolicy):
         self.conservatism, self.candidates = conservatism, candidates
         super().__init__(*spaces, **settings)
 
-    def _choosing(self) -> Choosing:
+    def _choosing(self) -> ActionHead:
         return SquashedChoice(self.action_space, "CQL")
 
     def _learning(self) -> SACLearning:

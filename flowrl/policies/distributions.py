@@ -313,7 +313,7 @@ class SquashedInNumpy(GaussianInNumpy):
 LOG_STD = (-20.0, 2.0)
 
 
-class Choosing(Protocol):
+class ActionHead(Protocol):
     """From what an actor network gives, arrays `[N, outputs]`, to actions `[N, ...]`, with `noise [N, draws]`."""
 
     outputs: int
@@ -344,7 +344,7 @@ class Choosing(Protocol):
         ...
 
 
-class Likely(Choosing, Protocol):
+class Likely(ActionHead, Protocol):
     """And how probable an action is."""
 
     def logp(self, given: torch.Tensor, action: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
 from flowrl.policies.adam import Adam
 from flowrl.policies.critics import ActorAndCritics, Critics
-from flowrl.policies.distributions import Choosing
+from flowrl.policies.distributions import ActionHead
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask
@@ -47,7 +47,7 @@ class QActorCriticPolicy(Policy):
 
     model: ActorAndCritics
     learn_mode: QActorCriticLearning
-    choosing: Choosing
+    choosing: ActionHead
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class QActorCriticPolicy(Policy):
         self.learn_mode = self._learning()
 
     @abc.abstractmethod
-    def _choosing(self) -> Choosing:
+    def _choosing(self) -> ActionHead:
         """How actions come of what the actor gives."""
 
     @abc.abstractmethod
@@ -131,11 +131,11 @@ class QActorCriticPolicy(Policy):
         follow(self.target, self.followed, tau)
 
 
-class Actor(Protocol):
+class ActorNetwork(Protocol):
     """What acting needs of a policy whose actor chooses."""
 
     @property
-    def choosing(self) -> Choosing: ...
+    def choosing(self) -> ActionHead: ...
     @property
     def random_steps(self) -> int: ...
     def acting(self) -> Any: ...
@@ -146,7 +146,7 @@ class Actor(Protocol):
 class Exploring:
     """The collect mode: the action drawn, and `env_action`, what it is in the environment's own numbers (G6)."""
 
-    policy: Actor
+    policy: ActorNetwork
 
     @property
     def draws(self) -> int:
@@ -169,7 +169,7 @@ class Exploring:
 class Greedy:
     """The eval mode: the action without noise. Draws nothing."""
 
-    policy: Actor
+    policy: ActorNetwork
     draws = 0
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
@@ -186,7 +186,7 @@ class Greedy:
         raise NotImplementedError
 
 
-def actor_gives(policy: Actor, obs: Any) -> Array:
+def actor_gives(policy: ActorNetwork, obs: Any) -> Array:
     """What the actor network makes of observations `[N, ...]`: an array `[N, outputs]`."""
     with torch.inference_mode():
         return host(policy.acting()(policy.observed(obs)))

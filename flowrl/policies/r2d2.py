@@ -17,7 +17,7 @@ from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
+from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentEncoder, RecurrentNetwork, sequenced
 from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample
 from flowrl.returns import n_step
 
@@ -86,7 +86,7 @@ class R2D2Policy(DQNPolicy):
     def _build(self) -> None:
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         memory = Memory(encoding.features, self.units, self.cell)
-        network = QNetwork(Remembered(self.units), self.actions, self.hidden, dueling=self.dueling)
+        network = QNetwork(RecurrentEncoder(self.units), self.actions, self.hidden, dueling=self.dueling)
         self.model = RecurrentNetwork(encoding, memory, network).to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())

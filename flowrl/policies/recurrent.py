@@ -66,7 +66,7 @@ class Memory(nn.Module):
         return output, (torch.cat(after, 2) if self.cell == "lstm" else after)[0]
 
 
-class Remembered(Encoder):
+class RecurrentEncoder(Encoder):
     """What a memory gives, `[rows, units]`, as it is; beside it there may be an action mask."""
 
     def __init__(self, units: int) -> None:
@@ -79,7 +79,7 @@ class Remembered(Encoder):
 
 
 class RecurrentNetwork(nn.Module):
-    """An encoder, a memory, and a network of what is `Remembered`."""
+    """An encoder, a memory, and a network of what is `RecurrentEncoder`."""
 
     def __init__(self, encoder: Encoder, memory: Memory, network: nn.Module) -> None:
         super().__init__()

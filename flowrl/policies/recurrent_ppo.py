@@ -14,7 +14,7 @@ from flowrl.policies.distributions import Distribution, distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
-from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentNetwork, Remembered, sequenced
+from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentEncoder, RecurrentNetwork, sequenced
 from flowrl.policies.sampling import Array
 
 
@@ -36,7 +36,7 @@ class RecurrentPPOPolicy(PPOPolicy):
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
         chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
         memory = Memory(encoding.features, self.units, self.cell)
-        return RecurrentNetwork(encoding, memory, ActorCritic(Remembered(self.units), chosen, self.hidden))
+        return RecurrentNetwork(encoding, memory, ActorCritic(RecurrentEncoder(self.units), chosen, self.hidden))
 
     def _build(self) -> None:
         super()._build()

@@ -13,7 +13,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.critics import ActorAndCritics, Critics
-from flowrl.policies.distributions import Choosing, DiscreteChoice, SquashedChoice
+from flowrl.policies.distributions import ActionHead, DiscreteChoice, SquashedChoice
 from flowrl.policies.masks import action_mask
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
 
@@ -68,7 +68,7 @@ class SACPolicy(QActorCriticPolicy):
         self.target_entropy, self.entropy_fraction = target_entropy, entropy_fraction
         super().__init__(observation_space, action_space, **settings)
 
-    def _choosing(self) -> Choosing:
+    def _choosing(self) -> ActionHead:
         space = self.action_space
         if isinstance(space, spaces.Discrete):
             return DiscreteChoice(int(space.n), int(space.start))

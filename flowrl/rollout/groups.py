@@ -21,13 +21,13 @@ EPISODES_OF_A_LIFE = 1 << 32
 
 
 @attrs.frozen
-class Layout:
+class GroupLayout:
     """How the environments of all workers form groups of equal size, and which worker has which.
 
     What is in a group is acted in together, with one batch; so the same groups over 0, 1 or k workers give the same
     stream, bit for bit.
 
-    >>> layout = Layout(num_workers=2, envs_per_worker=8, env_groups=4)
+    >>> layout = GroupLayout(num_workers=2, envs_per_worker=8, env_groups=4)
     >>> layout.indices(worker=1), layout.envs_per_group
     ([2, 3], 4)
 
@@ -139,7 +139,7 @@ class LocalGroup(InlineWorker):
         return super().submit(method, *args)
 
 
-class GroupHost:
+class GroupRunner:
     """The groups of one process, and the policy that acts in them; what a worker process has.
 
     Args:
@@ -171,7 +171,7 @@ class GroupHost:
         self.begin()
         worker = self._workers[index]
         if is_pull(method):  # a state that is asked for meanwhile tells nothing
-            worker.told(env_steps)
+            worker.observe_env_steps(env_steps)
         if weights is not None:
             worker.policy.load_weights(weights)
             worker.policy.version = version

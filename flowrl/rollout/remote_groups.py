@@ -12,7 +12,7 @@ from flowrl.engine.futures import Future
 from flowrl.engine.subplan import packed
 from flowrl.engine.workers import wait_for
 from flowrl.errors import FlowError, WorkerDied
-from flowrl.rollout.groups import Group, GroupHost
+from flowrl.rollout.groups import Group, GroupRunner
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -24,14 +24,14 @@ BEGIN_SECONDS = 300.0
 
 
 @attrs.frozen
-class HostMaker:
-    """Makes the `GroupHost` of one process, in it."""
+class GroupRunnerFactory:
+    """Makes the `GroupRunner` of one process, in it."""
 
     groups: tuple[Group, ...]
     policy: Callable[[], Policy]
 
-    def __call__(self) -> GroupHost:
-        return GroupHost(self.groups, self.policy)
+    def __call__(self) -> GroupRunner:
+        return GroupRunner(self.groups, self.policy)
 
 
 class RemoteGroup:
@@ -43,7 +43,7 @@ class RemoteGroup:
         life: How often that process had been made again. Another life has another member.
     """
 
-    def __init__(self, hosts: Hosts, index: int, process: int, life: int) -> None:
+    def __init__(self, hosts: RemoteGroups, index: int, process: int, life: int) -> None:
         self._hosts, self.index, self.process, self.life = hosts, index, process, life
 
     def __repr__(self) -> str:
@@ -54,11 +54,11 @@ class RemoteGroup:
         return self._hosts.ask(self, "submit", method, args)
 
     def submit_apart(self, method: str, *args: Any) -> Future[Any]:
-        """As `submit`, of a method that returns `(receipt, item)`; the item stays where it was made."""
+        """As `submit`, of a method that returns `(answer, item)`; the item stays where it was made."""
         return self._hosts.ask(self, "submit_apart", method, args)
 
 
-class Hosts:
+class RemoteGroups:
     """Worker processes, each with its groups: as many `members` as groups.
 
     The run's env steps ride with every request, and the newest weights with the first one to a process without them.
@@ -89,7 +89,7 @@ class Hosts:
     ) -> None:
         self._policy, self._broadcast, self._env_steps, self._lives = policy, broadcast, env_steps, lives
         self._actors = Actors(
-            [HostMaker(tuple(each), policy) for each in groups],
+            [GroupRunnerFactory(tuple(each), policy) for each in groups],
             kind="worker",
             remote=self.remote,
             address=address,
@@ -120,8 +120,8 @@ class Hosts:
                 self.members.append(self._new_member(group.index, process))
         return all(raw)
 
-    def _maker(self, process: int) -> HostMaker:
-        maker = cast(HostMaker, self._actors.makes[process])
+    def _maker(self, process: int) -> GroupRunnerFactory:
+        maker = cast(GroupRunnerFactory, self._actors.makes[process])
         return maker
 
     def ask(self, member: RemoteGroup, how: str, method: str, args: tuple[Any, ...]) -> Future[Any]:
@@ -170,7 +170,7 @@ class Hosts:
         for group in groups:
             self._lives[group.index] = self._lives.get(group.index, 0) + 1
         afresh = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in groups)
-        self._actors.makes[process] = HostMaker(afresh, self._policy)
+        self._actors.makes[process] = GroupRunnerFactory(afresh, self._policy)
         self._actors.restart(process, died)
         self._asked.pop(process, None)
         self._sent.pop(process, None)
@@ -211,7 +211,7 @@ class Hosts:
     def add(self, groups: Sequence[Group]) -> None:
         """One more process."""
         process = len(self._actors.makes)
-        self._actors.add(HostMaker(tuple(groups), self._policy))
+        self._actors.add(GroupRunnerFactory(tuple(groups), self._policy))
         try:
             self._begin([process])
         except BaseException:

@@ -15,11 +15,11 @@ from flowrl.data.advantages import values_arrived_in
 from flowrl.data.columns import PROVENANCE
 from flowrl.data.steps import real_rows
 from flowrl.data.trajectories import side_by_side
-from flowrl.engine.schema import UNKNOWN, Column, Schema, schema_of
-from flowrl.engine.subplan import PlanHost
+from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema, schema_of
+from flowrl.engine.subplan import SubplanWorker
 from flowrl.envs import Episode, Fault, Manager
 from flowrl.envs.masks import UNASKED
-from flowrl.learners.all_reduce import Member
+from flowrl.learners.all_reduce import Peer
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor, initial_states
 from flowrl.rollout.fragment import Fragment
@@ -30,7 +30,7 @@ log = logging.getLogger("flowrl")
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class RolloutWorker(PlanHost, Member):
+class RolloutWorker(SubplanWorker, Peer):
     """Acts in the environments of one manager with a policy's collect mode.
 
     `sample` gives `[T, N, ...]` columns: obs, what the mode's `act` gives (action, perhaps logp and value; but
@@ -103,12 +103,12 @@ class RolloutWorker(PlanHost, Member):
         """What environments did wrong since this was last asked."""
         return self.manager.drain_faults()
 
-    def told(self, env_steps: int) -> None:
+    def observe_env_steps(self, env_steps: int) -> None:
         """So many env steps the run has had by now, those of other workers among them: schedules follow them (Q7)."""
         self.env_steps = max(self.env_steps, env_steps)
 
     def weights_apart(self) -> tuple[int, dict[str, Any]]:
-        """The version of the policy, as a receipt, and its weights."""
+        """The version of the policy, as a answer, and its weights."""
         return self.policy.version, self.policy.weights()
 
     def reset_policy(self, policy: Policy) -> None:
@@ -136,7 +136,7 @@ class RolloutWorker(PlanHost, Member):
             "actor": self._actor.state_dict(),
             "env_steps": self.env_steps,
         }
-        return state | {"policy": self.policy.state_dict()} if self.together else state
+        return state | {"policy": self.policy.state_dict()} if self.peers else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.manager.load_state_dict(state["manager"])
@@ -247,7 +247,7 @@ def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema
     columns = schema_of(one).columns
     if not Schema(columns).has("obs"):
         return UNKNOWN  # a kind of observations that has no columns
-    return Schema({name: Column(column.dtype, ("T", "N", *column.shape[1:])) for name, column in columns.items()})
+    return Schema({name: ColumnSchema(column.dtype, ("T", "N", *column.shape[1:])) for name, column in columns.items()})
 
 
 def shares_of(episodes: int, num_envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -22,11 +22,11 @@ from flowrl.envs.spaces import are_alike
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
 from flowrl.policies import Policy
 from flowrl.rollout.broadcast import Broadcast
-from flowrl.rollout.groups import Group, Layout, LocalGroup
+from flowrl.rollout.groups import Group, GroupLayout, LocalGroup
 from flowrl.rollout.worker import RolloutWorker
 
 if TYPE_CHECKING:
-    from flowrl.rollout.remote_groups import Hosts
+    from flowrl.rollout.remote_groups import RemoteGroups
 
 log = logging.getLogger("flowrl")
 
@@ -106,7 +106,7 @@ class WorkerSet:
         seed: int | None = None,
         spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None,
     ) -> None:
-        self.layout = Layout(num_workers, envs_per_worker, env_groups)
+        self.layout = GroupLayout(num_workers, envs_per_worker, env_groups)
         if on_death not in ON_DEATH:
             raise ConfigError(f"on_death={on_death!r}: {did_you_mean(str(on_death), ON_DEATH)}")
         self.num_workers, self.envs_per_worker, self.seed = num_workers, envs_per_worker, seed
@@ -130,7 +130,7 @@ class WorkerSet:
             self._check_evaluation()
         self._policy = self.new_policy()
         self._broadcast = Broadcast(self._policy)
-        self._hosts: Hosts | None = None
+        self._hosts: RemoteGroups | None = None
         self._context = Context()
         self._earlier = 0  # env steps of earlier runs
         self._lives: dict[int, int] = {}  # how often groups were begun afresh, by index
@@ -288,9 +288,9 @@ class WorkerSet:
         return all(worker.manager.raw_returns for worker in workers)
 
     def _start_processes(self) -> bool:
-        from flowrl.rollout.remote_groups import Hosts
+        from flowrl.rollout.remote_groups import RemoteGroups
 
-        self._hosts = Hosts(
+        self._hosts = RemoteGroups(
             [[self._group(index) for index in self.layout.indices(k)] for k in range(self.num_workers)],
             partial(self._worker_policy, *self._spaces),
             self._broadcast,
@@ -310,7 +310,7 @@ class WorkerSet:
     def _tell(self, worker: RolloutWorker) -> None:
         """What rides with a request to another process is told to a group of this one."""
         self._broadcast.take()
-        worker.told(self.env_steps)
+        worker.observe_env_steps(self.env_steps)
 
     # -- workers that come and go
 
@@ -350,7 +350,7 @@ class WorkerSet:
         for _ in range(workers):
             hosts.remove()
 
-    def _processes(self, what: str) -> Hosts:
+    def _processes(self, what: str) -> RemoteGroups:
         if self._hosts is None:
             state = "samples in this process" if not self.num_workers else "is not started: a run does that"
             raise FlowError(f"cannot {what} workers: {self!r} {state}")

@@ -23,7 +23,7 @@ import numpy as np
 
 from flowrl.errors import CheckpointError, did_you_mean
 from flowrl.storage.codec import decode, encode
-from flowrl.storage.files import MANIFEST, read_manifest, signed_manifest
+from flowrl.storage.files import MANIFEST, checksummed_manifest, read_manifest
 
 #: What this version writes; it reads this one and those before it.
 FORMAT_VERSION = 1
@@ -237,7 +237,7 @@ def _write_manifest(folder: Path, parts: Mapping[str, Any], about: Mapping[str, 
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"about={dict(about)!r} cannot be written to the manifest: {error}") from error
     with _new(folder / MANIFEST) as file:
-        file.write(json.dumps(signed_manifest("checkpoint", FORMAT_VERSION, body), indent=2).encode())
+        file.write(json.dumps(checksummed_manifest("checkpoint", FORMAT_VERSION, body), indent=2).encode())
 
 
 def _about_file(path: Path) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
 MANIFEST = "manifest.json"
 
 
-def signed_manifest(what: str, version: int, body: Mapping[str, Any]) -> dict[str, Any]:
+def checksummed_manifest(what: str, version: int, body: Mapping[str, Any]) -> dict[str, Any]:
     """What to write of a "checkpoint" or a "dataset" in this version of its format; `body` is as JSON has it."""
     manifest = {"format": f"flowrl {what}", "version": version, "flowrl": __version__, **body}
     return {**manifest, "sha256": checksum(manifest)}

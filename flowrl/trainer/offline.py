@@ -10,7 +10,7 @@ from attrs import validators
 
 from flowrl.errors import ConfigError, DatasetError
 from flowrl.trainer.config import Configuration, positive
-from flowrl.trainer.policy_factory import PolicyMaker, check_policy
+from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.trainer import Trainer, torch_threads
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class OfflineTrainer(Trainer):
     def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any]) -> WorkerSet:
         """Those of a run that remembers its dataset, which need not be there any more."""
         from flowrl.data.datasets.open import open_dataset
-        from flowrl.envs.dataset_spaces import Remembered
+        from flowrl.envs.dataset_spaces import RecordedEnvironment
 
         said = dict(about.get("dataset") or {})
-        known = Remembered(said.pop("path", config.data), said) if said else None
+        known = RecordedEnvironment(said.pop("path", config.data), said) if said else None
         if known is not None and said.get("env") is not None:
             return cls._workers(config, env, None, known)
         try:
@@ -86,7 +86,7 @@ class OfflineTrainer(Trainer):
         with torch_threads(config.torch_threads):
             return OfflineWorkers(
                 data,
-                policy=PolicyMaker(make, config),
+                policy=PolicyFactory(make, config),
                 envs_per_worker=config.envs_per_worker,
                 eval_env=config.eval_env,
                 eval_env_args=config.eval_env_args,

@@ -33,7 +33,7 @@ def check_policy(make: Any) -> None:
 
 
 @attrs.frozen
-class PolicyMaker:
+class PolicyFactory:
     """Makes the policy that a configuration describes, in any process.
 
     Args:

@@ -18,7 +18,7 @@ from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.trainer.config import Configuration, build_config, positive
-from flowrl.trainer.policy_factory import PolicyMaker, check_policy
+from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -156,12 +156,12 @@ class Trainer:
         with torch_threads(config.torch_threads):
             return WorkerSet(
                 env=config.env if env is None else env,
-                policy=PolicyMaker(make, config),
+                policy=PolicyFactory(make, config),
                 num_workers=config.num_workers,
                 address=config.address,
                 envs_per_worker=config.envs_per_worker,
                 env_groups=config.env_groups,
-                worker_policy=PolicyMaker(make, there),
+                worker_policy=PolicyFactory(make, there),
                 resources=resources,
                 max_restarts=config.max_worker_restarts,
                 on_death=config.on_worker_death,

@@ -135,10 +135,10 @@ def test_one_that_cannot_be_made_says_why(remote):
 
 
 def test_what_is_apart_stays_where_it_was_made(ray_cluster):
-    """Only the receipt travels; as an argument the item arrives as itself."""
+    """Only the answer travels; as an argument the item arrives as itself."""
     with _some(2) as actors:
-        receipt, item = actors.members[0].submit_apart("fragment", 50_000).result(SECONDS)
-        assert receipt == {"rows": 50_000}
+        answer, item = actors.members[0].submit_apart("fragment", 50_000).result(SECONDS)
+        assert answer == {"rows": 50_000}
         assert isinstance(item, Remote)
         assert (item.rows, item.nbytes) == (50_000, 400_000)
         assert _ask(actors.members[1], "total", item) == 50_000

@@ -8,7 +8,7 @@ from typing import Any
 from flowrl import Context, Plan, context, from_workers, operator, state
 from flowrl.engine.run import Run
 from flowrl.engine.stages import DONE, WAITING, Signal
-from flowrl.engine.subplan import PlanHost
+from flowrl.engine.subplan import SubplanWorker
 from flowrl.engine.workers import InlineWorker
 from flowrl.testing import ManualWorkers
 
@@ -70,7 +70,7 @@ class Numbers:
         return 100 * self.context.worker.index + self.position - 1
 
 
-class Host(PlanHost):
+class Host(SubplanWorker):
     """A worker's side that knows its number."""
 
     def __init__(self, index: int = -1) -> None:
@@ -123,7 +123,7 @@ def settle(run: Run) -> list[Any]:
 
 
 def answer_meanwhile(workers: ManualWorkers) -> threading.Thread:
-    """Answer, in a thread, what has been asked by now: for calls that wait for it."""
+    """Arrival, in a thread, what has been asked by now: for calls that wait for it."""
     thread = threading.Thread(target=lambda: [workers.answer() for _ in list(workers.requests)])
     thread.start()
     return thread
@@ -135,7 +135,7 @@ def gathered(workers: ManualWorkers, *, sync: bool = False, n: int = 9, in_fligh
 
 
 def answer_all(run: Run, workers: ManualWorkers) -> list[Any]:
-    """Answer until nobody is asked any more; the items."""
+    """Arrival until nobody is asked any more; the items."""
     items = settle(run)
     while workers.requests:
         workers.answer()

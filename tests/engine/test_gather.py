@@ -24,8 +24,7 @@ from engine_parts import (
 )
 
 from flowrl import Plan, from_workers
-from flowrl.engine import gather
-from flowrl.engine import members as hosting
+from flowrl.engine import gather, members
 from flowrl.engine.remote import Remote
 from flowrl.errors import WorkerDied
 from flowrl.operators.concurrency import Concurrently
@@ -161,7 +160,7 @@ def test_counters_of_workers_arrive_once() -> None:
     with make().run() as run:
         list(run)
         total = dict(run.counters)
-        drawn = sorted(run.context.ledger.drain("drawn"))
+        drawn = sorted(run.context.metrics.drain("drawn"))
     assert total == {"env_steps": 10 * (2 * 3 + 2), "draws": 6}
     assert drawn == [0, 1, 2, 100, 101, 102]
     for steps in range(0, 20, 3):
@@ -217,7 +216,7 @@ class Store:
 
 
 def test_items_stay_where_they_were_made_for_who_takes_them_there() -> None:
-    """The receipt comes with counters all the same; a tap sees the value, and changes nothing (D4)."""
+    """The answer comes with counters all the same; a tap sees the value, and changes nothing (D4)."""
     for tapped in (False, True):
         workers, store, seen = ManualWorkers(2, hosts(), apart=True), Store(), []
         plan = gathered(workers, n=2)
@@ -244,7 +243,7 @@ def test_a_state_holds_the_values_of_items_that_are_elsewhere() -> None:
         thread = answer_meanwhile(workers)
         state = run.state_dict()
         thread.join()
-        assert sorted(answer.receipt.item for answer in state["operators"]["gather_async"]["pending"]) == [
+        assert sorted(answer.answer.item for answer in state["operators"]["gather_async"]["pending"]) == [
             0,
             1,
             100,
@@ -266,8 +265,8 @@ def test_an_item_that_was_lost_elsewhere_is_counted_when_a_state_is_taken() -> N
     with gathered(workers, n=2).for_each(Store()).run() as run:
         settle(run)
         request = workers.requests.pop()
-        receipt, item = request.do()
-        request.future.set_result((receipt, attrs.evolve(item, get=lost)))
+        answer, item = request.do()
+        request.future.set_result((answer, attrs.evolve(item, get=lost)))
         state = run.state_dict()
         assert state["operators"]["gather_async"]["pending"] == []
         assert run.counters == {"lost_requests": 1}
@@ -282,7 +281,7 @@ def test_a_slow_worker_is_named_and_the_others_go_on(
 ) -> None:
     """F10: once in the log, and in the explanation of the run; closing the run does not wait for it."""
     now = 0.0
-    for module in (gather, hosting):
+    for module in (gather, members):
         monkeypatch.setattr(module, "clock", lambda: now)
     workers = ManualWorkers(3, hosts())
     with gathered(workers, n=99).run() as run:
@@ -305,7 +304,7 @@ def test_a_slow_worker_is_named_and_the_others_go_on(
 def test_many_slow_workers_are_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """F10: with how long the slowest has not answered."""
     now = 0.0
-    for module in (gather, hosting):
+    for module in (gather, members):
         monkeypatch.setattr(module, "clock", lambda: now)
     workers = ManualWorkers(4, hosts())
     with gathered(workers, n=99).run() as run:

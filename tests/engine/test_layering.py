@@ -18,7 +18,19 @@ ENGINE = [
     f"flowrl/{file}.py"
     for part in (
         ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
-        ("stages", "link", "merge", "calls", "futures", "workers", "host", "scheduler", "mapped", "explain", "testing"),
+        (
+            "stages",
+            "meter",
+            "merge",
+            "calls",
+            "futures",
+            "workers",
+            "host",
+            "scheduler",
+            "mapped",
+            "explain",
+            "testing",
+        ),
         ("remote", "pickling", "gather", "hosting", "pace"),
         ("schema", "check", "phases", "picture", "draw", "debug", "debugger", "signals"),
     )

@@ -191,8 +191,8 @@ def test_counters_and_records_are_the_runs_own() -> None:
         list(a)
         next(b)
         assert (a.counters, b.counters) == ({"draws": 3}, {"draws": 1})
-        assert a.context.ledger.drain("drawn") == [0.0] * 3
-        assert a.context.ledger.drain("drawn") == []
+        assert a.context.metrics.drain("drawn") == [0.0] * 3
+        assert a.context.metrics.drain("drawn") == []
 
 
 def test_what_blocks_is_measured() -> None:
@@ -201,7 +201,7 @@ def test_what_blocks_is_measured() -> None:
         assert next(run) == 1
         assert run.step() is BLOCKED
         assert run.step() is BLOCKED
-        enqueue = run.links()[-1]
+        enqueue = run.meters()[-1]
         run.explain()
         assert enqueue.blocked > 0
         assert queue.get() == 1

@@ -87,7 +87,7 @@ def test_a_tap_that_matters_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     save = Chain.save
 
     def told(chain: Chain) -> dict[str, dict[str, Any]]:
-        return save(chain) | {link.path: {"seen": link.items} for link in chain.chain if link.verb == "tap"}
+        return save(chain) | {meter.path: {"seen": meter.items} for meter in chain.chain if meter.verb == "tap"}
 
     monkeypatch.setattr(Chain, "save", told)
     with pytest.raises(AssertionError, match=r"taps change the state at step \d+ \(D4\)"):

@@ -446,7 +446,7 @@ FAULTS = [
     Fault(
         "F10",
         REPLAY_ACTORS,
-        "                books.stock = Stock(*request.future.result())\n",
+        "                books.stock = ShardCounts(*request.future.result())\n",
         "                pass\n",
         SHARDS + "test_rows_that_were_answered_for_are_counted_whoever_notices",
     ),
@@ -460,8 +460,8 @@ FAULTS = [
     Fault(
         "P4",
         REPLAY_ACTORS,
-        "        self._books[index] = Books(self._numbers)\n",
-        "        self._books[index] = Books(index)\n",
+        "        self._books[index] = ShardRecord(self._numbers)\n",
+        "        self._books[index] = ShardRecord(index)\n",
         SHARDS + "test_priorities_for_a_dead_shard_are_dropped",
     ),
     Fault(

@@ -13,7 +13,7 @@ import pytest
 from flowrl import Plan, Queue, from_items, operator
 from flowrl.data import Batch, RateLimiter, ReplayBuffer
 from flowrl.engine.operator import declare
-from flowrl.engine.schema import UNKNOWN, Column, Schema, common, mismatches
+from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema, common, mismatches
 from flowrl.errors import PlanError, SchemaError
 from flowrl.inspect.check import examine, explain_checked
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
@@ -216,7 +216,7 @@ def test_one_of_several_words_is_enough() -> None:
 
 
 def test_an_operator_may_refuse_what_it_gets() -> None:
-    @declare(schema=lambda given: Column.parse("no column"))
+    @declare(schema=lambda given: ColumnSchema.parse("no column"))
     def refuses(item: Any) -> Any:
         return item
 
@@ -323,14 +323,14 @@ def test_a_batch_larger_than_the_buffer_is_found() -> None:
 
 
 def test_columns_are_written_and_read_back() -> None:
-    assert str(Column.parse("float32[T, N, 4]")) == "float32[T, N, 4]"
-    assert Column.parse("int64[]").shape == ()
+    assert str(ColumnSchema.parse("float32[T, N, 4]")) == "float32[T, N, 4]"
+    assert ColumnSchema.parse("int64[]").shape == ()
     with pytest.raises(SchemaError, match="is written like"):
-        Column.parse("float32")
+        ColumnSchema.parse("float32")
 
 
 def test_a_column_of_columns_has_the_name_of_the_whole() -> None:
-    nested = Schema({"obs.x": Column("int64", ("B",))})
+    nested = Schema({"obs.x": ColumnSchema("int64", ("B",))})
     assert nested.has("obs")
     assert not nested.has("ob")
 

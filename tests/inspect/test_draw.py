@@ -15,7 +15,7 @@ from engine_parts import InlineWorkers, Numbers, Total
 
 from flowrl import Plan, Queue, from_items, from_workers, operator
 from flowrl.errors import PlanError
-from flowrl.inspect.layout import Box, picture
+from flowrl.inspect.layout import Box, layout
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -100,7 +100,7 @@ def drawn(plan: Plan, folder: Path) -> ET.Element:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_no_box_lies_on_another_and_all_are_inside_the_picture(name: str) -> None:
-    shown = picture(PLANS[name]())
+    shown = layout(PLANS[name]())
     for a, b in combinations(shown.boxes, 2):
         (left, top, right, bottom), (left_b, top_b, right_b, bottom_b) = sides(a), sides(b)
         apart = right <= left_b or right_b <= left or bottom <= top_b or bottom_b <= top
@@ -115,7 +115,7 @@ def test_no_box_lies_on_another_and_all_are_inside_the_picture(name: str) -> Non
 
 @pytest.mark.parametrize("name", PLANS)
 def test_items_flow_downwards_and_areas_hold_their_boxes_alone(name: str) -> None:
-    shown = picture(PLANS[name]())
+    shown = layout(PLANS[name]())
     for arrow in shown.arrows:
         if not arrow.hidden:
             assert arrow.start.y + arrow.start.height < arrow.end.y
@@ -137,7 +137,7 @@ def test_every_text_fits_its_box(name: str, tmp_path: Path) -> None:
     """The width of a text is stated in the file, so that it holds with every font."""
     root = drawn(PLANS[name](), tmp_path)
     left, _, width, _ = map(float, root.get("viewBox", "").split())
-    boxes = picture(PLANS[name]()).boxes
+    boxes = layout(PLANS[name]()).boxes
     checked = 0
     for text in root.iter(f"{SVG}text"):
         x, half = float(text.get("x", "")), float(text.get("textLength", "")) / 2
@@ -162,7 +162,7 @@ def test_a_picture_shows_names_configuration_places_branches_and_bounds(tmp_path
 
 
 def test_what_a_store_hides_is_a_dashed_arrow_through_it() -> None:
-    shown = picture(through_a_queue())
+    shown = layout(through_a_queue())
     hidden = [(arrow.start.name, arrow.end.name) for arrow in shown.arrows if arrow.hidden]
     assert hidden == [("Enqueue", "Queue"), ("Queue", "Dequeue")]
     faint = {arrow.label: arrow.faint for arrow in shown.arrows if arrow.label}
@@ -220,9 +220,9 @@ def test_mermaid_has_the_same_boxes_and_arrows(tmp_path: Path) -> None:
 
 def test_long_configuration_is_wrapped_and_cut() -> None:
     plan = from_items([1]).for_each(Total(), name="n" * 90)
-    assert picture(plan).boxes[1].width > 90 * 8
+    assert layout(plan).boxes[1].width > 90 * 8
     many = Concurrently([from_items([i]) for i in range(30)], round_robin_weights=[1.25] * 30, output_indexes=[0, 1])
-    (box,) = [box for box in picture(many).boxes if box.look == "join"]
+    (box,) = [box for box in layout(many).boxes if box.look == "join"]
     assert max(map(len, box.lines)) <= 35
 
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import Disconnected, SchemaError
-from flowrl.learners.all_reduce import GroupAllReduce, Meeting, listen
+from flowrl.learners.all_reduce import GroupAllReduce, Rendezvous, listen
 from flowrl.policies import BCPolicy, CQLPolicy, DQNPolicy, IQLPolicy, MARWILPolicy, R2D2Policy, SACPolicy, TD3Policy
 from flowrl.policies.heads import CategoricalHead
 from flowrl.policies.training import Training
@@ -33,11 +33,11 @@ OBS = spaces.Box(-5, 5, (4,), np.float32)
 def together(size: int, work: Callable[[GroupAllReduce], Any], *, one_batch: bool = True, seconds: float = 20) -> list:
     """What each member of a group makes of `work`, each in a thread; an error in place of a result."""
     store = listen("127.0.0.1", seconds)
-    meeting = Meeting("127.0.0.1", store.port, size, one_batch, seconds)
+    rendezvous = Rendezvous("127.0.0.1", store.port, size, one_batch, seconds)
 
     def member(rank: int) -> Any:
         try:
-            joined = GroupAllReduce(meeting, rank, store=store if rank == 0 else None)
+            joined = GroupAllReduce(rendezvous, rank, store=store if rank == 0 else None)
             try:
                 return work(joined)
             finally:
@@ -249,7 +249,7 @@ def test_one_that_does_not_come_or_answer_is_an_error_after_the_deadline() -> No
     start = time.monotonic()
     store = listen("127.0.0.1", 1)
     with pytest.raises(Disconnected, match="member 1 of 2 waited for the others"):
-        GroupAllReduce(Meeting("127.0.0.1", store.port, 2, True, 1.0), 1)
+        GroupAllReduce(Rendezvous("127.0.0.1", store.port, 2, True, 1.0), 1)
     over = threading.Event()
 
     def work(group: GroupAllReduce) -> Any:

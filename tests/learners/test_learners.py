@@ -16,11 +16,11 @@ import torch
 
 from flowrl import Plan, from_items
 from flowrl.data import Batch
-from flowrl.engine.calls import Receipt
+from flowrl.engine.calls import Answer
 from flowrl.engine.remote import Remote
 from flowrl.errors import ConfigError, PlanError, SchemaError, ValueLost, WorkerDied
 from flowrl.learners import LearnerGroup
-from flowrl.learners.learner import Report
+from flowrl.learners.learner import LearnerReport
 from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep, UpdateKL, UpdateTargetNetwork
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
@@ -59,7 +59,7 @@ def test_learning_there_is_training_here() -> None:
         with apart.run(seed=1) as one, together.run(seed=1) as other:
             assert same(list(islice(one, 4)), list(islice(other, 4)))
             assert one.counters == other.counters
-            assert [lags.tolist() for lags in one.context.ledger.drain("policy_lag")] == [[0] * 16] * 4
+            assert [lags.tolist() for lags in one.context.metrics.drain("policy_lag")] == [[0] * 16] * 4
         assert same(there.policy.state_dict(), here.policy.state_dict())
 
 
@@ -216,13 +216,13 @@ def test_a_receipt_of_any_worker_is_counted() -> None:
     """F12: what a worker counted and recorded goes to the run, and its item on."""
 
     class Counts:
-        def work(self, item: int) -> Receipt:
-            return Receipt(2 * item, False, {"trained": item}, {"x": [item]})
+        def work(self, item: int) -> Answer:
+            return Answer(2 * item, False, {"trained": item}, {"x": [item]})
 
     with from_items([1, 2, 3]).call(Counts(), "work", 2).run() as run:
         assert list(run) == [2, 4, 6]
         assert run.counters == {"trained": 6}
-        assert run.context.ledger.drain("x") == [1, 2, 3]
+        assert run.context.metrics.drain("x") == [1, 2, 3]
 
 
 class Asked:
@@ -247,7 +247,7 @@ def test_what_not_all_have_learned_is_no_state_to_go_on_from(monkeypatch: pytest
     learners._actors = SimpleNamespace(put=lambda value: value)  # type: ignore[assignment]
     learners._newest = "before"
     answer = learners.submit("train", transitions(4))
-    first.futures["train"].set_result((Report({}, {"trained": 4, "updates": 1}, {}, 1), {}))
+    first.futures["train"].set_result((LearnerReport({}, {"trained": 4, "updates": 1}, {}, 1), {}))
     first.futures["state_apart"].set_result((1, "after"))
     assert not answer.done()
     assert learners._latest() == "before"
@@ -262,7 +262,7 @@ def test_a_state_that_is_loaded_is_what_they_go_on_from(monkeypatch: pytest.Monk
     monkeypatch.setattr(LearnerGroup, "members", [learner])
     learners._actors = SimpleNamespace(put=lambda value: value)  # type: ignore[assignment]
     answer = learners.submit("train", transitions(4))
-    learner.futures["train"].set_result((Report({}, {"trained": 4, "updates": 1}, {}, 1), {}))
+    learner.futures["train"].set_result((LearnerReport({}, {"trained": 4, "updates": 1}, {}, 1), {}))
     learner.futures["state_apart"].set_result((1, {"policy": "after"}))
     assert answer.result()
     learner.submit("load_state_dict").set_result(None)

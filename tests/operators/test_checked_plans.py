@@ -13,10 +13,10 @@ from flowrl import Plan
 from flowrl import operators as ops
 from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from flowrl.engine.operator import declare, name_of
-from flowrl.engine.schema import UNKNOWN, Column, Schema
+from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import PlanError, SchemaError
 from flowrl.inspect.check import examine
-from flowrl.inspect.strict import debugging
+from flowrl.inspect.strict import strict
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
@@ -47,7 +47,7 @@ def test_what_is_predicted_for_the_built_in_plans_is_what_flows(name: str) -> No
     small["data"] = offline_data()
     known = {key: value for key, value in small.items() if hasattr(plan_file.Config(), key)}
     results = []
-    for edit in (lambda plan: plan, debugging):
+    for edit in (lambda plan: plan, strict):
         of, plan = plan_file.build(plan_file.Config(**known))
         schemas = plan.check()
         assert any(schema.columns for schema in schemas.values())
@@ -65,7 +65,7 @@ def test_a_wrong_item_is_refused_on_its_edge() -> None:
     def spoils(batch: Any) -> Any:
         return batch.replace(reward=batch.reward.astype("float32"))
 
-    plan = debugging(ops.ParallelRollouts(of, steps=2).for_each(spoils).for_each(ops.TrainOneStep(of)))
+    plan = strict(ops.ParallelRollouts(of, steps=2).for_each(spoils).for_each(ops.TrainOneStep(of)))
     with of, plan.run() as run, pytest.raises(SchemaError) as raised:
         next(run)
     assert str(raised.value) == (
@@ -170,7 +170,7 @@ def test_priorities_that_are_never_written_back_are_found() -> None:
     assert "its priorities are never written back" in found
     by_priority(workers(), ops.UpdatePriorities).check()
     schemas = by_priority(workers(), ops.UpdatePriorities, lambda _: ops.UpdateTargetNetwork(workers())).check()
-    assert schemas["train.Replay"].columns["weight"] == Column("float32", ("B",))
+    assert schemas["train.Replay"].columns["weight"] == ColumnSchema("float32", ("B",))
     silent = workers()
     silent.policy.learn_mode.reports_priority = False
     (found,) = examine(by_priority(silent, ops.UpdatePriorities)).problems

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flowrl import Plan, from_items
 from flowrl.data import Batch, Dataset, DatasetWriter, MultiAgentBatch, ReplayBuffer
 from flowrl.errors import DatasetError, PlanError, SchemaError
-from flowrl.inspect.strict import debugging
+from flowrl.inspect.strict import strict
 from flowrl.operators import FromDataset, NStep, ParallelRollouts, Record, StoreToReplay, TrainOneStep
 from flowrl.policies import DQNPolicy, PPOPolicy, SACPolicy
 from flowrl.rollout import WorkerSet
@@ -262,7 +262,7 @@ def test_rollouts_are_recorded_and_learned_from(tmp_path: Path) -> None:
     assert "on_policy" not in known.words
     assert [result["loss"] > 0 for result in offline] == [True] * 15
     with learner:
-        list(debugging(FromDataset(tmp_path / "data")))  # every item is what the check predicted
+        list(strict(FromDataset(tmp_path / "data")))  # every item is what the check predicted
     stored = FromDataset(tmp_path / "data").for_each(NStep(2, 0.9)).for_each(StoreToReplay(ReplayBuffer(100)))
     stored.check()
     assert len(list(stored)) > 4

@@ -18,7 +18,7 @@ from flowrl.data import (
     SequenceReplayBuffer,
 )
 from flowrl.inspect.check import examine
-from flowrl.inspect.strict import debugging
+from flowrl.inspect.strict import strict
 from flowrl.operators import (
     Concurrently,
     HindsightRelabel,
@@ -76,7 +76,7 @@ def test_dqn_learns_from_the_steps_that_count(name: str) -> None:
     of, buffer = workers(), BUFFERS[name]()
     plan = off_policy(of, buffer)
     plan.check()
-    with of, debugging(plan).run(seed=0) as run:
+    with of, strict(plan).run(seed=0) as run:
         for result in islice(run, 6):
             assert np.isfinite(result["loss"])
         counted = run.counters
@@ -109,7 +109,7 @@ def test_goals_are_relabelled_as_episodes_are_drawn() -> None:
     store = ParallelRollouts(of, steps=10).for_each(StoreToReplay(buffer))
     plan = Concurrently({"store": store, "train": train.for_each(TrainOneStep(of))}, output_indexes=[1])
     plan.check()
-    with of, debugging(plan).run(seed=0) as run:
+    with of, strict(plan).run(seed=0) as run:
         for result in islice(run, 4):
             assert np.isfinite(result["loss"])
     before = buffer.state_dict()["columns"]

@@ -74,7 +74,7 @@ def test_teaching_passes_the_batch_on_and_counts_each_row_once() -> None:
         assert rows == sorted(map(tuple, batch.next_obs.reshape(-1, 3).tolist()))
     assert not torch.equal(model.updates[0], model.updates[3])
     assert context.counters == {"reward_updates": 6}
-    (loss,) = context.ledger.drain("sum_loss")
+    (loss,) = context.metrics.drain("sum_loss")
     assert loss > 0
 
 

@@ -99,6 +99,6 @@ def test_a_worker_that_has_not_met_the_others_does_not_learn_alone() -> None:
     workers, plan = make("ddppo")
     with workers, plan.run(seed=0) as run:
         next(run)
-        workers.local.together = 0
+        workers.local.peers = 0
         with pytest.raises(Disconnected, match="gone, or were never met"):
             next(run)

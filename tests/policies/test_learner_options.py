@@ -21,7 +21,7 @@ from flowrl.policies.clipping import clip_norm
 from flowrl.policies.noisy import NoisyLinear
 from flowrl.policies.policy import Policy
 from flowrl.trainer.config import Configuration, build_config
-from flowrl.trainer.policy_factory import PolicyMaker
+from flowrl.trainer.policy_factory import PolicyFactory
 
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 ROWS = 6
@@ -228,13 +228,13 @@ def test_an_error_of_a_network_says_what_it_was_given() -> None:
 def test_plans_tell_their_policies_what_was_asked_for() -> None:
     asked = {"network": f"{__name__}:Doubled", "grad_clip_value": 0.1, "precision": "bfloat16", "device": "cpu"}
     for plan in (DQN, PPO):
-        policy = PolicyMaker(plan.policy, build_config(plan.Config, asked))(OBS, ACTIONS)
+        policy = PolicyFactory(plan.policy, build_config(plan.Config, asked))(OBS, ACTIONS)
         assert type(policy.model.encoder if plan is PPO else policy.model.trunk[0]) is Doubled
         assert policy.grad_clip_value == 0.1
-    forgetful = PolicyMaker(lambda config, obs, act: make(), build_config(Configuration, asked))
+    forgetful = PolicyFactory(lambda config, obs, act: make(), build_config(Configuration, asked))
     with pytest.raises(ConfigError, match="was not told: pass"):
         forgetful(OBS, ACTIONS)
-    assert isinstance(PolicyMaker(RandomPolicy_of, Configuration())(OBS, ACTIONS), RandomPolicy)
+    assert isinstance(PolicyFactory(RandomPolicy_of, Configuration())(OBS, ACTIONS), RandomPolicy)
 
 
 def RandomPolicy_of(config: Any, observation_space: Any, action_space: Any) -> RandomPolicy:

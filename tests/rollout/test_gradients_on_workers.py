@@ -11,7 +11,7 @@ import pytest
 from flowrl.operators import ApplyGradients, AsyncGradients, AverageGradients, ComputeGradients, ParallelRollouts
 from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.remote_groups import Hosts
+from flowrl.rollout.remote_groups import RemoteGroups
 from flowrl.testing import same
 
 
@@ -21,7 +21,7 @@ def two(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
     else:
-        monkeypatch.setattr(Hosts, "remote", False)
+        monkeypatch.setattr(RemoteGroups, "remote", False)
     with WorkerSet("CartPole-v1", policy, num_workers=2, envs_per_worker=2) as workers:
         yield workers
 
@@ -46,7 +46,7 @@ def test_a_worker_goes_on_with_what_came_of_its_gradients(two: WorkerSet, update
             apply(each)
             applied[each.worker] = two.version
         assert apply.context.counters == {"trained": 48, "updates": 8}
-        lags = np.concatenate(apply.context.ledger.drain("policy_lag"))
+        lags = np.concatenate(apply.context.metrics.drain("policy_lag"))
     assert two.version == 8
     assert lags.max() >= 1, "while one computed, the other's were applied"
 

@@ -11,7 +11,7 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.operators import ParallelRollouts
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.groups import Layout
+from flowrl.rollout.groups import GroupLayout
 from flowrl.testing import check_plan, same
 from tests.scripted import ScriptedPolicy
 
@@ -88,8 +88,9 @@ def test_given_seeds_of_episodes_go_over_all_groups_in_turn() -> None:
 )
 def test_layouts(layout: tuple[Any, ...], expected: tuple[int, int]) -> None:
     """D2: equal groups over other workers."""
-    assert (Layout(*layout).groups, Layout(*layout).envs_per_group) == expected
-    indices = [index for worker in range(Layout(*layout).processes) for index in Layout(*layout).indices(worker)]
+    over = GroupLayout(*layout)
+    assert (over.groups, over.envs_per_group) == expected
+    indices = [index for worker in range(over.processes) for index in over.indices(worker)]
     assert indices == list(range(expected[0]))
 
 

@@ -89,7 +89,7 @@ def test_weights_pushed_after_an_item_make_the_next_one_of_that_worker(two: Work
                     np.testing.assert_array_equal(batch.episode_id[0][on], last[group].episode_id[-1][on])
                 last[group] = batch
                 newest[group] = two.policy.version
-        lags = np.concatenate(run.context.ledger.drain("policy_lag"))
+        lags = np.concatenate(run.context.metrics.drain("policy_lag"))
     assert len(lags) == sum(batch.rows for batch in seen)
     assert mode == "async" or lags.max() == 0  # how far a slow group falls behind nobody knows
 

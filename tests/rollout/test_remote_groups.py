@@ -28,8 +28,8 @@ from flowrl.operators import (
 )
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.groups import GroupHost
-from flowrl.rollout.remote_groups import Hosts
+from flowrl.rollout.groups import GroupRunner
+from flowrl.rollout.remote_groups import RemoteGroups
 from flowrl.testing import same
 from tests.plans.small import SMALL
 from tests.scripted import ScriptedPolicy
@@ -38,7 +38,7 @@ from tests.scripted import ScriptedPolicy
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes are objects of this one."""
-    monkeypatch.setattr(Hosts, "remote", False)
+    monkeypatch.setattr(RemoteGroups, "remote", False)
 
 
 def make(kind: Any = PPOPolicy, num_workers: int = 2, *, of: Any = {}, **settings: Any) -> WorkerSet:  # noqa: B006
@@ -228,7 +228,7 @@ def test_gradients_of_workers_know_their_weights() -> None:
         with plan.run() as run:
             for _ in range(6):
                 next(run)
-            lags = [int(lag[0]) for lag in run.context.ledger.drain("policy_lag")]
+            lags = [int(lag[0]) for lag in run.context.metrics.drain("policy_lag")]
         assert lags == [0, 1, 1, 1, 1, 1]  # the other worker's were applied meanwhile
 
 
@@ -340,7 +340,7 @@ def test_a_worker_whose_environments_do_not_begin_is_not_added(monkeypatch: pyte
 
     with make() as workers:
         workers.start(Context())
-        monkeypatch.setattr(GroupHost, "begin", fails)
+        monkeypatch.setattr(GroupRunner, "begin", fails)
         with pytest.raises(ZeroDivisionError):
             workers.add()
         assert len(workers.members) == 2
@@ -453,7 +453,7 @@ def test_every_row_that_is_learned_from_has_a_lag() -> None:
         with plan.tap("ParallelRollouts", seen.append).run() as run:
             for _ in range(12):
                 next(run)
-            lags = np.concatenate(run.context.ledger.drain("policy_lag"))
+            lags = np.concatenate(run.context.metrics.drain("policy_lag"))
     expected = np.concatenate([version - batch.policy_version.flatten() for version, batch in enumerate(seen)])
     assert Counter(lags.tolist()) == Counter(expected.tolist())
     assert lags.max() == 5

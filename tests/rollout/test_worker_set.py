@@ -61,9 +61,9 @@ def test_episodes_are_recorded_with_the_items_that_ended_them() -> None:
     """S1, F12: returns of finished episodes reach the run's ledger once."""
     with make() as workers, ParallelRollouts(workers, steps=50).run() as run:
         batch = next(run)
-        returns = run.context.ledger.drain("episode_return")
+        returns = run.context.metrics.drain("episode_return")
         assert len(returns) == int((batch.terminated | batch.truncated).sum()) > 0
-        assert run.context.ledger.drain("episode_return") == []
+        assert run.context.metrics.drain("episode_return") == []
 
 
 def test_unknown_raw_returns_are_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flowrl.data import Batch
-from flowrl.engine.calls import Receipt
+from flowrl.engine.calls import Answer
 from flowrl.envs import Episode
 from flowrl.errors import CheckpointError
 from flowrl.policies.learning import Gradients
@@ -88,7 +88,7 @@ ARRAYS = {
     "row of a batch": Batch(a=np.arange(3.0))[0],
 }
 RECORDS = {
-    "named tuple": Receipt([1], True, {"env_steps": 3}, {"r": [1.0]}),
+    "named tuple": Answer([1], True, {"env_steps": 3}, {"r": [1.0]}),
     "frozen": Episode(1, 2, 3.0, 4, None),
     "gradients": Gradients({"w": torch.ones(2)}, 3, {"loss": 0.5}),
     "a user's": Own([1, Own(np.ones(2))]),

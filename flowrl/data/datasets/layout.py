@@ -14,7 +14,7 @@ from flowrl.data import columns as cols
 from flowrl.data.batch import Batch
 from flowrl.data.steps import is_fragment
 from flowrl.data.types import Array
-from flowrl.engine.schema import Column, Schema
+from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.errors import SchemaError
 
 #: Kinds of dtypes that are bytes and nothing else: numbers, truth values, text and dates of fixed width.
@@ -95,7 +95,7 @@ class Layout:
         """What is known of the batches: experience that some policy collected once."""
         lead = ("T", "N") if self.axes == 2 else ("B",)
         words = frozenset({"experience", "fragments" if self.axes == 2 else "rows"})
-        return Schema({each.name: Column(str(each.dtype), (*lead, *each.shape)) for each in self.columns}, words)
+        return Schema({each.name: ColumnSchema(str(each.dtype), (*lead, *each.shape)) for each in self.columns}, words)
 
     def to_json(self) -> dict[str, Any]:
         columns = [{**attrs.asdict(each), "dtype": each.dtype.str} for each in self.columns]

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.types import Array
-from flowrl.engine.schema import Column, Schema, schema_of
+from flowrl.engine.schema import ColumnSchema, Schema, schema_of
 from flowrl.errors import DatasetError, SchemaError, did_you_mean
 
 
@@ -84,7 +84,7 @@ class MinariEpisodes:
     def schema(self) -> Schema:
         """What is known of the episodes from the first."""
         found = schema_of(self[0]).columns if len(self) else {}
-        columns = {name: Column(each.dtype, ("T", "N", *each.shape[2:])) for name, each in found.items()}
+        columns = {name: ColumnSchema(each.dtype, ("T", "N", *each.shape[2:])) for name, each in found.items()}
         return Schema(columns, frozenset({"experience", "fragments"}))
 
 

@@ -9,11 +9,11 @@ from typing import TypeAlias
 from flowrl.data.batch import Batch
 from flowrl.data.datasets.dataset import Dataset
 from flowrl.data.datasets.minari import MinariEpisodes
-from flowrl.data.datasets.returns_view import WholeEpisodes
+from flowrl.data.datasets.returns_view import ReturnsView
 from flowrl.data.types import Array
 
 #: What is read as a dataset.
-Rows: TypeAlias = Dataset | MinariEpisodes | WholeEpisodes
+Rows: TypeAlias = Dataset | MinariEpisodes | ReturnsView
 
 #: Rows that are looked at together: a dataset may be larger than memory.
 ROWS = 16_384

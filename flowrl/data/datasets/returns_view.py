@@ -10,7 +10,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.datasets.dataset import Dataset
 from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.data.types import Array
-from flowrl.engine.schema import Column, Schema
+from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.errors import DatasetError
 from flowrl.returns import discounted
 
@@ -20,7 +20,7 @@ EPISODE = ("t", "episode_id", "env_id", "worker")
 OF_STEPS = ("reward", "terminated", "truncated", "next_obs", "episode_id", "t")
 
 
-class WholeEpisodes:
+class ReturnsView:
     """The rows of a dataset as windows of as many steps as their episodes still have; to be read as a `Dataset` is.
 
     Of step t of an episode of T steps: reward = Σᵢ γⁱ rₜ₊ᵢ over the k = T − t steps that are left, the discounted
@@ -108,18 +108,18 @@ class WholeEpisodes:
         """A batch as it was recorded, of single steps."""
         return self.data[number]
 
-    def refresh(self) -> WholeEpisodes:
+    def refresh(self) -> ReturnsView:
         """See what has been recorded since: episodes that ended with the last batch may go on; gives itself."""
         self.data.refresh()
         if len(self.data) != self.batches:
             self._look(len(self.data))
         return self
 
-    def first(self, batches: int) -> WholeEpisodes:
+    def first(self, batches: int) -> ReturnsView:
         """As it was when there were so many batches; itself if these are all."""
-        return self if batches == self.batches else WholeEpisodes(self.data, self.gamma, batches)
+        return self if batches == self.batches else ReturnsView(self.data, self.gamma, batches)
 
-    def verify(self, start: int = 0) -> WholeEpisodes:
+    def verify(self, start: int = 0) -> ReturnsView:
         """Compare the checksums of the dataset."""
         self.data.verify(start)
         return self
@@ -128,5 +128,5 @@ class WholeEpisodes:
         """What is known of its batches."""
         found = self.data.schema()
         axes = found.columns["reward"].shape
-        made = {"reward": Column("float64", axes), "discount": Column("float32", axes)}
+        made = {"reward": ColumnSchema("float64", axes), "discount": ColumnSchema("float32", axes)}
         return Schema({**found.columns, **made}, found.words)

@@ -16,7 +16,7 @@ from flowrl.data.datasets.dataset import FORMAT_VERSION, INDEX, Dataset, Entry, 
 from flowrl.data.datasets.layout import Layout, as_bytes
 from flowrl.errors import DatasetError
 from flowrl.storage import files
-from flowrl.storage.files import MANIFEST, signed_manifest
+from flowrl.storage.files import MANIFEST, checksummed_manifest
 
 log = logging.getLogger("flowrl")
 
@@ -141,7 +141,7 @@ class DatasetWriter:
                 partial.mkdir(parents=True)
                 for name in (*(each.file for each in layout.columns), INDEX):
                     (partial / name).touch()
-                files.write_json(partial / MANIFEST, signed_manifest("dataset", FORMAT_VERSION, body))
+                files.write_json(partial / MANIFEST, checksummed_manifest("dataset", FORMAT_VERSION, body))
                 os.replace(partial, self.path)
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.replay.base import Store
-from flowrl.data.replay.eligibility import RowLimits
+from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.frame_stack import newest_frames, stacked_schema
 from flowrl.data.replay.pool import Pool
 from flowrl.data.replay.rate_limiter import RateLimiter
@@ -170,7 +170,7 @@ class ReplayBuffer(Foretold):
             directory=directory,
         )
         limited = self._picks or max_uses is not None or max_staleness is not None
-        self._limits = RowLimits(max_uses, max_staleness) if limited else None
+        self._limits = Eligibility(max_uses, max_staleness) if limited else None
         self._pool = Pool() if reuse else None
         self._samples = 0
         self._newest_version: int | None = None

@@ -1,4 +1,4 @@
-"""Aside: the few next observations that the next row of a ring does not hold."""
+"""FinalObservations: the few next observations that the next row of a ring does not hold."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flowrl.data.replay.tree import Leaf
 from flowrl.data.types import Array, Index, New
 
 
-class Aside:
+class FinalObservations:
     """Rows in numbered places, as many as are needed; freed places are used again.
 
-    >>> aside = Aside({("obs",): Spec(np.dtype(np.float32), ())})
+    >>> aside = FinalObservations({("obs",): Spec(np.dtype(np.float32), ())})
     >>> aside.put({("obs",): np.array([7, 8])})
     array([0, 1])
     >>> aside.free(np.array([0]))
@@ -87,7 +87,7 @@ class Spec(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-class Columns:
+class RecordColumns:
     """Rows in numbered slots, all columns allocated at once.
 
     Columns of less than 512 bytes a row are fields of one packed record, so that drawing a row touches one place in

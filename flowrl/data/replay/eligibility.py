@@ -1,4 +1,4 @@
-"""RowLimits: which rows may still be drawn, where uses or staleness of a row are limited (rule B10)."""
+"""Eligibility: which rows may still be drawn, where uses or staleness of a row are limited (rule B10)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowrl.data.types import Array, Index
 _UNLIMITED = 2**31 - 1
 
 
-class RowLimits:
+class Eligibility:
     """The slots that may be drawn, as a list from which any of them can be taken in no time.
 
     Args:

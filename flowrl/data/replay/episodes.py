@@ -48,7 +48,7 @@ class EpisodeReplayBuffer(SpanReplayBuffer):
             return batch_size * int(self._rings.span[0, self._limits.members].max(initial=1))
 
     def _spans(self) -> Spans:
-        return WholeEpisodes()
+        return EpisodeSegments()
 
     def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
         super()._write(batch, begins, uses)
@@ -63,7 +63,7 @@ class EpisodeReplayBuffer(SpanReplayBuffer):
 
 
 @attrs.frozen
-class WholeEpisodes(Spans):
+class EpisodeSegments(Spans):
     """Episodes from their first step to their end."""
 
     def completed(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:

@@ -16,7 +16,7 @@ from flowrl.data.replay.episodes import EpisodeReplayBuffer
 from flowrl.data.replay.prioritized import PrioritizedReplayBuffer
 from flowrl.data.replay.segments import SpanReplayBuffer
 from flowrl.data.types import Floats, Index
-from flowrl.engine.schema import UNKNOWN, Column, Schema
+from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import CheckpointError, SchemaError
 
 
@@ -109,14 +109,14 @@ class MixedReplay(Store):
         drawn = [part.schema(each) for part, each in zip(self.parts, (given, *others))]
         if UNKNOWN in drawn:
             return UNKNOWN
-        first, columns = drawn[0], dict[str, Column]()
+        first, columns = drawn[0], dict[str, ColumnSchema]()
         for name, column in first.columns.items():
             all_of_it = [each.columns[name] for each in drawn if name in each.columns]
             if len(all_of_it) < len(drawn):
                 continue
             if wrong := [each for each in all_of_it if each.shape != column.shape]:
                 raise SchemaError(f"column {name!r} is {column} in {self.names[0]!r}, but {wrong[0]} in another part")
-            columns[name] = Column(str(np.result_type(*(each.dtype for each in all_of_it))), column.shape)
+            columns[name] = ColumnSchema(str(np.result_type(*(each.dtype for each in all_of_it))), column.shape)
         place = first.columns["index"]
         beside = {"part": str(place)} | ({"weight": f"float32{str(place)[5:]}"} if self.by_priority else {})
         # What was done to rows on the way into one part is done: statistics were gathered, say.

@@ -11,7 +11,7 @@ import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE, check_names, describe, episode_breaks
-from flowrl.data.replay.columnar import Aside, Columns, Spec, in_directory
+from flowrl.data.replay.columnar import FinalObservations, RecordColumns, Spec, in_directory
 from flowrl.data.replay.tree import Leaf, leaves, nested, under
 from flowrl.data.types import Array, Index, Mask, New
 from flowrl.errors import CheckpointError, SchemaError, did_you_mean
@@ -67,10 +67,10 @@ class Rings:
         """Steps ever written to each ring; the cursor is this modulo L."""
         self.cut = False
         """Whether the next write does not follow what is stored."""
-        self._stored: Columns | None = None
-        self._aside = Aside({})
+        self._stored: RecordColumns | None = None
+        self._aside = FinalObservations({})
         self._leaves: tuple[Leaf, ...] = ()
-        self._like: Likeness | None = None
+        self._like: BatchSignature | None = None
         self._given: tuple[Leaf, ...] = ()
         self._targets: list[Array | None] = []  # in that order, by step; None is not stored
         self._any_begins = False
@@ -213,7 +213,7 @@ class Rings:
             yield rows, begins, self.uses(slots) if self.count_uses else None
 
     @property
-    def _in_use(self) -> Columns:
+    def _in_use(self) -> RecordColumns:
         assert self._stored is not None, "nothing was written yet"
         return self._stored
 
@@ -308,9 +308,9 @@ class Rings:
                 f"{'row each' if least == 1 else 'rows each, as the newest one cannot be drawn yet'}"
             )
         new = np.empty if self.directory is None else in_directory(self.directory)
-        columns = Columns(stored, length * envs, new)
+        columns = RecordColumns(stored, length * envs, new)
         self._stored, self.capacity, self.length, self.envs, self.flat = columns, capacity, length, envs, flat
-        self._aside = Aside({} if self.store_next_obs else observed)
+        self._aside = FinalObservations({} if self.store_next_obs else observed)
         self._leaves = tuple(stored)
         steps = (length,) if flat else (length, envs)
         by_step = {leaf: array.reshape(*steps, *array.shape[1:]) for leaf, array in columns.arrays.items()}
@@ -318,7 +318,7 @@ class Rings:
         self._flat_notes = {name: np.zeros(length * envs, dtype) for name, dtype in notes.items()}
         self._notes = {name: note.reshape(steps) for name, note in self._flat_notes.items()}
         self._given = tuple(specs)
-        self._like = Likeness(specs, None if flat else envs)
+        self._like = BatchSignature(specs, None if flat else envs)
         self._any_begins = False
         self.columns = nested({leaf: columns.arrays[leaf].reshape(length, envs, *specs[leaf].shape) for leaf in stored})
 
@@ -453,7 +453,7 @@ def _any(differ: Array, axes: int) -> Mask:
     return np.asarray(differ.any(axis=tuple(range(axes, differ.ndim))))
 
 
-class Likeness:
+class BatchSignature:
     """Takes the arrays out of batches that are like the first one, by a few comparisons of lists.
 
     Args:

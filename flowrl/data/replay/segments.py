@@ -11,7 +11,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE, episode_breaks
 from flowrl.data.replay.buffer import ReplayBuffer
 from flowrl.data.replay.columnar import Spec
-from flowrl.data.replay.eligibility import RowLimits
+from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.ring_storage import Rings
 from flowrl.data.replay.transitions import transitions
 from flowrl.data.replay.tree import Leaf
@@ -33,7 +33,7 @@ class Spans(Protocol):
         """
 
 
-class SpanRings(Rings):
+class SegmentStorage(Rings):
     """Rings of which spans are drawn: a slot is drawable if a span begins there and all of it is stored.
 
     What completes a span is asked once for every step: when its successor is written, which shows whether the episode
@@ -131,8 +131,8 @@ class SpanReplayBuffer(ReplayBuffer):
     requires = ("experience", "fragments", *ENDS)
     span = "spans"
     _picks = True
-    _rings: SpanRings
-    _limits: RowLimits
+    _rings: SegmentStorage
+    _limits: Eligibility
 
     def __init__(self, capacity: int, **others: Any) -> None:
         for name in ("n_step", "gamma"):
@@ -195,7 +195,7 @@ class SpanReplayBuffer(ReplayBuffer):
         return {name: value for name, value in super().settings().items() if name not in ("n_step", "gamma")}
 
     def _make_rings(self, capacity: int, **options: Any) -> Rings:
-        return SpanRings(capacity, self._spans(), **options)
+        return SegmentStorage(capacity, self._spans(), **options)
 
     def _spans(self) -> Spans:
         """What a span is here."""

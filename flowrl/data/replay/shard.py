@@ -12,14 +12,14 @@ from flowrl.data.replay.base import Store
 from flowrl.engine.futures import Future
 
 
-class Stock(NamedTuple):
+class ShardCounts(NamedTuple):
     """What a shard holds: rows, and the most rows that drawing 1 can give."""
 
     rows: int
     most: int
 
 
-_NOTHING = Stock(0, 1)
+_NOTHING = ShardCounts(0, 1)
 
 
 class Shard:
@@ -36,14 +36,14 @@ class Shard:
         """Draw with a generator of this seed, unless the store has one."""
         self.store.start(_Seed(seed))
 
-    def add(self, item: Any) -> Stock:
+    def add(self, item: Any) -> ShardCounts:
         """Add rows; what is there then."""
         self.store.add(item)
         return self.stock()
 
-    def stock(self) -> Stock:
+    def stock(self) -> ShardCounts:
         """What is there."""
-        return Stock(len(self.store), self.store.most_rows(1))
+        return ShardCounts(len(self.store), self.store.most_rows(1))
 
     def draw(self, batch_size: int) -> tuple[Any, int] | None:
         """What is drawn and its rows; None where there is not enough."""
@@ -73,7 +73,7 @@ class _Seed:
 
 
 @attrs.define
-class Books:
+class ShardRecord:
     """What is known of a shard without asking it.
 
     Attributes:
@@ -85,14 +85,14 @@ class Books:
     """
 
     number: int
-    stock: Stock = _NOTHING
+    stock: ShardCounts = _NOTHING
     adds: int = 0
     lacks: int | None = 0
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> Books:
+    def of(cls, state: dict[str, Any]) -> ShardRecord:
         """The books that were saved."""
-        return cls(**{**state, "stock": Stock(*state["stock"])})
+        return cls(**{**state, "stock": ShardCounts(*state["stock"])})
 
     def state_dict(self) -> dict[str, Any]:
         return {**attrs.asdict(self, recurse=False), "stock": tuple(self.stock)}
@@ -113,7 +113,7 @@ class Books:
 
 
 @attrs.define(eq=False)
-class Request:
+class ShardRequest:
     """Something that a shard was asked, and that is not settled yet.
 
     Attributes:
@@ -125,7 +125,7 @@ class Request:
     """
 
     index: int
-    books: Books
+    books: ShardRecord
     future: Future[Any]
     rows: int = 0
     nbytes: int = 0

@@ -12,7 +12,7 @@ import numpy as np
 from flowrl.data.batch import Batch
 from flowrl.data.replay.base import Store
 from flowrl.data.replay.rate_limiter import RateLimiter
-from flowrl.data.replay.shard import Books, Request, Shard, Stock
+from flowrl.data.replay.shard import Shard, ShardCounts, ShardRecord, ShardRequest
 from flowrl.data.steps import is_fragment
 from flowrl.data.types import Array, Floats, Index
 from flowrl.engine.context import Context
@@ -101,12 +101,12 @@ class ReplayActors(Store):
         )
         self.requires, self.tracked = like.requires, like.tracked
         self.in_order, self.by_priority, self.streams = like.in_order, like.by_priority, num_shards
-        self._books = [Books(number) for number in range(num_shards)]
+        self._books = [ShardRecord(number) for number in range(num_shards)]
         self._numbers = num_shards  # given so far
-        self._adds: list[Request] = []
-        self._draws: list[Request] = []
-        self._updates: list[Request] = []
-        self._routes = Routes(num_shards, in_order=like.in_order)
+        self._adds: list[ShardRequest] = []
+        self._draws: list[ShardRequest] = []
+        self._updates: list[ShardRequest] = []
+        self._routes = ShardRouting(num_shards, in_order=like.in_order)
         self._draw_turn = 0
         self._inserts = self._samples = self._outdated = 0
         self._context = Context()
@@ -295,11 +295,11 @@ class ReplayActors(Store):
 
     # -- requests
 
-    def _ask(self, index: int, method: str, *args: Any, rows: int = 0, nbytes: int = 0) -> Request:
+    def _ask(self, index: int, method: str, *args: Any, rows: int = 0, nbytes: int = 0) -> ShardRequest:
         books = self._books[index]
         future = ask(self._members[index], method, *args)
         future.add_done_callback(self._ring)
-        return Request(index, books, future, rows, nbytes, books.adds)
+        return ShardRequest(index, books, future, rows, nbytes, books.adds)
 
     def _ring(self, future: Future[Any]) -> None:
         self._context.bell.ring(future)
@@ -316,12 +316,12 @@ class ReplayActors(Store):
                 if stock is None:
                     self._context.count("lost_rows", request.rows)
                 else:
-                    request.books.stock = Stock(*stock)
+                    request.books.stock = ShardCounts(*stock)
             for request in _done(self._updates):
                 dropped = self._answer(request)
                 self._outdated += request.rows if dropped is None else dropped
 
-    def _answer(self, request: Request) -> Any:
+    def _answer(self, request: ShardRequest) -> Any:
         """What a shard answered; None from one that died."""
         try:
             return request.future.result()
@@ -340,19 +340,20 @@ class ReplayActors(Store):
         books = self._books[index]
         for request in self._adds:  # what it answered before, if this is noticed first
             if request.books is books and request.future.done() and not request.future.exception():
-                books.stock = Stock(*request.future.result())
+                books.stock = ShardCounts(*request.future.result())
         lost = books.stock.rows
         self._actors.restart(index, died)
         log.warning("%s; it goes on as an empty one, without its %d rows", died, lost)
         self._context.count("lost_rows", lost)
         self._context.count("replay_restarts")
-        self._books[index] = Books(self._numbers)
+        self._books[index] = ShardRecord(self._numbers)
         self._numbers += 1
         self._start(index)
 
-    def _start(self, index: int) -> Request:
+    def _start(self, index: int) -> ShardRequest:
         books = self._books[index]
-        return Request(index, books, ask(self._members[index], "start", self._context.seed(f"shard {books.number}")))
+        seed = self._context.seed(f"shard {books.number}")
+        return ShardRequest(index, books, ask(self._members[index], "start", seed))
 
     @property
     def _members(self) -> list[Any]:
@@ -378,7 +379,7 @@ class ReplayActors(Store):
     def close(self) -> None:
         """End the shards; what they hold is gone."""
         self._actors.close()
-        self._forget([Books(number) for number in range(self.num_shards)])
+        self._forget([ShardRecord(number) for number in range(self.num_shards)])
         self._inserts = self._samples = self._outdated = 0
 
     def __enter__(self) -> ReplayActors:
@@ -409,7 +410,7 @@ class ReplayActors(Store):
                 f"the saved replay has {len(state['shards'])} shards, this one {self.num_shards}; it must be equal"
             )
         with self._lock:
-            self._forget([Books.of(books) for books in state["books"]])
+            self._forget([ShardRecord.of(books) for books in state["books"]])
             self._from_all("load_state_dict", state["shards"])
             self._routes.turn, self._draw_turn = state["turns"]
             for name in _COUNTS:
@@ -430,11 +431,11 @@ class ReplayActors(Store):
                 answers.append(again.future.result())
         return answers
 
-    def _forget(self, books: list[Books]) -> None:
+    def _forget(self, books: list[ShardRecord]) -> None:
         self._books, self._adds, self._draws, self._updates = books, [], [], []
 
 
-def _done(requests: list[Request]) -> Iterator[Request]:
+def _done(requests: list[ShardRequest]) -> Iterator[ShardRequest]:
     """Take out those that were answered."""
     for request in [request for request in requests if request.future.done()]:
         requests.remove(request)
@@ -445,14 +446,14 @@ def _nbytes(item: Any) -> int:
     return item.nbytes if isinstance(item, Remote) else measured(item)[1]
 
 
-class Routes:
+class ShardRouting:
     """Items go to stores in turn; fragments `[T, N, ...]` that must follow one another to the store of their worker.
 
     That is store `worker % count`. A fragment of several workers side by side is parted. What is padded (`mask`) is
     complete, so that nothing need follow it.
 
     >>> from flowrl.data.batch import Batch
-    >>> routes = Routes(2, in_order=True)
+    >>> routes = ShardRouting(2, in_order=True)
     >>> [(store, part.obs.tolist()) for store, part in routes.parts(Batch(obs=[[5, 6, 7]], worker=[[0, 1, 2]]))]
     [(0, [[5, 7]]), (1, [[6]])]
 

@@ -1,4 +1,4 @@
-"""One environment that is stepped elsewhere, in a process or thread, and writes what it gives into an Exchange."""
+"""One environment that is stepped elsewhere, in a process or thread, and writes what it gives into an SharedMemory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.envs.managers.faults import During, Kind
-from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, Exchange
+from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
 from flowrl.envs.spaces import check_dtypes, checked_row, find_nan, row_shape
 from flowrl.envs.wrappers import RawRecorder, Recorder, recorder
 from flowrl.errors import SchemaError
@@ -75,15 +75,15 @@ def plainly(column: npt.NDArray[Any]) -> Any:
     return memoryview(column.data)
 
 
-class HostedEnv:
+class EnvRunner:
     """Obeys the commands for environment `env_id`, and notes what process (or thread) `host` is at."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], env_id: int, host: int, exchange: Exchange) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], env_id: int, host: int, exchange: SharedMemory) -> None:
         self.env, self._id, self._host = env, env_id, host
         self._recorder = recorder(env)
         self.attach(exchange)
 
-    def attach(self, exchange: Exchange) -> None:
+    def attach(self, exchange: SharedMemory) -> None:
         """Reads and writes there from now on."""
         self._exchange, env_id = exchange, self._id
         stores = (*exchange.stores, exchange.began)

@@ -27,7 +27,7 @@ OWN_END, RECORDED_END, INNER_END = 0, 1, 2
 """Who knows an ended episode's return: whoever adds up rewards, its recorder, or nobody as it goes on inside (T9)."""
 
 
-class Exchange:
+class SharedMemory:
     """The columns through which N environments and their manager talk; `zeros` decides where they are.
 
     To the environments: `command [N]`, `action [N, ...]`, the seed of a reset that is told (`seed [N]`) and of the

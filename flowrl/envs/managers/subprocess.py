@@ -16,7 +16,7 @@ from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import Failure
 from flowrl.envs.managers.faults import Fault, FaultLog
 from flowrl.envs.managers.shared_memory import STEP
-from flowrl.envs.managers.supervisor import Crew, Limits, Report
+from flowrl.envs.managers.supervisor import Limits, Report, Supervisor
 from flowrl.envs.spaces import Observations
 from flowrl.errors import ConfigError, FlowError
 from flowrl.storage.codec import Pickled
@@ -51,7 +51,7 @@ class SubprocessEnvManager(Manager):
     (2, 4)
     """
 
-    _crew_type = Crew
+    _crew_type = Supervisor
 
     def __init__(
         self,

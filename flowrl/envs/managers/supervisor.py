@@ -28,7 +28,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from flowrl.envs.managers import worker_main as child
 from flowrl.envs.managers.env_runner import Failure
 from flowrl.envs.managers.faults import During, Kind
-from flowrl.envs.managers.shared_memory import NOTHING, RESET, Arena, Exchange, memory_file
+from flowrl.envs.managers.shared_memory import NOTHING, RESET, Arena, SharedMemory, memory_file
 from flowrl.envs.managers.worker_main import MESSAGE, WORK
 from flowrl.envs.spaces import check_alike
 from flowrl.errors import CheckpointError, ConfigError, EnvFault, did_you_mean
@@ -225,7 +225,7 @@ Report = Callable[[Failure, Sequence[int]], None]
 """Keeps account of a failure and the environments that were lost with it; raises EnvFault where it is one too many."""
 
 
-class Crew:
+class Supervisor:
     """Keeps environments alive, a few to a process.
 
     What fails in a step is reset, what fails in a reset is made anew, and a process that is over time or gone is
@@ -233,7 +233,7 @@ class Crew:
     the exchange. Where it raises EnvFault, that is kept in `errors`, and the process waits for `begin`.
     """
 
-    exchange: Exchange
+    exchange: SharedMemory
     kind: type[EnvProcess] = EnvProcess
 
     def __init__(
@@ -267,8 +267,8 @@ class Crew:
     def share(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         """Lays out the memory that all share."""
         shape = (observation_space, action_space, len(self.facts), len(self.processes))
-        self._files.append(memory_file(lambda zeros: Exchange(zeros, *shape)))
-        self.exchange = Exchange(Arena(self._files[0]).zeros, *shape)
+        self._files.append(memory_file(lambda zeros: SharedMemory(zeros, *shape)))
+        self.exchange = SharedMemory(Arena(self._files[0]).zeros, *shape)
         self._shape = shape
 
     def begin(self) -> None:

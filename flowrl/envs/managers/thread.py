@@ -17,9 +17,9 @@ import numpy as np
 
 from flowrl.envs.managers import env_runner as hosted
 from flowrl.envs.managers import worker_main as child
-from flowrl.envs.managers.shared_memory import Exchange
+from flowrl.envs.managers.shared_memory import SharedMemory
 from flowrl.envs.managers.subprocess import SubprocessEnvManager
-from flowrl.envs.managers.supervisor import Crew, EnvProcess
+from flowrl.envs.managers.supervisor import EnvProcess, Supervisor
 from flowrl.envs.managers.worker_main import Host
 
 log = logging.getLogger("flowrl")
@@ -46,7 +46,7 @@ class _ThreadHost(Host):
         """What it still writes goes nowhere: the columns belong to a new thread."""
         if self._exchange is None:
             return
-        nowhere = Exchange(np.zeros, *self._shape)
+        nowhere = SharedMemory(np.zeros, *self._shape)
         self._commands = hosted.plainly(nowhere.command)
         for env in self._hosted.values():
             env.attach(nowhere)
@@ -115,7 +115,7 @@ class EnvThread(EnvProcess):
         return [(thread, frames[thread.ident]) for thread in alive if thread.ident in frames]
 
 
-class ThreadCrew(Crew):
+class ThreadCrew(Supervisor):
     """The threads of a manager as one."""
 
     kind = EnvThread

@@ -16,8 +16,8 @@ from typing import Any, cast
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
 
-from flowrl.envs.managers.env_runner import Failure, HostedEnv, plainly
-from flowrl.envs.managers.shared_memory import NOTHING, Arena, Exchange
+from flowrl.envs.managers.env_runner import EnvRunner, Failure, plainly
+from flowrl.envs.managers.shared_memory import NOTHING, Arena, SharedMemory
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.storage.codec import Pickled
 
@@ -83,9 +83,9 @@ class Host:
 
     def __init__(self, orders: Connection, factories: Mapping[int, Callable[[], Env]], host: int) -> None:
         self._orders, self._factories, self._host = orders, factories, host
-        self._exchange: Exchange | None = None
+        self._exchange: SharedMemory | None = None
         self._envs: dict[int, Env] = {}
-        self._hosted: dict[int, HostedEnv] = {}
+        self._hosted: dict[int, EnvRunner] = {}
 
     def serve(self) -> None:
         file = self._orders.fileno()
@@ -135,7 +135,7 @@ class Host:
     def share(self, *shape: Any) -> None:
         """Takes the memory whose descriptor follows, laid out for these spaces and numbers."""
         file = reduction.recv_handle(self._orders)
-        self._exchange = Exchange(Arena(file).zeros, *shape)
+        self._exchange = SharedMemory(Arena(file).zeros, *shape)
         os.close(file)
         self._commands = plainly(self._exchange.command)
         for env_id, env in self._envs.items():
@@ -168,7 +168,7 @@ class Host:
     def _put(self, env_id: int, env: Env) -> None:
         self._envs[env_id] = env
         if self._exchange is not None:
-            self._hosted[env_id] = HostedEnv(env, env_id, self._host, self._exchange)
+            self._hosted[env_id] = EnvRunner(env, env_id, self._host, self._exchange)
             self._hosted = dict(sorted(self._hosted.items()))
 
     def _close(self, env_id: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowrl.data import Batch, Dataset, DatasetWriter
-from flowrl.data.datasets.returns_view import WholeEpisodes
+from flowrl.data.datasets.returns_view import ReturnsView
 from flowrl.engine.plan import Plan
 from flowrl.errors import DatasetError
 from flowrl.operators.datasets import Recorded
@@ -53,16 +53,16 @@ def test_rows_that_are_no_steps_of_their_own_are_refused(tmp_path: Path) -> None
         twice.add(batch)
         twice.add(batch)
     with pytest.raises(DatasetError, match="has windows of several steps"):
-        WholeEpisodes(Dataset(tmp_path / "windows"), 0.9)
+        ReturnsView(Dataset(tmp_path / "windows"), 0.9)
     with pytest.raises(DatasetError, match="several rows that say they are one step of one episode"):
-        WholeEpisodes(Dataset(tmp_path / "twice"), 0.9)
+        ReturnsView(Dataset(tmp_path / "twice"), 0.9)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_windows_against_a_loop(tmp_path: Path, padded: bool) -> None:
     """N1, N2, N3, N4, N6, T6: to the end of the episode, whatever batches it lies in, and no further."""
     data = recorded(tmp_path / "data", padded=padded)
-    whole, real = WholeEpisodes(data, 0.9), data.real_rows()
+    whole, real = ReturnsView(data, 0.9), data.real_rows()
     assert whole.real_rows().tolist() == real.tolist()
     steps, found = data.take(real), whole.take(real)
     place = {(steps.env_id[i], steps.episode_id[i], steps.t[i]): i for i in range(len(real))}
@@ -91,7 +91,7 @@ def test_a_missing_step_cuts_an_episode(tmp_path: Path) -> None:
             t=np.array([[0], [1], [3], [4]]),
         )
     )
-    found = WholeEpisodes(Dataset(tmp_path / "data"), 0.5).take(range(4))
+    found = ReturnsView(Dataset(tmp_path / "data"), 0.5).take(range(4))
     assert found.reward.tolist() == [1.5, 1.0, 1.5, 1.0]
     assert found.discount.tolist() == [0.25, 0.5, 0.25, 0.5]
     assert found.next_obs.tolist() == [1, 1, 3, 3]
@@ -99,7 +99,7 @@ def test_a_missing_step_cuts_an_episode(tmp_path: Path) -> None:
 
 def test_it_is_read_as_a_dataset(tmp_path: Path) -> None:
     data = recorded(tmp_path / "data")
-    whole = WholeEpisodes(data, 0.9)
+    whole = ReturnsView(data, 0.9)
     assert (len(whole), whole.rows, whole.path) == (len(data), data.rows, data.path)
     assert whole.verify() is whole.refresh() is whole
     assert whole[0] == data[0]
@@ -116,9 +116,9 @@ def test_a_dataset_that_grows_is_read_as_it_was_when_an_epoch_began(tmp_path: Pa
         writer.add(batch)
 
     def plan() -> Plan:
-        return Plan(Recorded(WholeEpisodes(Dataset(tmp_path / "data"), 0.9), 10, epochs=3))
+        return Plan(Recorded(ReturnsView(Dataset(tmp_path / "data"), 0.9), 10, epochs=3))
 
-    early = WholeEpisodes(Dataset(tmp_path / "data"), 0.9)
+    early = ReturnsView(Dataset(tmp_path / "data"), 0.9)
     with plan().run(seed=1) as run:
         items = [next(run)]
         state = copy.deepcopy(run.state_dict())
@@ -128,7 +128,7 @@ def test_a_dataset_that_grows_is_read_as_it_was_when_an_epoch_began(tmp_path: Pa
     with plan().run(seed=2) as resumed:
         resumed.load_state_dict(state)
         assert same(list(resumed), items[1:])
-    count, late = early.rows, WholeEpisodes(Dataset(tmp_path / "data"), 0.9)
+    count, late = early.rows, ReturnsView(Dataset(tmp_path / "data"), 0.9)
     first, *others = np.split(np.concatenate([item.reward for item in items]), [count, count + late.rows])
     assert sorted(first) == sorted(early.take(np.arange(count)).reward)
     assert sorted(first) != sorted(late.take(np.arange(count)).reward)

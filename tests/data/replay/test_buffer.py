@@ -369,7 +369,7 @@ def test_batches_unlike_the_first_are_refused_and_change_nothing(batch, message)
 
 
 def test_batches_alike_but_for_order_and_kind_are_taken():
-    """Columns in another order, tensors, empty nested batches, which have no rows."""
+    """RecordColumns in another order, tensors, empty nested batches, which have no rows."""
     buffer = ReplayBuffer(5, seed=0)
     first = rows(0, 2).replace(info={})
     buffer.add(first)

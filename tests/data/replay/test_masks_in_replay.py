@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer, SequenceReplayBuffer
 from flowrl.data.replay.frame_stack import stacked_schema
-from flowrl.engine.schema import Column, Schema, schema_of
+from flowrl.engine.schema import ColumnSchema, Schema, schema_of
 from flowrl.operators import NStep
 from tests.episodes import Stream, fragment, streams
 
@@ -86,7 +86,7 @@ def test_stacks_are_foretold_without_one_of_masks() -> None:
     buffer = ReplayBuffer(40, frame_stack=3, seed=0)
     buffer.add(with_masks(Stream([fragment(["....T....", "........."])]))[0])
     drawn = schema_of(buffer.sample(5)).columns
-    stored = {"obs.x": Column("float64", ("B", 1)), "obs.action_mask": Column("int8", ("B", 20))}
+    stored = {"obs.x": ColumnSchema("float64", ("B", 1)), "obs.action_mask": ColumnSchema("int8", ("B", 20))}
     for name, column in stacked_schema(Schema(stored), 3, 1).columns.items():
         assert column.shape[1:] == drawn[name].shape[1:]
 

@@ -40,7 +40,7 @@ class Collector:
     """What makes rows elsewhere."""
 
     def collect(self, start: int) -> tuple[str, Batch]:
-        return "a receipt", rows(start)
+        return "a answer", rows(start)
 
 
 def test_a_plan_gives_the_same_batches_as_in_this_process() -> None:
@@ -86,8 +86,8 @@ def test_rows_go_from_who_made_them_to_their_shard(monkeypatch: pytest.MonkeyPat
         for start in (0, 10, 20):
             future = collector.submit_apart("collect", start)
             wait_for([future], "rows")
-            receipt, remote = future.result()
-            assert (receipt, type(remote), remote.rows) == ("a receipt", Remote, 4)
+            answer, remote = future.result()
+            assert (answer, type(remote), remote.rows) == ("a answer", Remote, 4)
             assert store.ready(remote) is True
             assert store(remote) is remote
         stored(shards)
