@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowrl import _moved
+from flowrl._lazy import lazy
 from flowrl._version import __version__
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, declare, operator, pure, state
@@ -15,7 +15,7 @@ from flowrl.engine.run import Run
 
 if TYPE_CHECKING:
     from flowrl.data import Batch
-    from flowrl.trainer.trained_policy import load
+    from flowrl.trainer.loading import load
     from flowrl.trainer.trainer import Trainer
 
 __all__ = [
@@ -37,11 +37,8 @@ __all__ = [
 ]
 _moved.install()
 
-#: Loaded when asked for, since a plan over plain lists needs no numpy and no torch.
-_LATER = {"Batch": "flowrl.data", "Trainer": "flowrl.trainer", "load": "flowrl.trainer.trained_policy"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# When asked for, since a plan over plain lists needs no numpy and no torch.
+__getattr__ = lazy(
+    __name__,
+    {"Batch": "flowrl.data", "Trainer": "flowrl.trainer", "load": "flowrl.trainer.loading"},
+)

@@ -25,7 +25,7 @@ _FOLDERS = (
     ),
     ("", "inspect", "explain check phases:check picture:layout draw debugger debug:strict"),
     ("", "storage", "checkpoint codec files manifest:files"),
-    ("", "policies", "training"),
+    ("", "learners", "training"),
     ("", "trainer", "config plan_file policy_maker:policy_factory trained:trained_policy offline tune"),
     ("", "cli", "cli_types:types statistics doctor"),
     ("data", "data", "arrays:types"),
@@ -81,9 +81,15 @@ MODULES = _paths()
 #: of classes in files, after "file:".
 NAMES = {
     "file:batch": "flowrl.data.batch:Batch",
+    "flowrl.calls:Receipt": "flowrl.engine.calls:Answer",
+    "flowrl.gather:Answer": "flowrl.engine.gather:Arrival",
+    "flowrl.mapped:LeftOut": "flowrl.engine.state_diff:IncompatibleKeys",
+    "flowrl.debug:debugging": "flowrl.inspect.strict:strict",
     "flowrl.rollout:Aggregators": "flowrl.learners:Aggregators",
     "flowrl.rollout:LearnerGroup": "flowrl.learners:LearnerGroup",
 }
+#: Fields of classes in files that have another name now.
+FIELDS = {"flowrl.gather:Answer": {"place": "worker", "receipt": "answer"}}
 
 
 def find(module: str, name: str) -> Any:

@@ -17,8 +17,8 @@ from flowrl.engine.operator import context, operator, runtime, state
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.errors import SchemaError
+from flowrl.learners.training import LAG
 from flowrl.operators.staleness import lags_in
-from flowrl.policies.training import LAG
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet

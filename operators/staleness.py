@@ -1,4 +1,4 @@
-"""Staleness of what was learned from, in a result; see `flowrl.policies.training.lags`."""
+"""Staleness of what was learned from, in a result; see `flowrl.learners.training.lags`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.policies.training import LAG
+from flowrl.learners.training import LAG
 
 #: The quantiles that a result has, by the end of their names.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "max": 1.0}

@@ -14,8 +14,8 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
 from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
+from flowrl.learners.training import APART, LAG, Required, Training, reported, required
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.policies.training import APART, LAG, Required, Training, reported, required
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Gradients
@@ -60,7 +60,7 @@ class TrainOneStep:
     batch without rows.
 
     In a part of a plan that runs on the workers, `all_reduce=True` trains their own policies, all at once: each takes
-    the mean of everybody's gradients, by rows, so that they stay alike (F13). See `flowrl.policies.training.Training`
+    the mean of everybody's gradients, by rows, so that they stay alike (F13). See `flowrl.learners.training.Training`
     for what is computed over whose rows, and `FollowWorkers` for what comes here.
 
     Args:
@@ -122,7 +122,7 @@ class TrainOneStep:
         worker = self.context.worker
         if worker is None:
             raise PlanError("TrainOneStep(all_reduce=True) is for workers: put it before the gather")
-        worker.check_together()
+        worker.check_peers()
         group, learn = worker.all_reduce, worker.policy.learn_mode
         # Schedules must be the same everywhere, or the policies would not be.
         learn.schedule(worker.env_steps if group is None else group.least_and_most(worker.env_steps)[1])

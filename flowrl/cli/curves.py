@@ -10,11 +10,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from flowrl.cli.directory import read_about
-from flowrl.cli.resume import FREE, ROUNDING
 from flowrl.cli.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.trainer.config import load_config_file
+from flowrl.trainer.run_info import FREE, ROUNDING, read_about
 
 #: Points of the grid on which the runs of a group are compared.
 POINTS = 200

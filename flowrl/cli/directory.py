@@ -228,22 +228,6 @@ def _free(path: Path) -> Path:
     return free
 
 
-def read_about(path: Path) -> dict[str, Any]:
-    """What the run.json of a run directory says; at least its `plan` and the `path` of that.
-
-    Raises:
-        ConfigError: the file is missing or malformed.
-    """
-    file = path / "run.json"
-    try:
-        about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return {**about, "plan": str(about["plan"]), "path": str(about["path"])}
-    except OSError as error:
-        raise ConfigError(f"{path} does not say which plan it ran: {file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} is malformed: {error!r}") from error
-
-
 def config_text(config: Configuration) -> str:
     """The configuration as JSON that `load_config_file` reads back.
 

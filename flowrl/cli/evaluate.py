@@ -13,7 +13,7 @@ from flowrl.cli.seeds import middle, middle_text
 from flowrl.engine.seeds import SeedTree
 from flowrl.errors import CheckpointError, ConfigError
 from flowrl.rollout import Scores
-from flowrl.trainer.trained_policy import load
+from flowrl.trainer.loading import load
 
 
 @attrs.frozen

@@ -269,7 +269,7 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any)
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 def export(run: str, out: str, last: bool) -> None:
     """Write the saved policy of the run directory RUN as a program: observations in, greedy actions out."""
-    from flowrl.trainer.trained_policy import load
+    from flowrl.trainer.loading import load
 
     load(run, last=last, device="cpu").policy.export(out)
     click.echo(out)

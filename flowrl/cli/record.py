@@ -16,11 +16,12 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.envs.dataset_spaces import origin
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy, RandomPolicy, ScriptedPolicy
+from flowrl.policies.devices import torch_threads
 from flowrl.rollout import RolloutWorker, WorkerSet
 from flowrl.storage.files import plain
 from flowrl.trainer.config import Configuration, build_config
-from flowrl.trainer.trained_policy import TrainedPolicy, load
-from flowrl.trainer.trainer import torch_threads
+from flowrl.trainer.loading import load
+from flowrl.trainer.trained_policy import TrainedPolicy
 
 #: Steps of each environment in a fragment, where whole episodes were not asked for.
 FRAGMENT_STEPS = 128

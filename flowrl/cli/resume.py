@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from flowrl.cli.directory import read_about, versions
+from flowrl.cli.directory import versions
 from flowrl.cli.progress import Budget
 from flowrl.errors import ConfigError
 from flowrl.storage.checkpoint import Checkpoints
-from flowrl.trainer.config import Configuration, grouping, load_config_file
+from flowrl.trainer.config import Configuration, load_config_file
 from flowrl.trainer.plan_file import BUILTIN, PlanFile, load_plan_file
+from flowrl.trainer.run_info import FREE, ROUNDING, may_differ, read_about
 
 log = logging.getLogger("flowrl")
-
-#: Settings that change no parameter of the policy: a resumed run may have other ones.
-FREE = {"checkpoint_every", "eval_every", "eval_episodes", "eval_max_steps", "address"}
-FREE |= {"worker_cpus", "worker_gpus", "worker_memory", "worker_resources", "max_worker_restarts", "on_worker_death"}
-#: Settings that change none either while they form the same groups of environments (D2).
-GROUPING = {"num_workers", "envs_per_worker", "env_groups"}
-#: Settings that change the last bits only: allowed, with a warning.
-ROUNDING = {"act_backend", "compile", "device", "torch_threads"}
-
-
-def may_differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
-    """The settings in which a resumed run may differ from what it was, with these values.
-
-    >>> here = {"num_workers": 0, "envs_per_worker": 16, "env_groups": 2}
-    >>> sorted(may_differ(here, {"num_workers": 2, "envs_per_worker": 8}) - FREE - ROUNDING)
-    ['env_groups', 'envs_per_worker', 'num_workers']
-    """
-    return FREE | ROUNDING | (GROUPING if grouping(then) == grouping(now) else set())
 
 
 def step_of(checkpoint: Path) -> int:

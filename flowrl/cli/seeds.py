@@ -32,7 +32,7 @@ WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")
 BAD_INPUT = 2
 
 #: A command in a new process that finds the same modules as this one, whichever way this one was started.
-COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli import main; main()"
+COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli.main import main; main()"
 
 
 @attrs.define

@@ -35,7 +35,7 @@ class Rendezvous:
     host: str
     port: int
     size: int
-    one_batch: bool  #: see `flowrl.policies.training.AllReduce`
+    one_batch: bool  #: see `flowrl.policies.learning.AllReduce`
     seconds: float  #: that any wait for the others may take
 
 
@@ -80,13 +80,13 @@ class GroupAllReduce:
         return distributed.ProcessGroupGloo(store, self.rank, self.size, options)
 
     def mean(self, values: torch.Tensor, rows: int) -> torch.Tensor:
-        """See `flowrl.policies.training.AllReduce`: Σ nᵢ vᵢ / Σ nᵢ (F13)."""
+        """See `flowrl.policies.learning.AllReduce`: Σ nᵢ vᵢ / Σ nᵢ (F13)."""
         sums = torch.cat([values * rows, values.new_tensor([rows])])
         self._reduce(sums, distributed.ReduceOp.SUM)
         return sums[:-1] / sums[-1]
 
     def least_and_most(self, number: int) -> tuple[int, int]:
-        """See `flowrl.policies.training.AllReduce`."""
+        """See `flowrl.policies.learning.AllReduce`."""
         both = torch.tensor([-number, number], device=self.device)
         self._reduce(both, distributed.ReduceOp.MAX)
         return -int(both[0]), int(both[1])

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.data import Batch
 from flowrl.learners.all_reduce import Peer
-from flowrl.policies.training import Training
+from flowrl.learners.training import Training
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from flowrl.actors.actors import Actors, Resources
 from flowrl.data import Batch
@@ -19,14 +19,32 @@ from flowrl.engine.workers import InlineWorker, ThreadWorker, all_of, ask
 from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, ValueLost, WorkerDied, did_you_mean, is_death
 from flowrl.learners.all_reduce import rendezvous, results
 from flowrl.learners.learner import Learner, LearnerReport, TargetNetwork
-from flowrl.policies.training import APART, Required, Training, reported, required
-
-if TYPE_CHECKING:
-    from flowrl.rollout.worker_set import WorkerSet
+from flowrl.learners.training import APART, Required, Training, reported, required
 
 log = logging.getLogger("flowrl")
 
 WHERE = {"inline": "in this process", "thread": "in a thread, not bit-exact", "actor": "on Ray"}
+
+if TYPE_CHECKING:
+    from flowrl.policies import Policy
+
+
+class PolicyOwner(Protocol):
+    """Whose policy learns: what a LearnerGroup asks of a WorkerSet."""
+
+    clock: ClassVar[str]
+    address: str | None
+
+    @property
+    def policy(self) -> Policy: ...
+
+    def policy_maker(self, *, gpus: bool) -> Callable[[], Policy]:
+        """What makes another policy like this one, in any process."""
+        ...
+
+    def publish(self, version: int, weights: Any) -> None:
+        """Have the workers act by these weights."""
+        ...
 
 
 class LearnerGroup:
@@ -35,7 +53,7 @@ class LearnerGroup:
     They have policies of their own, which begin as the workers' policy. What a learner has learned is published to the
     workers when its answer's turn has come, and the workers' policy has all of it once the run is closed.
 
-    Several learners compute what one would, see `flowrl.policies.training.Training`; their policies stay alike to
+    Several learners compute what one would, see `flowrl.learners.training.Training`; their policies stay alike to
     the last bit. Each is given the whole batch, in Ray's shared memory where they are on one machine.
 
     After a death the learner is made again and all go on from the newest state that was answered; what was asked since
@@ -63,7 +81,7 @@ class LearnerGroup:
 
     def __init__(
         self,
-        workers: WorkerSet,
+        workers: PolicyOwner,
         num_learners: int = 1,
         where: Literal["inline", "thread", "actor"] = "thread",
         *,

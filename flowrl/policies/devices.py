@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -42,3 +43,14 @@ def compile_networks(networks: Iterable[nn.Module]) -> None:
     for network in networks:
         # One code for all sizes of batches: what came before must not choose the code, or a resume differs (D3).
         network.compile(dynamic=True)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """So many threads for torch, which are the process's; afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

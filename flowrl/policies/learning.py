@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import attrs
 import torch
@@ -17,12 +17,30 @@ from flowrl.data.steps import real_steps
 from flowrl.errors import PlanError
 from flowrl.policies.adam import Adam
 from flowrl.policies.clipping import clip_norm
-from flowrl.policies.training import AllReduce
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy
 
 log = logging.getLogger("flowrl")
+
+
+class AllReduce(Protocol):
+    """What several learners that hold the same policy agree by; every one of them must ask in the same order."""
+
+    #: Every learner is given the same batch, and takes its share of each minibatch; else each has a batch of its own.
+    one_batch: bool
+
+    def mean(self, values: torch.Tensor, rows: int) -> torch.Tensor:
+        """The mean `[n]` of everybody's `values [n]`, each weighted by its rows (F13); the same bits for all."""
+        ...
+
+    def least_and_most(self, number: int) -> tuple[int, int]:
+        """Of everybody's numbers."""
+        ...
+
+    def share(self, rows: Batch) -> Batch:
+        """The rows of a minibatch of one batch that this learner computes."""
+        ...
 
 
 @attrs.frozen(eq=False)

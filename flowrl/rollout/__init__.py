@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flowrl._moved import attribute
+from flowrl._lazy import lazy
 
 if TYPE_CHECKING:
     from flowrl.rollout.evaluation import Scores, evaluate, scores
@@ -14,15 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RolloutWorker", "Scores", "WorkerSet", "evaluate", "scores"]
 
-#: Loaded when asked for, since an actor without a policy needs no torch.
-_LATER = {
-    "RolloutWorker": "worker",
-    "WorkerSet": "worker_set",
-    **dict.fromkeys(("Scores", "evaluate", "scores"), "evaluation"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f"flowrl.rollout.{_LATER[name]}"), name)
-    return attribute(__name__, name)
+# An actor without a policy needs no torch.
+__getattr__ = lazy(
+    __name__,
+    {
+        "RolloutWorker": "flowrl.rollout.worker",
+        "WorkerSet": "flowrl.rollout.worker_set",
+        **dict.fromkeys(("Scores", "evaluate", "scores"), "flowrl.rollout.evaluation"),
+    },
+)

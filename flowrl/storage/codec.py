@@ -228,7 +228,8 @@ class _Decoder:
         if not re.fullmatch(r"flowrl(\.[a-z]\w*)+", module):
             raise CheckpointError(f"malformed: a record of type {node['type']!r}")
         kind = _moved.find(module, name)
-        fields = {name: self.node(inner) for name, inner in node["fields"].items()}
+        renamed = _moved.FIELDS.get(node["type"], {})
+        fields = {renamed.get(name, name): self.node(inner) for name, inner in node["fields"].items()}
         if _is_named_tuple(kind):
             return kind._make(fields[name] for name in kind._fields)
         if not _is_own_attrs(kind) or set(fields) != set(_field_names(kind)):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flowrl._lazy import lazy
 
 if TYPE_CHECKING:
     from flowrl.trainer.trainer import Trainer
 
 __all__ = ["Trainer"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:  # when asked for: a configuration needs no torch
-        return getattr(import_module("flowrl.trainer.trainer"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# A configuration needs no torch.
+__getattr__ = lazy(__name__, {"Trainer": "flowrl.trainer.trainer"})

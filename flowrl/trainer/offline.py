@@ -9,9 +9,10 @@ import attrs
 from attrs import validators
 
 from flowrl.errors import ConfigError, DatasetError
+from flowrl.policies.devices import torch_threads
 from flowrl.trainer.config import Configuration, positive
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
-from flowrl.trainer.trainer import Trainer, torch_threads
+from flowrl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
     from flowrl.envs.dataset_spaces import Source

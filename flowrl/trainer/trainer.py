@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -19,6 +19,7 @@ from flowrl.engine.plan import Plan
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.trainer.config import Configuration, build_config, positive
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
+from flowrl.trainer.run_info import FREE, ROUNDING, may_differ
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -143,6 +144,7 @@ class Trainer:
     def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> WorkerSet:
         """The workers that act: `env` and `policy` instead of the configuration's and the class's, if given."""
         from flowrl.actors.actors import Resources
+        from flowrl.policies.devices import torch_threads
         from flowrl.rollout import WorkerSet
 
         make = cls.policy if policy is None else policy
@@ -199,6 +201,7 @@ class Trainer:
             PlanError: the trainer was stopped; or its plan is wrong, with every problem: nothing has started.
         """
         from flowrl.interrupts import Interrupts
+        from flowrl.policies.devices import torch_threads
 
         run, bounds = self._open(), None
         if until is None:
@@ -346,7 +349,6 @@ class Trainer:
 
     def _check_config_of(self, path: str | Path, about: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of other settings; warn of those that change the last bits."""
-        from flowrl.cli.resume import FREE, ROUNDING, may_differ
         from flowrl.storage.files import plain
 
         then, now = about["config"], plain(self.config.to_dict())
@@ -410,19 +412,6 @@ def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
     if not isinstance(item, Mapping):
         raise PlanError(f"a plan's items must be result dicts, got {describe(item)} from {plan.name}")
     return item
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """So many threads for torch, which are the process's; afterwards as many as before."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _always(result: Result) -> bool:

@@ -236,7 +236,7 @@ def test_list_names_the_plans():
 def test_help_loads_nothing_heavy():
     code = (
         "import sys\n"
-        "from flowrl.cli import cli\n"
+        "from flowrl.cli.main import cli\n"
         "cli(['--help'], standalone_mode=False)\n"
         "print('loaded', [m for m in ('torch', 'numpy', 'gymnasium', 'ray', 'rich', 'typeguard') if m in sys.modules])"
     )

@@ -64,9 +64,9 @@ def test_from_any_checkpoint(run, whole):
 
 def test_over_a_worker_that_has_the_same_group(run, whole, monkeypatch):
     """D2, D3: evaluations too; here the worker's process is an object of this one."""
-    from flowrl.rollout.remote_groups import Hosts
+    from flowrl.rollout.remote_groups import RemoteGroups
 
-    monkeypatch.setattr(Hosts, "remote", False)
+    monkeypatch.setattr(RemoteGroups, "remote", False)
     assert flowrl("run", "--resume", run, "--workers", "1", "--quiet").exit_code == 0
     assert_same_run(run, whole)
 

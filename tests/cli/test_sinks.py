@@ -143,7 +143,7 @@ def test_a_missing_package_is_said_with_the_way_out(monkeypatch: pytest.MonkeyPa
 
 def test_nothing_of_it_is_loaded_before_it_is_needed() -> None:
     code = (
-        "import flowrl, sys; from flowrl.cli import cli; import flowrl.cli.directory, flowrl.cli.sinks\n"
+        "import flowrl, sys; from flowrl.cli.main import cli; import flowrl.cli.directory, flowrl.cli.sinks\n"
         "cli(['run', '--help'], standalone_mode=False)\n"
         "print([m for m in ('tensorboard', 'matplotlib', 'scipy') if m in sys.modules])"
     )

@@ -1,11 +1,13 @@
-"""Who may import whom: core <- operators <- plans, and what the engine does not know of."""
+"""Who may import whom: the lines of `MAY_IMPORT` are the architecture."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,59 +16,67 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LINKED = {"operators", "plans"}  # folders beside flowrl that are linked into it
 
-ENGINE = [
-    f"flowrl/{file}.py"
-    for part in (
-        ("plan", "paths", "operator", "context", "seeds", "errors", "queues", "transforms"),
-        (
-            "stages",
-            "meter",
-            "merge",
-            "calls",
-            "futures",
-            "workers",
-            "host",
-            "scheduler",
-            "mapped",
-            "explain",
-            "testing",
-        ),
-        ("remote", "pickling", "gather", "hosting", "pace"),
-        ("schema", "check", "phases", "picture", "draw", "debug", "debugger", "signals"),
-    )
-    for file in part
-]
-#: Who loads plans for a user: the arrows that point back.
-FRONT = {"flowrl/cli/main.py", "flowrl/trainer/plan_file.py", "flowrl/trainer/trainer.py", "flowrl/trainer/tune.py"}
+#: Rooms from the ground up, and what each may import of those below it. Every room may import the single files of
+#: `flowrl/` that are listed in `GROUND`.
+MAY_IMPORT = {
+    "engine": "",
+    "inspect": "engine",
+    "storage": "",
+    "actors": "engine",
+    "data": "engine storage actors",
+    "envs": "engine storage data",
+    "policies": "engine storage data envs",
+    "rewards": "engine data policies",
+    "learners": "engine actors data policies",
+    "rollout": "engine actors data envs policies learners",
+    "operators": "engine data envs policies rewards learners rollout",
+    "trainer": "engine storage actors data envs policies rollout operators",
+    "plans": "engine data policies rewards learners rollout operators trainer",
+    "cli": "engine inspect storage data envs policies rollout operators trainer",
+}
+GROUND = {"_lazy", "_moved", "_version", "errors", "interrupts", "returns", "schedules", "testing"}
+
+#: The arrows that point up, each in a function and by name.
+UP = {
+    ("engine", "inspect"),  # Plan's and Run's explain, draw, check, breakpoint
+    ("trainer", "plans"),  # a plan file by its name
+}
 
 
 class Import(NamedTuple):
-    """One imported module; `late` where it is in a function or for annotations only."""
+    """One imported module; `late` where it is in a function, `typed` for annotations only."""
 
     file: str
     module: str
     late: bool
+    typed: bool
 
 
 def _imports(file: Path) -> Iterator[Import]:
     name = file.relative_to(ROOT).as_posix()
     source = file.read_text()
     tree = ast.parse(source)
-    late = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        for inner in ast.walk(node)
-    }
+    asks = re.search(r"import_module|lazy\(", source)  # for modules by name
+    late, typed = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            late |= {id(inner) for inner in ast.walk(node)}
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            typed |= {id(inner) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (Import(name, alias.name, id(node) in late) for alias in node.names)
+            modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively"
-            yield from (Import(name, f"{node.module}.{alias.name}", id(node) in late) for alias in node.names)
-        elif isinstance(node, ast.Constant) and str(node.value).startswith("flowrl.") and "import_module" in source:
-            yield Import(name, node.value.rstrip("."), True)
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif (
+            asks and isinstance(node, ast.Constant) and str(node.value).startswith("flowrl.") and ":" not in node.value
+        ):
+            yield Import(name, str(node.value).rstrip("."), True, False)
+            continue
+        else:
+            continue
+        yield from (Import(name, module, id(node) in late, id(node) in typed) for module in modules)
 
 
 def _files(folder: str) -> list[Path]:
@@ -76,27 +86,79 @@ def _files(folder: str) -> list[Path]:
     )
 
 
-IMPORTS = [each for folder in ("flowrl", "operators", "plans") for file in _files(folder) for each in _imports(file)]
+FILES = [file for folder in ("flowrl", "operators", "plans") for file in _files(folder)]
+IMPORTS = [each for file in FILES for each in _imports(file)]
+
+
+def _module(file: str) -> str:
+    """The name of a file's module."""
+    name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if name.startswith("flowrl") else f"flowrl.{name}"
+
+
+MODULES = {_module(file.relative_to(ROOT).as_posix()) for file in FILES}
+
+
+def _imported(name: str) -> str:
+    """The module of flowrl that holds an imported name; empty for one of others."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _room(module: str) -> str:
+    """The folder or single file that a module is in."""
+    return module.split(".")[1] if "." in module else ""
 
 
 def _is(each: Import, *packages: str) -> bool:
     return any(each.module == package or each.module.startswith(f"{package}.") for package in packages)
 
 
-def test_every_file_was_read() -> None:
-    read = {each.file for each in IMPORTS}
-    assert read >= set(ENGINE) - {"flowrl/errors.py"}
-    assert {"operators/concurrency.py", "flowrl/__init__.py"} <= read
-    assert Import("flowrl/__init__.py", "flowrl.trainer", late=True) in IMPORTS, "what import_module is asked for"
+def test_every_room_has_its_line() -> None:
+    folders = {path.parent.name for path in (ROOT / "flowrl").glob("*/__init__.py")}
+    assert folders == set(MAY_IMPORT)
+    singles = {path.stem for path in (ROOT / "flowrl").glob("*.py")} - {"__init__", "__main__"}
+    assert singles == GROUND
+    assert len(folders) < 15
 
 
-def test_no_arrow_points_back() -> None:
-    """Core <- operators <- plans; the command line, trainer and tune load plans for a user."""
-    back = [each for each in IMPORTS if each.file.startswith("flowrl/") and each.file not in FRONT]
-    assert [each for each in back if _is(each, "flowrl.operators", "flowrl.plans")] == []
-    operators = [each for each in IMPORTS if each.file.startswith("operators/")]
-    assert [each for each in operators if _is(each, "flowrl.plans")] == []
-    assert [each for each in operators if _is(each, *(name[:-3].replace("/", ".") for name in FRONT))] == []
+def test_rooms_import_those_below_them() -> None:
+    """The matrix; an arrow that points up is one of two, and never taken while a module is imported."""
+    for each in IMPORTS:
+        room, other = _room(_module(each.file)), _room(_imported(each.module))
+        if not room or room == "__main__" or not other or room == other or other in GROUND:
+            continue
+        assert room not in GROUND or room in ("testing", "interrupts"), f"{each.file} imports {each.module}"
+        if room in GROUND:
+            continue
+        allowed = other in MAY_IMPORT[room].split() or ((room, other) in UP and (each.late or each.typed))
+        assert allowed, f"{each.file} imports {each.module}: {room} may import {MAY_IMPORT[room] or 'nothing'}"
+
+
+def test_no_line_of_the_matrix_is_idle() -> None:
+    """What a room may import, it does."""
+    used: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
+    for each in IMPORTS:
+        room, other = _room(_module(each.file)), _room(_imported(each.module))
+        if room in MAY_IMPORT and other in MAY_IMPORT and room != other:
+            used[room].add(other)
+    ups = {room: {other for up, other in UP if up == room} for room in MAY_IMPORT}
+    assert used == {room: set(below.split()) | ups[room] for room, below in MAY_IMPORT.items()}
+
+
+def test_no_file_imports_itself_by_others() -> None:
+    """No cycle between files, imports in functions aside, and none between rooms."""
+    graph: dict[str, set[str]] = {}
+    for each in IMPORTS:
+        module, other = _module(each.file), _imported(each.module)
+        if other and other != module and not each.late and not each.typed:
+            graph.setdefault(module, set()).add(other)
+    for wanted in (graph, {room: set(below.split()) for room, below in MAY_IMPORT.items()}):
+        try:
+            TopologicalSorter(wanted).prepare()
+        except CycleError as error:
+            pytest.fail(f"a cycle: {' -> '.join(error.args[1])}")
 
 
 def test_nobody_imports_a_second_copy() -> None:
@@ -104,20 +166,18 @@ def test_nobody_imports_a_second_copy() -> None:
 
 
 def test_the_engine_knows_no_arrays_and_no_environments() -> None:
-    """No torch, Ray or gymnasium at all; numpy only inside functions (random streams)."""
-    engine = [each for each in IMPORTS if each.file in ENGINE]
+    """Nor does what looks at plans: no torch, Ray or gymnasium at all; numpy only inside functions (random streams)."""
+    engine = [each for each in IMPORTS if _room(_module(each.file)) in ("engine", "inspect", "testing")]
+    assert len(engine) > 100
     assert [each for each in engine if _is(each, "torch", "ray", "gymnasium", "gym")] == []
-    assert [each for each in engine if _is(each, "numpy") and not each.late] == []
-    ours = {name[:-3].replace("/", ".") for name in ENGINE}
-    others = [each for each in engine if _is(each, "flowrl") and not _is(each, *(ours - {"flowrl"}))]
-    assert others == [], "the engine imports what is not the engine"
+    assert [each for each in engine if _is(each, "numpy") and not (each.late or each.typed)] == []
 
 
 def test_one_file_imports_ray() -> None:
-    """With tune.py, and nobody loads them but a function that needs them."""
+    """With Tune's, and nobody loads them but a function that needs them."""
     allowed = {"flowrl/actors/ray_backend.py", "flowrl/trainer/tune.py"}
     assert [each for each in IMPORTS if _is(each, "ray") and each.file not in allowed] == []
-    theirs = [file[:-3].replace("/", ".") for file in allowed]
+    theirs = [_module(file) for file in allowed]
     assert [each for each in IMPORTS if _is(each, *theirs) and not each.late] == []
 
 
@@ -127,7 +187,7 @@ def test_importing_the_engine_is_quick(module: str) -> None:
     assert _loaded(module, "torch", "ray", "gymnasium") == []
 
 
-@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.doctor", "flowrl.data", "flowrl.actors.actors"])
+@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.cli.doctor", "flowrl.data", "flowrl.actors.actors"])
 def test_environments_need_no_torch(module: str) -> None:
     """Every process of environments would wait for it, and keep it in memory."""
     assert _loaded(module, "torch", "ray") == []

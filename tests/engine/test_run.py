@@ -117,7 +117,7 @@ def test_a_plan_that_works_and_emits_nothing_is_reported(caplog: pytest.LogCaptu
         assert len(caplog.messages) == 3
         for text in caplog.messages:
             assert text.startswith("the plan works, but for 0 s nothing has left its last operator, never (")
-            assert "test_scheduler.py:" in text
+            assert "test_run.py:" in text
     caplog.clear()
     with plan.run() as run, caplog.at_level(logging.WARNING, "flowrl"):
         seen = 10_000_000

@@ -326,7 +326,7 @@ FAULTS = [
     ),
     Fault(
         "D1",
-        "flowrl/policies/training.py",
+        "flowrl/learners/training.py",
         "rows.split(size, True, generator)",
         "rows.split(size, True, __import__('numpy').random.default_rng())",
         EVERY_PLAN + "test_the_same_seed_gives_the_same_parameters",
@@ -354,14 +354,14 @@ FAULTS = [
     ),
     Fault(
         "V3",
-        "flowrl/policies/training.py",
+        "flowrl/learners/training.py",
         "lags(prepared, learn.policy.version)",
         "lags(prepared, learn.policy.version + 1)",
         HOSTS + "test_every_row_that_is_learned_from_has_a_lag",
     ),
     Fault(
         "F13",
-        "flowrl/policies/training.py",
+        "flowrl/learners/training.py",
         "math.ceil(most / self.minibatch_size)",
         "math.ceil(rows.rows / self.minibatch_size)",
         ALIKE + "test_learners_with_batches_of_their_own_take_equally_many_steps",

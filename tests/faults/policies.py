@@ -87,7 +87,7 @@ FAULTS = [
     ),
     Fault(
         "F13",
-        "flowrl/policies/training.py",
+        "flowrl/learners/training.py",
         "all_reduce.share(part)",
         "part",
         ALIKE + "test_what_is_drawn_for_a_minibatch_is_that_of_one_learner",
@@ -164,14 +164,14 @@ FAULTS = [
     ),
     Fault(
         "N6",
-        "flowrl/policies/training.py",
+        "flowrl/learners/training.py",
         "            trained += real if part is rows else real_steps(part)\n",
         "            trained += real if part is rows else part.rows\n",
         RECURRENT_PPO + "test_minibatches_are_whole_sequences_and_padding_is_not_counted",
     ),
     Fault(
         "N6",
-        "flowrl/policies/training.py",
+        "flowrl/learners/training.py",
         "    return places.replace(priority=priority).map(lambda column: column[counts])\n",
         "    return places.replace(priority=priority).flat()\n",
         R2D2 + "test_priorities_are_those_of_the_steps_that_count",

@@ -12,9 +12,9 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.learners.training import Training
 from flowrl.policies import CategoricalHead, R2D2Policy
 from flowrl.policies.r2d2 import EPS, rescaled, unscaled
-from flowrl.policies.training import Training
 from tests.policies.recurrent_parts import make
 
 BURN_IN, LENGTH, ENVS = 2, 6, 4

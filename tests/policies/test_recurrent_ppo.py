@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from flowrl.data import Batch
+from flowrl.learners.training import Training
 from flowrl.operators import GAE, Unroll
-from flowrl.policies.training import Training
 from tests.policies.recurrent_parts import make, steps
 
 

@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 
 from flowrl.errors import ConfigError
+from flowrl.learners.training import Training
 from flowrl.operators import AverageGradients
 from flowrl.policies import DDPGPolicy, TD3Policy
-from flowrl.policies.training import Training
 from flowrl.testing import same
 from tests.policies.plain import apart, pairs, rows
 

@@ -418,7 +418,7 @@ def test_what_belongs_to_this_process_is_refused_by_name() -> None:
     with make() as workers:
         raw = ParallelRollouts(workers, "raw", steps=2)
         with pytest.raises(
-            PlanError, match=r"StoreToReplay .*test_hosts.* holds the ReplayBuffer .* behind the gather"
+            PlanError, match=r"StoreToReplay .*test_remote_groups.* holds the ReplayBuffer .* behind the gather"
         ):
             raw.for_each(StoreToReplay(ReplayBuffer(10))).gather_async().run()
         wanted = r"ComputeGradients .* holds the WorkerSet .* or leave the workers out, ComputeGradients\(\)"
@@ -430,7 +430,10 @@ def test_what_cannot_be_pickled_is_refused_by_name() -> None:
     import threading
 
     lock = threading.Lock()
-    with make() as workers, pytest.raises(PlanError, match=r"locked .*test_hosts.*variable lock.*cannot pickle"):
+    with (
+        make() as workers,
+        pytest.raises(PlanError, match=r"locked .*test_remote.*variable lock.*cannot pickle"),
+    ):
         ParallelRollouts(workers, "raw").for_each(lambda batch: lock and batch, name="locked").gather_async().run()
 
 

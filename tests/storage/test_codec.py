@@ -220,7 +220,7 @@ MALFORMED = {
     "a module": {"~": "record", "type": "os:system", "fields": {}},
     "a module that looks like ours": {"~": "record", "type": "flowrl_evil.x:Y", "fields": {}},
     "a private module": {"~": "record", "type": "flowrl.__main__:main", "fields": {}},
-    "a function of ours": {"~": "record", "type": "flowrl.cli:main", "fields": {}},
+    "a function of ours": {"~": "record", "type": "flowrl.cli.main:main", "fields": {}},
     "an attribute of an attribute": {"~": "record", "type": "flowrl.storage.codec:pickle.loads", "fields": {}},
     "no such class": {"~": "record", "type": "flowrl.storage.codec:Nothing", "fields": {}},
     "other fields": {"~": "record", "type": "flowrl.storage.codec:Encoded", "fields": {"x": 1}},

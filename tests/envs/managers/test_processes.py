@@ -189,7 +189,7 @@ if __name__ == "__main__":
 def script(step: str, end: str) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """A program with two environments that is about to step them, and the file descriptors of their processes."""
     code = SCRIPT.format(step=step, end=end)
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     program = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,

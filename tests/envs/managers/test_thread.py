@@ -201,7 +201,7 @@ def test_a_stuck_thread_does_not_keep_the_interpreter(tmp_path: Path) -> None:
         "manager.launch(0)\n"
         "manager.step([0])\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     start = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=30, check=False

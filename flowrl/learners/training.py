@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -16,31 +16,10 @@ from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
 
 if TYPE_CHECKING:
-    import torch
-
-    from flowrl.policies.learning import Learning
+    from flowrl.policies.learning import AllReduce, Learning
 
 #: What an operator needs of its input: words, perhaps with the way out, see `flowrl.engine.schema`.
 Required = tuple[str, ...] | Mapping[str, str]
-
-
-class AllReduce(Protocol):
-    """What several learners that hold the same policy agree by; every one of them must ask in the same order."""
-
-    #: Every learner is given the same batch, and takes its share of each minibatch; else each has a batch of its own.
-    one_batch: bool
-
-    def mean(self, values: torch.Tensor, rows: int) -> torch.Tensor:
-        """The mean `[n]` of everybody's `values [n]`, each weighted by its rows (F13); the same bits for all."""
-        ...
-
-    def least_and_most(self, number: int) -> tuple[int, int]:
-        """Of everybody's numbers."""
-        ...
-
-    def share(self, rows: Batch) -> Batch:
-        """The rows of a minibatch of one batch that this learner computes."""
-        ...
 
 
 #: Word of scalars of learners with policies of their own: what changes the workers' policy here does not reach them.

@@ -1,0 +1,91 @@
+"""Loading the policy of a run: `flowrl.load("runs/...")`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flowrl.errors import ConfigError, FlowError
+from flowrl.policies.weights import load_weights
+from flowrl.trainer.config import build_config, load_config_file
+from flowrl.trainer.plan_file import BUILTIN, PlanFile, load_plan_file
+from flowrl.trainer.run_info import read_about
+from flowrl.trainer.trained_policy import TrainedPolicy
+from flowrl.trainer.trainer import named
+
+
+def load(
+    run: str | Path,
+    *,
+    last: bool = False,
+    env: Any = None,
+    env_args: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> TrainedPolicy:
+    """The best policy of a run, or with `last` that of its end: `flowrl.load("runs/...").act(obs)`.
+
+    The weights are read without pickle. The plan is code and is imported: the file that was run if it is as it
+    was, else the directory's copy.
+
+    Args:
+        run: A directory that `flowrl run` wrote.
+        last: policy_last.pt instead of policy.pt.
+        env: Another environment than the run's, which does not get the arguments of that one.
+        env_args: Arguments of the environment that evaluates, besides those it has.
+        device: Where to run the policy, if not where the run did.
+
+    Raises:
+        ConfigError: not a run directory, nothing saved in it yet, a plan or an environment that is not here.
+        CheckpointError: a damaged file, or weights that do not fit the environment.
+    """
+    run = Path(run)
+    if not (run / "config.json").is_file():
+        what = "has no config.json" if run.is_dir() else "is no directory"
+        raise ConfigError(f"{run} {what}; give the directory that `flowrl run` printed at its end")
+    weights = run / ("policy_last.pt" if last else "policy.pt")
+    if not weights.is_file():
+        saved = ", ".join(sorted(path.name for path in run.glob("policy*.pt"))) or "none"
+        raise ConfigError(
+            f"{run} has no {weights.name} (saved policies: {saved}); a run writes policy.pt at its first "
+            "evaluation or its end, and policy_last.pt at its end"
+        )
+    plan_file = _plan_of(run)
+    values = load_config_file(run / "config.json")
+    changed: dict[str, Any] = {} if device is None else {"device": device}
+    if env is not None:
+        changed |= named(env) | {"env_args": dict(env_args or {}), "eval_env": None, "eval_env_args": None}
+    elif env_args:
+        others = values.get("eval_env") is not None or values.get("eval_env_args") is not None
+        key = "eval_env_args" if others else "env_args"
+        changed[key] = {**(values.get(key) or {}), **env_args}
+    config = build_config(plan_file.Config, values, changed)
+    try:
+        workers = plan_file.trainer.workers_of_run(config, env, read_about(run))
+    except FlowError as error:
+        raise ConfigError(f"{run} cannot be loaded here: {error}") from error
+    workers.close()
+    load_weights(workers.policy, weights)
+    return TrainedPolicy(workers, config, env_steps=_env_steps(run))
+
+
+def _plan_of(run: Path) -> PlanFile:
+    """The plan that was run: from where it was, from the built-in ones, or from its copy in the directory."""
+    try:
+        about = read_about(run)
+        text = (run / "plan.py").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{run} does not say which plan it ran: {error}") from error
+    places = [Path(about["path"]), BUILTIN / f"{about['plan']}.py"]
+    same = [place for place in places if place.is_file() and place.read_text(encoding="utf-8") == text]
+    return load_plan_file(same[0] if same else run / "plan.py")
+
+
+def _env_steps(run: Path) -> int:
+    """The env steps of the last result of a run, 0 if it had none."""
+    try:
+        last = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
+        return int(json.loads(last)["env_steps"])
+    except (OSError, IndexError, KeyError, TypeError, ValueError):
+        return 0
