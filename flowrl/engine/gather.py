@@ -114,8 +114,8 @@ class Gather(Stage):
         self._takes_remote = takes_remote
         self._members.each(lambda index: self._members.at(index).opening, "to take their part of the plan")
         for node in graph(plan):
-            if hasattr(node.op, "member"):
-                node.op.member(self.workers)
+            if hasattr(node.op, "hosted"):
+                node.op.hosted(self.workers)
         self._welcome()
 
     def _welcome(self) -> None:

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "actors": "engine",
     "data": "engine storage actors",
     "envs": "engine storage data",
-    "policies": "engine storage data envs",
+    "policies": "storage data envs",
     "rewards": "engine data policies",
     "learners": "engine actors data policies",
     "rollout": "engine actors data envs policies learners",
@@ -69,9 +69,7 @@ def _imports(file: Path) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively"
             modules = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif (
-            asks and isinstance(node, ast.Constant) and str(node.value).startswith("flowrl.") and ":" not in node.value
-        ):
+        elif asks and isinstance(node, ast.Constant) and re.fullmatch(r"flowrl\.[\w.]+", str(node.value)):
             yield Import(name, str(node.value).rstrip("."), True, False)
             continue
         else:

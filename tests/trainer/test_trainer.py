@@ -68,7 +68,7 @@ def test_flowrl_gives_it_when_asked() -> None:
         flowrl.Trainr  # noqa: B018
 
 
-@pytest.mark.parametrize("name", sorted(flowrl._LATER))
+@pytest.mark.parametrize("name", ["Batch", "Trainer", "load"])
 def test_no_file_shadows_what_is_loaded_when_asked_for(name: str) -> None:
     """Importing a module of that name would put it in the place of the function or class."""
     assert not (Path(flowrl.__file__).parent / f"{name}.py").exists()
