@@ -127,6 +127,7 @@ class _Loader:
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
+        module.__path__ = []  # it may have been a folder
         module.__getattr__ = lambda name: find(old, name)  # type: ignore[method-assign]
 
 

@@ -6,7 +6,6 @@ import threading
 from itertools import islice
 
 import pytest
-from engine_parts import Fails, Total, answer_meanwhile, settle
 
 from flowrl import Plan, from_items
 from flowrl.engine import calls
@@ -14,6 +13,7 @@ from flowrl.engine.stages import DONE, WAITING, Signal
 from flowrl.engine.workers import wait_for
 from flowrl.errors import Stalled, ValueLost
 from flowrl.testing import ManualWorkers
+from tests.engine.engine_parts import Fails, Total, answer_meanwhile, settle
 
 
 class Doubler:

@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from engine_parts import N, Numbers, Total, fail
 
 from flowrl import Plan, Queue, from_items, from_workers
 from flowrl.errors import PlanError
 from flowrl.operators.concurrency import Dequeue, Enqueue
 from flowrl.testing import same
+from tests.engine.engine_parts import N, Numbers, Total, fail
 
 # -- resources
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
-from engine_parts import Fails, InlineWorkers, Numbers, Total, fail
 
 from flowrl import Plan, from_items, from_workers, operator, state
 from flowrl.errors import PlanError
 from flowrl.operators.concurrency import Concurrently
+from tests.engine.engine_parts import Fails, InlineWorkers, Numbers, Total, fail
 
 N = [1, 2, 3, 4, 5]
 

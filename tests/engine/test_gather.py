@@ -9,7 +9,14 @@ from typing import Any
 
 import attrs
 import pytest
-from engine_parts import (
+
+from flowrl import Plan, from_workers
+from flowrl.engine import gather, members
+from flowrl.engine.remote import Remote
+from flowrl.errors import WorkerDied
+from flowrl.operators.concurrency import Concurrently
+from flowrl.testing import ManualWorkers
+from tests.engine.engine_parts import (
     Fails,
     Host,
     InlineWorkers,
@@ -22,13 +29,6 @@ from engine_parts import (
     hosts,
     settle,
 )
-
-from flowrl import Plan, from_workers
-from flowrl.engine import gather, members
-from flowrl.engine.remote import Remote
-from flowrl.errors import WorkerDied
-from flowrl.operators.concurrency import Concurrently
-from flowrl.testing import ManualWorkers
 
 
 def test_gather_sync_takes_one_item_of_each_worker_in_their_order() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_parts import InlineWorkers, Numbers, hosts, settle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl import Plan, from_workers
 from flowrl.errors import PlanError
 from flowrl.testing import ManualWorkers
+from tests.engine.engine_parts import InlineWorkers, Numbers, hosts, settle
 
 
 def versions(workers: ManualWorkers, lag: int | None, in_flight: int = 1) -> Plan:

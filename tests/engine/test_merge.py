@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-from engine_parts import Numbers, hosts
 
 from flowrl import from_items, from_workers, operator
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED
 from flowrl.errors import Deadlock
 from flowrl.operators.concurrency import Concurrently
 from flowrl.testing import ManualWorkers
+from tests.engine.engine_parts import Numbers, hosts
 
 ONES, TWOS = [1] * 8, [2] * 8
 

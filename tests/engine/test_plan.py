@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from engine_parts import Fails, InlineWorkers, Noise, Numbers, Pairs, Total
 
 from flowrl import Plan, Queue, from_items, from_workers, operator
 from flowrl.engine.transforms import Take
 from flowrl.errors import PlanError
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from tests.engine.engine_parts import Fails, InlineWorkers, Noise, Numbers, Pairs, Total
 
 
 def double(item: int) -> int:

@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from engine_parts import N, Noise, Numbers, Total, hosts
 
 from flowrl import Plan, Queue, from_items, from_workers, pure
 from flowrl.engine.context import Bell
@@ -19,6 +18,7 @@ from flowrl.engine.stages import BLOCKED, WAITING, Signal
 from flowrl.errors import PlanError, Stalled
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.testing import ManualWorkers
+from tests.engine.engine_parts import N, Noise, Numbers, Total, hosts
 
 
 def pull_in_thread(run: Any) -> tuple[threading.Thread, list[Any]]:

@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from engine_parts import N, Noise, Total
 
 from flowrl import Plan, Queue, from_items, operator, state
 from flowrl.engine.stages import BLOCKED
 from flowrl.errors import CheckpointError, PlanError
 from flowrl.operators.concurrency import Concurrently, Enqueue
 from flowrl.testing import same
+from tests.engine.engine_parts import N, Noise, Total
 
 
 def branchy() -> Plan:

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from engine_parts import Numbers, Total, hosts
 
 from flowrl import Plan, from_items, from_workers, operator, state
 from flowrl.testing import ManualWorkers, check_operator, check_plan, same
+from tests.engine.engine_parts import Numbers, Total, hosts
 
 
 @operator

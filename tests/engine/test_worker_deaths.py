@@ -6,11 +6,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from engine_parts import Host, Numbers, Total, answer_all, gathered, hosts, settle
 
 from flowrl import from_workers, operator, testing
 from flowrl.errors import WorkerDied
 from flowrl.testing import ManualWorkers, same
+from tests.engine.engine_parts import Host, Numbers, Total, answer_all, gathered, hosts, settle
 
 
 def test_the_death_of_workers_costs_their_requests_and_nothing_else() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from engine_parts import InlineWorkers, Noise, Numbers, Pairs, Total
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from flowrl.engine.stages import DONE
 from flowrl.engine.transforms import Batches, Take, Tap, flatten
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.testing import check_operator, check_plan
+from tests.engine.engine_parts import InlineWorkers, Noise, Numbers, Pairs, Total
 
 N = list(range(1, 8))
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engine_parts import InlineWorkers, Noise, Numbers, Total
 
 from flowrl import Plan, from_items, from_workers
 from flowrl.data import Batch
@@ -19,6 +18,7 @@ from flowrl.errors import PlanError
 from flowrl.inspect.debugger import provenance
 from flowrl.operators.concurrency import Concurrently
 from flowrl.testing import same
+from tests.engine.engine_parts import InlineWorkers, Noise, Numbers, Total
 
 Drive = Callable[..., list[str]]
 

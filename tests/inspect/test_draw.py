@@ -11,12 +11,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from engine_parts import InlineWorkers, Numbers, Total
 
 from flowrl import Plan, Queue, from_items, from_workers, operator
 from flowrl.errors import PlanError
 from flowrl.inspect.layout import Box, layout
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from tests.engine.engine_parts import InlineWorkers, Numbers, Total
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from engine_parts import InlineWorkers, Numbers, Total, hosts
 
 from flowrl import Plan, Queue, from_items, from_workers, operator
 from flowrl.engine.stages import BLOCKED, WAITING
 from flowrl.inspect.explain import config_of
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.testing import ManualWorkers
+from tests.engine.engine_parts import InlineWorkers, Numbers, Total, hosts
 
 FILE = __file__.removeprefix(os.getcwd() + os.sep)
 

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from scripted import ScriptedPolicy
 
 from flowrl import Plan
 from flowrl import operators as ops
@@ -22,6 +21,7 @@ from flowrl.rollout import WorkerSet
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
+from tests.scripted import ScriptedPolicy
 
 
 def workers(requires: Any = None) -> WorkerSet:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from scripted import transitions
 from torch import nn
 
 from flowrl import Trainer
@@ -22,6 +21,7 @@ from flowrl.operators import ParallelRollouts
 from flowrl.policies import Policy, argmax_sample, eps_greedy_sample, policy_from
 from flowrl.rollout import WorkerSet
 from flowrl.testing import same
+from tests.scripted import transitions
 
 BOX = spaces.Box(-1, 1, (4,), np.float32)
 TWO = spaces.Discrete(2)

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_parts import Noise, Total
-from test_check_plans import PLANS
 
 from flowrl import Plan, from_items
 from flowrl.data import ReplayBuffer
@@ -26,6 +24,8 @@ from flowrl.storage.checkpoint import Checkpoints, load_checkpoint, save_checkpo
 from flowrl.storage.codec import Pickled
 from flowrl.storage.files import checksum
 from flowrl.testing import same
+from tests.engine.engine_parts import Noise, Total
+from tests.inspect.test_check_plans import PLANS
 
 STATE = {
     "operators": {"a": {"n": 3, "window": (1, 2)}},
@@ -442,9 +442,8 @@ def test_an_operator_that_keeps_other_things_begins_afresh() -> None:
 
 
 def test_parts_on_another_number_of_workers_begin_afresh() -> None:
-    from engine_parts import InlineWorkers, Numbers
-
     from flowrl import from_workers
+    from tests.engine.engine_parts import InlineWorkers, Numbers
 
     def plan(count: int) -> Plan:
         return from_workers(InlineWorkers(count), Numbers(2)).for_each(Total()).gather_sync().for_each(Total())

@@ -62,9 +62,12 @@ class EpisodeReplayBuffer(SpanReplayBuffer):
             )
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class EpisodeSegments(Spans):
     """Episodes from their first step to their end."""
+
+    def __repr__(self) -> str:
+        return "WholeEpisodes()"  # what files of buffers say
 
     def completed(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
         """See `Spans.completed`."""
