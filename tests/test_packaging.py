@@ -80,3 +80,19 @@ def test_a_plan_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") >= 2
+
+
+@pytest.mark.slow
+def test_an_editable_install_is_a_path_that_type_checkers_see(tmp_path: Path) -> None:
+    """Editors and mypy follow a plain path, not a hook that only Python's imports know."""
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*install, "--prefix", str(tmp_path), "-e", str(ROOT)], check=True, timeout=300)
+    (link,) = tmp_path.rglob("*.pth")
+    assert Path(link.read_text().strip()) == ROOT
+    program = tmp_path / "program.py"
+    program.write_text("from flowrl import Plan, from_items\nfrom flowrl.plans import DQN\n\nreveal_type(DQN(seed=1))\n")
+    env = {**os.environ, "MYPYPATH": link.read_text().strip()}
+    command = [sys.executable, "-m", "mypy", "--follow-imports", "silent", "--cache-dir", str(ROOT / ".mypy_cache")]
+    done = subprocess.run([*command, str(program)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout
+    assert 'Revealed type is "flowrl.plans.dqn.DQN"' in done.stdout
