@@ -1,5 +1,6 @@
 """What all tests need, before anything imports ray or torch."""
 
+import gc
 import os
 import signal
 
@@ -38,3 +39,9 @@ def ray_cluster(_ray_at_the_end):
 def ray_for_module(_ray_at_the_end):
     """The same for what several tests of a module share."""
     _begin_ray()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported need not be searched for garbage again: tests of what is left behind collect often."""
+    gc.collect()
+    gc.freeze()
