@@ -8,10 +8,11 @@ workers = ManualWorkers(2)      # futures that the test completes in the order i
 from __future__ import annotations
 
 import copy
+import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -22,6 +23,9 @@ from flowrl.engine.remote import Remote, measured
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, Signal
 from flowrl.engine.subplan import SubplanWorker
 from flowrl.errors import WorkerDied
+
+if TYPE_CHECKING:
+    from flowrl.engine.run import Run
 
 
 def check_operator(
@@ -49,45 +53,58 @@ def check_plan(
     make: Callable[[], Plan],
     *,
     items: int | None = None,
-    steps: Sequence[int] | None = None,
+    steps: Sequence[int] | int | None = None,
     seed: int = 0,
     expected: Sequence[Any] | None = None,
-) -> None:
+    through: Callable[[Run], Any] | None = None,
+) -> tuple[list[Any], dict[str, Any]]:
     """Check that a plan is deterministic (D1), resumes exactly at every step (D3), that its state is equal when
     taken twice (D5), and that a tap after any operator changes nothing (D4).
 
     Args:
         make: Gives the plan with fresh resources each time it is called.
         items: How many items to look at; the plan must be finite if not given.
-        steps: The steps at which to save and resume; every one if not given.
-        seed: Of the runs.
+        steps: The steps at which to save and resume, or how many of them, drawn from the whole run and the first one
+            among them; every one if not given.
+        seed: Of the runs, and of the steps that are drawn.
         expected: What the plan should emit.
+        through: Gives the state of a run as it comes back from where it was kept, a checkpoint on the disk, say.
+
+    Returns:
+        The items of the uninterrupted run, and the state that it ends in.
 
     Raises:
         AssertionError: saying at which step what differed.
     """
-    with make().run(seed=seed) as run:
-        reference = list(islice(run, items))
-        final = run.state_dict()
-        assert same(final, run.state_dict()), "two states taken in a row differ (D5)"
+    reference = _run(make(), items, seed)
     if expected is not None:
-        assert same(reference, list(expected)), f"expected {list(expected)!r}, got {reference!r}"
-    with make().run(seed=seed) as run:
-        assert same(list(islice(run, items)), reference), "a second run of the plan gives other items (D1)"
-    states = _states(make, len(reference) if items is not None else None, seed)
-    for step in range(len(states)) if steps is None else steps:
-        emitted, state = states[step]
+        assert same(reference.items, list(expected)), f"expected {list(expected)!r}, got {reference.items!r}"
+    chosen = _drawn(steps, reference.steps, seed) if isinstance(steps, int) else steps
+    chosen = range(reference.steps) if chosen is None else chosen
+    items = None if items is None else len(reference.items)
+    again = _run(make(), items, seed, chosen, through)
+    assert same(again.items, reference.items), "a second run of the plan gives other items (D1)"
+    assert same(again.final, reference.final), "a second run, whose states were taken, ends in another one (D1, D5)"
+    for step in chosen:
+        emitted, state = again.states[step]
         with make().run(seed=seed) as run:
             run.load_state_dict(copy.deepcopy(state))
-            rest = list(islice(run, None if items is None else len(reference) - emitted))
-            assert same(rest, reference[emitted:]), f"resumed at step {step}, it gives other items (D3)"
-            assert same(run.state_dict(), final), f"resumed at step {step}, it ends in another state (D3)"
-    tapped = _states(lambda: _tapped(make()), len(reference) if items is not None else None, seed)
-    for step in range(len(states)) if steps is None else steps:
-        assert same(tapped[step], states[step]), f"taps change the state at step {step} (D4)"
-    with _tapped(make()).run(seed=seed) as run:
-        assert same(list(islice(run, items)), reference), "taps change the items (D4)"
-        assert same(run.state_dict(), final), "taps change the state at the end (D4)"
+            rest = list(islice(run, None if items is None else items - emitted))
+            assert same(rest, reference.items[emitted:]), f"resumed at step {step}, it gives other items (D3)"
+            assert same(run.state_dict(), reference.final), f"resumed at step {step}, it ends in another state (D3)"
+    tapped = _run(_tapped(make()), items, seed, chosen)
+    for step in chosen:
+        assert same(tapped.states[step], again.states[step]), f"taps change the state at step {step} (D4)"
+    assert same(tapped.items, reference.items), "taps change the items (D4)"
+    assert same(tapped.final, reference.final), "taps change the state at the end (D4)"
+    return reference.items, reference.final
+
+
+def _drawn(count: int, total: int, seed: int) -> list[int]:
+    """The first of `total` steps, and one of each further part of the run, of `count` parts of equal length."""
+    draw = random.Random(seed)
+    parts = [range(total * i // count, total * (i + 1) // count) for i in range(1, count)]
+    return [0, *(draw.choice(part) for part in parts if part)]
 
 
 def _tapped(plan: Plan) -> Plan:
@@ -97,21 +114,47 @@ def _tapped(plan: Plan) -> Plan:
     return plan
 
 
-def _states(make: Callable[[], Plan], items: int | None, seed: int) -> list[tuple[int, dict[str, Any]]]:
-    """The state before every step, with how many items were emitted by then."""
-    states: list[tuple[int, dict[str, Any]]] = []
-    emitted = 0
-    with make().run(seed=seed) as run:
-        while items is None or emitted < items:
-            states.append((emitted, copy.deepcopy(run.state_dict())))
+@attrs.frozen
+class _Ran:
+    """A run that has ended: `states` before some of its steps, with how many items had been emitted by then."""
+
+    items: list[Any]
+    final: dict[str, Any]
+    steps: int
+    states: dict[int, tuple[int, dict[str, Any]]]
+
+
+def _run(
+    plan: Plan,
+    items: int | None,
+    seed: int,
+    at: Container[int] = (),
+    through: Callable[[Run], Any] | None = None,
+) -> _Ran:
+    """Run a plan to the end, or up to a number of items, and take its state before the steps `at`."""
+    emitted: list[Any] = []
+    states: dict[int, tuple[int, dict[str, Any]]] = {}
+    step = 0
+    with plan.run(seed=seed) as run:
+        while items is None or len(emitted) < items:
+            if step in at:
+                state = copy.deepcopy(run.state_dict())
+                assert same(state, run.state_dict()), f"two states taken in a row differ at step {step} (D5)"
+                kept = state if through is None else through(run)
+                assert same(state, kept), f"the state kept at step {step} comes back as another one (D3)"
+                states[step] = len(emitted), kept
+            step += 1
             item = run.step()
             if item is DONE:
                 break
             assert item is not BLOCKED, "the plan is stuck"
             if item is WAITING:
                 run.context.bell.wait(run.deadline_seconds)
-            emitted += item.__class__ is not Signal
-    return states
+            if item.__class__ is not Signal:
+                emitted.append(item)
+        final = run.state_dict()
+        assert same(final, run.state_dict()), "two states taken in a row differ (D5)"
+    return _Ran(emitted, final, step, states)
 
 
 def _look(item: Any) -> None:

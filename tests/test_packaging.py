@@ -90,7 +90,9 @@ def test_an_editable_install_is_a_path_that_type_checkers_see(tmp_path: Path) ->
     (link,) = tmp_path.rglob("*.pth")
     assert Path(link.read_text().strip()) == ROOT
     program = tmp_path / "program.py"
-    program.write_text("from flowrl import Plan, from_items\nfrom flowrl.plans import DQN\n\nreveal_type(DQN(seed=1))\n")
+    program.write_text(
+        "from flowrl import Plan, from_items\nfrom flowrl.plans import DQN\n\nreveal_type(DQN(seed=1))\n"
+    )
     env = {**os.environ, "MYPYPATH": link.read_text().strip()}
     command = [sys.executable, "-m", "mypy", "--follow-imports", "silent", "--cache-dir", str(ROOT / ".mypy_cache")]
     done = subprocess.run([*command, str(program)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)

@@ -329,7 +329,7 @@ FAULTS = [
         "flowrl/learners/training.py",
         "rows.split(size, True, generator)",
         "rows.split(size, True, __import__('numpy').random.default_rng())",
-        EVERY_PLAN + "test_the_same_seed_gives_the_same_parameters",
+        EVERY_PLAN + "test_the_contract_of_plans",
     ),
     Fault(
         "S2",

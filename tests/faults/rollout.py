@@ -44,7 +44,7 @@ FAULTS = [
         "flowrl/rollout/evaluation.py",
         "    with manager:\n",
         "    policy.version += 1\n    with manager:\n",
-        EVERY_PLAN + "test_evaluating_changes_nothing_in_training",
+        EVERY_PLAN + "test_the_contract_of_plans",
     ),
     Fault(
         "S1",

@@ -5,8 +5,10 @@ What follows a plan's name is a variant of it. A setting that is a function is w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
+
+import pytest
 
 from flowrl import Plan
 from flowrl.operators.metrics import CLOCK_KEYS
@@ -184,16 +186,30 @@ SMALL["gail_ppo"] = {
 SMALL["airl_ppo"] = {**SMALL["gail_ppo"]}
 SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
 
+#: One plan of each kind of policy, and of DQN's other heads and noisy weights. What a policy promises is tested with
+#: these; the exhaustive tests take all.
+KINDS = ("dqn", "c51", "rainbow", "apex_dqn", "r2d2", "dqfd", "sqil", "rbc", "ppo", "ppo recurrent", "a2c", "impala")
+KINDS += ("appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
+
 Edit = Callable[[Plan], Plan]
+
+
+def first(names: Iterable[str], of: Collection[str]) -> list[Any]:
+    """Parameters of a test; those that are not `of` these are for the exhaustive tests."""
+    return [name if name in of else pytest.param(name, marks=pytest.mark.exhaustive) for name in names]
+
+
+def settings_of(name: str, **settings: Any) -> dict[str, Any]:
+    """What a variant is configured with, and other settings."""
+    if load_plan_file(name.split()[0]).Config.clock == "updates":
+        settings.setdefault("data", offline_data("Pendulum-v1" if "continuous" in name else "CartPole-v1"))
+    return {key: value() if callable(value) else value for key, value in {**SMALL[name], **settings}.items()}
 
 
 def make(name: str, seed: int = 0, edit: Edit = lambda plan: plan, **settings: Any) -> tuple[WorkerSet, Plan]:
     """A plan and its workers; what its results say of the clock is left out."""
     plan_file = load_plan_file(name.split()[0])
-    if plan_file.Config.clock == "updates":
-        settings.setdefault("data", offline_data("Pendulum-v1" if "continuous" in name else "CartPole-v1"))
-    given = {key: value() if callable(value) else value for key, value in {**SMALL[name], **settings}.items()}
-    config = build_config(plan_file.Config, {"seed": seed, **given})
+    config = build_config(plan_file.Config, {"seed": seed, **settings_of(name, **settings)})
     workers, plan = plan_file.build(config)
     return workers, edit(plan).for_each(without_clock)
 

@@ -113,9 +113,8 @@ def test_the_plans_show_who_does_what() -> None:
 PLANS: dict[str, type[Trainer]] = {"a3c": A3C, "impala": IMPALA, "appo": APPO, "apex_dqn": ApexDQN}
 
 
-@pytest.mark.parametrize(
-    "name", ["impala", *(pytest.param(name, marks=pytest.mark.slow) for name in PLANS if name != "impala")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANS)
 def test_it_runs_on_worker_processes(name: str, ray_cluster: None) -> None:
     """F12, V3: both workers take part, all that they counted is here, and weights reach them."""
     seen: Counter[int] = Counter()

@@ -24,6 +24,7 @@ def test_without_workers_it_is_ppo() -> None:
     assert same(weights(ours[1]), weights(theirs[1]))
 
 
+@pytest.mark.slow
 def test_two_workers_keep_the_same_weights(ray_cluster: None) -> None:
     """F13, F12, D3, D5: bit for bit after many steps, also after a resume; a row is learned from by one, an
     optimiser step is one for both; the policy here is theirs when somebody asks for it."""

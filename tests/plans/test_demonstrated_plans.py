@@ -51,7 +51,7 @@ def test_rows_of_demonstrations_are_in_the_numbers_of_the_policy_and_in_every_ba
     assert abs(sum((batch.part == 1).sum() for batch in drawn) - fraction * sum(map(len, drawn))) < 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_margin_and_who_demonstrates_make_the_difference(tmp_path: Path) -> None:
     """Two ablations: no margin tells nothing of other actions, and shuffled actions demonstrate nothing."""
     with_it, without = after_pretraining(cartpole()), after_pretraining(cartpole(), margin_weight=0.0)
@@ -61,7 +61,7 @@ def test_the_margin_and_who_demonstrates_make_the_difference(tmp_path: Path) -> 
     assert nonsense < 100
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sqil_learns_without_any_reward_of_the_environment() -> None:
     """In 3 000 steps better than chance, of which CartPole's return is about 22."""
     with SQIL(demonstrations=cartpole(), learning_starts=300, **QUICK) as trainer:

@@ -165,7 +165,7 @@ def share_of_successes(plan: str, relabelled: bool, **settings: Any) -> float:
         return float(built.evaluate(episodes=50, seed=1)["return_mean"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("plan", "settings"),
     [

@@ -13,28 +13,51 @@ import pytest
 
 import flowrl
 
+#: Of SAC for Pendulum-v1, as benchmarks/learning_tasks.py has it.
+PENDULUM = ["env=Pendulum-v1", "hidden=[64, 64]", "batch_size=128", "replay_ratio=128", "learning_rate=1e-3"]
+PENDULUM += ["act_backend=numpy", "eval_every=1000"]
 
-def run_seeds(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """`flowrl run` with the seeds 0 to 4, two at a time: the exit code and the summary."""
-    command = [sys.executable, "-m", "flowrl", "run", *arguments, "--seeds", "5", "--jobs", "2", "--out", str(out)]
+
+def run_seeds(out: Path, seeds: int, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """`flowrl run` with the seeds 0, 1 ..., two at a time: the exit code and the summary."""
+    command = [sys.executable, "-m", "flowrl", "run", *arguments, "--seeds", str(seeds), "--jobs", "2"]
+    command += ["--out", str(out)]
     done = subprocess.run(command, timeout=1500, capture_output=True, text=True)
     assert (out / "summary.json").exists(), done.stdout + done.stderr
     return done.returncode, json.loads((out / "summary.json").read_text())
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan", "goal", "budget", "settings"),
+    [
+        ("dqn", 475, 30_000, []),
+        ("ppo", 475, 50_000, []),
+        ("sac", -200, 10_000, PENDULUM),
+    ],
+)
+def test_three_plans_learn(plan: str, goal: float, budget: int, settings: list[str], tmp_path: Path) -> None:
+    """S6: from replay, from fresh experience, and with continuous actions; what CartPole-v1 and Pendulum-v1 ask for."""
+    given = [text for setting in settings for text in ("--set", setting)]
+    code, summary = run_seeds(
+        tmp_path / "runs", 2, plan, *given, "--stop-return", str(goal), "--stop-steps", str(budget)
+    )
+    assert code == 0, summary
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("plan", "budget"), [("dqn", 50_000), ("ppo", 100_000), ("a2c", 500_000)])
 def test_solves_cartpole_within_the_budget(plan: str, budget: int, tmp_path: Path) -> None:
     """S6: a mean return of 475 in evaluation, on fresh seeds too, for every seed."""
     out = tmp_path / "runs"
-    code, summary = run_seeds(out, plan, "--stop-return", "475", "--stop-steps", str(budget))
+    code, summary = run_seeds(out, 5, plan, "--stop-return", "475", "--stop-steps", str(budget))
     assert code == 0, summary
     for seed in range(5):
         # What was saved is that good in anybody's hands.
         assert flowrl.load(out / f"seed-{seed}").evaluate(episodes=100, seed=987)["return_mean"] >= 475
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("plan", ["a3c", "impala", "appo", "apex_dqn"])
 def test_asynchronous_plans_learn(plan: str, tmp_path: Path) -> None:
     """S6: a third of CartPole-v1's return, of one seed; what they come to with two workers: benchmarks/learning.py."""
@@ -44,7 +67,7 @@ def test_asynchronous_plans_learn(plan: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("plan", ["c51", "qrdqn", "rainbow"])
 def test_plans_of_distributions_learn(plan: str, tmp_path: Path) -> None:
     """S6: seven times the return of random actions on CartPole-v1, soon; the whole of it: benchmarks/learning.py."""
@@ -54,7 +77,7 @@ def test_plans_of_distributions_learn(plan: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_discrete_sac_solves_cartpole() -> None:
     """S6, A3, A5: a return of 475 within 50 000 steps, one seed, as benchmarks/learning.py does it."""
     root = Path(__file__).parents[2]
@@ -64,12 +87,12 @@ def test_discrete_sac_solves_cartpole() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ppo_swings_the_pendulum_up(tmp_path: Path) -> None:
     """S6, T5: a return of -200 within 75 000 steps for 4 of 5 seeds; two where truncation is treated as an end."""
     settings = ["--env", "Pendulum-v1", "--envs", "4", "--set", "fragment_steps=256", "--set", "train_batch_size=1024"]
     settings += ["--set", "minibatch_size=64", "--set", "num_sgd_iter=10", "--set", "reward_scale=0.1"]
     settings += ["--set", "gamma=0.95", "--set", "lam=0.9", "--set", "hidden=[128, 128]", "--set", "clip_end=null"]
     settings += ["--set", "grad_clip=null", "--set", "eval_every=5000"]
-    _, summary = run_seeds(tmp_path / "runs", "ppo", *settings, "--stop-return", "-200", "--stop-steps", "75000")
+    _, summary = run_seeds(tmp_path / "runs", 5, "ppo", *settings, "--stop-return", "-200", "--stop-steps", "75000")
     assert summary["reached_goal"] >= 4, summary

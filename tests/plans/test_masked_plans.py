@@ -10,12 +10,12 @@ import pytest
 from flowrl.errors import ConfigError
 from flowrl.trainer.plan_file import load_plan_file
 from tests.demonstrations import random_steps
-from tests.plans.small import SMALL, final, make
+from tests.plans.small import KINDS, SMALL, final, first, make
 
 DOORS = "tests.masked_envs:Doors"
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize("name", first(sorted(SMALL), of=KINDS))
 def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
     """Q1, Q3, G6: while it learns, and where it is evaluated; the environment would raise."""
     from flowrl.operators import Evaluate
@@ -57,6 +57,7 @@ def test_other_actions_backends_and_managers(name: str, settings: dict[str, Any]
     assert results[-1]["updates"] > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "steps", "settings"),
     [

@@ -48,7 +48,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("plan", "factor"), [(BC, 1.0), (MARWIL, 1.0), (CQL, 2.0), (IQL, 2.0)])
 def test_they_learn_from_data_of_mixed_quality(plan: type, factor: float, mixed: Path) -> None:
     """S6: at least its mean return, and those that know what came of actions more than that."""

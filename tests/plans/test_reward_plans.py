@@ -20,27 +20,21 @@ from flowrl.testing import same
 from flowrl.trainer.trainer import Trainer
 from tests.demonstrations import cartpole_episodes, recorded
 from tests.offline_data import offline_data
-from tests.plans.small import SMALL, final, make, weights
+from tests.plans.small import SMALL, final, first, make, weights
 
 
 @pytest.mark.parametrize(
-    ("name", "plain", "settings"),
-    [
-        ("rnd_ppo", "ppo", {"intrinsic_weight": 0.0}),
-        ("icm_ppo", "ppo", {"intrinsic_weight": 0.0}),
-        ("gail_ppo", "ppo", {"imitation_weight": 0.0, "extrinsic_weight": 1.0}),
-        ("airl_ppo", "ppo", {"imitation_weight": 0.0, "extrinsic_weight": 1.0}),
-        ("rnd_dqn", "dqn", {"intrinsic_weight": 0.0}),
-    ],
+    "name", first(["rnd_ppo", "icm_ppo", "gail_ppo", "airl_ppo", "rnd_dqn"], of=["rnd_ppo", "gail_ppo", "rnd_dqn"])
 )
-def test_a_weight_of_0_is_the_plan_without_a_model(name: str, plain: str, settings: dict[str, Any]) -> None:
+def test_a_weight_of_0_is_the_plan_without_a_model(name: str) -> None:
     """D6: bit for bit, the model learning all the while; with another weight it is not."""
-    alike = {"learning_rate": 0.03, "n_step": 1} if plain == "dqn" else {}
-    if plain == "dqn":
-        alike["target_every"] = 15
-    _, without = final(plain, 10, **alike)
-    _, silent = final(name, 10, **settings, **alike)
-    _, heard = final(name, 10, **alike)
+    plain = name.rpartition("_")[2]
+    alike = {"learning_rate": 0.03, "n_step": 1, "target_every": 15} if plain == "dqn" else {}
+    curious = {"intrinsic_weight": 0.0}
+    imitating = {"imitation_weight": 0.0, "extrinsic_weight": 1.0}
+    _, without = final(plain, 8, **alike)
+    _, silent = final(name, 8, **(imitating if "demonstrations" in SMALL[name] else curious), **alike)
+    _, heard = final(name, 8, **alike)
     assert same(weights(silent), weights(without))
     assert not same(weights(heard), weights(without))
 
@@ -168,7 +162,7 @@ def agreement(kind: type[Trainer], demonstrations: str, **settings: Any) -> floa
         return float((np.asarray(trainer.act(obs)) == positive(obs)).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "settings"), [(GAILPPO, {"reward_form": "positive"}), (GAILPPO, {"reward_form": "both"}), (AIRLPPO, {})]
 )
@@ -182,7 +176,7 @@ def test_what_was_shown_is_imitated(kind: type[Trainer], settings: dict[str, Any
     assert 0.2 < agreement(kind, shuffled, **settings) < 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", [GAILPPO, AIRLPPO])
 def test_imitating_ten_episodes_holds_the_pole_up(kind: type[Trainer], tmp_path: Path) -> None:
     """Ten times what acting at random comes to, without any reward of the environment's."""
@@ -197,7 +191,7 @@ def test_imitating_ten_episodes_holds_the_pole_up(kind: type[Trainer], tmp_path:
     assert best > 200
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_new_leads_to_the_goal_from_replay_too() -> None:
     """MountainCar-v0 within 20 000 steps; where what is new has no weight, the goal is not reached by then."""
     best = dict.fromkeys((100.0, 0.0), -200.0)
@@ -213,7 +207,7 @@ def test_what_is_new_leads_to_the_goal_from_replay_too() -> None:
     assert best[0.0] == -200
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_new_leads_to_the_goal() -> None:
     """MountainCar-v0, whose goal nobody finds by acting at random: it has been there within 130 000 steps."""
     settings = {"envs_per_worker": 16, "fragment_steps": 128, "train_batch_size": 2048, "num_sgd_iter": 10}

@@ -1,0 +1,163 @@
+"""Every setting of every built-in plan matters: another value of it builds something else, which learns otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import attrs
+import pytest
+
+from flowrl.errors import ConfigError, DatasetError, PlanError
+from flowrl.plans import DQN
+from flowrl.trainer.config import Configuration
+from flowrl.trainer.plan_file import builtin_plans, load_plan_file
+from flowrl.trainer.trainer import Trainer
+from tests.demonstrations import cartpole, fewer_of_pendulum, one_episode
+from tests.plans.built import built, described
+from tests.plans.small import SMALL, final, settings_of, weights
+
+Settings = dict[str, Any]
+Field = attrs.Attribute
+
+#: Other values of settings that are texts, of which one is needed here; what does not fit the environment is refused.
+TEXTS: dict[str, Callable[[], list[str]]] = {
+    "data": lambda: [cartpole()],
+    "demonstrations": lambda: [one_episode(), fewer_of_pendulum()],
+}
+
+#: Sizes of a memory that the plan refuses.
+UNUSED = {"airl_ppo": ["memory_size", "sequence_length"]}
+
+#: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.
+LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100}
+
+#: Where settings show that do nothing in CartPole-v1 with one group of environments.
+PLACES: list[Settings] = [{"env": "Pendulum-v1"}, {"env_groups": 2, "envs_per_worker": 4}]
+
+#: Who learns where, and how long: see test_async_plans.py, test_on_policy_plans.py and tests/trainer/test_offline.py.
+NOT_LEARNED = {"num_learners", "learn_in_flight", "num_aggregators", "max_weight_lag", "microbatches", "data", "epochs"}
+
+
+@pytest.mark.parametrize("plan", builtin_plans())
+def test_every_setting_shapes_what_is_built(plan: str) -> None:
+    """It reaches operators, policy, buffers or workers, by itself or beside another that is switched on."""
+    assert deaf(load_plan_file(plan).trainer, variants(plan)) == UNUSED.get(plan, [])
+
+
+def test_a_setting_that_is_read_nowhere_is_noticed() -> None:
+    """So the test above can fail."""
+
+    @attrs.define(kw_only=True)
+    class WithOthers(DQN.Config):
+        number: int = 3
+        limit: float | None = None
+        switch: bool = False
+        kind: Literal["one", "another"] = "one"
+        text: str = "whatever"
+
+    class Deaf(DQN):
+        Config = WithOthers
+
+    assert deaf(Deaf, variants("dqn")) == ["number", "limit", "switch", "kind", "text"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("plan", builtin_plans())
+def test_every_setting_changes_what_is_learned(plan: str) -> None:
+    """Another value gives other weights; what a plan has of another's settings is seen there."""
+    config = load_plan_file(plan).Config
+    lively = {name: value for name, value in LIVELY.items() if name in attrs.fields_dict(config)}
+    anothers = {
+        field.name
+        for other in builtin_plans()
+        for field in attrs.fields(load_plan_file(other).Config)
+        if load_plan_file(other).Config in config.__mro__[1:]
+    }
+    fields = [field for field in own_settings(config) if field.name not in anothers | NOT_LEARNED]
+
+    def learned(settings: Settings) -> Any:
+        return described(weights(final(plan, 8, **settings)[1]))
+
+    usual = {**settings_of(plan), **lively}
+    besides = [{}, *variants(plan), *PLACES, *switches(fields, usual)]
+    assert without_effect(fields, learned, usual, besides) == []
+
+
+def variants(plan: str) -> list[Settings]:
+    """The settings of a plan's small variants."""
+    return [settings_of(name) for name in SMALL if name.split()[0] == plan]
+
+
+def deaf(kind: type[Trainer], variants: Sequence[Settings]) -> list[str]:
+    """The settings of a plan that nothing that is built shows."""
+    fields = own_settings(kind.Config)
+    besides = [*variants, *switches(fields, variants[0])]
+    return without_effect(fields, lambda settings: built(kind, settings), variants[0], besides)
+
+
+def own_settings(config: type[Configuration]) -> list[Field]:
+    """What not every plan has."""
+    every = attrs.fields_dict(Configuration)
+    return [field for field in attrs.fields(attrs.resolve_types(config)) if field.name not in every]
+
+
+def without_effect(
+    fields: Sequence[Field], make: Callable[[Settings], Any], usual: Settings, besides: Sequence[Settings]
+) -> list[str]:
+    """The settings for each of whose other values `make` gives the same, whatever stands beside.
+
+    One that is refused whatever else it says has an effect.
+    """
+    plain: dict[int, Any] = {}
+
+    def has_effect(field: Field) -> bool:
+        outcomes = []
+        for i, beside in enumerate(besides):
+            settings = {**usual, **beside}
+            if i not in plain:
+                plain[i] = _made(make, settings)
+            if plain[i] is None:
+                continue
+            for value in other_values(field, settings.get(field.name, field.default)):
+                outcomes.append(_made(make, {**settings, field.name: value}))
+                if outcomes[-1] not in (None, plain[i]):
+                    return True
+        return bool(outcomes) and not any(outcomes)
+
+    return [field.name for field in fields if not has_effect(field)]
+
+
+def _made(make: Callable[[Settings], Any], settings: Settings) -> Any:
+    """None if it is refused."""
+    try:
+        return make(settings)
+    except (ConfigError, DatasetError, PlanError, ValueError):
+        return None
+
+
+def switches(fields: Sequence[Field], usual: Settings) -> list[Settings]:
+    """Each setting that is off, switched on."""
+    off = [field for field in fields if not usual.get(field.name, field.default)]
+    return [{field.name: value} for field in off for value in list(other_values(field, field.default))[:1]]
+
+
+def other_values(field: Field, value: Any) -> list[Any]:
+    """Other values of the setting's type; validators may refuse some of them."""
+    if field.name in TEXTS:
+        return TEXTS[field.name]()
+    found: list[Any] = []
+    for kind in get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,):
+        if get_origin(kind) is Literal:
+            found += get_args(kind)
+        elif kind is bool:
+            found.append(not value)
+        elif kind in (int, float):
+            number = value if isinstance(value, int | float) else 1
+            found += [kind(each) for each in (number / 2, number * 2, number + 1, number - 1, number / 1000)]
+        elif get_origin(kind) is tuple:
+            found.append(tuple(2 * each for each in value))
+        elif kind is NoneType:
+            found.append(None)
+    return [each for each in found if each != value]
