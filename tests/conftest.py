@@ -5,12 +5,29 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of a job in the background: tests of Ctrl-C need it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small networks only wait for further threads
+
+# Examples of a property: few and always the same ones, but many and fresh ones in the exhaustive tests.
+settings.register_profile("quick", max_examples=20, derandomize=True, database=None, deadline=None)
+settings.register_profile("exhaustive", max_examples=100, deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    exhaustive = "exhaustive" in config.option.markexpr.replace("not exhaustive", "")
+    settings.load_profile("exhaustive" if exhaustive else "quick")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests over Ray share one, so they run in one process, one after the other."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    if {"ray_cluster", "ray_for_module"} & set(getattr(item, "fixturenames", ())) or "ray" in values:
+        item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +42,8 @@ def _begin_ray():
     import ray
 
     if not ray.is_initialized():
-        settings = {"include_dashboard": False, "log_to_driver": False, "logging_level": "warning"}
-        ray.init(address="local", num_cpus=16, object_store_memory=80 * 2**20, **settings)
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "warning"}
+        ray.init(address="local", num_cpus=16, object_store_memory=80 * 2**20, **quiet)
 
 
 @pytest.fixture

@@ -247,9 +247,7 @@ class SpanMachine(RuleBasedStateMachine):
 def use_in_any_order(machine: type[SpanMachine]) -> None:
     """Compare a buffer with the model, whatever is done with it."""
     quick = settings(
-        max_examples=40,
         stateful_step_count=12,
-        deadline=None,
         report_multiple_bugs=False,
         phases=(Phase.explicit, Phase.reuse, Phase.generate),  # with Phase.shrink a failure takes minutes, and is short
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -33,7 +33,6 @@ def window(reward, terminated, truncated, n):
 
 
 @given(experience(), st.integers(1, 5))
-@settings(max_examples=80, deadline=None)
 def test_n_step_is_the_loop_over_windows(experience, n):
     """N1, N2, N3, N4, T4: windows stop at ends and at T, sum k rewards, bootstrap with gamma**k unless terminated."""
     columns = [np.reshape(c, (len(c), -1)) for c in experience]
@@ -45,7 +44,6 @@ def test_n_step_is_the_loop_over_windows(experience, n):
 
 
 @given(experience(), st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
 def test_tensors_give_what_arrays_give(experience, n):
     bootstrap = experience[0] + 7
     tensors = [torch.from_numpy(c) for c in experience]
@@ -57,7 +55,6 @@ def test_tensors_give_what_arrays_give(experience, n):
 
 
 @given(experience())
-@settings(max_examples=60, deadline=None)
 def test_discounted_is_the_recursion(experience):
     """T4, T7: 0 follows a termination, the bootstrap a truncation and the end of the data."""
     reward, terminated, truncated = (np.reshape(c, (len(c), -1)) for c in experience)
@@ -100,7 +97,6 @@ def gae_loop(reward, value, next_value, terminated, truncated, gamma, lam):
 
 
 @given(valued_experience(), RATES, RATES)
-@settings(max_examples=80, deadline=None)
 def test_gae_is_the_recursion_in_every_environment(experience, gamma, lam):
     """T4, T5, T7, G1: terminated wins; truncations and the end of the data bootstrap; the trace is cut at all three."""
     result = gae(*experience, gamma=gamma, lam=lam)
@@ -111,7 +107,6 @@ def test_gae_is_the_recursion_in_every_environment(experience, gamma, lam):
 
 
 @given(valued_experience(), RATES, RATES)
-@settings(max_examples=60, deadline=None)
 def test_td_lambda_is_the_recursion_in_every_environment(experience, gamma, lam):
     """T4, T5, T7: (1 - lambda) of the value, lambda of what follows; the value alone at an episode's end."""
     reward, _, next_value, terminated, truncated = experience
@@ -127,7 +122,6 @@ def test_td_lambda_is_the_recursion_in_every_environment(experience, gamma, lam)
 
 
 @given(valued_experience(), RATES)
-@settings(max_examples=40, deadline=None)
 def test_gae_and_td_lambda_are_one_estimate(experience, lam):
     """G2: where the value arrived in is that of the next step, advantage + value is the TD(lambda) target."""
     reward, value, next_value, terminated, truncated = experience
@@ -139,7 +133,6 @@ def test_gae_and_td_lambda_are_one_estimate(experience, lam):
 
 
 @given(valued_experience(), st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
 def test_permuting_environments_permutes_columns_and_nothing_else(experience, random):
     """G1: to the last bit."""
     order = random.sample(range(experience[0].shape[1]), experience[0].shape[1])
@@ -148,7 +141,6 @@ def test_permuting_environments_permutes_columns_and_nothing_else(experience, ra
 
 
 @given(valued_experience())
-@settings(max_examples=30, deadline=None)
 def test_estimators_take_tensors_too(experience):
     tensors = [torch.from_numpy(c) for c in experience]
     reward, _, next_value, terminated, truncated = range(5)
@@ -173,7 +165,6 @@ LIMITS = st.sampled_from([0.5, 1.0, 2.0, np.inf])
 
 
 @given(old_experience(), RATES, RATES, LIMITS, LIMITS, LIMITS)
-@settings(max_examples=120, deadline=None)
 def test_v_trace_is_the_recursion_in_every_environment(experience, gamma, lam, rho_bar, c_bar, rho_pg_bar):
     """V1, V2, T4, T5, T7: weights of errors, traces and advantages; discount 0 at terminated only; cut at every end."""
     limits = {"rho_bar": rho_bar, "c_bar": c_bar, "rho_pg_bar": rho_pg_bar}
@@ -197,7 +188,6 @@ def test_v_trace_is_the_recursion_in_every_environment(experience, gamma, lam, r
 
 
 @given(old_experience(), st.sampled_from([0.5, 1.0]))
-@settings(max_examples=40, deadline=None)
 def test_v_trace_is_the_sum_of_the_paper(experience, lam):
     """V1: eq. 1 as it is written, from every step to its episode's end, with no recursion."""
     vs, _ = v_trace(*experience, gamma=0.5, lam=lam)
@@ -215,7 +205,6 @@ def test_v_trace_is_the_sum_of_the_paper(experience, lam):
 
 
 @given(old_experience(), RATES)
-@settings(max_examples=40, deadline=None)
 def test_v_trace_on_policy_is_gae(experience, lam):
     """V1: with the same log-probabilities vs is the TD(lambda) target; with lambda = 1 the advantage is vs - V."""
     _, logp, reward, value, next_value, terminated, truncated = experience
@@ -228,7 +217,6 @@ def test_v_trace_on_policy_is_gae(experience, lam):
 
 
 @given(old_experience(), RATES, RATES)
-@settings(max_examples=80, deadline=None)
 def test_retrace_is_the_recursion_in_every_environment(experience, gamma, lam):
     """T4, T5, T7: the weight is that of the next action; ends bootstrap from what they arrive in, and cut."""
     mu, pi, reward, q, arrived, terminated, truncated = experience
@@ -254,7 +242,6 @@ def of_old(estimator, *columns):
 
 @pytest.mark.parametrize("estimator", [v_trace, retrace])
 @given(experience=old_experience(), random=st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
 def test_estimators_of_old_experience_take_tensors_and_one_environment(estimator, experience, random):
     """G1: environments permute to the last bit; [T] alone; the inputs stay as they are."""
     before = [c.copy() for c in experience]

@@ -66,7 +66,7 @@ class Overdrawn(Exception):
     """An error of the user's."""
 
 
-@pytest.fixture(params=["here", "ray"])
+@pytest.fixture(params=["here", pytest.param("ray", marks=pytest.mark.slow)])
 def remote(request):
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
@@ -81,6 +81,7 @@ def _some(count=1, **settings):
     return Actors([Account] * count, kind="account", remote=True, **settings)
 
 
+@pytest.mark.parametrize("remote", ["here", "ray"], indirect=True)
 def test_each_is_asked_on_its_own_and_in_order(remote):
     with Actors([Account, lambda: Account(10)], kind="account", remote=remote) as actors:
         first, second = actors.members
@@ -110,6 +111,7 @@ def test_an_error_arrives_as_itself(remote):
         assert _ask(actors.members[0], "add", 1) == 1
 
 
+@pytest.mark.parametrize("remote", ["here", "ray"], indirect=True)
 def test_one_is_made_again_with_the_others_as_they_were(remote):
     """F10: as often as it may."""
     with Actors([Account] * 2, kind="account", remote=remote, max_restarts=1) as actors:
@@ -134,6 +136,7 @@ def test_one_that_cannot_be_made_says_why(remote):
         pass
 
 
+@pytest.mark.slow
 def test_what_is_apart_stays_where_it_was_made(ray_cluster):
     """Only the answer travels; as an argument the item arrives as itself."""
     with _some(2) as actors:
@@ -146,7 +149,7 @@ def test_what_is_apart_stays_where_it_was_made(ray_cluster):
         assert type(actors.members[0].submit_apart("fail").exception(SECONDS)) is Overdrawn
 
 
-@pytest.mark.parametrize("before", ["add", "wait"])
+@pytest.mark.parametrize("before", [pytest.param("add", marks=pytest.mark.slow), "wait"])
 def test_a_death_is_noticed_whatever_it_was_doing(ray_cluster, before):
     """F10: idle or busy; what is asked of it later fails as well, the other one works on."""
     with _some(2) as actors:
@@ -170,11 +173,13 @@ def test_an_item_outlives_the_process_that_made_it(ray_cluster):
         assert item.fetch().rows == 50_000
 
 
+@pytest.mark.slow
 def test_an_error_that_cannot_travel_is_told(ray_cluster):
     with _some() as actors, pytest.raises(RuntimeError, match="ValueError: holds a lock"):
         _ask(actors.members[0], "odd")
 
 
+@pytest.mark.slow
 def test_an_exit_is_an_error_and_no_death(ray_cluster):
     """F10: else it would be started again and again, and nobody would learn why."""
     with _some() as actors:
@@ -213,12 +218,14 @@ def test_what_cannot_be_sent_is_named(ray_cluster):
             actors.put({"a": lock})
 
 
+@pytest.mark.slow
 def test_warnings_come_home(ray_cluster, caplog):
     with _some() as actors:
         _ask(actors.members[0], "warn", "careful")
     assert [record.getMessage() for record in caplog.records] == ["account 0: careful now"]
 
 
+@pytest.mark.slow
 def test_what_is_printed_comes_home_with_the_name_of_who_did(ray_cluster, capsys):
     """Else a tap on a worker would show nothing; here it is printed before the answer is there."""
     with _some() as actors:
@@ -232,6 +239,7 @@ def test_another_flowrl_is_refused(ray_cluster, monkeypatch):
         _some().start()
 
 
+@pytest.mark.slow
 def test_torch_has_the_threads_it_is_given(ray_cluster):
     with Actors([_torch] * 2, kind="net", remote=True, resources=Resources(threads=2)) as actors:
         assert _ask(actors.members[0], "get_num_threads") == 2
@@ -243,6 +251,7 @@ def _torch():
     return torch
 
 
+@pytest.mark.slow
 def test_a_ray_of_ours_ends_with_the_last_who_needs_it(monkeypatch):
     """F15: the cores of this machine do not limit it; signals and the environment's variables stay as they were."""
     import ray

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -267,7 +267,6 @@ SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3))
 
 
 @given(st.data(), SHAPES)
-@settings(max_examples=100, deadline=None)
 def test_a_batch_is_what_its_columns_are_each_by_itself(data, shape):
     """Any nesting, arrays, objects and tensors mixed: indexing, assignment, joining, splitting, copies."""
     tree = data.draw(trees(shape))

@@ -284,12 +284,12 @@ def test_breakpoint_opens_the_debugger_at_the_chosen_items(monkeypatch: pytest.M
 def test_a_name_with_no_hit_or_several_lists_what_there_is() -> None:
     plan = train_plan()
     with pytest.raises(PlanError) as none:
-        plan.tap("Totl", print)
+        plan.tap("Totl", repr)
     assert "no operator is named 'Totl'; did you mean" in str(none.value)
     assert "train.Total" in str(none.value)
     assert "store.double-2" in str(none.value)
     with pytest.raises(PlanError, match=r"'\*double\*' names 2 operators: store.double, store.double-2"):
-        plan.tap("*double*", print)
+        plan.tap("*double*", repr)
     with pytest.raises(PlanError, match=r"names 2 operators: store.Items, train.Items; give a full path"):
         plan.remove("Items")
 
@@ -315,12 +315,12 @@ def test_edits_that_have_no_place_say_why() -> None:
 def test_names_are_explicit_or_numbered_within_a_branch() -> None:
     from flowrl.engine.graph import graph, paths
 
-    plan = train_plan().tap("store.double", print)
+    plan = train_plan().tap("store.double", repr)
     named = paths(plan)
     assert [named[id(node)] for node in graph(plan)] == [
         "store.Items",
         "store.double",
-        "store.tap(print)",
+        "store.tap(repr)",
         "store.double-2",
         "train.Items",
         "train.Total",

@@ -65,7 +65,6 @@ tables = st.lists(
 
 @every_manager
 @given(table=tables)
-@settings(max_examples=20, deadline=None)
 def test_every_leaf_of_every_row_is_one_step_further(make: Callable[..., Manager], table: Table) -> None:
     """T1, T2, T6: each leaf is a clock of its own, and none is left behind at an episode's end."""
     with make(table) as manager:
@@ -82,7 +81,7 @@ def test_every_leaf_of_every_row_is_one_step_further(make: Callable[..., Manager
 
 
 @given(table=tables)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_all_modes_give_the_same_sequences(table: Table) -> None:
     """T3: and those of the same environments with array observations."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl import Plan, Queue, from_items, from_workers
@@ -203,7 +203,6 @@ RANDOM = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
 @given(RANDOM)
 def test_random_plans_keep_the_contract(make: Callable[[], Plan]) -> None:
     """D1, D3, D4, D5, F2 for what nobody thought of."""

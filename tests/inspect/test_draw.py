@@ -39,7 +39,7 @@ def nested() -> Plan:
     a, b, c = from_items(range(9), name="numbers").for_each(Total(), name="scale").duplicate(3, max_lag=8)
     inner = Concurrently({"fast": a.batch(2), "slow": from_items(range(5)).for_each(str).for_each(len).for_each(abs)})
     return Concurrently({"inner": inner, "zipped": b.zip(through_a_queue()), "all": c.union(from_items([1]))}).tap(
-        "scale", print
+        "scale", repr
     )
 
 
@@ -155,7 +155,7 @@ def test_every_text_fits_its_box(name: str, tmp_path: Path) -> None:
 
 def test_a_picture_shows_names_configuration_places_branches_and_bounds(tmp_path: Path) -> None:
     texts = [text.text for text in drawn(nested(), tmp_path).iter(f"{SVG}text")]
-    assert {"numbers", "scale", "duplicate", "readers=3, max_lag=8", "tap(print)", "Queue", "0 of 4"} <= set(texts)
+    assert {"numbers", "scale", "duplicate", "readers=3, max_lag=8", "tap(repr)", "Queue", "0 of 4"} <= set(texts)
     assert {"inner", "zipped", "all", "fast", "slow"} <= set(texts)
     texts = [text.text for text in drawn(on_workers(), tmp_path).iter(f"{SVG}text")]
     assert {"3 inline workers", "n=3", "in_flight=2", "n=2, thread=True", "in a thread: not bit-exact"} <= set(texts)

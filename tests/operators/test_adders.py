@@ -6,7 +6,7 @@ from itertools import pairwise
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data.batch import Batch
@@ -132,7 +132,6 @@ def windows(marks, env, n):
 
 
 @given(streams(), st.integers(1, 4))
-@settings(max_examples=80, deadline=None)
 def test_any_stream_in_any_fragments_is_the_loop_over_windows(stream, n):
     """N1, N2, N3, N4, N8, T4: mixed ends, several environments, cut episodes; nothing lost, nothing doubled."""
     marks, cuts = stream
@@ -145,7 +144,6 @@ def test_any_stream_in_any_fragments_is_the_loop_over_windows(stream, n):
 
 
 @given(streams(), st.integers(2, 4))
-@settings(max_examples=30, deadline=None)
 def test_a_copy_of_the_state_goes_on_alike(stream, n):
     """D3, D5: the open rows are all the state there is, and reused input arrays do not reach into it."""
     marks, cuts = stream
@@ -197,7 +195,6 @@ def test_padded_steps_start_no_window(n):
 
 
 @given(episodes.streams(), st.integers(1, 4))
-@settings(max_examples=80, deadline=None)
 def test_windows_stay_in_what_was_delivered_of_an_episode(stream, n):
     """N1, N2, N3, N8, T4, T6: workers that take turns, fragments and ends of episodes that went missing."""
     expected = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl import Plan, from_items
@@ -130,7 +130,6 @@ def test_recorded_batches_come_back_as_they_were(path: Path) -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 3), st.sampled_from([None, True, False]), st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
 def test_an_epoch_gives_every_row_once(size: int, epochs: int, shuffle: bool | None, seed: int) -> None:
     """D1, D6: in an order that follows from the run's seed alone, another one in each epoch."""
     plan = FromDataset(SHARED[0], size, shuffle=shuffle, epochs=epochs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl import from_items
@@ -97,7 +97,6 @@ def window(steps: list[int], ends: str, first: int, goal: Any, n: int, stops: bo
     st.booleans(),
     st.one_of(st.none(), st.integers(1, 4)),
 )
-@settings(max_examples=120, deadline=None)
 def test_rows_are_those_of_the_loop_over_each_episode(
     stream: Stream, n: int, strategy: Any, stops: bool, size: int | None
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl import Plan, from_items
@@ -57,7 +57,6 @@ def returns_by_hand(stream: Stream) -> list[float]:
     return found
 
 
-@settings(deadline=None, max_examples=60)
 @given(stream=streams(), data=st.data())
 def test_returns_are_discounted_within_an_episode(stream: Stream, data: Any) -> None:
     """O2, O3: each environment by itself, over fragments and resumes, from 0 after an end, a cut or a loss; each row

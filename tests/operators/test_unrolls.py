@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl import from_items
@@ -111,7 +111,6 @@ def sequences(stream: Stream, length: int, last: str, burn_in: int, overlap: int
 
 
 @given(streams(), st.integers(1, 4), st.sampled_from(["drop", "last", "pad"]), st.integers(0, 3), st.data())
-@settings(max_examples=150, deadline=None)
 def test_any_stream_gives_the_windows_over_its_runs(
     stream: Stream, length: int, last: Any, burn_in: int, data: st.DataObject
 ) -> None:
@@ -130,7 +129,6 @@ def test_any_stream_gives_the_windows_over_its_runs(
 
 
 @given(streams(lossy=False), st.integers(1, 4), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
 def test_every_step_counts_once(stream: Stream, length: int, burn_in: int) -> None:
     """N6, N7: padded steps and those of the burn-in count in no mean, the others once, whatever the burn-in."""
     got = run(Unroll(length, "pad", burn_in), stream.fragments)
@@ -139,7 +137,6 @@ def test_every_step_counts_once(stream: Stream, length: int, burn_in: int) -> No
 
 
 @given(streams(), st.sampled_from(["drop", "last", "pad"]), st.integers(0, 2))
-@settings(max_examples=30, deadline=None)
 def test_a_copy_of_the_state_goes_on_alike(stream: Stream, last: Any, burn_in: int) -> None:
     """D3: what is held is all the state there is, and reused input arrays do not reach into it."""
     middle = len(stream.fragments) // 2
@@ -223,7 +220,6 @@ def test_table_of_episodes(name: str, length: int) -> None:
 
 
 @given(streams(), st.one_of(st.none(), st.integers(1, 5)))
-@settings(max_examples=120, deadline=None)
 def test_any_stream_gives_its_whole_episodes(stream: Stream, size: int | None) -> None:
     """H5, N6: of what is incomplete nothing; of long ones pieces, all full but the last."""
     expected, dropped = [], 0
@@ -266,7 +262,6 @@ def test_they_are_what_a_worker_collects_whole() -> None:
 
 
 @given(streams(), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
 def test_windows_of_sequences_end_with_them(stream: Stream, n: int) -> None:
     """N1, N2, N6: NStep after Unroll: every step starts one window, which its sequence holds."""
     adder, sequences_ = NStep(n, 0.5), run(Unroll(3, "pad"), stream.fragments)
@@ -281,7 +276,6 @@ def test_windows_of_sequences_end_with_them(stream: Stream, n: int) -> None:
 
 
 @given(streams(), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
 def test_windows_of_whole_episodes_are_those_of_the_stream(stream: Stream, n: int) -> None:
     """N1, N6, H5: NStep after Episodes; nothing stays open in it."""
     adder, whole = NStep(n, 0.5), {step for each in stream.runs if each.t == 0 and each.end for step in each.steps}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch.distributions import Categorical, kl_divergence
@@ -134,7 +134,6 @@ def test_a_row_without_a_valid_action_stays_finite() -> None:
     values=arrays.arrays(np.float64, (3, 4, 2), elements=st.floats(-10, 10)),
     mask=arrays.arrays(np.bool_, (3, 4)),
 )
-@settings(max_examples=30, deadline=None)
 def test_the_mean_over_valid_actions(values: np.ndarray, mask: np.ndarray) -> None:
     """Q3: for each number of an action, such as its quantiles."""
     found = [valid_mean(values, mask), valid_mean(torch.from_numpy(values), torch.from_numpy(mask)).numpy()]

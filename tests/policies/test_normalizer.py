@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -44,7 +44,6 @@ def batches(draw: Any) -> list[np.ndarray]:
     return [offset + draw(arrays.arrays(np.float64, (size, 2), elements=number)) for size in sizes]
 
 
-@settings(deadline=None)
 @given(parts=batches(), order=st.randoms(use_true_random=False))
 def test_merged_in_any_order_they_are_those_of_all_rows(parts: Sequence[np.ndarray], order: Any) -> None:
     """O2: as numpy finds them on the concatenation; in halves that were merged before, too."""
@@ -238,7 +237,6 @@ def test_the_first_returns_come_into_use_at_once() -> None:
     assert [int(each.count) for each in policy.normalizers.values()] == [100, 100]
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
 def test_updating_more_often_gives_the_same_statistics(sizes: list[int]) -> None:
     """O2: whether every part is put into use by itself, or all at once."""

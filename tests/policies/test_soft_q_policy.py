@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch
@@ -56,7 +56,6 @@ def by_loop(policy: Any, batch: Batch, reward: Any) -> list[float]:
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=5), st.floats(0.1, 5))
-@settings(max_examples=50, deadline=None)
 def test_the_soft_value_is_the_best_return_with_entropy(q: list[float], temperature: float) -> None:
     """Its formula, and E_pi[Q] + temperature * H(pi) of pi = softmax(Q / temperature)."""
     found = soft_value(torch.tensor([q], dtype=torch.float64), temperature).item()

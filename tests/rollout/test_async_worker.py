@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch
@@ -59,7 +59,6 @@ def assert_consecutive(rows: list[dict[str, Any]]) -> None:
 
 
 @given(answers=any_order, faults=some_faults, steps=st.lists(st.integers(1, 5), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
 def test_every_answer_is_stored_beside_what_was_sent(answers: Any, faults: Any, steps: list[int]) -> None:
     """T1, T7, T11: in any order of answers, with faults, every row is a step of one environment, and each is there."""
     worker = worker_with(answers, faults, kind=EchoEnv, max_retry=20)
@@ -138,7 +137,6 @@ def test_a_cut_episode_stops_without_a_flag() -> None:
 
 
 @given(answers=any_order, faults=some_faults, episodes=st.integers(1, 7))
-@settings(max_examples=40, deadline=None)
 def test_whole_episodes_in_fixed_shares_whoever_is_quick_or_fails(answers: Any, faults: Any, episodes: int) -> None:
     """S2: each environment plays its share of whole episodes; those that a fault cut are played again."""
     worker = worker_with(answers, faults, kind=EchoEnv, max_retry=20)

@@ -95,7 +95,7 @@ ADDERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", ADDERS)
 @over_streams
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_adders_stop_there_and_bootstrap(name: str, faults: Any, steps: list[int]) -> None:
     """T7, N1, N3, N7, V1: advantages, windows and sequences are those of a truncated episode."""
     fragments = stream(faults, steps)
@@ -104,7 +104,7 @@ def test_adders_stop_there_and_bootstrap(name: str, faults: Any, steps: list[int
 
 
 @over_streams
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_whole_episodes_are_those_that_ended(faults: Any, steps: list[int]) -> None:
     """T7: of one that was cut nothing is a whole episode, and it is counted."""
     fragments, adder = stream(faults, steps), Episodes()
@@ -139,7 +139,7 @@ BUFFERS: dict[str, Callable[[], ReplayBuffer]] = {
 
 @pytest.mark.parametrize("name", BUFFERS)
 @over_streams
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_replay_draws_what_a_truncated_episode_gives(name: str, faults: Any, steps: list[int]) -> None:
     """N1, N3, N5, B1, B2, T6: the same draws of the same rows, windows and frames."""
     fragments = stream(faults, steps)
@@ -152,7 +152,7 @@ def test_replay_draws_what_a_truncated_episode_gives(name: str, faults: Any, ste
 
 
 @over_streams
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_replay_draws_the_sequences_that_a_truncated_episode_gives(faults: Any, steps: list[int]) -> None:
     """N6, N7, T8: the same ones, though a cut may be known a fragment later."""
     fragments = stream(faults, steps)
@@ -174,7 +174,7 @@ def filled(buffer: ReplayBuffer, fragments: list[Batch]) -> ReplayBuffer:
 
 
 @over_streams
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_replay_of_episodes_draws_those_that_ended(faults: Any, steps: list[int]) -> None:
     """H5, N7: one that was cut is no whole episode."""
     fragments = stream(faults, steps)

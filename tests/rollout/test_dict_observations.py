@@ -65,7 +65,7 @@ def windows_end_where_they_say(rows: Batch, n: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @given(table=tables, steps=st.lists(st.integers(1, 6), min_size=1, max_size=4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_row_is_a_transition_in_every_leaf(mode: Any, table: Table, steps: list[int]) -> None:
     """T1, T2, T6, T7: whatever resets, and wherever fragments are cut; and every step is counted."""
     worker = worker_over(table, mode)
@@ -150,7 +150,7 @@ def test_evaluation_plays_dictionary_environments(mode: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @given(table=tables, n=st.integers(1, 4))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_write_time_and_sample_time_windows(mode: Any, table: Table, n: int) -> None:
     """N1, N2, N3, N5, T6, B6: NStep into a buffer of rows, and a buffer that makes its windows, draw the same."""
     worker = worker_over(table, mode)

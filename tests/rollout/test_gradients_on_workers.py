@@ -67,7 +67,7 @@ def test_a_round_of_gradients_is_one_step_for_all(two: WorkerSet) -> None:
     assert versions == [1, 2, 3]
 
 
-@pytest.mark.parametrize("two", ["inline", "ray"], indirect=True)
+@pytest.mark.parametrize("two", ["inline", pytest.param("ray", marks=pytest.mark.slow)], indirect=True)
 def test_gradients_are_those_of_the_same_experience_here(two: WorkerSet) -> None:
     """D2: the same weights and rows give the same bits wherever they are."""
     raw = ParallelRollouts(two, mode="raw", steps=3)

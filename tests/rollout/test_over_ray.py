@@ -66,7 +66,7 @@ def test_dqn_over_processes_goes_on_from_a_checkpoint_of_this_one(num_workers: i
     assert same(rest[1:], whole[1:])
 
 
-@pytest.mark.parametrize("mode", ["bulk_sync", "async"])
+@pytest.mark.parametrize("mode", ["bulk_sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_weights_pushed_after_an_item_make_the_next_one_of_that_worker(two: WorkerSet, mode: str) -> None:
     """F3, T7: with one request in flight; episodes go on from item to item of a group."""
     seen: list[Batch] = []
@@ -94,6 +94,7 @@ def test_weights_pushed_after_an_item_make_the_next_one_of_that_worker(two: Work
     assert mode == "async" or lags.max() == 0  # how far a slow group falls behind nobody knows
 
 
+@pytest.mark.slow
 def test_operators_before_the_gather_run_in_the_processes(two: WorkerSet) -> None:
     """F4: and what they count comes home."""
     import os
@@ -118,6 +119,7 @@ def test_a_run_over_processes_resumes_at_any_item(two: WorkerSet) -> None:
         assert same([next(run) for _ in range(3)], expected)
 
 
+@pytest.mark.slow
 def test_a_consumer_that_stops_stops_the_workers(two: WorkerSet) -> None:
     """F7: what they have made then is what was taken and, at most, what may be in flight."""
     taken, in_flight = 5, 3

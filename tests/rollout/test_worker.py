@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils import EzPickle
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch
@@ -58,7 +58,6 @@ tables = st.lists(st.lists(ends, min_size=1, max_size=4), min_size=1, max_size=3
 
 @pytest.mark.parametrize("mode", MODES)
 @given(table=tables, steps=st.lists(st.integers(1, 6), min_size=1, max_size=5))
-@settings(max_examples=25, deadline=None)
 def test_every_row_is_a_transition_and_every_step_is_counted(mode: Any, table: Table, steps: list[int]) -> None:
     """T1, T2, T7: next == obs + 1 on every row, in all autoreset modes; env_steps are the steps of episodes."""
     worker = worker_over(table, mode)
@@ -79,7 +78,6 @@ def test_every_row_is_a_transition_and_every_step_is_counted(mode: Any, table: T
 
 
 @given(table=tables)
-@settings(max_examples=25, deadline=None)
 def test_all_autoreset_modes_give_the_same_rows(table: Table) -> None:
     """T3: the sequence of transitions of each environment is the same, whoever resets."""
     workers = [worker_over(table, mode) for mode in MODES]

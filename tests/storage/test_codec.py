@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -147,7 +147,6 @@ TREE = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(TREE)
 def test_any_tree_comes_out_as_it_went_in(tree: Any) -> None:
     """D3, D5: also the bytes are the same when it is written twice."""

@@ -61,7 +61,6 @@ def test_some_columns_of_rows_are_taken_without_the_others(tmp_path: Path) -> No
 
 
 @given(columns(), st.booleans(), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=5))
-@settings(max_examples=50, deadline=None)
 def test_what_was_recorded_comes_back(tree: dict[str, Any], flat: bool, shapes: list[tuple[int, int]]) -> None:
     """Any columns, nested, of any dtype; fragments of any T and N, or rows; none is a batch too."""
     tree["reward"] = (np.float64, ())
@@ -180,7 +179,7 @@ class AgainstAList(RuleBasedStateMachine):
 
 
 TestAgainstAList = AgainstAList.TestCase
-TestAgainstAList.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+TestAgainstAList.settings = settings(stateful_step_count=15)
 
 
 def test_a_line_that_has_no_end_is_not_there(path: Path) -> None:
@@ -235,7 +234,6 @@ def path(tmp_path: Path) -> Path:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_no_damaged_byte_is_read(data: st.DataObject) -> None:
     """B5: it is refused, or a batch whose line does not end is not there; what is read is what was recorded."""
     with tempfile.TemporaryDirectory() as folder:

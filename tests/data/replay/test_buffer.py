@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data.batch import Batch
@@ -40,7 +40,6 @@ def table(batch):
 
 
 @given(st.integers(1, 9), st.lists(st.integers(1, 12), min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None)
 def test_flat_rows_are_the_newest_ones(capacity, counts):
     """One ring: also a batch longer than the buffer, and one that wraps."""
     buffer, start = ReplayBuffer(capacity, seed=0), 0
@@ -58,7 +57,6 @@ def test_flat_rows_are_the_newest_ones(capacity, counts):
 
 
 @given(st.integers(1, 3), st.integers(1, 6), st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(0, 2))
-@settings(max_examples=60, deadline=None)
 def test_fragments_fill_one_ring_per_environment(envs, length, counts, spare):
     """capacity // N rows each; a row's slot is time-major."""
     buffer, start = ReplayBuffer(envs * length + min(spare, envs - 1), seed=0), 0
@@ -153,7 +151,6 @@ def fragments(marks, sizes):
 
 
 @given(streams(), st.integers(2, 5), st.integers(1, 9))
-@settings(max_examples=80, deadline=None)
 def test_sampled_windows_are_the_loop_over_windows(stream, n, length):
     """N1, N2, N3, N4, T4: mixed ends, several rings, rings that wrap; every row that can be drawn, and no other."""
     marks, sizes = stream
@@ -166,7 +163,6 @@ def test_sampled_windows_are_the_loop_over_windows(stream, n, length):
 
 
 @given(streams(), st.integers(2, 4))
-@settings(max_examples=40, deadline=None)
 def test_write_time_and_sample_time_windows_agree(stream, n):
     """N5: the same rows, also in floats that round."""
     marks, sizes = stream

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch, RateLimiter, ReplayBuffer
@@ -16,7 +16,6 @@ def versions(*version):
 
 
 @given(st.integers(1, 3), st.integers(1, 12), st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 99))
-@settings(max_examples=100, deadline=None)
 def test_no_row_is_drawn_more_often_than_it_may(most, capacity, counts, seed):
     """B10: within a batch neither; all uses that there are can be drawn."""
     buffer, start, used = ReplayBuffer(capacity, max_uses=most, seed=seed), 0, {}
@@ -40,7 +39,6 @@ def test_no_row_is_drawn_more_often_than_it_may(most, capacity, counts, seed):
 
 
 @given(st.integers(0, 3), st.integers(1, 12), st.lists(st.integers(0, 9), min_size=1, max_size=40))
-@settings(max_examples=100, deadline=None)
 def test_rows_of_old_policies_are_drawn_no_more(most, capacity, stream):
     """B10: versions in any order, rings that wrap, few versions and many."""
     buffer = ReplayBuffer(capacity, max_staleness=most, seed=0)
@@ -71,7 +69,6 @@ def test_what_may_be_drawn_is_drawn_equally_often():
 
 
 @given(st.integers(2, 5), st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
 def test_a_batch_is_drawn_as_if_one_by_one(rows, seed):
     """B10: one use each: a batch of all rows is a permutation of them, and smaller ones are distinct rows."""
     for size in (rows, rows - 1):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from flowrl.data import EpisodeReplayBuffer, RateLimiter
 from flowrl.engine.context import Context
@@ -39,7 +39,6 @@ def test_any_use_is_what_the_plain_model_says() -> None:
 
 
 @given(streams(workers=1))
-@settings(max_examples=40, deadline=None)
 def test_they_are_those_that_the_adder_makes(stream: Stream) -> None:
     """H5, N6: on every column, be they added as fragments or whole."""
     adder, cut, whole = Episodes(), EpisodeReplayBuffer(1000, seed=0), EpisodeReplayBuffer(1000, seed=0)

@@ -48,7 +48,7 @@ BUFFERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", BUFFERS)
 @given(stream=streams(workers=1, lossy=False))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_a_mask_is_drawn_with_its_observation(name: str, stream: Stream) -> None:
     """N1, N3, T6, B1: that of next_obs is the one at the window's end; of stacked frames that of the newest."""
     kind, options = BUFFERS[name]
@@ -60,7 +60,7 @@ def test_a_mask_is_drawn_with_its_observation(name: str, stream: Stream) -> None
 
 
 @given(stream=streams(workers=1, lossy=False))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_windows_end_with_the_mask_of_their_end(stream: Stream) -> None:
     """N3, N8: at write time."""
     adder = NStep(n=3, gamma=0.9)

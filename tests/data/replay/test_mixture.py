@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import (
@@ -43,7 +43,6 @@ FRACTIONS = st.lists(st.integers(1, 40), min_size=2, max_size=4).map(lambda some
 
 
 @given(FRACTIONS, st.lists(st.integers(1, 60), min_size=1, max_size=60))
-@settings(max_examples=150, deadline=None)
 def test_every_batch_has_the_stated_ratio_within_one_row(fractions: list[float], sizes: list[int]) -> None:
     """F11: in each batch within one row, and of all rows drawn so far within one for each of the other parts."""
     buffers = [filled(start=100 * i) for i in range(len(fractions))]
@@ -185,7 +184,6 @@ def test_all_batches_have_the_same_columns() -> None:
 
 
 @given(st.integers(0, 30), st.lists(st.integers(1, 9), min_size=3, max_size=8))
-@settings(max_examples=30, deadline=None)
 def test_restored_it_goes_on_as_it_would_have(before: int, sizes: list[int]) -> None:
     """D3, D5, B5: the parts are resources of their own."""
     make = lambda: MixedReplay(a=(filled(), 0.61), b=(filled(PrioritizedReplayBuffer, start=100), 0.39))  # noqa: E731

@@ -77,7 +77,7 @@ class AgainstAList(RuleBasedStateMachine):
 
 
 TestAgainstAList = AgainstAList.TestCase
-TestAgainstAList.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestAgainstAList.settings = settings(stateful_step_count=20)
 
 
 def test_the_buffers_are_stores() -> None:

@@ -57,7 +57,6 @@ def test_rows_are_drawn_as_often_as_their_priorities_say(alpha, batch_size):
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=12), st.floats(0, 1), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
 def test_each_part_of_the_total_gives_one_row_of_a_batch(priorities, alpha, batch_size):
     """A row of probability P is in a batch of B about B · P times, never off by 2."""
     buffer, chances = filled(priorities, alpha=alpha), exact(priorities, alpha)
@@ -72,7 +71,6 @@ def test_each_part_of_the_total_gives_one_row_of_a_batch(priorities, alpha, batc
     st.floats(0, 1),
     st.sampled_from(["batch", "buffer", None]),
 )
-@settings(max_examples=80, deadline=None)
 def test_weights_are_those_of_the_formula(priorities, alpha, beta, normalise):
     """P2: (N P)^-beta over the largest of the batch, of the buffer, or of none. P3: of p^alpha, not p^alpha^2."""
     buffer = filled(priorities, alpha=alpha, beta=beta, normalise=normalise)
@@ -275,7 +273,7 @@ class Model(RuleBasedStateMachine):
         assert self.buffer._tree.total == pytest.approx(sum(masses))
 
 
-Model.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Model.TestCase.settings = settings(stateful_step_count=25)
 test_any_order_of_operations = Model.TestCase
 
 

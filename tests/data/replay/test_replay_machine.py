@@ -190,7 +190,7 @@ class ReplayMachine(RuleBasedStateMachine):
         return [self.steps[max(first, at)][env]["obs"].tolist() for at in stack]
 
 
-ReplayMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+ReplayMachine.TestCase.settings = settings(stateful_step_count=12)
 
 
 class TestReplay(ReplayMachine.TestCase):

@@ -66,6 +66,7 @@ def test_a_plan_gives_the_same_batches_as_in_this_process() -> None:
             assert same([next(remote) for _ in range(12)], expected)
 
 
+@pytest.mark.slow
 def test_rows_go_from_who_made_them_to_their_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are never in this process, which knows how many they are and where."""
     here: list[Any] = []
@@ -99,6 +100,7 @@ def test_rows_go_from_who_made_them_to_their_shard(monkeypatch: pytest.MonkeyPat
         assert here
 
 
+@pytest.mark.slow
 def test_what_a_remote_shard_refuses_is_raised_later() -> None:
     """F9: as it was raised, at what is asked next."""
     with ReplayActors(lambda: ReplayBuffer(16, seed=0), 1, remote=True) as shards:

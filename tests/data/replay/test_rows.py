@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch, EpisodeReplayBuffer, ReplayBuffer
@@ -37,7 +37,6 @@ def test_fifteen_rows_into_a_ring_of_ten():
 
 
 @given(streams(), st.integers(1, 9), st.data())
-@settings(max_examples=60, deadline=None)
 def test_a_slice_is_the_rows_of_its_numbers(stream, length, data):
     """B4: also as a mask, a list, and one by one."""
     stream, sizes = stream
@@ -98,7 +97,6 @@ def test_slots_that_are_no_numbers_are_refused(index):
 
 
 @given(streams(), streams(), st.integers(2, 6), st.integers(2, 9), st.booleans(), st.booleans())
-@settings(max_examples=80, deadline=None)
 def test_update_keeps_the_order_of_time(first, second, length, to_length, once, to_once):
     """B3: a smaller or larger buffer, stored once or twice."""
     (first, sizes), (second, to_sizes) = first, second

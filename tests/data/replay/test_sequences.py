@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import (
@@ -111,7 +111,6 @@ def test_table_of_sequences(name: str, steps: int) -> None:
 
 
 @given(streams(workers=1), st.integers(1, 4), st.integers(0, 3), st.data())
-@settings(max_examples=60, deadline=None)
 def test_they_are_those_that_unroll_makes(stream: Stream, length: int, burn_in: int, data: st.DataObject) -> None:
     """N6, N7, T8: the adder and the buffer agree on every column, once all runs are over."""
     sizes = {"length": length, "burn_in": burn_in, "overlap": data.draw(st.integers(0, length - 1))}

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch, ReplayBuffer
@@ -25,7 +25,6 @@ def rows(batch):
 
 
 @given(streams(), st.integers(2, 9), st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
 def test_next_obs_is_the_true_one_however_it_is_stored(stream, length, n_step):
     """T6, B2: rebuilt from the next row or kept aside; every row but the newest of each ring is drawn, and no other."""
     stream, sizes = stream
@@ -42,7 +41,6 @@ def test_next_obs_is_the_true_one_however_it_is_stored(stream, length, n_step):
 
 
 @given(streams(), st.integers(2, 9))
-@settings(max_examples=60, deadline=None)
 def test_only_what_the_next_row_does_not_hold_is_kept_aside(stream, length):
     """B2: final observations by slot, and those of the newest rows; those overwritten are gone."""
     stream, sizes = stream
@@ -96,7 +94,6 @@ def test_a_ring_stored_once_needs_two_rows():
 
 
 @given(streams(), st.integers(2, 9), st.integers(2, 4), st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_stacks_are_the_loop_over_frames(stream, length, k, once):
     """B1, B9: the first frame is repeated at an episode's start and at the write cursor."""
     stream, sizes = stream
@@ -113,7 +110,6 @@ def test_stacks_are_the_loop_over_frames(stream, length, k, once):
 
 
 @given(streams(), st.integers(2, 9), st.integers(2, 4), st.integers(2, 3))
-@settings(max_examples=60, deadline=None)
 def test_stacks_of_windows_belong_to_their_first_and_last_step(stream, length, k, n_step):
     """B1, N3: obs before the first step, next_obs after the last."""
     stream, sizes = stream
@@ -131,7 +127,6 @@ def test_stacks_of_windows_belong_to_their_first_and_last_step(stream, length, k
 
 
 @given(streams(), st.booleans())
-@settings(max_examples=50, deadline=None)
 def test_of_stacked_observations_the_newest_frame_is_enough(stream, once):
     """B1: what is drawn is equal to what was added, for a fourth of the memory."""
     stream, sizes = stream
@@ -166,7 +161,6 @@ def test_stacks_need_the_order_of_time():
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
 @given(stream=streams(), length=st.integers(2, 6))
-@settings(max_examples=30, deadline=None)
 def test_what_is_kept_aside_is_in_the_state(frame_stack, stream, length):
     """B5: the next sample and what comes after it are identical."""
     stream, sizes = stream

@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data.replay import sum_tree, sum_tree_loops
@@ -51,7 +51,6 @@ def found_by_hand(masses, share):
 
 
 @given(CAPACITIES, st.data())
-@settings(max_examples=60, deadline=None)
 def test_a_slot_is_found_over_its_share_of_the_total(capacity, data):
     """P2: whole numbers, so that the definition knows no rounding."""
     masses = data.draw(st.lists(st.integers(0, 5).map(float), min_size=capacity, max_size=capacity))
@@ -66,7 +65,6 @@ def test_a_slot_is_found_over_its_share_of_the_total(capacity, data):
 
 
 @given(CAPACITIES, st.lists(st.lists(st.tuples(st.integers(0, 2000), MASSES), max_size=9), max_size=12), st.data())
-@settings(max_examples=60, deadline=None)
 def test_updates_are_those_of_a_plain_list(capacity, updates, data):
     """P5: nothing without mass is found, whatever the rounding; of equal slots the last counts."""
     tree, masses = SumTree(capacity, compiled=False), [0.0] * capacity

@@ -145,7 +145,7 @@ def test_each_environments_transitions_are_those_of_the_manager_in_this_process(
 
 
 @given(order=st.lists(st.sampled_from(range(3)), min_size=20, max_size=20))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_any_order_of_answers_is_matched(order: list[int]) -> None:
     """T11: an environment that echoes its action and its clock proves every pairing."""
     with Gates(3, wait_num=1, step_timeout=10) as (gates, manager):

@@ -40,13 +40,21 @@ def asynchronous(factories: Any) -> Manager:
 
 
 MANAGERS = {"together": together, "apart": apart, "async": asynchronous}
-QUICK = {(STEP, "hang"), (AUTOMATIC_RESET, "exception"), (RESET, "killed"), (CONSTRUCTION, "exit"), (STEP, "garbage")}
+#: Each stage, each way to fail and each manager at least once; all of them are slow.
+QUICK = {
+    ("together", AUTOMATIC_RESET, "c_block"),
+    ("together", RESET, "killed"),
+    ("apart", STEP, "garbage"),
+    ("apart", CONSTRUCTION, "exit"),
+    ("async", STEP, "hang"),
+    ("async", AUTOMATIC_RESET, "exception"),
+}
 CASES = [
     pytest.param(make, when, what, id=f"{name}-{when}-{what}", marks=[] if quick else pytest.mark.slow)
     for name, make in MANAGERS.items()
     for when in WHEN
     for what in KINDS
-    for quick in [(when, what) in QUICK or (name, when, what) == ("together", AUTOMATIC_RESET, "c_block")]
+    for quick in [(name, when, what) in QUICK]
 ]
 
 

@@ -58,7 +58,6 @@ tables = st.lists(
 
 @every_manager
 @given(table=tables)
-@settings(max_examples=25, deadline=None)
 def test_every_row_is_a_transition_of_its_own_environment(make: Callable[..., Manager], table: Table) -> None:
     """T1, T2, T6: next == obs + 1 on the clock in every row, at episode ends too; nothing else is counted."""
     with make(table) as manager:
@@ -75,7 +74,6 @@ def test_every_row_is_a_transition_of_its_own_environment(make: Callable[..., Ma
 
 @every_manager
 @given(table=tables)
-@settings(max_examples=25, deadline=None)
 def test_episodes_are_numbered_and_summed_up(make: Callable[..., Manager], table: Table) -> None:
     """T4, T7, S1, T10: each episode is the table's, its statistics are those of its rows, flags come as they are.
 
@@ -105,7 +103,7 @@ def test_episodes_are_numbered_and_summed_up(make: Callable[..., Manager], table
 
 
 @given(table=tables)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_all_modes_give_the_same_sequences(table: Table) -> None:
     """T3: a fixed policy per environment sees the same transitions in all modes, its resets being random.
 

@@ -18,7 +18,7 @@ import pytest
 
 from flowrl.envs import ThreadEnvManager
 from flowrl.errors import EnvFault
-from tests.faulty_envs import AUTOMATIC_RESET, CONSTRUCTION, STEP, WHEN, Player, StagedEnv, footprint, one_of
+from tests.faulty_envs import AUTOMATIC_RESET, CONSTRUCTION, RESET, STEP, WHEN, Player, StagedEnv, footprint, one_of
 
 LIMITS = {"step_timeout": 0.4, "reset_timeout": 0.4, "launch_timeout": 0.8}
 KINDS = ("exception", "exit", "garbage", "hang", "deaf")
@@ -85,8 +85,17 @@ def join_all() -> None:
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("what", KINDS)
-@pytest.mark.parametrize("when", WHEN)
+QUICK = {(STEP, "deaf"), (AUTOMATIC_RESET, "exception"), (RESET, "hang"), (CONSTRUCTION, "exit"), (STEP, "garbage")}
+
+
+@pytest.mark.parametrize(
+    ("when", "what"),
+    [
+        pytest.param(when, what, marks=[] if (when, what) in QUICK else pytest.mark.slow)
+        for when in WHEN
+        for what in KINDS
+    ],
+)
 def test_one_fault_costs_its_episode_and_nothing_else(when: str, what: str, outside: Outside) -> None:
     """F10, F15, T11: it survives, counts, names, leaves nothing behind, in no more than the deadline and a second."""
     before, start = footprint(), time.monotonic()
