@@ -7,6 +7,8 @@ import signal
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.shards", "tests.tiers"]
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of a job in the background: tests of Ctrl-C need it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import compileall
+import functools
 import gc
 import multiprocessing
 import os
@@ -19,26 +20,29 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.faults import FAULTS, Fault
+from tests.faults.changed import concerned
 
 ROOT = Path(__file__).parents[1]
 IDS = [f"{fault.rule}-{fault.test.rpartition('::')[2]}" for fault in FAULTS]
 
 
-def _docstrings(file: Path) -> dict[str, str]:
-    tree = ast.parse(file.read_text())
-    return {node.name: ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=IDS)
-def test_a_fault_is_up_to_date(fault: Fault) -> None:
+def test_every_fault_is_up_to_date() -> None:
     """Its place is there exactly once, and the test that must fail names the rule."""
-    assert (ROOT / fault.file).read_text().count(fault.old) == 1, f"{fault.file} has changed: {fault.old!r}"
-    file, _, name = fault.test.partition("::")
-    docstrings = _docstrings(ROOT / file)
-    assert name in docstrings, f"{file} has no test {name}"
-    assert re.search(rf"\b{fault.rule}\b", docstrings[name]), (
-        f"the docstring of {fault.test} does not name {fault.rule}"
-    )
+    read = functools.cache(lambda file: (ROOT / file).read_text())
+    tests = functools.cache(lambda file: _docstrings(read(file)))
+    stale = []
+    for rule, file, old, _, test in FAULTS:
+        guard, _, name = test.partition("::")
+        if read(file).count(old) != 1:
+            stale.append(f"{rule}: {file} has {old!r} {read(file).count(old)} times")
+        if not re.search(rf"\b{rule}\b", tests(guard).get(name, "")):
+            stale.append(f"{rule}: {guard} has no test {name} whose docstring names it")
+    assert not stale, "\n".join(stale)
+
+
+def _docstrings(source: str) -> dict[str, str]:
+    body = ast.parse(source).body
+    return {node.name: ast.get_docstring(node) or "" for node in body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +64,24 @@ def server() -> ForkServerContext:
     return context
 
 
-def _tested(server: ForkServerContext, folder: Path, tests: list[str], seconds: float = 120) -> tuple[int, str]:
-    """How pytest ends in a new process over the source in a folder, and what it prints."""
+def _tested(server: ForkServerContext, folder: Path, words: list[str], seconds: float = 120) -> tuple[int, str]:
+    """How pytest with these words ends in a new process over the source in a folder, and what it prints."""
     answer, theirs = server.Pipe(duplex=False)
-    process = server.Process(target=_test, args=(theirs, folder, tests))
+    process = server.Process(target=_test, args=(theirs, folder, words))
     process.start()
     theirs.close()
     try:
-        assert answer.poll(seconds), f"{tests} took longer than {seconds:g} s"
+        assert answer.poll(seconds), f"{words} took longer than {seconds:g} s"
         code = answer.recv()
     except EOFError:
-        pytest.fail(f"{tests}: the process ended\n{(folder / 'printed').read_text()}")
+        pytest.fail(f"{words}: the process ended\n{(folder / 'printed').read_text()}")
     finally:
         process.kill()
         process.join()
     return code, (folder / "printed").read_text()
 
 
-def _test(answer: Connection, folder: Path, tests: list[str]) -> None:
+def _test(answer: Connection, folder: Path, words: list[str]) -> None:
     """What the new process does."""
     with open(folder / "printed", "wb") as printed:
         os.dup2(printed.fileno(), 1)
@@ -89,8 +93,8 @@ def _test(answer: Connection, folder: Path, tests: list[str]) -> None:
     gc.freeze()  # what is there already need not be searched for garbage
     # The same examples every time, and the first that fails will do.
     settings.register_profile("planted", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate))
-    settings.load_profile("planted")
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", *tests])
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--hypothesis-profile=planted"]
+    code = pytest.main([*options, *words])
     for name in [name for name in sys.modules if name.partition(".")[0] == "flowrl"]:
         assert str(sys.modules[name].__file__).startswith(str(folder)), f"{name} is not the one in {folder}"
     answer.send(int(code))
@@ -101,21 +105,34 @@ def _is_installed(path: str) -> bool:
     return not Path(path).is_relative_to(ROOT) or Path(path).is_relative_to(sys.prefix)
 
 
-@pytest.mark.slow
-def test_without_a_fault_all_pass(copy: Path, server: ForkServerContext) -> None:
-    code, printed = _tested(server, copy, sorted({fault.test for fault in FAULTS}), seconds=900)
-    assert code == 0, printed
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("guard", sorted({fault.guard for fault in FAULTS}))
+def test_guards_pass_without_a_fault(guard: str, copy: Path, server: ForkServerContext) -> None:
+    """In the copy too, so that it is the fault that makes one fail there."""
+    tests = sorted({fault.test for fault in FAULTS if fault.guard == guard})
+    code, printed = _tested(server, copy, tests, seconds=600)
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), printed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=IDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Those that a change concerns are slow tests too."""
+    if "fault" in metafunc.fixturenames:
+        chosen, _ = concerned(FAULTS)
+        faults = [pytest.param(fault, marks=pytest.mark.slow if fault in chosen else ()) for fault in FAULTS]
+        metafunc.parametrize("fault", faults, ids=IDS)
+
+
+@pytest.mark.exhaustive
 def test_a_planted_fault_is_noticed(fault: Fault, copy: Path, server: ForkServerContext) -> None:
+    """By a quick test, or by one of the other tiers."""
     file = copy / fault.file
     sound = file.read_text()
     file.write_text(sound.replace(fault.old, fault.new))
     try:
         code, printed = _tested(server, copy, [fault.test])
+        if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            code, printed = _tested(server, copy, ["-m", "exhaustive", fault.test])
     finally:
         file.write_text(sound)
-    assert code == 1, f"{fault.test} does not notice:\n{printed}"
+    assert code == pytest.ExitCode.TESTS_FAILED, f"{fault.test} does not notice:\n{printed}"
     assert "error" not in printed.splitlines()[-1], f"it did not run:\n{printed}"

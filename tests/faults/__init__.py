@@ -1,6 +1,7 @@
 """Planted faults: for a rule, one change that breaks it and the test that must notice.
 
-`python -m pytest tests/test_faults.py -m slow` plants each in a copy of the source and runs its test there.
+`python -m pytest tests/test_faults.py -m exhaustive` plants each in a copy of the source and runs its test there; with
+`-m slow`, those that a change concerns.
 
 They lie in the files of this folder by the part of the source that they break.
 """

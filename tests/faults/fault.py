@@ -13,3 +13,8 @@ class Fault(NamedTuple):
     old: str
     new: str
     test: str
+
+    @property
+    def guard(self) -> str:
+        """The file of the test."""
+        return self.test.partition("::")[0]

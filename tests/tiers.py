@@ -1,0 +1,50 @@
+"""The three tiers of tests, and how the workers of `-n` share them.
+
+Quick tests carry no marker and run by default; `-m slow` is what a change can break that takes long. `-m exhaustive` is
+every test: quick and slow ones too, with more examples by hypothesis, and those that carry `exhaustive` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+from tests.faults import FAULTS
+from tests.faults.changed import concerned
+
+
+def asked(config: pytest.Config, tier: str) -> bool:
+    """If `-m` asks for these tests."""
+    return tier in config.option.markexpr and f"not {tier}" not in config.option.markexpr
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if not asked(config, "slow") or asked(config, "exhaustive"):
+        return None
+    chosen, why = concerned(FAULTS)
+    return f"planted faults: {len(chosen)} of {len(FAULTS)}, {why}"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    if asked(config, "exhaustive"):
+        for item in items:
+            item.add_marker("exhaustive")
+    yield
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)  # the longest units of work first
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadGroupScheduling | None:
+    """Quick tests go to workers by file, since those of a file share fixtures and imports; long ones one by one."""
+    if config.option.dist != "loadgroup" or asked(config, "slow") or asked(config, "exhaustive"):
+        return None
+    config.option.loadscopereorder = False
+    return _ByFile(config, log)
+
+
+class _ByFile(LoadGroupScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return super()._split_scope(nodeid).partition("::")[0]
