@@ -96,11 +96,11 @@ def are_alike(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
     return type(one) is type(other) and (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
-def check_alike(ours: Sequence[Any], theirs: Sequence[Any], env_id: int) -> None:
+def check_alike(ours: Sequence[Any], theirs: Sequence[Any], env_id: int, first_id: int = 0) -> None:
     """Raises: ConfigError where observation and action space of an environment differ from those of the first."""
     for role, first, other in zip(("observation", "action"), ours, theirs):
         if not are_alike(dict_form(first), dict_form(other)):
-            raise ConfigError(f"environment {env_id} has the {role} space {other}, environment 0 has {first}")
+            raise ConfigError(f"environment {env_id} has the {role} space {other}, environment {first_id} has {first}")
 
 
 def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:

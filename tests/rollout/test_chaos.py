@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import ray
 
-from flowrl.engine import members as pace
+from flowrl.engine import members
 from flowrl.engine.plan import Plan
 from flowrl.operators import ParallelRollouts
 from flowrl.policies import Policy, PPOPolicy
@@ -168,7 +168,7 @@ def test_a_worker_that_stands_still_is_named(
     two: WorkerSet, there: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """F10: the others go on, nobody is started again, and closing the run does not wait for it."""
-    monkeypatch.setattr(pace, "LATE_SECONDS", 0.3)
+    monkeypatch.setattr(members, "LATE_SECONDS", 0.3)
     with there.noted(collect(two, 1)).run() as run:
         while len(list(there.folder.iterdir())) < 2:
             next(run)

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from flowrl.actors import ray_backend as ray_workers
+from flowrl.actors import ray_backend
 from flowrl.actors.actors import Actors, Resources
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, WorkerDied
@@ -47,7 +47,7 @@ def cluster(monkeypatch):
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # with it what the client's server forks may die, when busy
-    ray_workers.end()  # that of other tests
+    ray_backend.end()  # that of other tests
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     head = {"num_cpus": 1, "ray_client_server_port": port, **SMALL}
@@ -55,7 +55,7 @@ def cluster(monkeypatch):
     machines.client_address = f"ray://127.0.0.1:{port}"
     machines.arena = machines.add_node(num_cpus=2, resources={"arena": 1}, **SMALL)
     yield machines
-    ray_workers.end()  # nobody may be connected to it any more
+    ray_backend.end()  # nobody may be connected to it any more
     machines.shutdown()
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_had_is_named(cluster, monkeypatch):
             _guests(cluster, count, resources=resources).start()
     arena = Resources(custom={"arena": 1})
     with _guests(cluster, resources=arena):
-        monkeypatch.setattr(ray_workers, "START_SECONDS", 2)
+        monkeypatch.setattr(ray_backend, "START_SECONDS", 2)
         with pytest.raises(ConfigError, match=r"guest 0: not there after 2 s; free are 2 CPU, .*memory"):
             _guests(cluster, resources=arena).start()
 
@@ -137,7 +137,7 @@ def test_who_was_on_a_ray_that_ended_does_not_hold_the_next(cluster):
     """Actors that nobody closed are gone with it."""
     forgotten = _guests(cluster)
     forgotten.start()
-    ray_workers.end()
+    ray_backend.end()
     with Actors([Guest], kind="guest", remote=True, address=cluster.client_address) as actors:
         assert _ask(actors.members[0], "node")
     assert forgotten.members

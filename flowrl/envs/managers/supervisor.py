@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import reduction
+from operator import itemgetter
 from typing import Any
 
 import attrs
@@ -25,7 +26,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from flowrl.envs.managers import worker_main as child
+from flowrl.envs.managers import worker_main
 from flowrl.envs.managers.env_runner import Failure
 from flowrl.envs.managers.faults import During, Kind
 from flowrl.envs.managers.shared_memory import NOTHING, RESET, Arena, SharedMemory, memory_file
@@ -65,7 +66,9 @@ class EnvProcess:
         theirs = self._begin()
         arguments = (theirs, lifeline, self._factories, self.host)
         try:
-            self._process = self._context.Process(target=child.run, args=arguments, name=f"flowrl-envs-{self.host}")
+            self._process = self._context.Process(
+                target=worker_main.run, args=arguments, name=f"flowrl-envs-{self.host}"
+            )
             self._process.start()
         except BaseException as error:
             self.alive = False
@@ -433,9 +436,12 @@ class Supervisor:
 
     def _made(self, env_id: int, heard: bytes) -> list[Failure]:
         facts = pickle.loads(heard)
-        first = next((known for known in self.facts if known is not None), facts)
+        known = ((index, each) for index, each in enumerate(self.facts) if each is not None)
+        (first_id, first), (other_id, other) = sorted(
+            [next(known, (env_id, facts)), (env_id, facts)], key=itemgetter(0)
+        )
         try:
-            check_alike(first, facts, env_id)
+            check_alike(first, other, other_id, first_id)
         except ConfigError as error:
             if self._shape is None:
                 raise

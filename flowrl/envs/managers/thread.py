@@ -15,8 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from flowrl.envs.managers import env_runner as hosted
-from flowrl.envs.managers import worker_main as child
+from flowrl.envs.managers import env_runner, worker_main
 from flowrl.envs.managers.shared_memory import SharedMemory
 from flowrl.envs.managers.subprocess import SubprocessEnvManager
 from flowrl.envs.managers.supervisor import EnvProcess, Supervisor
@@ -47,7 +46,7 @@ class _ThreadHost(Host):
         if self._exchange is None:
             return
         nowhere = SharedMemory(np.zeros, *self._shape)
-        self._commands = hosted.plainly(nowhere.command)
+        self._commands = env_runner.plainly(nowhere.command)
         for env in self._hosted.values():
             env.attach(nowhere)
 
@@ -184,7 +183,7 @@ class ThreadEnvManager(SubprocessEnvManager):
 def _call(frame: FrameType | None) -> str:
     """The call of the environment in which a thread is."""
     while frame is not None:
-        if frame.f_code.co_filename in (child.__file__, hosted.__file__) and frame.f_code.co_name in _CALLS:
+        if frame.f_code.co_filename in (worker_main.__file__, env_runner.__file__) and frame.f_code.co_name in _CALLS:
             return f"the {_CALLS[frame.f_code.co_name]}"
         frame = frame.f_back
     return "a call"
