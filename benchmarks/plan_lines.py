@@ -3,8 +3,8 @@
 Lines as the formatter leaves them, from `def` to the end, but for docstrings, comments and empty lines; and how many
 they would be at RLlib's line length. The functions of its own file that a plan calls are counted with it, so that
 nothing is hidden in helpers; what it takes from another plan's file, and the operators that it uses, stand beside it
-with their own lines, counted alike. Operators that only this plan uses are marked with a star. A plan may differ from
-another one in its policy alone.
+with their own lines, counted alike, and so do the edits of the options that its configuration has. Operators that only
+this plan uses are marked with a star. A plan may differ from another one in its policy alone.
 
     python benchmarks/plan_lines.py
 """
@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flowrl.operators import __all__ as OPERATORS
+from flowrl.settings import Option
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 
@@ -107,6 +108,9 @@ def main() -> None:
         shared = {name_of(part): part for part in parts[function] if part not in here} | operators[function]
         lines = {name: sum(code_lines(source_of(part)) for part in with_helpers(op)) for name, op in shared.items()}
         beside = ", ".join(f"{name}{'*' if used[name] == 1 else ''} {lines[name]}" for name in sorted(lines))
+        options = [kind for kind in load_plan_file(plan).Config.__mro__ if "edit" in vars(kind) and kind is not Option]
+        edits = [f"{kind.__name__} {code_lines(source_of(vars(kind)['edit']))}" for kind in options]
+        beside += f"; options: {', '.join(edits)}" if edits else ""
         print(f"{plan:<12} {counts[0]:>5}  {counts[1]:>13}  {RLLIB.get(plan, '-'):>5}  {beside}")
     helpers = {part: name_of(part) for found in parts.values() for part in found[1:]}
     alone = ", ".join(sorted(name for part, name in helpers.items() if users[part] == 1))

@@ -85,6 +85,8 @@ NAMES = {
     "flowrl.gather:Answer": "flowrl.engine.gather:Arrival",
     "flowrl.mapped:LeftOut": "flowrl.engine.state_diff:IncompatibleKeys",
     "flowrl.debug:debugging": "flowrl.inspect.strict:strict",
+    **{f"flowrl.config:{name}": f"flowrl.settings:{name}" for name in ("at_least_one", "fraction", "not_negative")},
+    **{f"flowrl.config:{name}": f"flowrl.settings:{name}" for name in ("positive", "scheduled", "sizes")},
     "flowrl.rollout:Aggregators": "flowrl.learners:Aggregators",
     "flowrl.rollout:LearnerGroup": "flowrl.learners:LearnerGroup",
 }

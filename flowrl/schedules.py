@@ -117,14 +117,14 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 @overload
-def schedule(setting: Setting, end: float | None = None, steps: int = 1) -> Schedule: ...
+def schedule(setting: Setting | Schedule, end: float | None = None, steps: int = 1) -> Schedule: ...
 @overload
 def schedule(setting: None) -> None: ...
-def schedule(setting: Setting | None, end: float | None = None, steps: int = 1) -> Schedule | None:
+def schedule(setting: Setting | Schedule | None, end: float | None = None, steps: int = 1) -> Schedule | None:
     """What a configuration says, as a schedule: a number, from there to `end` over `steps` if there is an end.
 
     Or a text such as "linear(1e-3, 0, 100_000)", of `SCHEDULES`, or points as of `piecewise_schedule`; these know
-    their own end. None, where a setting may be left open, stays None.
+    their own end. A function is a schedule already; None, where a setting may be left open, stays None.
 
     Raises:
         ConfigError: the text is none, or the schedule refuses its numbers.
@@ -138,7 +138,7 @@ def schedule(setting: Setting | None, end: float | None = None, steps: int = 1) 
         return _parsed(setting)
     if isinstance(setting, list | tuple):
         return _made(f"{setting}", piecewise_schedule, *setting)
-    return setting if setting is None or end is None else linear_schedule(setting, end, steps)
+    return setting if setting is None or end is None or callable(setting) else linear_schedule(setting, end, steps)
 
 
 def _parsed(text: str) -> Schedule:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.data import Batch, MixedReplay
 from flowrl.data.steps import is_fragment
-from flowrl.engine.graph import select
+from flowrl.engine.graph import graph, select
 from flowrl.engine.operator import operator
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import ColumnSchema, Schema
@@ -52,7 +52,7 @@ def MixInDemonstrations(plan: Plan, demonstrate: Plan, fraction: float) -> Plan:
     fresh, replay = select(plan, "StoreToReplay").op.buffer, select(plan, "Replay").op
     mixture = MixedReplay(fresh=(fresh, 1 - fraction), demonstrations=(demonstrate.op.buffer, fraction))
     plan = plan.replace("Replay", Replay(mixture, replay.batch_size, replay.in_flight))
-    if mixture.by_priority:
+    if any(isinstance(node.op, UpdatePriorities) for node in graph(plan)):
         plan = plan.replace("UpdatePriorities", UpdatePriorities(mixture))
     return Sequentially({"demonstrate": demonstrate, "online": plan}, output_indexes=["online"])
 

@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import ApplyGradients, AsyncGradients, StandardMetricsReporting
+from flowrl.operators.options import InFlight
 from flowrl.policies import A2CPolicy
+from flowrl.policies.actor_critic import ActorCriticPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting, schedule
-from flowrl.trainer.config import Configuration, fraction, positive, scheduled, sizes
-from flowrl.trainer.trainer import Trainer
+from flowrl.schedules import Setting
+from flowrl.trainer.trainer import ActingConfig, Trainer
+
+policy = A2CPolicy.configured  # the loss is that of A2C
 
 
 @attrs.define(kw_only=True)
-class Config(Configuration):
+class Config(ActorCriticPolicy.Settings, InFlight, ActingConfig):
     """Defaults that solve CartPole-v1 within 500 000 env steps."""
 
-    # The network
-    hidden: tuple[int, ...] = sizes(64, 64)  #: sizes of the hidden layers, of the actor and of the critic
-    squash: bool = False  #: continuous actions through tanh into their bounds, instead of clipping
-    log_std: float = 0.0  #: of continuous actions, before learning
-
-    # Experience
-    fragment_steps: int = positive(16)  #: steps of each environment of a worker in one gradient
-    in_flight: int = positive(1)  #: gradients that each worker is asked for at a time
-    gamma: float = fraction(0.99)  #: discount per step
-    lam: float = fraction(0.95)  #: decay of the advantage's trace; 1 as in the paper
-
-    # Learning
-    learning_rate: Setting = scheduled(1e-3)  #: of Adam, at the beginning
-    learning_rate_end: float | None = 0.0  #: at the end of the schedule; None: as at the beginning
-    schedule_steps: int = positive(500_000)  #: env steps of the schedule
-    entropy_coef: Setting = scheduled(0.0)  #: weight of the entropy
-    value_coef: float = 0.5  #: weight of the value loss
-    grad_clip: float | None = positive(0.5)  #: largest norm of the gradient
-
-    report_every: int = positive(1_000)  #: env steps between results
-
-
-def policy(config: Config, observation_space: Any, action_space: Any) -> A2CPolicy:
-    """The policy that acts and learns: the loss is that of A2C."""
-    return A2CPolicy(
-        observation_space,
-        action_space,
-        hidden=config.hidden,
-        squash=config.squash,
-        log_std=config.log_std,
-        gamma=config.gamma,
-        lam=config.lam,
-        learning_rate=schedule(config.learning_rate, config.learning_rate_end, config.schedule_steps),
-        entropy_coef=schedule(config.entropy_coef),
-        value_coef=config.value_coef,
-        grad_clip=config.grad_clip,
-        **config.for_policy,
-    )
+    fragment_steps: int = 16
+    in_flight: int = 1
+    learning_rate: Setting = 1e-3
+    learning_rate_end: float | None = 0.0
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayActors
+from flowrl.data import PrioritizedReplayBuffer, ReplayActors
 from flowrl.engine.plan import Plan
 from flowrl.operators import (
     Concurrently,
@@ -20,78 +20,43 @@ from flowrl.operators import (
     UpdatePriorities,
     UpdateTargetNetwork,
 )
-from flowrl.policies import ApexDQNPolicy
+from flowrl.operators.options import ByPriority, FromReplay, InFlight
+from flowrl.policies import ApexDQNPolicy, DQNPolicy
+from flowrl.policies.apex_dqn import WorkerEpsilon
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting, schedule
-from flowrl.trainer.config import Configuration, fraction, positive, scheduled, sizes
-from flowrl.trainer.trainer import Trainer
+from flowrl.schedules import schedule
+from flowrl.settings import positive
+from flowrl.trainer.trainer import ActingConfig, Trainer
 
 
 @attrs.define(kw_only=True)
-class Config(Configuration):
+class Config(DQNPolicy.Settings, WorkerEpsilon, FromReplay, ByPriority, InFlight, ActingConfig):
     """Defaults that solve CartPole-v1 within 500 000 env steps."""
 
-    # The network
-    hidden: tuple[int, ...] = sizes(128, 128)  #: sizes of the hidden layers
-    dueling: bool = True  #: Q = V + A - mean A
-    double: bool = True  #: the online network chooses, the target network judges
-    noisy: bool = False  #: noise in the weights, of learned amount, explores beside epsilon
+    hidden: tuple[int, ...] = (128, 128)
+    fragment_steps: int = 4
+    n_step: int = positive(3, "steps of a return before it bootstraps")
+    replay_ratio: float = 8.0
+    replay_shards: int = positive(2, "memories; processes of their own where there are workers")
+    draws_in_flight: int = positive(2, "batches that are asked for at a time")
 
-    # Experience
-    fragment_steps: int = positive(4)  #: steps of each environment of a worker in a request
-    in_flight: int = positive(2)  #: requests to each worker at a time
-    epsilon: float = fraction(0.4)  #: exploration of the first worker
-    epsilon_alpha: float = positive(7.0)  #: of the last one: epsilon to the power of 1 + epsilon_alpha
-    gamma: float = fraction(0.99)  #: discount per step
-    n_step: int = positive(3)  #: steps of a return before it bootstraps
-
-    # Replay
-    replay_shards: int = positive(2)  #: memories; processes of their own where there are workers
-    buffer_size: int = positive(50_000)  #: rows kept in all of them
-    learning_starts: int = positive(1_000)  #: rows stored before the first update
-    draws_in_flight: int = positive(2)  #: batches that are asked for at a time
-    replay_ratio: float = positive(8.0)  #: rows trained on per row collected
-    priority_alpha: float = fraction(0.6)  #: 0 draws uniformly, 1 in proportion to TD errors
-    priority_beta: Setting = scheduled(0.4, most=1)  #: how much of that the weights of the loss make up for
-
-    # Learning
-    batch_size: int = positive(128)  #: rows of an update
-    learning_rate: Setting = scheduled(1e-3)  #: of Adam
-    grad_clip: float | None = positive(10.0)  #: largest norm of the gradient
-    target_every: int = positive(100)  #: updates between copies to the target network
-    tau: float = fraction(1.0)  #: how far the target network moves then; 1 copies
-
-    report_every: int = positive(1_000)  #: env steps between results
+    def replay_memory(self) -> ReplayActors:
+        """Shards, and a rate limiter that keeps `replay_ratio` between storing and learning."""
+        rows, beta = -(-self.buffer_size // self.replay_shards), schedule(self.priority_beta)
+        shard = partial(PrioritizedReplayBuffer, rows, alpha=self.priority_alpha, beta=beta, gamma=self.gamma)
+        limiter = self.limiter(self.batch_size, self.fragment_steps * self.grouping[1] * self.n_step)
+        remote = self.num_workers > 0
+        return ReplayActors(shard, self.replay_shards, remote=remote, limiter=limiter, address=self.address)
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQNPolicy:
     """The policy that acts and learns."""
-    return ApexDQNPolicy(
-        observation_space,
-        action_space,
-        workers=config.grouping[0],
-        epsilon=config.epsilon,
-        epsilon_alpha=config.epsilon_alpha,
-        hidden=config.hidden,
-        dueling=config.dueling,
-        double=config.double,
-        noisy=config.noisy,
-        gamma=config.gamma,
-        learning_rate=schedule(config.learning_rate),
-        grad_clip=config.grad_clip,
-        **config.for_policy,
-    )
+    return ApexDQNPolicy.configured(config, observation_space, action_space, workers=config.grouping[0])
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches, which meet in the replay memory alone."""
-    # The memory: shards, and a rate limiter that keeps `replay_ratio` between storing and learning.
-    rows, beta = -(-config.buffer_size // config.replay_shards), schedule(config.priority_beta)
-    shard = partial(PrioritizedReplayBuffer, rows, alpha=config.priority_alpha, beta=beta, gamma=config.gamma)
-    drawn, added = config.batch_size, config.fragment_steps * config.grouping[1] * config.n_step  # at once, at most
-    limiter = RateLimiter(config.replay_ratio, config.learning_starts, sample_batch=drawn, insert_batch=added)
-    remote = config.num_workers > 0
-    memory = ReplayActors(shard, config.replay_shards, remote=remote, limiter=limiter, address=config.address)
+    memory = config.replay_memory()
 
     # (1) Workers act, and make n-step transitions, which go into the memory.
     rollouts = ParallelRollouts(workers, mode="raw", steps=config.fragment_steps)

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
 from flowrl.policies import BCPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting, schedule
-from flowrl.trainer.config import positive, scheduled, sizes
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
+
+policy = BCPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(OfflineConfig):
+class Config(BCPolicy.Settings, OfflineConfig):
     """Defaults for small networks and any dataset."""
-
-    hidden: tuple[int, ...] = sizes(256, 256)  #: sizes of the hidden layers
-    learning_rate: Setting = scheduled(1e-3)  #: of Adam
-    grad_clip: float | None = positive(None)  #: largest norm of the gradient
-
-
-def policy(config: Config, observation_space: Any, action_space: Any) -> BCPolicy:
-    """The policy that learns."""
-    return BCPolicy(
-        observation_space,
-        action_space,
-        hidden=config.hidden,
-        learning_rate=schedule(config.learning_rate),
-        grad_clip=config.grad_clip,
-        **config.for_policy,
-    )
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

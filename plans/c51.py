@@ -8,24 +8,19 @@ import attrs
 
 from flowrl.plans import dqn
 from flowrl.policies import CategoricalHead, DQNPolicy
-from flowrl.trainer.config import positive
+from flowrl.policies.heads import CategoricalSettings
 from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)
-class Config(dqn.Config):
+class Config(CategoricalSettings, dqn.Config):
     """The settings of DQN and those of the distribution; defaults that solve CartPole-v1 within 50 000 env steps."""
-
-    # The distribution
-    atoms: int = positive(51)  #: returns that have a probability, evenly spaced
-    v_min: float = 0.0  #: the least of them: what no discounted return falls below
-    v_max: float = 100.0  #: the largest
 
 
 def policy(config: Config, observation_space: Any, action_space: Any, algorithm: str = "C51") -> DQNPolicy:
     """DQN's policy, with probabilities of returns in place of their mean."""
     head = CategoricalHead(config.atoms, config.v_min, config.v_max)
-    return dqn.policy(config, observation_space, action_space, head=head, algorithm=algorithm)
+    return DQNPolicy.configured(config, observation_space, action_space, head=head, algorithm=algorithm)
 
 
 class C51(Trainer):

@@ -7,57 +7,32 @@ from typing import Any
 import attrs
 from gymnasium import spaces
 
+from flowrl.operators.options import TargetNetwork
 from flowrl.plans import iql
 from flowrl.policies import CQLPolicy, DiscreteCQLPolicy
-from flowrl.schedules import Setting, schedule
-from flowrl.trainer.config import fraction, not_negative, positive, scheduled, sizes
+from flowrl.policies.cql import Candidates
+from flowrl.policies.dqn import DoubleQSettings
+from flowrl.policies.sac import Temperature
+from flowrl.schedules import Setting
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 
 @attrs.define(kw_only=True)
-class Config(OfflineConfig):
-    """Defaults for both kinds of actions."""
+class Config(Candidates, DoubleQSettings, Temperature, TargetNetwork, OfflineConfig):
+    """Defaults for both kinds of actions: some settings are of one kind alone."""
 
-    # The networks
-    hidden: tuple[int, ...] = sizes(256, 256)  #: sizes of the hidden layers of each network
-    dueling: bool = True  #: of discrete actions: Q = V + A - mean A
-    double: bool = True  #: of discrete actions: the online network chooses, the target network judges
-
-    # Learning
-    conservatism: float = not_negative(1.0)  #: weight of the penalty on values; 0 is DQN or SAC
-    candidates: int = positive(10)  #: of continuous actions: how many of each kind it is estimated with
-    gamma: float = fraction(0.99)  #: discount per step
-    temperature: float = positive(1.0)  #: of continuous actions: what a unit of entropy is worth, at first
-    learn_temperature: bool = True  #: whether it follows the entropy
-    target_entropy: float | None = None  #: None: minus the numbers of an action
-    learning_rate: Setting = scheduled(3e-4)  #: of Adam
-    grad_clip: float | None = positive(None)  #: largest norm of the gradient
-    target_every: int = positive(1)  #: updates between moves of the target networks
-    tau: float = fraction(0.005)  #: how far they move then
+    hidden: tuple[int, ...] = (256, 256)
+    learning_rate: Setting = 3e-4
+    grad_clip: float | None = None
+    target_every: int = 1
+    tau: float = 0.005
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DiscreteCQLPolicy | CQLPolicy:
     """The policy that learns, by the kind of actions."""
-    settings: dict[str, Any] = {
-        "conservatism": config.conservatism,
-        "hidden": config.hidden,
-        "gamma": config.gamma,
-        "learning_rate": schedule(config.learning_rate),
-        "grad_clip": config.grad_clip,
-        **config.for_policy,
-    }
     if isinstance(action_space, spaces.Discrete):
-        networks = {"dueling": config.dueling, "double": config.double, "epsilon": 0.0}
-        return DiscreteCQLPolicy(observation_space, action_space, **networks, **settings)
-    return CQLPolicy(
-        observation_space,
-        action_space,
-        candidates=config.candidates,
-        temperature=config.temperature,
-        learn_temperature=config.learn_temperature,
-        target_entropy=config.target_entropy,
-        **settings,
-    )
+        return DiscreteCQLPolicy.configured(config, observation_space, action_space, epsilon=0.0)
+    return CQLPolicy.configured(config, observation_space, action_space)
 
 
 class CQL(OfflineTrainer):

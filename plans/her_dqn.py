@@ -10,26 +10,32 @@ from flowrl.engine.plan import Plan
 from flowrl.operators import Episodes, HindsightRelabel, SplitBatch
 from flowrl.plans import dqn
 from flowrl.rollout import WorkerSet
-from flowrl.trainer.config import fraction, positive, sizes
+from flowrl.settings import Settings, positive, setting
 from flowrl.trainer.trainer import Trainer
 
 #: Whose achieved goals are drawn from: this step's and later ones', the last one's, or those of the whole episode.
 Strategy = Literal["future", "final", "episode"]
 
+policy = dqn.policy
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Hindsight(Settings):
+    """What is relabelled. Rows are real and relabelled ones."""
+
+    her_k: int = positive(4, "relabelled steps for each real one")
+    her_strategy: Strategy = setting("future", "whose achieved goals a step gets")
+
 
 @attrs.define(kw_only=True)
-class Config(dqn.Config):
-    """The settings of DQN, and what is relabelled; defaults for bit flipping. Rows are real and relabelled ones."""
+class Config(Hindsight, dqn.Config):
+    """The settings of DQN, and what is relabelled; defaults for bit flipping."""
 
     env: str = "flowrl.envs.goals:bit_flipping"
-
-    her_k: int = positive(4)  #: relabelled steps for each real one
-    her_strategy: Strategy = "future"  #: whose achieved goals a step gets
-
-    hidden: tuple[int, ...] = sizes(256)  #: sizes of the hidden layers
-    gamma: float = fraction(0.9)  #: discount per step
-    n_step: int = positive(1)  #: steps of a return before it bootstraps
-    replay_ratio: float = positive(16.0)  #: rows trained on per row stored
+    hidden: tuple[int, ...] = (256,)
+    gamma: float = 0.9
+    n_step: int = 1
+    replay_ratio: float = 16.0
 
 
 def execution_plan(workers: WorkerSet, config: Any) -> Plan:
@@ -39,13 +45,12 @@ def execution_plan(workers: WorkerSet, config: Any) -> Plan:
     plan = dqn.execution_plan(workers, config).replace("NStep", Episodes()).insert_after("Episodes", relabel)
 
     # Of an episode come many rows at once: they are stored in small parts, so that learning keeps pace (F11).
-    part = SplitBatch(max_rows=dqn.rows_at_once(config))
-    return plan.insert_after("HindsightRelabel", part, "combine")
+    return plan.insert_after("HindsightRelabel", SplitBatch(max_rows=config.rows_at_once), "combine")
 
 
 class HERDQN(Trainer):
     """`HERDQN(env="flowrl.envs.goals:bit_flipping").train(until={"env_steps": 20_000})`; its policy is that of DQN."""
 
     Config = Config
-    policy = staticmethod(dqn.policy)
+    policy = staticmethod(policy)
     execution_plan = staticmethod(execution_plan)

@@ -6,25 +6,22 @@ import attrs
 
 from flowrl.plans import her_dqn, sac
 from flowrl.schedules import Setting
-from flowrl.trainer.config import fraction, positive, scheduled, sizes
 from flowrl.trainer.trainer import Trainer
+
+policy = sac.policy
 
 
 @attrs.define(kw_only=True)
-class Config(sac.Config):
-    """The settings of SAC, and what is relabelled; defaults for point reaching. Rows are real and relabelled ones."""
+class Config(her_dqn.Hindsight, sac.Config):
+    """The settings of SAC, and what is relabelled; defaults for point reaching."""
 
     env: str = "flowrl.envs.goals:point_reach"
-
-    her_k: int = positive(4)  #: relabelled steps for each real one
-    her_strategy: her_dqn.Strategy = "future"  #: whose achieved goals a step gets
-
-    hidden: tuple[int, ...] = sizes(64, 64)  #: sizes of the hidden layers of the actor and of each critic
-    gamma: float = fraction(0.95)  #: discount per step
-    learning_rate: Setting = scheduled(1e-3)  #: of Adam
-    batch_size: int = positive(128)  #: rows of an update
-    temperature: float = positive(0.1)  #: what a unit of entropy is worth, at first
-    replay_ratio: float = positive(16.0)  #: rows trained on per row stored
+    hidden: tuple[int, ...] = (64, 64)
+    gamma: float = 0.95
+    learning_rate: Setting = 1e-3
+    batch_size: int = 128
+    temperature: float = 0.1
+    replay_ratio: float = 16.0
 
 
 class HERSAC(Trainer):
@@ -34,5 +31,5 @@ class HERSAC(Trainer):
     """
 
     Config = Config
-    policy = staticmethod(sac.policy)
+    policy = staticmethod(policy)
     execution_plan = staticmethod(her_dqn.execution_plan)

@@ -12,37 +12,14 @@ from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
 from flowrl.plans import bc
 from flowrl.policies import MARWILPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import schedule
-from flowrl.trainer.config import fraction, not_negative, positive, proper_fraction
 from flowrl.trainer.offline import OfflineTrainer
+
+policy = MARWILPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(bc.Config):
+class Config(MARWILPolicy.Settings, bc.Config):
     """Those of BC, and what advantages count for."""
-
-    beta: float = not_negative(1.0)  #: how much an advantage of the usual size counts; 0 is BC
-    gamma: float = fraction(0.99)  #: discount per step
-    value_coef: float = not_negative(1.0)  #: weight of the value's loss
-    max_weight: float = positive(20.0)  #: the most that a row counts
-    norm_rate: float = proper_fraction(0.01)  #: how far the mean square of advantages moves in an update
-
-
-def policy(config: Config, observation_space: Any, action_space: Any) -> MARWILPolicy:
-    """The policy that learns."""
-    return MARWILPolicy(
-        observation_space,
-        action_space,
-        beta=config.beta,
-        gamma=config.gamma,
-        value_coef=config.value_coef,
-        max_weight=config.max_weight,
-        norm_rate=config.norm_rate,
-        hidden=config.hidden,
-        learning_rate=schedule(config.learning_rate),
-        grad_clip=config.grad_clip,
-        **config.for_policy,
-    )
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

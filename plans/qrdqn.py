@@ -8,26 +8,23 @@ import attrs
 
 from flowrl.plans import dqn
 from flowrl.policies import DQNPolicy, QuantileHead
-from flowrl.trainer.config import positive
+from flowrl.policies.heads import QuantileSettings
+from flowrl.settings import positive
 from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)
-class Config(dqn.Config):
+class Config(QuantileSettings, dqn.Config):
     """The settings of DQN and one more; defaults that solve CartPole-v1 within 50 000 env steps."""
 
-    # The distribution
-    quantiles: int = positive(10)  #: how many, evenly spaced in probability
-
-    # Learning
-    learning_rate: float = positive(2e-3)  #: of Adam
-    grad_clip: float | None = positive(None)  #: largest norm of the gradient, which grows with the quantiles
+    learning_rate: float = positive(2e-3)
+    grad_clip: float | None = None  # it grows with the quantiles
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
     """DQN's policy, with quantiles of returns in place of their mean."""
     head = QuantileHead(config.quantiles)
-    return dqn.policy(config, observation_space, action_space, head=head, algorithm="QR-DQN")
+    return DQNPolicy.configured(config, observation_space, action_space, head=head, algorithm="QR-DQN")
 
 
 class QRDQN(Trainer):

@@ -6,38 +6,28 @@ import attrs
 
 from flowrl.data.columns import TRANSITION
 from flowrl.engine.plan import Plan
-from flowrl.operators import (
-    Demonstrations,
-    GatherStatistics,
-    InitialState,
-    MixInDemonstrations,
-    StoreToReplay,
-    UpdateStatistics,
-)
+from flowrl.operators import Demonstrations, InitialState, MixInDemonstrations, StoreToReplay
 from flowrl.operators.datasets import demonstrations_in
+from flowrl.operators.options import DemonstratedShare
 from flowrl.plans import r2d2
 from flowrl.rollout import WorkerSet
-from flowrl.trainer.config import proper_fraction
 from flowrl.trainer.trainer import Trainer
+
+policy = r2d2.policy
 
 
 @attrs.define(kw_only=True)
-class Config(r2d2.Config):
+class Config(DemonstratedShare, r2d2.Config):
     """The settings of R2D2, and how many of the sequences are demonstrations."""
-
-    demonstrations: str | None = None  #: the folder of recorded episodes, or "minari:ID"
-    demonstration_fraction: float = proper_fraction(0.25)  #: of the sequences of an update
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Demonstrations are stored first; then the plan of R2D2 takes a part of every batch from them."""
     data = demonstrations_in(config.demonstrations)
-    shown = r2d2.sequences(config, max(data.rows, config.steps + 1), None)
+    shown = config.sequences(max(data.rows, config.steps + 1))
 
     # (1) Whoever demonstrated had another memory, or none: sequences begin with the state of an episode's first step.
     recorded = Demonstrations(data, workers.policy, needs=TRANSITION)
-    if config.normalize_obs or config.normalize_rewards:  # of what is learned from, demonstrations are the first
-        recorded = recorded.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
     demonstrate = recorded.for_each(InitialState(workers)).for_each(StoreToReplay(shown))
 
     # (2) R2D2, whose `replay_ratio` is of both kinds of sequences.
@@ -50,5 +40,5 @@ class R2D3(Trainer):
     """`R2D3(env="CartPole-v1", demonstrations="episodes").train(until={"env_steps": 20_000})`; its policy is R2D2's."""
 
     Config = Config
-    policy = staticmethod(r2d2.policy)
+    policy = staticmethod(policy)
     execution_plan = staticmethod(execution_plan)

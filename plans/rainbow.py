@@ -8,7 +8,6 @@ import attrs
 
 from flowrl.plans import c51, dqn
 from flowrl.policies import DQNPolicy
-from flowrl.trainer.config import fraction
 from flowrl.trainer.trainer import Trainer
 
 
@@ -19,10 +18,10 @@ class Config(c51.Config):
     Double Q-learning, a dueling network and three-step returns are the defaults of DQN already.
     """
 
-    noisy: bool = True  #: noise in the weights, of learned amount, explores
-    prioritized: bool = True  #: draw rows the more often, the further their prediction was from its target
-    priority_alpha: float = fraction(0.5)  #: how much more often: 0 uniformly, 1 in proportion
-    epsilon_end: float = fraction(0.0)  #: random actions at the end of their schedule: from there on the noise explores
+    noisy: bool = True
+    prioritized: bool = True
+    priority_alpha: float = 0.5
+    epsilon_end: float = 0.0  # from there on the noise explores
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from flowrl.plans import sqil
 from flowrl.policies import RBCPolicy
-from flowrl.trainer.config import not_negative
+from flowrl.policies.soft_q import BellmanSettings
 from flowrl.trainer.trainer import Trainer
+
+policy = RBCPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(sqil.Config):
+class Config(BellmanSettings, sqil.Config):
     """The settings of SQIL, and how much of the loss is not cloning."""
 
-    bellman_weight: float = not_negative(0.01)  #: of the squared soft Bellman error at reward 0; 0 clones alone
-
-
-def policy(config: Config, observation_space: Any, action_space: Any) -> RBCPolicy:
-    """The policy that acts and learns."""
-    return RBCPolicy(
-        observation_space,
-        action_space,
-        temperature=config.temperature,
-        bellman_weight=config.bellman_weight,
-        **sqil.for_soft_q(config),
-    )
+    bellman_weight: float = 0.01
 
 
 class RBC(Trainer):

@@ -7,26 +7,20 @@ import attrs
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
 from flowrl.operators import CombineRewards, EstimateReward, TrainReward
+from flowrl.operators.options import IntrinsicRewards
 from flowrl.plans import dqn
 from flowrl.plans.rnd_ppo import reward_model
 from flowrl.rollout import WorkerSet
-from flowrl.trainer.config import not_negative, positive, sizes
 from flowrl.trainer.trainer import Trainer
+
+policy = dqn.policy
 
 
 @attrs.define(kw_only=True)
-class Config(dqn.Config):
+class Config(IntrinsicRewards, dqn.Config):
     """DQN's, and those of the rewards."""
 
-    n_step: int = positive(1)  #: what is new is said of single steps, so nothing else is possible
-
-    extrinsic_weight: float = not_negative(1.0)  #: of the environment's reward
-    intrinsic_weight: float = not_negative(1.0)  #: of the reward for what is new
-    reward_hidden: tuple[int, ...] = sizes(64, 64)  #: hidden layers of RND's networks
-    reward_features: int = positive(64)  #: numbers that are to be predicted
-    reward_learning_rate: float = positive(1e-4)  #: of the predictor's Adam
-    reward_sgd_iter: int = positive(1)  #: its epochs over a fragment
-    reward_minibatch_size: int | None = positive(None)  #: rows of its optimiser steps; None: the whole fragment
+    n_step: int = 1  # what is new is said of single steps, so nothing else is possible
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
@@ -36,8 +30,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
             f"n_step={config.n_step}: what is stored must be single steps (n_step=1), since RND says what each is "
             "worth when it is drawn"
         )
-    rnd = reward_model(workers, config)
-    plan = dqn.execution_plan(workers, config)
+    rnd, plan = reward_model(workers, config), dqn.execution_plan(workers, config)
 
     # (1) Act and store, as in DQN; what comes by is learned, and is new no more.
     teach = TrainReward(rnd, config.reward_sgd_iter, config.reward_minibatch_size)
@@ -53,5 +46,5 @@ class RNDDQN(Trainer):
     """`RNDDQN(env="MountainCar-v0").train(until={"env_steps": 20_000})`."""
 
     Config = Config
-    policy = staticmethod(dqn.policy)
+    policy = staticmethod(policy)
     execution_plan = staticmethod(execution_plan)

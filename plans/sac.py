@@ -2,76 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
+from flowrl.operators.options import NormalizedReplay, NStepReplay
 from flowrl.plans import dqn
 from flowrl.policies import SACPolicy
-from flowrl.schedules import Setting, schedule
-from flowrl.trainer.config import Configuration, fraction, not_negative, positive, scheduled, sizes
-from flowrl.trainer.trainer import Trainer
+from flowrl.trainer.trainer import ActingConfig, Trainer
+
+policy = SACPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(Configuration):
+class Config(SACPolicy.Settings, NStepReplay, NormalizedReplay, ActingConfig):
     """Defaults as they were published, for one environment: an update for each of its steps."""
 
     env: str = "Pendulum-v1"
-    envs_per_worker: int = positive(1)
-
-    # The networks
-    hidden: tuple[int, ...] = sizes(256, 256)  #: sizes of the hidden layers of the actor and of each critic
-
-    # Learning
-    gamma: float = fraction(0.99)  #: discount per step
-    n_step: int = positive(1)  #: steps of a return before it bootstraps
-    learning_rate: Setting = scheduled(3e-4)  #: of Adam
-    critic_learning_rate: Setting | None = scheduled(None)  #: of the critics; None: the same
-    grad_clip: float | None = positive(None)  #: largest norm of the gradient
-    batch_size: int = positive(256)  #: rows of an update
-    temperature: float = positive(1.0)  #: what a unit of entropy is worth, at first
-    learn_temperature: bool = True  #: whether it follows the entropy
-    target_entropy: float | None = None  #: None: minus the numbers of an action, or as the next line says
-    entropy_fraction: float = fraction(0.5)  #: of n discrete actions: so much of log n
-    target_every: int = positive(1)  #: updates between moves of the target networks
-    tau: float = fraction(0.005)  #: how far they move then
-
-    # Experience
-    fragment_steps: int = positive(1)  #: steps of each environment between two looks at the learner
-    random_steps: int = not_negative(1_000)  #: env steps of uniform actions at first
-    buffer_size: int = positive(1_000_000)  #: rows kept
-    learning_starts: int = positive(1_000)  #: rows stored before the first update
-    replay_ratio: float = positive(256.0)  #: rows trained on per row collected
-    prioritized: bool = False  #: draw rows the more often, the larger their TD error was
-    priority_alpha: float = fraction(0.6)  #: how much more often: 0 uniformly, 1 in proportion
-    priority_beta: Setting = scheduled(0.4, most=1)  #: how much of that the loss's weights make up for, at first
-    priority_beta_end: float = fraction(1.0)  #: and at the end of its schedule
-    priority_beta_steps: int = positive(50_000)  #: env steps of the schedule
-    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by running statistics
-    normalize_rewards: bool = False  #: rewards divided by the running deviation of the discounted return
-    report_every: int = positive(1_000)  #: env steps between results
-
-
-def policy(config: Config, observation_space: Any, action_space: Any) -> SACPolicy:
-    """The policy that acts and learns."""
-    return SACPolicy(
-        observation_space,
-        action_space,
-        hidden=config.hidden,
-        gamma=config.gamma,
-        temperature=config.temperature,
-        learn_temperature=config.learn_temperature,
-        target_entropy=config.target_entropy,
-        entropy_fraction=config.entropy_fraction,
-        random_steps=config.random_steps,
-        learning_rate=schedule(config.learning_rate),
-        critic_learning_rate=schedule(config.critic_learning_rate),
-        grad_clip=config.grad_clip,
-        normalize_obs=config.normalize_obs,
-        normalize_rewards=config.normalize_rewards,
-        **config.for_policy,
-    )
+    envs_per_worker: int = 1
+    fragment_steps: int = 1
+    random_steps: int = 1_000
+    n_step: int = 1
+    batch_size: int = 256
+    target_every: int = 1
+    tau: float = 0.005
+    buffer_size: int = 1_000_000
+    replay_ratio: float = 256.0
 
 
 class SAC(Trainer):

@@ -8,42 +8,31 @@ import attrs
 
 from flowrl.data.columns import TRANSITION
 from flowrl.engine.plan import Plan
-from flowrl.operators import (
-    Demonstrations,
-    GatherStatistics,
-    MixInDemonstrations,
-    NStep,
-    PolicyActions,
-    StoreToReplay,
-    UpdateStatistics,
-)
+from flowrl.operators import Demonstrations, MixInDemonstrations, NStep, PolicyActions, StoreToReplay
 from flowrl.operators.datasets import demonstrations_in
+from flowrl.operators.options import DemonstratedShare
 from flowrl.plans import dqn, sac
 from flowrl.rollout import WorkerSet
-from flowrl.trainer.config import proper_fraction
 from flowrl.trainer.trainer import Trainer
+
+policy = sac.policy
 
 
 @attrs.define(kw_only=True)
-class Config(sac.Config):
+class Config(DemonstratedShare, sac.Config):
     """The settings of SAC, and how many of the rows are demonstrations."""
 
-    demonstrations: str | None = None  #: the folder of recorded episodes, or "minari:ID"
-    demonstration_fraction: float = proper_fraction(0.5)  #: of the rows of an update
+    demonstration_fraction: float = 0.5
 
 
 def execution_plan(workers: WorkerSet, config: Any) -> Plan:
     """Demonstrations are stored first; then the plan of DQN, and so of SAC, takes a part of every batch from them."""
     data = demonstrations_in(config.demonstrations)
-    # Beta follows the rows of a buffer, and the demonstrations become no more: there it is what it comes to.
-    of_shown = attrs.evolve(config, buffer_size=data.rows, priority_beta=config.priority_beta_end)
 
     # (1) What was recorded is in the environment's numbers: continuous actions to those of the policy, and n steps.
     recorded = Demonstrations(data, workers.policy, needs=TRANSITION).for_each(PolicyActions(workers))
-    if config.normalize_obs or config.normalize_rewards:  # of what is learned from, demonstrations are the first
-        recorded = recorded.for_each(GatherStatistics(workers, config.gamma)).for_each(UpdateStatistics(workers))
     rows = recorded.for_each(NStep(config.n_step, config.gamma))
-    demonstrate = rows.for_each(StoreToReplay(dqn.replay_buffer(of_shown, None)))
+    demonstrate = rows.for_each(StoreToReplay(config.demonstration_buffer(data.rows)))
 
     # (2) DQN's plan, whose `replay_ratio` is of both kinds of rows.
     ratio = config.replay_ratio * (1 - config.demonstration_fraction)
@@ -55,5 +44,5 @@ class SACfD(Trainer):
     """`SACfD(env="Pendulum-v1", demonstrations="episodes").train(until={"env_steps": 10_000})`; its policy is SAC's."""
 
     Config = Config
-    policy = staticmethod(sac.policy)
+    policy = staticmethod(policy)
     execution_plan = staticmethod(execution_plan)

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from flowrl.plans import ddpg, dqn
 from flowrl.policies import TD3Policy
-from flowrl.trainer.config import not_negative, positive
 from flowrl.trainer.trainer import Trainer
+
+policy = TD3Policy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(ddpg.Config):
+class Config(TD3Policy.Settings, ddpg.Config):
     """The settings of DDPG and those of its three additions; the critics are always two."""
 
-    policy_delay: int = positive(2)  #: the actor learns in every so many updates
-    target_every: int = positive(2)  #: updates between moves of the target networks
-    target_noise: float = not_negative(0.2)  #: deviation of the noise on the target actor's actions
-    target_noise_clip: float = positive(0.5)  #: its bound
-
-
-def policy(config: Config, observation_space: Any, action_space: Any) -> TD3Policy:
-    """The policy that acts and learns."""
-    return TD3Policy(
-        observation_space,
-        action_space,
-        policy_delay=config.policy_delay,
-        target_noise=config.target_noise,
-        target_noise_clip=config.target_noise_clip,
-        **ddpg.policy_settings(config),
-    )
+    target_every: int = 2
 
 
 class TD3(Trainer):

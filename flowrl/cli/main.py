@@ -344,6 +344,30 @@ def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: 
     ctx.exit(1 if found.problems else 0)
 
 
+@cli.command()
+@click.argument("plan")
+def settings(plan: str) -> None:
+    """Show what PLAN, the name of a built-in plan or a file, can be configured with: by --set, --config or in Python.
+
+    Of each setting its type, its default, which values it may have and what it means; those of the plan and its policy
+    come first, then those that all plans have.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from flowrl.trainer.config import default_of, sections, type_text
+    from flowrl.trainer.plan_file import load_plan_file
+
+    # Lines are broken where somebody looks at them; a file or a pipe gets one for each setting.
+    console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
+    for title, fields in sections(load_plan_file(plan).Config):
+        table = Table("setting", "type", "default", "values", "meaning", box=None, padding=(0, 2, 0, 0))
+        for field in fields:
+            said = field.metadata.get("range", ""), field.metadata.get("meaning", "")
+            table.add_row(field.name, type_text(field.type), repr(default_of(field)), *said)
+        console.print(title, table, "", sep="\n")
+
+
 @cli.command(name="list")
 def list_plans() -> None:
     """List the built-in plans."""

@@ -258,6 +258,17 @@ class Plan:
         operator = _tap(op) if node.kind == "tap" else (op, node.kind)
         return self._edited(node, node.inputs[0].then(*operator))
 
+    def rewire(self, where: str, through: Callable[[Plan], Plan]) -> Plan:
+        """A plan in which what the function makes of the stream that enters the operator enters it instead.
+
+        >>> from flowrl import from_items
+        >>> numbers = from_items([1, 2]).for_each(str)
+        >>> list(numbers.rewire("str", lambda items: items.union(from_items([3]))))
+        ['1', '3', '2']
+        """
+        node = self._behind(where)
+        return self._edited(node, attrs.evolve(node, inputs=(through(node.inputs[0]),)))
+
     def remove(self, where: str) -> Plan:
         """A plan without that operator."""
         node = select(self, where)
@@ -413,12 +424,16 @@ def _tap(function: Callable[[Any], Any], name: str | None = None) -> tuple[Any, 
     return transforms.Tap(function), "tap", name or f"tap({name_of(function)})", False
 
 
+#: Modules of flowrl that build plans as users do: a site is a line of theirs.
+USERS = ("flowrl.plans", "flowrl.operators.options", "flowrl.testing")
+
+
 def user_site() -> str:
     """file:line of the innermost caller that is not the engine or an operator: the line the user wrote."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("flowrl.", "attr.")) or module.startswith(("flowrl.plans", "flowrl.testing")):
+        if not module.startswith(("flowrl.", "attr.")) or module.startswith(USERS):
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

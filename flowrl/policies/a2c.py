@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import attrs
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy
+from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, AnnealedEntropy
 
 
 class A2CPolicy(ActorCriticPolicy):
-    """Advantage actor-critic; see `ActorCriticPolicy` for the arguments."""
+    """Advantage actor-critic; see `ActorCriticPolicy`."""
+
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(AnnealedEntropy, ActorCriticPolicy.Settings):
+        """The networks, and how they learn."""
+
+    settings: Settings
 
     def _learning(self) -> A2CLearning:
         return A2CLearning(self)
@@ -40,5 +47,5 @@ class A2CLearning(ActorCriticLearning):
         policy_loss = -(logp * rows.advantage).mean()
         value_loss = (value - rows.target).square().mean()
         entropy = entropy.mean()
-        loss = policy_loss + self.policy.value_coef * value_loss - self.entropy_coef * entropy
+        loss = policy_loss + self.policy.settings.value_coef * value_loss - self.entropy_coef * entropy
         return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

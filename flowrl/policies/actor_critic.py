@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import attrs
-import gymnasium
 import torch
 
 from flowrl.data import Batch
@@ -21,7 +19,15 @@ from flowrl.policies.learning import Learning
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array
-from flowrl.schedules import Schedule, value_at
+from flowrl.schedules import Setting, value_at
+from flowrl.settings import Settings, fraction, positive, scheduled, setting, sizes
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class AnnealedEntropy(Settings):
+    """The end of the entropy's schedule."""
+
+    entropy_coef_end: float | None = setting(None, "at the end of the schedule; None: as at the beginning")
 
 
 class ActorCriticPolicy(Policy):
@@ -30,56 +36,32 @@ class ActorCriticPolicy(Policy):
     Actions may be discrete, several discrete ones, or continuous; see `distribution`.
     collect: draws from the policy; eval: its most probable action.
 
-    Args:
-        hidden: Sizes of the hidden layers of each network.
-        squash: Continuous actions through tanh into their bounds, instead of clipping.
-        log_std: Logarithm of the standard deviation of continuous actions, before learning.
-        gamma, lam: Discount per step and decay of the advantage's trace, where no `GAE` made the advantages.
-        value_coef: Weight of the value loss.
-        entropy_coef: Weight of the entropy; a number, or a function of env steps.
-        learning_rate: Of Adam; a number, or a function of env steps.
-        grad_clip: Largest norm of the gradient; None for no limit.
-        normalize_obs, normalize_rewards, settings: See `Policy`.
-
     Raises:
-        ConfigError: there is no distribution for the actions, or no network for the observations.
+        ConfigError: there is no distribution for the actions, or no network for the observations; see `Policy` too.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(Policy.Settings):
+        """The networks, and how they learn; `gamma` and `lam` are used where no `GAE` made the advantages."""
+
+        hidden: tuple[int, ...] = sizes(64, 64, meaning="sizes of the hidden layers, of the actor and of the critic")
+        squash: bool = setting(False, "continuous actions through tanh into their bounds, instead of clipping")
+        log_std: float = setting(0.0, "of continuous actions, before learning")
+        gamma: float = fraction(0.99, "discount per step")
+        lam: float = fraction(0.95, "decay of the trace of advantages")
+        value_coef: float = setting(0.5, "weight of the value loss")
+        entropy_coef: Setting = scheduled(0.0, "weight of the entropy, at the beginning")
+        learning_rate: Setting = scheduled(3e-4, "of Adam, at the beginning")
+        learning_rate_end: float | None = setting(None, "at the end of the schedule; None: as at the beginning")
+        schedule_steps: int = positive(500_000, "env steps of the schedules")
+        grad_clip: float | None = 0.5
+
+    settings: Settings
     model: ActorCritic
     learn_mode: ActorCriticLearning
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        hidden: Sequence[int] = (64, 64),
-        squash: bool = False,
-        log_std: float = 0.0,
-        gamma: float = 0.99,
-        lam: float = 0.95,
-        value_coef: float = 0.5,
-        entropy_coef: Schedule = 0.0,
-        learning_rate: Schedule = 3e-4,
-        grad_clip: float | None = 0.5,
-        normalize_obs: bool = False,
-        normalize_rewards: bool = False,
-        **settings: Any,
-    ) -> None:
-        self.hidden, self.squash, self.log_std = tuple(hidden), squash, log_std
-        self.gamma, self.lam = gamma, lam
-        self.value_coef, self.entropy_coef = value_coef, entropy_coef
-        super().__init__(
-            observation_space,
-            action_space,
-            learning_rate=learning_rate,
-            grad_clip=grad_clip,
-            normalize_obs=normalize_obs,
-            normalize_rewards=normalize_rewards,
-            **settings,
-        )
-
     def _build(self) -> None:
+        self.entropy_coef = self.settings.schedule_of("entropy_coef")
         self.model = self._network().to(self.device)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate(), eps=1e-5)
         self.collect_mode, self.eval_mode = Drawing(self), MostProbable(self)
@@ -87,9 +69,11 @@ class ActorCriticPolicy(Policy):
 
     def _network(self) -> ActorCritic:
         """The model."""
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
-        chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
-        return ActorCritic(encoding, chosen, self.hidden)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
+        return ActorCritic(encoding, self._distribution(), self.settings.hidden)
+
+    def _distribution(self) -> Distribution:
+        return distribution(self.action_space, squash=self.settings.squash, log_std=self.settings.log_std)
 
     @property
     def distribution(self) -> Distribution:
@@ -202,7 +186,7 @@ class ActorCriticLearning(Learning):
 
     def estimated(self, batch: Batch) -> Batch:
         """A fragment `[T, N, ...]` with advantage and target; here as `GAE` does it (G2)."""
-        return with_advantages(batch, self.policy.gamma, self.policy.lam)
+        return with_advantages(batch, self.policy.settings.gamma, self.policy.settings.lam)
 
     def corrected(self, batch: Batch, target_logp: Array | None = None, **settings: float) -> Batch:
         """A fragment `[T, N, ...]` of older weights with advantage and target as `VTrace` makes them (V1, V2).

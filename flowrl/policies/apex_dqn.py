@@ -9,6 +9,7 @@ import gymnasium
 
 from flowrl.policies.dqn import DQNPolicy
 from flowrl.policies.policy import ActMode
+from flowrl.settings import Settings, fraction, positive
 
 
 @attrs.frozen
@@ -33,14 +34,22 @@ class worker_epsilon:
         return float(self.base ** (1 + place * self.alpha))
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class WorkerEpsilon(Settings):
+    """How often actions are random."""
+
+    epsilon: float = fraction(0.4, "exploration of the first worker")
+    epsilon_alpha: float = positive(7.0, "of the last one: epsilon to the power of 1 + epsilon_alpha")
+
+
 class ApexDQNPolicy(DQNPolicy):
-    """Deep Q-learning for many workers; see `DQNPolicy` for the other arguments.
+    """Deep Q-learning for many workers; see `DQNPolicy` for its settings.
 
     collect: epsilon-greedy, with the epsilon of the worker, see `worker_epsilon`.
 
     Args:
         workers: How many there are.
-        epsilon, epsilon_alpha: ε and α of their epsilons.
+        epsilon, epsilon_alpha: ε and α of their epsilons, see `WorkerEpsilon`.
     """
 
     epsilon: worker_epsilon

@@ -7,41 +7,43 @@ import math
 from typing import Any, ClassVar
 
 import attrs
-import gymnasium
 import numpy as np
 import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.policies.actor_critic import OVER_TIME
+from flowrl.policies.actor_critic import OVER_TIME, ActorCriticPolicy, AnnealedEntropy
 from flowrl.policies.impala import CORRECTED_FROM, RECORDED, VTraceLimits
 from flowrl.policies.networks import ActorCritic, follow
-from flowrl.policies.ppo import PPOLearning, PPOPolicy
+from flowrl.policies.ppo import Clipped, PPOLearning, PPOPolicy
+from flowrl.settings import fraction, positive
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class TowardsTarget(Clipped, AnnealedEntropy, ActorCriticPolicy.Settings):
+    """The networks, and a clipped loss around a target policy."""
+
+    lam: float = fraction(1.0, "decay of the traces of V-trace; 0 gives one-step targets")
+    old_weight: float = positive(2.0, "largest weight of who acted against the target policy")
 
 
 class APPOPolicy(PPOPolicy):
-    """Asynchronous PPO; see `ActorCriticPolicy` and `PPOPolicy` for the other arguments.
+    """Asynchronous PPO; see `ActorCriticPolicy` and `PPOPolicy`.
 
     Args:
         limits: Of the weights of V-trace.
-        lam: Decay of its traces; 0 gives one-step targets.
-        old_weight: Largest weight μ/π_old of a row.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(TowardsTarget, PPOPolicy.Settings):
+        """Those of PPO, and of the target policy."""
+
+    settings: Settings
     target: ActorCritic
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        limits: VTraceLimits = VTraceLimits(),  # noqa: B008  frozen
-        lam: float = 1.0,
-        old_weight: float = 2.0,
-        **settings: Any,
-    ) -> None:
-        self.limits, self.old_weight = limits, old_weight
-        super().__init__(observation_space, action_space, lam=lam, **settings)
+    def __init__(self, *spaces: Any, limits: VTraceLimits = VTraceLimits(), **settings: Any) -> None:  # noqa: B008
+        self.limits = limits
+        super().__init__(*spaces, **settings)
 
     def _build(self) -> None:
         super()._build()
@@ -81,10 +83,10 @@ class APPOLearning(PPOLearning):
 
     def estimated(self, batch: Batch) -> Batch:
         """With advantage and target, and a `logp` to which π's is the ratio r of the class."""
-        policy = self.policy
+        policy, given = self.policy, self.policy.settings
         old, _ = self.judged(batch.to_numpy(), policy.target)
-        batch = self.corrected(batch, old, gamma=policy.gamma, lam=policy.lam, **attrs.asdict(policy.limits))
-        return batch.replace(logp=np.maximum(old, batch["logp"] - math.log(policy.old_weight)))
+        batch = self.corrected(batch, old, gamma=given.gamma, lam=given.lam, **attrs.asdict(policy.limits))
+        return batch.replace(logp=np.maximum(old, batch["logp"] - math.log(given.old_weight)))
 
     def divergence(self, rows: Batch, given: torch.Tensor, log_ratio: torch.Tensor) -> torch.Tensor:
         """KL(π_old | π), the mean over rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import gymnasium
+import attrs
 import torch
 from torch import nn
 
@@ -19,7 +19,7 @@ from flowrl.policies.networks import Encoder, encoder, mlp
 from flowrl.policies.policy import Policy
 from flowrl.policies.q_actor_critic import Exploring, Greedy
 from flowrl.policies.sampling import Array
-from flowrl.schedules import Schedule
+from flowrl.settings import sizes
 
 
 class ActorNetwork(nn.Module):
@@ -45,32 +45,21 @@ class BCPolicy(Policy):
     collect: draws from the actor; eval: its most probable action. Continuous actions are stored in -1 .. 1 whatever
     the bounds are.
 
-    Args:
-        hidden: Sizes of the hidden layers.
-        learning_rate: Of Adam; a number, or a function of updates.
-        grad_clip, settings: See `Policy`.
-
     Raises:
         ConfigError: the actions are neither discrete nor a bounded Box of floats, or there is no network for the
-            observations.
+            observations; see `Policy` too.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(Policy.Settings):
+        """The network, and how it learns."""
+
+        hidden: tuple[int, ...] = sizes(256, 256, meaning="sizes of the hidden layers")
+
+    settings: Settings
     model: ActorNetwork
     choosing: Likely
     random_steps = 0  #: of uniform actions at first
-
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        hidden: Sequence[int] = (256, 256),
-        learning_rate: Schedule = 1e-3,
-        grad_clip: float | None = None,
-        **settings: Any,
-    ) -> None:
-        self.hidden = tuple(hidden)
-        super().__init__(observation_space, action_space, learning_rate=learning_rate, grad_clip=grad_clip, **settings)
 
     def _build(self) -> None:
         self.choosing = likely_choice(self.action_space, type(self).__name__.removesuffix("Policy"))
@@ -81,8 +70,8 @@ class BCPolicy(Policy):
 
     def _network(self) -> ActorNetwork:
         """The model."""
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
-        return ActorNetwork(encoding, self.choosing.outputs, self.hidden)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
+        return ActorNetwork(encoding, self.choosing.outputs, self.settings.hidden)
 
     def _learning(self) -> Learning:
         """The learn mode."""

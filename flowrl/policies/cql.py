@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import attrs
 import torch
 
 from flowrl.data import Batch
@@ -12,21 +13,33 @@ from flowrl.policies.distributions import ActionHead, SquashedChoice
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.sac import SACLearning, SACPolicy
+from flowrl.settings import Settings, not_negative, positive
 
 Scalars = dict[str, torch.Tensor]
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class Conservative(Settings):
+    """The penalty."""
+
+    conservatism: float = not_negative(1.0, "weight of the penalty on values; 0 is DQN or SAC")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Candidates(Conservative):
+    """The penalty, which is estimated for continuous actions."""
+
+    candidates: int = positive(10, "of continuous actions: how many of each of three kinds it is estimated with")
+
+
 class DiscreteCQLPolicy(DQNPolicy):
-    """A `DQNPolicy` that learns conservatively.
+    """A `DQNPolicy` that learns conservatively; see `DiscreteCQLLearning`."""
 
-    Args:
-        conservatism: Weight of the penalty, see `DiscreteCQLLearning`; 0 is DQN.
-        settings: See `DQNPolicy`.
-    """
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(Conservative, DQNPolicy.Settings):
+        """Those of `DQNPolicy`, and the penalty."""
 
-    def __init__(self, *spaces: Any, conservatism: float = 1.0, **settings: Any) -> None:
-        self.conservatism = conservatism
-        super().__init__(*spaces, **settings)
+    settings: Settings
 
     def _build(self) -> None:
         super()._build()
@@ -46,21 +59,19 @@ class DiscreteCQLLearning(DQNLearning):
         loss, scalars = super().loss(rows)
         values = masked(self.policy.model(rows.obs, self.policy.noise()), action_mask(rows.obs))
         gap = (torch.logsumexp(values, 1) - of_action(values, rows.action.long())).mean()
-        return loss + self.policy.conservatism * gap, {**scalars, "conservative_gap": gap}
+        return loss + self.policy.settings.conservatism * gap, {**scalars, "conservative_gap": gap}
 
 
 class CQLPolicy(SACPolicy):
-    """A `SACPolicy` for continuous actions that learns conservatively.
+    """A `SACPolicy` for continuous actions that learns conservatively; see `CQLLearning`."""
 
-    Args:
-        conservatism: Weight of the penalty, see `CQLLearning`; 0 is SAC.
-        candidates: Actions of each of three kinds that the penalty is estimated with.
-        settings: See `SACPolicy`.
-    """
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(Candidates, SACPolicy.Settings):
+        """Those of `SACPolicy`, and the penalty."""
 
-    def __init__(self, *spaces: Any, conservatism: float = 5.0, candidates: int = 10, **settings: Any) -> None:
-        self.conservatism, self.candidates = conservatism, candidates
-        super().__init__(*spaces, **settings)
+        conservatism: float = 5.0
+
+    settings: Settings
 
     def _choosing(self) -> ActionHead:
         return SquashedChoice(self.action_space, "CQL")
@@ -84,7 +95,7 @@ class CQLLearning(SACLearning):
     def over_minibatch(self, rows: Batch) -> Batch:
         """With the `candidate_noise [B, 3, candidates, size]` too: uniform in -1 .. 1, and twice normal."""
         policy, rows = self.policy, super().over_minibatch(rows)
-        shape = rows.rows, policy.candidates, policy.choosing.draws
+        shape = rows.rows, policy.settings.candidates, policy.choosing.draws
         normal = [self.normal(rows, math.prod(shape[1:])).reshape(shape) for _ in range(3)]
         normal[0] = 2 * torch.special.ndtr(normal[0]) - 1
         return rows.replace(candidate_noise=torch.stack(normal, 1))
@@ -99,13 +110,13 @@ class CQLLearning(SACLearning):
         values = critics(features.repeat_interleave(n, 0), action.flatten(0, 1)).unflatten(1, (-1, n))
         soft = torch.logsumexp(values - logp, 2) - math.log(n)
         gap = (soft - critics(features, rows.action)).sum(0).mean()
-        return loss + self.policy.conservatism * gap, {**scalars, "conservative_gap": gap}
+        return loss + self.policy.settings.conservatism * gap, {**scalars, "conservative_gap": gap}
 
     @torch.no_grad()
     def drawn(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Actions `[B, 3 · candidates, size]` of the three kinds, and the logarithms of their densities."""
         policy, noise, size = self.policy, rows.candidate_noise, self.policy.choosing.draws
-        count = policy.candidates
+        count = policy.settings.candidates
         kinds = [(noise[:, 0], torch.full((*noise.shape[:1], count), -size * math.log(2), device=noise.device))]
         for obs, normal in ((rows.obs, noise[:, 1]), (rows.next_obs, noise[:, 2])):
             given = policy.model(obs).repeat_interleave(count, 0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
 from flowrl.policies.masks import action_mask, masked
+from flowrl.settings import not_negative
 
 
 def large_margin(
@@ -32,30 +34,28 @@ def large_margin(
 
 
 class DQfDPolicy(DQNPolicy):
-    """Deep Q-learning from demonstrations: see `DQfDLearning`, and `DQNPolicy` for the other arguments.
-
-    Args:
-        n_step_weight, margin_weight, l2: λ₁, λ₂ and λ₃ of the loss.
-        margin: By how much a demonstrated action is better.
+    """Deep Q-learning from demonstrations: see `DQfDLearning`, and `DQNPolicy`.
 
     Raises:
         ConfigError: `normalize_rewards`, since of two windows of a row one alone would be scaled; see `DQNPolicy` too.
     """
 
-    def __init__(
-        self,
-        *spaces: Any,
-        n_step_weight: float = 1.0,
-        margin: float = 0.8,
-        margin_weight: float = 1.0,
-        l2: float = 1e-5,
-        **settings: Any,
-    ) -> None:
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(DQNPolicy.Settings):
+        """The Q-network, and λ₁, λ₂ and λ₃ of the loss."""
+
+        margin: float = not_negative(0.8, "by how much a demonstrated action is better than all others")
+        margin_weight: float = not_negative(1.0, "of the large-margin loss, on demonstrated rows")
+        n_step_weight: float = not_negative(1.0, "of the loss on windows of n steps, beside that on single ones")
+        l2: float = not_negative(1e-5, "of the squared norm of all weights")
+
+    settings: Settings
+
+    def __init__(self, *spaces: Any, **settings: Any) -> None:
         if settings.get("normalize_rewards"):
             raise ConfigError(
                 "normalize_rewards=True: DQfD learns from rewards as they are, of one step and of several"
             )
-        self.n_step_weight, self.margin, self.margin_weight, self.l2 = n_step_weight, margin, margin_weight, l2
         super().__init__(*spaces, **settings)
 
     def _build(self) -> None:
@@ -79,15 +79,15 @@ class DQfDLearning(DQNLearning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
-        policy, head, action = self.policy, self.policy.model.head, rows.action.long()
+        policy, head, action, given = self.policy, self.policy.model.head, rows.action.long(), self.policy.settings
         target, n_step_target = self.target(rows.one_step), self.target(rows)
         all_outputs = policy.model(rows.obs, policy.noise(), values=False)
         outputs, q = of_action(all_outputs, action), head(all_outputs)
         errors = head.errors(outputs, target)
-        margins = large_margin(q, action, policy.margin, action_mask(rows.obs)) * rows.demonstration
-        each = errors + policy.n_step_weight * head.errors(outputs, n_step_target) + policy.margin_weight * margins
+        margins = large_margin(q, action, given.margin, action_mask(rows.obs)) * rows.demonstration
+        each = errors + given.n_step_weight * head.errors(outputs, n_step_target) + given.margin_weight * margins
         norm = torch.stack([parameter.square().sum() for parameter in policy.parameters]).sum()
-        loss = (each * rows["weight"] if "weight" in rows else each).mean() + policy.l2 * norm
+        loss = (each * rows["weight"] if "weight" in rows else each).mean() + given.l2 * norm
         shown = rows.demonstration.sum().clamp(min=1)
         scalars = {"loss": loss, "q": of_action(q, action).mean(), "margin_loss": margins.sum() / shown}
         return loss, scalars | ({"priority": head.priority(errors, outputs, target)} if "weight" in rows else {})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import attrs
 import gymnasium
 import torch
 from torch import nn
@@ -20,7 +20,8 @@ from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Policy, ValueActing
 from flowrl.policies.sampling import argmax_sample, eps_greedy_sample
-from flowrl.schedules import Schedule, linear_schedule
+from flowrl.schedules import Schedule, Setting, linear_schedule, schedule
+from flowrl.settings import Settings, fraction, positive, scheduled, setting, sizes
 
 
 def best_action(
@@ -49,28 +50,61 @@ def of_action(outputs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     return outputs.gather(1, index).squeeze(1)
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class ValueSettings(Policy.Settings):
+    """A Q-network of discrete actions, and how it learns."""
+
+    hidden: tuple[int, ...] = sizes(64, 64, meaning="sizes of the hidden layers")
+    dueling: bool = setting(True, "Q = V + A - mean A")
+    gamma: float = fraction(0.99, "discount per step")
+    grad_clip: float | None = 10.0
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class DoubleQSettings(ValueSettings):
+    """Q-learning of discrete actions, see `best_action`."""
+
+    double: bool = setting(True, "the online network chooses, the target network judges")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class EpsilonGreedy(Settings):
+    """How often actions are random."""
+
+    epsilon_start: Setting = scheduled(1.0, "exploration, at first", most=1)
+    epsilon_end: float = fraction(0.04, "exploration at the end of its schedule")
+    epsilon_steps: int = positive(10_000, "env steps of the schedule")
+
+    @property
+    def epsilon(self) -> Schedule:
+        """What a policy takes."""
+        return schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)
+
+
 class DQNPolicy(Policy):
-    """Deep Q-learning over discrete actions, with what has been made of it since: all are arguments.
+    """Deep Q-learning over discrete actions, with what has been made of it since: all are settings.
 
     collect: epsilon-greedy, on values with noise of each environment's own where the network is noisy; eval: greedy,
     without noise (Q6); learn: one step of Adam on the loss of the head.
 
     Args:
-        hidden: Sizes of the hidden layers.
-        dueling, noisy: See `QNetwork`.
-        double: See `best_action`.
         head: What is learned of returns: their mean (DQN), a categorical distribution (C51), quantiles (QR-DQN).
-        gamma: Discount per step.
-        learning_rate: Of Adam; a number, or a function of env steps.
-        grad_clip: Largest norm of the gradient; None for no limit.
-        normalize_obs, normalize_rewards, settings: See `Policy`.
-        epsilon: Exploration; a number, or a function of env steps.
+        epsilon: Exploration; a number, or a function of env steps. See `EpsilonGreedy`.
         algorithm: What it is called where it cannot serve.
+        settings: Of `Settings`, and see `Policy`.
 
     Raises:
-        ConfigError: the actions are not discrete, or there is no network for the observations.
+        ConfigError: the actions are not discrete, or there is no network for the observations; see `Policy` too.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(DoubleQSettings):
+        """The Q-network, and how it learns."""
+
+        #: See `QNetwork`. An epsilon of 0 leaves exploring to it.
+        noisy: bool = setting(False, "noise in the weights, of learned amount, explores too")
+
+    settings: Settings
     model: QNetwork
 
     def __init__(
@@ -78,38 +112,21 @@ class DQNPolicy(Policy):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         *,
-        hidden: Sequence[int] = (64, 64),
-        dueling: bool = True,
-        double: bool = True,
-        noisy: bool = False,
         head: ValueHead | None = None,
-        gamma: float = 0.99,
-        learning_rate: Schedule = 1e-3,
-        grad_clip: float | None = 10.0,
         epsilon: Schedule = linear_schedule(1.0, 0.05, 10_000),  # noqa: B008  frozen
-        normalize_obs: bool = False,
-        normalize_rewards: bool = False,
         algorithm: str = "DQN",
         **settings: Any,
     ) -> None:
         self.actions = actions_of(action_space, algorithm)
-        self.hidden, self.dueling, self.double, self.noisy = tuple(hidden), dueling, double, noisy
         self.head = MeanHead() if head is None else head
-        self.gamma, self.epsilon = gamma, epsilon
-        super().__init__(
-            observation_space,
-            action_space,
-            learning_rate=learning_rate,
-            grad_clip=grad_clip,
-            normalize_obs=normalize_obs,
-            normalize_rewards=normalize_rewards,
-            **settings,
-        )
+        self.epsilon = epsilon
+        super().__init__(observation_space, action_space, **settings)
 
     def _build(self) -> None:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
-        parts: dict[str, Any] = {"dueling": self.dueling, "head": self.head, "noisy": self.noisy}
-        network = QNetwork(encoding, self.actions, self.hidden, **parts)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
+        given = self.settings
+        parts: dict[str, Any] = {"dueling": given.dueling, "head": self.head, "noisy": given.noisy}
+        network = QNetwork(encoding, self.actions, given.hidden, **parts)
         self.model = network.to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())
@@ -155,17 +172,17 @@ class DQNLearning(Learning):
 
     def prepare(self, batch: Batch) -> Batch:
         """Rows, of one-step windows where no adder made longer ones (T6); padded steps are left out (N6)."""
-        return one_step_windows(batch, self.policy.gamma)
+        return one_step_windows(batch, self.policy.settings.gamma)
 
     @torch.no_grad()
     def target(self, rows: Batch) -> torch.Tensor:
         """What should be said of actions, `[B, ...]`, after windows with `reward`, `next_obs` and `discount`."""
-        policy, head = self.policy, self.policy.model.head
+        policy, head, double = self.policy, self.policy.model.head, self.policy.settings.double
         outputs_t = policy.target(rows.next_obs, policy.noise(), values=False)
         q_target_t = head(outputs_t)
-        q_online_t = policy.model(rows.next_obs, policy.noise()) if policy.double else q_target_t
+        q_online_t = policy.model(rows.next_obs, policy.noise()) if double else q_target_t
         mask_t = action_mask(rows.next_obs)
-        best = best_action(q_online_t, q_target_t, double=policy.double, mask_t=mask_t)
+        best = best_action(q_online_t, q_target_t, double=double, mask_t=mask_t)
         return head.target(rows.reward.float(), rows.discount, of_action(outputs_t, best))
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

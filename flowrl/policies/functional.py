@@ -21,6 +21,7 @@ from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample, multinomial_sample
+from flowrl.settings import FOR_POLICY
 
 Space: TypeAlias = gymnasium.Space[Any]
 #: (space of observations, space of actions) -> the network.
@@ -119,6 +120,11 @@ class _Functional(Policy):
         if settings.get("network") is not None:
             raise ConfigError(f"network={settings['network']!r}: {type(self).__name__} has a network of its own")
         super().__init__(observation_space, action_space, grad_clip=self.clip, **settings)
+
+    @classmethod
+    def arguments(cls) -> list[str]:
+        """See `Policy.arguments`; how it learns its functions say."""
+        return [*FOR_POLICY, "normalize_obs", "normalize_rewards"]
 
     def _build(self) -> None:
         model = self.make_model(self.observation_space, self.action_space)

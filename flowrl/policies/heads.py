@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import abc
 
+import attrs
 import numpy as np
 import torch
 from torch import nn
 
 from flowrl.errors import ConfigError
 from flowrl.policies.in_numpy import Function, log_softmax
+from flowrl.settings import Settings, positive, setting
 
 
 class ValueHead(nn.Module, abc.ABC):
@@ -72,6 +74,15 @@ class MeanHead(ValueHead):
 
     def priority(self, errors: torch.Tensor, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (target - outputs_tm1).abs()
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class CategoricalSettings(Settings):
+    """The distribution of returns."""
+
+    atoms: int = positive(51, "returns that have a probability, evenly spaced")
+    v_min: float = setting(0.0, "the least of them: what no discounted return falls below")
+    v_max: float = setting(100.0, "the largest")
 
 
 class CategoricalHead(ValueHead):
@@ -137,6 +148,13 @@ def project(probabilities: torch.Tensor, returns: torch.Tensor, v_min: float, v_
     index = lower.long()
     projected = torch.zeros_like(probabilities).scatter_add_(1, index, probabilities - above)
     return projected.scatter_add_(1, index + 1, above)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class QuantileSettings(Settings):
+    """The distribution of returns."""
+
+    quantiles: int = positive(10, "how many, evenly spaced in probability")
 
 
 class QuantileHead(ValueHead):

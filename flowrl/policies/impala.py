@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import attrs
-import gymnasium
-from attrs import validators
 
 from flowrl.data import Batch
 from flowrl.policies.a2c import A2CLearning, A2CPolicy
 from flowrl.policies.actor_critic import OVER_TIME
+from flowrl.settings import Settings, fraction, positive
 
 #: Why a loss that corrects experience needs the log-probabilities of who collected it.
 RECORDED = "collect with a policy that records it"
@@ -19,34 +18,38 @@ RECORDED = "collect with a policy that records it"
 CORRECTED_FROM = ("obs", "action", "logp", "reward", "terminated", "truncated", "next_obs")
 
 
-@attrs.frozen(kw_only=True)
-class VTraceLimits:
+@attrs.frozen(kw_only=True, slots=False)
+class VTraceLimits(Settings):
     """Limits of V-trace's weights π/μ: of errors (ρ̄), of traces (c̄) and of advantages; may be inf."""
 
-    rho_bar: float = attrs.field(default=1.0, validator=validators.gt(0))
-    c_bar: float = attrs.field(default=1.0, validator=validators.gt(0))
-    rho_pg_bar: float = attrs.field(default=1.0, validator=validators.gt(0))
+    rho_bar: float = positive(1.0, "largest weight of an error")
+    c_bar: float = positive(1.0, "largest weight of a trace")
+    rho_pg_bar: float = positive(1.0, "largest weight of an advantage")
+
+    @property
+    def limits(self) -> VTraceLimits:
+        """What a policy takes, of a configuration that has these settings."""
+        return VTraceLimits(rho_bar=self.rho_bar, c_bar=self.c_bar, rho_pg_bar=self.rho_pg_bar)
 
 
 class IMPALAPolicy(A2CPolicy):
-    """An actor-critic that learns from what older weights collected; see `ActorCriticPolicy` for the other arguments.
+    """An actor-critic that learns from what older weights collected; see `ActorCriticPolicy`.
 
     Args:
         limits: Of the weights of V-trace.
-        lam: Decay of its traces; 0 gives one-step targets.
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        limits: VTraceLimits = VTraceLimits(),
-        lam: float = 1.0,
-        **settings: Any,
-    ) -> None:
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(A2CPolicy.Settings):
+        """The networks, and how they learn."""
+
+        lam: float = fraction(1.0, "decay of the traces of V-trace; 0 gives one-step targets")
+
+    settings: Settings
+
+    def __init__(self, *spaces: Any, limits: VTraceLimits = VTraceLimits(), **settings: Any) -> None:
         self.limits = limits
-        super().__init__(observation_space, action_space, lam=lam, **settings)
+        super().__init__(*spaces, **settings)
 
     def _learning(self) -> IMPALALearning:
         return IMPALALearning(self)
@@ -73,5 +76,5 @@ class IMPALALearning(A2CLearning):
 
     def estimated(self, batch: Batch) -> Batch:
         """See the class."""
-        policy = self.policy
-        return self.corrected(batch, gamma=policy.gamma, lam=policy.lam, **attrs.asdict(policy.limits))
+        policy, given = self.policy, self.policy.settings
+        return self.corrected(batch, gamma=given.gamma, lam=given.lam, **attrs.asdict(policy.limits))

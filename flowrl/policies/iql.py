@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+import attrs
 import torch
 from gymnasium import spaces
 
@@ -12,7 +12,8 @@ from flowrl.data import Batch
 from flowrl.policies.critics import ActorAndCritics, Critics
 from flowrl.policies.distributions import Likely, likely_choice
 from flowrl.policies.networks import mlp
-from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
+from flowrl.policies.q_actor_critic import ActorAndCriticsSettings, QActorCriticLearning, QActorCriticPolicy
+from flowrl.settings import fraction, not_negative, positive
 
 
 def expectile_loss(error: torch.Tensor, tau: float) -> torch.Tensor:
@@ -39,35 +40,32 @@ class ActorCriticsAndValue(ActorAndCritics):
         return value
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class ImplicitSettings(ActorAndCriticsSettings):
+    """Implicit Q-learning."""
+
+    expectile: float = fraction(0.7, "which of the data's actions count: 0.5 their mean, 1 the best")
+    beta: float = not_negative(3.0, "how much an advantage counts in imitating; 0 is BC")
+    max_weight: float = positive(100.0, "the most that a row counts in it")
+
+
 class IQLPolicy(QActorCriticPolicy):
     """Implicit Q-learning: twin critics, the value that the better actions of the data have, and an actor of these.
 
     collect: draws from the actor; eval: its most probable action. Continuous actions are stored in -1 .. 1.
 
-    Args:
-        expectile: τ, which of the values of the data's actions counts for that of a state: ½ the mean, 1 the best.
-        beta: How much an advantage counts in imitating; 0 is behavioural cloning.
-        max_weight: The most that a row counts in it.
-        settings: See `QActorCriticPolicy`.
-
     Raises:
         ConfigError: the actions are neither discrete nor a bounded Box of floats; see `QActorCriticPolicy` too.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(ImplicitSettings, QActorCriticPolicy.Settings):
+        """Those of every actor with critics, and of implicit Q-learning."""
+
+    settings: Settings
     model: ActorCriticsAndValue
     target: Critics
     choosing: Likely
-
-    def __init__(
-        self,
-        *spaces: Any,
-        expectile: float = 0.7,
-        beta: float = 3.0,
-        max_weight: float = 100.0,
-        **settings: Any,
-    ) -> None:
-        self.expectile, self.beta, self.max_weight = expectile, beta, max_weight
-        super().__init__(*spaces, **settings)
 
     def _choosing(self) -> Likely:
         return likely_choice(self.action_space, "IQL")
@@ -76,7 +74,7 @@ class IQLPolicy(QActorCriticPolicy):
         outputs = self.choosing.outputs
         discrete = isinstance(self.action_space, spaces.Discrete)
         critics = self._critics(0, outputs) if discrete else self._critics(outputs // 2)
-        return ActorCriticsAndValue(critics, outputs, self.hidden)
+        return ActorCriticsAndValue(critics, outputs, self.settings.hidden)
 
     def _learning(self) -> IQLLearning:
         return IQLLearning(self)
@@ -100,14 +98,14 @@ class IQLLearning(QActorCriticLearning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""
-        policy, model, target = self.policy, self.policy.model, self.policy.target
+        policy, model, target, given = self.policy, self.policy.model, self.policy.target, self.policy.settings
         features = model.critics.encoder(rows.obs)
         value = model.value(features)
         with torch.no_grad():
             value_t = model.value(model.critics.encoder(rows.next_obs))
             judged = of_actions(target, target.encoder(rows.obs), rows.action).amin(0)
-            weight = (policy.beta * (judged - value)).exp().clamp(max=policy.max_weight)
-        value_loss = expectile_loss(judged - value, policy.expectile)
+            weight = (given.beta * (judged - value)).exp().clamp(max=given.max_weight)
+        value_loss = expectile_loss(judged - value, given.expectile)
         actor = -weight * policy.choosing.logp(model.choose(features, rows.obs), rows.action)
         q = of_actions(model.critics, features, rows.action)
         reported = {

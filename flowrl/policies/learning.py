@@ -206,10 +206,10 @@ class Learning(abc.ABC):
         policy, scaler = self.policy, self.policy.mixed.scaler
         if scaler is not None:
             scaler.unscale_(policy.optimizer)
-        if policy.grad_clip_value is not None:
-            nn.utils.clip_grad_value_(policy.parameters, policy.grad_clip_value)
-        if policy.grad_clip is not None:
-            clip_norm(policy.parameters, policy.grad_clip, finite=scaler is None)
+        if policy.settings.grad_clip_value is not None:
+            nn.utils.clip_grad_value_(policy.parameters, policy.settings.grad_clip_value)
+        if policy.settings.grad_clip is not None:
+            clip_norm(policy.parameters, policy.settings.grad_clip, finite=scaler is None)
         if scaler is not None:
             scaler.step(policy.optimizer)
             scaler.update()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import torch
 
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
 from flowrl.policies.bc import ActorNetwork, BCLearning, BCPolicy
 from flowrl.policies.networks import encoder, mlp
+from flowrl.settings import fraction, not_negative, positive, proper_fraction
 
 
 class ActorAndValue(ActorNetwork):
@@ -31,37 +33,26 @@ class ActorAndValue(ActorNetwork):
 class MARWILPolicy(BCPolicy):
     """Monotonic advantage re-weighted imitation learning. It acts as `BCPolicy` does.
 
-    Args:
-        beta: How much an advantage of the usual size counts; 0 is behavioural cloning.
-        gamma: Discount per step, where nobody made windows of several steps.
-        value_coef: Weight of the value's loss.
-        max_weight: The most that a row counts.
-        norm_rate: How far the mean square of advantages moves in an update.
-        settings: See `BCPolicy`.
-
     Raises:
         ConfigError: see `BCPolicy`.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(BCPolicy.Settings):
+        """The networks, how they learn, and what advantages count for."""
+
+        beta: float = not_negative(1.0, "how much an advantage of the usual size counts; 0 is BC")
+        gamma: float = fraction(0.99, "discount per step")
+        value_coef: float = not_negative(1.0, "weight of the value's loss")
+        max_weight: float = positive(20.0, "the most that a row counts")
+        norm_rate: float = proper_fraction(0.01, "how far the mean square of advantages moves in an update")
+
+    settings: Settings
     model: ActorAndValue
 
-    def __init__(
-        self,
-        *spaces: Any,
-        beta: float = 1.0,
-        gamma: float = 0.99,
-        value_coef: float = 1.0,
-        max_weight: float = 20.0,
-        norm_rate: float = 0.01,
-        **settings: Any,
-    ) -> None:
-        self.beta, self.gamma, self.value_coef = beta, gamma, value_coef
-        self.max_weight, self.norm_rate = max_weight, norm_rate
-        super().__init__(*spaces, **settings)
-
     def _network(self) -> ActorAndValue:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
-        return ActorAndValue(encoding, self.choosing.outputs, self.hidden)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
+        return ActorAndValue(encoding, self.choosing.outputs, self.settings.hidden)
 
     def _learning(self) -> MARWILLearning:
         return MARWILLearning(self)
@@ -83,15 +74,15 @@ class MARWILLearning(BCLearning):
 
     def prepare(self, batch: Batch) -> Batch:
         """Rows, of one-step windows where nobody made longer ones (T6); padded steps are left out (N6)."""
-        return one_step_windows(batch, self.policy.gamma)
+        return one_step_windows(batch, self.policy.settings.gamma)
 
     @torch.no_grad()
     def over_minibatch(self, rows: Batch) -> Batch:
         """With the returns R and what each row counts, w; c is that of all rows, whoever learns from which."""
-        policy, model = self.policy, self.policy.model
+        given, model = self.policy.settings, self.policy.model
         target = rows.reward.float() + rows.discount * model.value(rows.next_obs)
         advantage = target - model.value(rows.obs)
-        weight = (policy.beta * advantage / self._scale(advantage)).exp().clamp(max=policy.max_weight)
+        weight = (given.beta * advantage / self._scale(advantage)).exp().clamp(max=given.max_weight)
         return rows.replace(target=target, imitation_weight=weight)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -99,12 +90,12 @@ class MARWILLearning(BCLearning):
         policy, model, weight = self.policy, self.policy.model, rows.imitation_weight
         policy_loss = -(weight * policy.choosing.logp(model(rows.obs), rows.action)).mean()
         value_loss = 0.5 * (model.value(rows.obs) - rows.target).square().mean()
-        loss = policy_loss + policy.value_coef * value_loss
+        loss = policy_loss + policy.settings.value_coef * value_loss
         means = {"policy_loss": policy_loss, "value_loss": value_loss, "imitation_weight": weight.mean()}
         return loss, {"loss": loss, **means}
 
     def _scale(self, advantage: torch.Tensor) -> torch.Tensor:
         """c, after the running mean has moved towards that of these rows."""
-        policy, mean = self.policy, self.policy.model.mean_square
-        mean.lerp_(advantage.square().mean(), policy.norm_rate)
-        return (mean / (1 - (1 - policy.norm_rate) ** (policy.version + 1))).sqrt().clamp(min=1e-8)
+        rate, mean = self.policy.settings.norm_rate, self.policy.model.mean_square
+        mean.lerp_(advantage.square().mean(), rate)
+        return (mean / (1 - (1 - rate) ** (self.policy.version + 1))).sqrt().clamp(min=1e-8)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import copy
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import attrs
 import gymnasium
@@ -17,7 +18,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.envs.masks import check_mask
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, did_you_mean
 from flowrl.policies.devices import compile_networks, pick_device
 from flowrl.policies.in_numpy import InNumpy, host
 from flowrl.policies.learning import Learning
@@ -27,7 +28,8 @@ from flowrl.policies.normalize import Normalizer
 from flowrl.policies.precision import Precision
 from flowrl.policies.sampling import Array
 from flowrl.policies.torch_rng import TorchStream
-from flowrl.schedules import Schedule, value_at
+from flowrl.schedules import Schedule, Setting, schedule, value_at
+from flowrl.settings import ForPolicy, construct, positive, scheduled
 
 #: Makes a network of one's own for observations of a space: a module with `features`.
 NetworkClass = Callable[[gymnasium.Space[Any]], nn.Module]
@@ -83,32 +85,41 @@ class RecurrentMode(Protocol):
 class Policy(abc.ABC):
     """Base of policies. Subclasses build `model`, `optimizer` and the three modes inside `_build`.
 
+    What a policy can be told it declares as its `Settings`; each is a keyword argument, and a configuration that has
+    settings of these names makes one with `configured`. Where a setting may be a schedule, an argument may be any
+    function of env steps, and `network` may be a class.
+
     `version` counts the updates of the weights; every row that was collected knows its version.
 
     Args:
         observation_space, action_space: Of one environment.
-        learning_rate: Of the optimiser; a number, or a function of env steps.
         learning_rates: Those of parameter groups that have one of their own, by the `name` of the group.
-        grad_clip: Largest norm of the gradient; None for no limit.
-        grad_clip_value: Largest absolute value of each of its numbers, before that; None for no limit.
-        network: What encodes observations in the place of the built-in encoders: a class, or its name
-            "module:Class", see `flowrl.policies.networks.encoder`.
-        precision: What learning computes in, see `Precision`.
-        compile: Learn with networks that `torch.compile` has made faster. Acting is as without it.
         normalize_obs: Normalise the numbers in observations by running statistics; images are left alone.
         normalize_rewards: Keep running statistics of discounted returns, by which rewards are scaled.
-        seed: Of the initialisation, and of `stream`, in which a model that draws in its forward must run.
-        device: "auto" takes a GPU if there is one.
-        act_backend: What computes actions. "torch": the model, on its device. "numpy": the same function in numpy on
-            the CPU, equal to rounding: faster for small dense networks, of which torch's cost per call is most.
+        settings: Of `Settings`; a setting can be asked of the policy itself too.
 
+    The seed is that of the initialisation and of `stream`, in which a model that draws in its forward must run.
     Statistics are part of the weights (O1). What they are made of, and when they move, the operators
     `GatherStatistics` and `UpdateStatistics` say.
 
     Raises:
-        ConfigError: no such device or backend, or a model that the backend cannot serve.
+        ConfigError: no such setting (with the closest one), a bad value, no such device or backend, or a model that the
+            backend cannot serve.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(ForPolicy):
+        """What every policy learns with."""
+
+        learning_rate: Setting = scheduled(1e-3, "of Adam")
+        grad_clip: float | None = positive(None, "largest norm of the gradient; None: no limit")
+
+        def schedule_of(self, name: str) -> Schedule:
+            """What a setting says: to `NAME_end` over `schedule_steps`, where there are such settings."""
+            end, steps = getattr(self, f"{name}_end", None), getattr(self, "schedule_steps", 1)
+            return schedule(getattr(self, name), end, steps)
+
+    settings: Settings
     model: nn.Module
     parameters: list[nn.Parameter]  #: of the model
     normalizers: dict[str, Normalizer]  #: of the model, by name; of observations, and `returns`
@@ -125,40 +136,62 @@ class Policy(abc.ABC):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         *,
-        learning_rate: Schedule = 1e-3,
         learning_rates: Mapping[str, Schedule] | None = None,
-        grad_clip: float | None = None,
-        grad_clip_value: float | None = None,
-        network: NetworkClass | str | None = None,
-        precision: str = "float32",
-        compile: bool = False,
         normalize_obs: bool = False,
         normalize_rewards: bool = False,
-        seed: int = 0,
-        device: str = "auto",
-        act_backend: str = "torch",
+        **settings: Any,
     ) -> None:
-        if act_backend not in ACT_BACKENDS:
-            raise ConfigError(f"act_backend={act_backend!r} is none; take one of {', '.join(ACT_BACKENDS)}")
+        known = [field.name for field in attrs.fields(self.Settings)]
+        for name in settings.keys() - set(known):
+            raise ConfigError(f"{type(self).__name__} has no setting {name!r}; {did_you_mean(name, known)}")
+        self.settings = given = construct(self.Settings, settings)
+        if given.act_backend not in ACT_BACKENDS:
+            raise ConfigError(f"act_backend={given.act_backend!r} is none; take one of {', '.join(ACT_BACKENDS)}")
         check_mask(observation_space, action_space)
         self.observation_space, self.action_space = observation_space, action_space
-        self.act_backend = act_backend
-        self.learning_rate, self.learning_rates = learning_rate, dict(learning_rates or {})
-        self.grad_clip, self.grad_clip_value, self.network, self.compile = grad_clip, grad_clip_value, network, compile
+        self.learning_rate, self.learning_rates = given.schedule_of("learning_rate"), dict(learning_rates or {})
         self.normalize_obs, self.normalize_rewards = normalize_obs, normalize_rewards
-        self.device = pick_device(device)
+        self.device = pick_device(given.device)
         if self.device.type == "mps" and (normalize_obs or normalize_rewards):
             raise ConfigError("statistics need float64, which device='mps' has not: take 'cpu', or do not normalise")
-        self.precision, self.mixed = precision, Precision(precision, self.device)
+        self.mixed = Precision(given.precision, self.device)
         self.version = 0
-        self.stream = TorchStream(seed)
+        self.stream = TorchStream(given.seed)
         with self.stream.swapped_in():
             self._build()
         self.parameters = list(self.model.parameters())
         self._keep_statistics()
-        if compile:
+        if given.compile:
             self._compile()
         self.acting()  # refuses what the backend cannot serve
+
+    @classmethod
+    def configured(cls, config: Any, observation_space: Any, action_space: Any, **others: Any) -> Self:
+        """A policy with what a configuration has of its settings and arguments, by name; and with these others."""
+        taken = {name: getattr(config, name) for name in cls.arguments() if hasattr(config, name)}
+        return cls(observation_space, action_space, **{**taken, **others})
+
+    @classmethod
+    def arguments(cls) -> list[str]:
+        """The names of its settings, and of its other keyword arguments."""
+        names = []
+        for base in cls.__mro__:
+            if "__init__" not in vars(base):
+                continue
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            by_position = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+            names += [*by_position[3:], *(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)]
+            if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+                return names  # it takes no others
+        return names + [field.name for field in attrs.fields(cls.Settings)]
+
+    if not TYPE_CHECKING:  # here `settings` is asked, so that a misspelt name is found
+
+        def __getattr__(self, name: str) -> Any:
+            settings = vars(self).get("settings")
+            if hasattr(settings, name):
+                return getattr(settings, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @abc.abstractmethod
     def _build(self) -> None:
@@ -180,7 +213,7 @@ class Policy(abc.ABC):
     @contextmanager
     def learning(self) -> Iterator[None]:
         """Forwards of learning: in them alone a network of one's own drops out, and draws, from the stream (D6)."""
-        if self.network is None:  # others do in learning what they do in acting, and draw nothing
+        if self.settings.network is None:  # others do in learning what they do in acting, and draw nothing
             yield
             return
         self.model.train()
@@ -285,7 +318,7 @@ class Policy(abc.ABC):
 
     def acting(self) -> Any:
         """What computes actions, as `act_backend` says: the model, or a function of arrays that is equal to it."""
-        if self.act_backend == "torch":
+        if self.settings.act_backend == "torch":
             return self.acting_model
         if self._in_numpy is None:
             self._in_numpy = InNumpy(self)
@@ -304,7 +337,7 @@ class Policy(abc.ABC):
 
     def observed(self, obs: Any) -> Any:
         """Observations `[N, ...]` as what computes actions takes them."""
-        return self.tensor(obs) if self.act_backend == "torch" else obs
+        return self.tensor(obs) if self.settings.act_backend == "torch" else obs
 
     def __getstate__(self) -> dict[str, Any]:
         # It reads this policy's weights, not those of a copy.
@@ -312,7 +345,7 @@ class Policy(abc.ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self.compile:  # compiled code is not copied
+        if self.settings.compile:  # compiled code is not copied
             self._compile()
 
 

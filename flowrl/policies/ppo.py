@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import gymnasium
+import attrs
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy
+from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, AnnealedEntropy
 from flowrl.policies.distributions import Distribution
-from flowrl.schedules import Schedule, value_at
+from flowrl.schedules import Setting, value_at
+from flowrl.settings import Settings, positive, scheduled, setting
 
 
 def clipped_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, clip: float) -> torch.Tensor:
@@ -46,29 +47,37 @@ def standardized(advantage: torch.Tensor) -> torch.Tensor:
     return (advantage - mean) / (deviation + 1e-8)
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class Clipped(Settings):
+    """A clipped loss."""
+
+    clip: Setting = scheduled(0.2, "ε of the ratio, at the beginning")
+    standardize: bool = setting(True, "the advantages of each minibatch")
+
+
 class PPOPolicy(ActorCriticPolicy):
-    """Proximal policy optimisation; see `ActorCriticPolicy` for the other arguments.
+    """Proximal policy optimisation; see `ActorCriticPolicy`.
 
     Args:
-        clip: ε of the ratio; a number, or a function of env steps.
-        value_clip: How far values may move from the old ones; None for no limit.
-        standardize: Standardise the advantages of each minibatch.
         kl_coef: Weight of the KL divergence from the policy that acted; `UpdateKL` adapts it.
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        clip: Schedule = 0.2,
-        value_clip: float | None = None,
-        standardize: bool = True,
-        kl_coef: float = 0.0,
-        **settings: Any,
-    ) -> None:
-        self.clip, self.value_clip, self.standardize, self.kl_coef = clip, value_clip, standardize, kl_coef
-        super().__init__(observation_space, action_space, **settings)
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(Clipped, AnnealedEntropy, ActorCriticPolicy.Settings):
+        """The networks, and the clipped loss."""
+
+        clip_end: float | None = setting(None, "at the end of the schedule; None: as at the beginning")
+        value_clip: float | None = positive(None, "how far values may move from the old ones; None: no limit")
+
+    settings: Settings
+
+    def __init__(self, *spaces: Any, kl_coef: float = 0.0, **settings: Any) -> None:
+        self.kl_coef = kl_coef
+        super().__init__(*spaces, **settings)
+
+    def _build(self) -> None:
+        self.clip = self.settings.schedule_of("clip")
+        super()._build()
 
     def _learning(self) -> PPOLearning:
         return PPOLearning(self)
@@ -113,7 +122,7 @@ class PPOLearning(ActorCriticLearning):
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """With standardised advantages, if the policy says so (G3)."""
-        return rows.replace(advantage=standardized(rows.advantage)) if self.policy.standardize else rows
+        return rows.replace(advantage=standardized(rows.advantage)) if self.policy.settings.standardize else rows
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
@@ -129,10 +138,10 @@ class PPOLearning(ActorCriticLearning):
         log_ratio = logp - rows.logp
         ratio = log_ratio.exp()
         policy_loss = clipped_surrogate(ratio, rows.advantage, self.clip).mean()
-        value_loss = value_error(value, rows.value, rows.target, policy.value_clip).mean()
+        value_loss = value_error(value, rows.value, rows.target, policy.settings.value_clip).mean()
         entropy = entropy.mean()
         kl = self.divergence(rows, given, log_ratio)
-        loss = policy_loss + policy.value_coef * value_loss
+        loss = policy_loss + policy.settings.value_coef * value_loss
         if self.entropy_coef:
             loss = loss - self.entropy_coef * entropy
         if policy.kl_coef:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -23,7 +22,17 @@ from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import encoder, follow
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array
-from flowrl.schedules import Schedule
+from flowrl.schedules import Setting, schedule
+from flowrl.settings import fraction, not_negative, scheduled, sizes
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ActorAndCriticsSettings(Policy.Settings):
+    """An actor and critics, and how they learn."""
+
+    hidden: tuple[int, ...] = sizes(256, 256, meaning="sizes of the hidden layers of the actor and of each critic")
+    gamma: float = fraction(0.99, "discount per step")
+    learning_rate: Setting = 3e-4
 
 
 class QActorCriticPolicy(Policy):
@@ -32,19 +41,21 @@ class QActorCriticPolicy(Policy):
     collect: uniform actions for `random_steps`, then as the actor explores; eval: its greedy action.
 
     Args:
-        hidden: Sizes of the hidden layers of each network.
         critics: How many judge an action; targets take the minimum of them (A5).
-        gamma: Discount per step.
-        random_steps: Env steps of uniform actions at first.
-        learning_rate: Of Adam; a number, or a function of env steps.
-        critic_learning_rate: Of the critics; None: that of the others.
-        grad_clip: Largest norm of the gradient of all networks together; None for no limit.
-        normalize_obs, normalize_rewards: See `Policy`.
+        settings: Of `Settings`, and see `Policy`.
 
     Raises:
-        ConfigError: actions that it cannot take, or no network for the observations.
+        ConfigError: actions that it cannot take, or no network for the observations; see `Policy` too.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(ActorAndCriticsSettings):
+        """The networks, how they learn, and how the first actions are chosen."""
+
+        critic_learning_rate: Setting | None = scheduled(None, "of the critics; None: the same")
+        random_steps: int = not_negative(0, "env steps of uniform actions at first")
+
+    settings: Settings
     model: ActorAndCritics
     learn_mode: QActorCriticLearning
     choosing: ActionHead
@@ -54,29 +65,18 @@ class QActorCriticPolicy(Policy):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         *,
-        hidden: Sequence[int] = (256, 256),
         critics: int = 2,
-        gamma: float = 0.99,
-        random_steps: int = 0,
-        learning_rate: Schedule = 3e-4,
-        critic_learning_rate: Schedule | None = None,
-        grad_clip: float | None = None,
-        normalize_obs: bool = False,
-        normalize_rewards: bool = False,
         **settings: Any,
     ) -> None:
-        self.hidden, self.critics, self.gamma, self.random_steps = tuple(hidden), critics, gamma, random_steps
-        if critic_learning_rate is not None:
-            settings["learning_rates"] = {"critics": critic_learning_rate}
-        super().__init__(
-            observation_space,
-            action_space,
-            learning_rate=learning_rate,
-            grad_clip=grad_clip,
-            normalize_obs=normalize_obs,
-            normalize_rewards=normalize_rewards,
-            **settings,
-        )
+        self.critics = critics
+        if (rate := settings.get("critic_learning_rate")) is not None:
+            settings["learning_rates"] = {"critics": schedule(rate)}
+        super().__init__(observation_space, action_space, **settings)
+
+    @property
+    def random_steps(self) -> int:
+        """Env steps of uniform actions at first."""
+        return self.settings.random_steps
 
     def _build(self) -> None:
         self.choosing = self._choosing()
@@ -107,8 +107,8 @@ class QActorCriticPolicy(Policy):
         """The learn mode."""
 
     def _critics(self, size: int, outputs: int = 1) -> Critics:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
-        return Critics(encoding, size, outputs, self.hidden, self.critics)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
+        return Critics(encoding, size, outputs, self.settings.hidden, self.critics)
 
     @property
     @abc.abstractmethod
@@ -207,7 +207,7 @@ class QActorCriticLearning(Learning):
 
     def prepare(self, batch: Batch) -> Batch:
         """Rows, of one-step windows where no adder made longer ones (T6); padded steps are left out (N6)."""
-        return one_step_windows(batch, self.policy.gamma)
+        return one_step_windows(batch, self.policy.settings.gamma)
 
     def normal(self, rows: Batch, size: int) -> torch.Tensor:
         """Numbers `[B, size]` for the rows of a minibatch, from the policy's own stream (D6)."""

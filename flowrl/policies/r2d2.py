@@ -12,7 +12,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.adam import Adam
-from flowrl.policies.dqn import DQNPolicy
+from flowrl.policies.dqn import DoubleQSettings, DQNPolicy
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
@@ -20,6 +20,7 @@ from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentEncoder, RecurrentNetwork, sequenced
 from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample
 from flowrl.returns import n_step
+from flowrl.settings import positive, setting
 
 #: ε of `rescaled`.
 EPS = 1e-3
@@ -50,43 +51,48 @@ def unscaled(x: torch.Tensor) -> torch.Tensor:
     return x.sign() * ((u / ((1 + u).sqrt() + 1) / (2 * EPS)).square() - 1)
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class SequenceSettings(DoubleQSettings):
+    """Q-learning on sequences."""
+
+    n_step: int = positive(5, "steps of a return before it bootstraps, inside a sequence")
+    rescale: bool = setting(True, "learn values on the scale of their square roots")
+    stored_state: bool = setting(
+        True, "sequences begin with the state that the actor had; else with that of an episode"
+    )
+
+
 class R2D2Policy(DQNPolicy):
-    """Recurrent replay: see `DQNPolicy` for the other arguments.
+    """Recurrent replay: see `DQNPolicy`.
 
     Args:
         units: Size of the memory, which comes after the encoder and before the hidden layers.
         cell: "lstm" or "gru".
-        n_step: Steps of a return before it bootstraps, inside a sequence.
-        rescale: Learn `rescaled` values.
-        stored_state: Unroll from the state that the actor had; else from that with which episodes begin.
 
     Raises:
         ConfigError: a `noisy` network or a `head`, which it has not; see `DQNPolicy` too.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(SequenceSettings, DQNPolicy.Settings):
+        """Those of Q-learning, and of its sequences."""
+
+    settings: Settings
     model: Any  #: a `RecurrentNetwork` of a `QNetwork`
 
-    def __init__(
-        self,
-        *spaces: Any,
-        units: int = 64,
-        cell: Cell = "lstm",
-        n_step: int = 5,
-        rescale: bool = True,
-        stored_state: bool = True,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, *spaces: Any, units: int = 64, cell: Cell = "lstm", **settings: Any) -> None:
         for name in ("noisy", "head"):
             if settings.get(name):
                 raise ConfigError(f"{name}={settings[name]!r}: R2D2 learns mean values, without noise in the weights")
-        self.units, self.cell, self.n_step = units, cell, n_step
-        self.rescale, self.stored_state = rescale, stored_state
+        self.units, self.cell = units, cell
         super().__init__(*spaces, algorithm="R2D2", **settings)
 
     def _build(self) -> None:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
         memory = Memory(encoding.features, self.units, self.cell)
-        network = QNetwork(RecurrentEncoder(self.units), self.actions, self.hidden, dueling=self.dueling)
+        network = QNetwork(
+            RecurrentEncoder(self.units), self.actions, self.settings.hidden, dueling=self.settings.dueling
+        )
         self.model = RecurrentNetwork(encoding, memory, network).to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())
@@ -177,7 +183,7 @@ class R2D2Learning(Learning):
         episode's last step there is padding, whose place that observation takes.
         """
         obs = self.met(rows)
-        state = rows.state[0] if self.policy.stored_state else torch.zeros_like(rows.state[0])
+        state = rows.state[0] if self.policy.settings.stored_state else torch.zeros_like(rows.state[0])
         warm_up = int(rows.mask.int().argmax(0).max())  # 0 where all sequences begin with their episodes
         parts = []
         if warm_up:
@@ -193,16 +199,14 @@ class R2D2Learning(Learning):
 
     def targets(self, rows: Batch, online: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """yₜ `[T, B]`, from both networks' values `[T + 1, B, A]`; right at the steps that count."""
-        last = rows.mask.clone()
+        given, last = self.policy.settings, rows.mask.clone()
         last[:-1] &= ~rows.mask[1:]
-        reward, steps, discount = n_step(
-            rows.reward.float(), rows.terminated, last, gamma=self.policy.gamma, n=self.policy.n_step
-        )
-        chooser = masked(online if self.policy.double else target, action_mask(self.met(rows)))
+        reward, steps, discount = n_step(rows.reward.float(), rows.terminated, last, gamma=given.gamma, n=given.n_step)
+        chooser = masked(online if given.double else target, action_mask(self.met(rows)))
         best = chooser.argmax(2, keepdim=True)
         value = target.gather(2, best).squeeze(2)
         at = torch.arange(len(steps), device=steps.device)[:, None] + steps
-        if self.policy.rescale:
+        if given.rescale:
             value = unscaled(value)
         target_t: torch.Tensor = reward + discount * value.gather(0, at)
-        return rescaled(target_t) if self.policy.rescale else target_t
+        return rescaled(target_t) if given.rescale else target_t

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Literal
 
+import attrs
 import numpy as np
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from flowrl.errors import SchemaError
 from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import Encoder
 from flowrl.policies.sampling import Array
+from flowrl.settings import Settings, positive, setting
 
 Cell = Literal["lstm", "gru"]
 
@@ -25,6 +27,24 @@ IN_SEQUENCES = {
     "fragments": "a recurrent policy unrolls over steps in the order of time: leave them fragments, or make sequences "
     "of them with Unroll, or draw them from a SequenceReplayBuffer",
 }
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class MemorySettings(Settings):
+    """The memory."""
+
+    recurrent: Cell | None = setting("lstm", "the memory before the hidden layers: lstm or gru")
+    memory_size: int = positive(64, "its units")
+
+    @property
+    def cell(self) -> Cell | None:
+        """What a policy takes."""
+        return self.recurrent
+
+    @property
+    def units(self) -> int:
+        """What a policy takes."""
+        return self.memory_size
 
 
 class Memory(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.errors import SchemaError
 from flowrl.policies.actor_critic import drawn_columns
-from flowrl.policies.distributions import Distribution, distribution
+from flowrl.policies.distributions import Distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
@@ -19,7 +19,7 @@ from flowrl.policies.sampling import Array
 
 
 class RecurrentPPOPolicy(PPOPolicy):
-    """PPO of a network with a memory, which the actor and the critic share; see `PPOPolicy` for the other arguments.
+    """PPO of a network with a memory, which the actor and the critic share; see `PPOPolicy`.
 
     Args:
         units: Size of the memory, which comes after the encoder and before the hidden layers.
@@ -33,10 +33,12 @@ class RecurrentPPOPolicy(PPOPolicy):
         super().__init__(*spaces, **settings)
 
     def _network(self) -> Any:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.network)
-        chosen = distribution(self.action_space, squash=self.squash, log_std=self.log_std)
+        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
+        chosen = self._distribution()
         memory = Memory(encoding.features, self.units, self.cell)
-        return RecurrentNetwork(encoding, memory, ActorCritic(RecurrentEncoder(self.units), chosen, self.hidden))
+        return RecurrentNetwork(
+            encoding, memory, ActorCritic(RecurrentEncoder(self.units), chosen, self.settings.hidden)
+        )
 
     def _build(self) -> None:
         super()._build()
@@ -120,7 +122,7 @@ class RecurrentPPOLearning(PPOLearning):
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """See `PPOLearning.over_minibatch`; padding has no part in it."""
-        if not self.policy.standardize:
+        if not self.policy.settings.standardize:
             return rows
         advantage = torch.zeros_like(rows.advantage)
         advantage[rows.mask] = standardized(rows.advantage[rows.mask])

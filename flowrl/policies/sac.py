@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import attrs
 import gymnasium
 import torch
 from gymnasium import spaces
@@ -16,6 +17,7 @@ from flowrl.policies.critics import ActorAndCritics, Critics
 from flowrl.policies.distributions import ActionHead, DiscreteChoice, SquashedChoice
 from flowrl.policies.masks import action_mask
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
+from flowrl.settings import Settings, fraction, positive, setting
 
 Scalars = dict[str, torch.Tensor]
 
@@ -28,44 +30,42 @@ class SoftActorAndCritics(ActorAndCritics):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class Temperature(Settings):
+    """What a unit of entropy is worth, α, and the entropy H that it keeps (A3)."""
+
+    temperature: float = positive(1.0, "what a unit of entropy is worth, at first")
+    learn_temperature: bool = setting(True, "whether it follows the entropy")
+    target_entropy: float | None = setting(None, "what it keeps; None: minus the numbers of an action")
+
+
 class SACPolicy(QActorCriticPolicy):
     """Soft actor-critic: twin critics, a stochastic actor, and a temperature that keeps its entropy at a target.
 
     collect: draws from the actor; eval: tanh of the mean, or the most probable of discrete actions.
     Actions are stored as they were drawn: continuous ones in -1 .. 1 whatever the bounds are.
 
-    Args:
-        temperature: α, how much a unit of entropy is worth, at first.
-        learn_temperature: Whether it is learned.
-        target_entropy: H of the actor; None: −dim(A) of continuous actions, in the scale of -1 .. 1 (A3).
-        entropy_fraction: Of n discrete actions H is so much of log n, the most that there can be (A3).
-        settings: See `QActorCriticPolicy`.
-
     Raises:
         ConfigError: the actions are neither discrete nor a bounded Box of floats; see `QActorCriticPolicy` too.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(Temperature, QActorCriticPolicy.Settings):
+        """An actor and critics, the entropy, and how they learn."""
+
+        #: So much of log n, which is the most that there can be (A3).
+        entropy_fraction: float = fraction(0.5, "of n discrete actions: the entropy aimed at is so much of log n")
+
+    settings: Settings
     model: SoftActorAndCritics
     target: Critics
 
     def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        temperature: float = 1.0,
-        learn_temperature: bool = True,
-        target_entropy: float | None = None,
-        entropy_fraction: float = 0.5,
-        **settings: Any,
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], **settings: Any
     ) -> None:
-        if temperature <= 0:
-            raise ConfigError(f"temperature={temperature}: its logarithm is learned, so it is above 0")
-        if not 0 < entropy_fraction < 1:
-            raise ConfigError(f"entropy_fraction={entropy_fraction}: it lies between 0 and 1, for no policy has more")
+        if not 0 < (share := settings.get("entropy_fraction", 0.5)) < 1:
+            raise ConfigError(f"entropy_fraction={share}: it lies between 0 and 1, for no policy has more")
         self.discrete = isinstance(action_space, spaces.Discrete)
-        self.temperature, self.learn_temperature = temperature, learn_temperature
-        self.target_entropy, self.entropy_fraction = target_entropy, entropy_fraction
         super().__init__(observation_space, action_space, **settings)
 
     def _choosing(self) -> ActionHead:
@@ -77,16 +77,16 @@ class SACPolicy(QActorCriticPolicy):
     @property
     def entropy(self) -> float:
         """H, what the temperature keeps the actor's entropy at, where all actions are valid (A3)."""
-        if self.target_entropy is not None:
-            return self.target_entropy
+        if self.settings.target_entropy is not None:
+            return self.settings.target_entropy
         outputs = self.choosing.outputs
-        return self.entropy_fraction * math.log(outputs) if self.discrete else -outputs / 2
+        return self.settings.entropy_fraction * math.log(outputs) if self.discrete else -outputs / 2
 
     def _network(self) -> SoftActorAndCritics:
         outputs = self.choosing.outputs
         critics = self._critics(0, outputs) if self.discrete else self._critics(outputs // 2)
-        model = SoftActorAndCritics(critics, outputs, self.hidden, self.temperature)
-        model.log_temperature.requires_grad_(self.learn_temperature)
+        model = SoftActorAndCritics(critics, outputs, self.settings.hidden, self.settings.temperature)
+        model.log_temperature.requires_grad_(self.settings.learn_temperature)
         return model
 
     def _learning(self) -> SACLearning:
@@ -182,6 +182,6 @@ class DiscreteSACLearning(SACLearning):
 
     def wanted(self, mask: torch.Tensor | None) -> torch.Tensor | float:
         """H `[B]`: its fraction of the logarithm of how many actions are valid (A3), unless a number was given."""
-        if mask is None or self.policy.target_entropy is not None:
+        if mask is None or self.policy.settings.target_entropy is not None:
             return self.policy.entropy
-        return self.policy.entropy_fraction * mask.sum(1).clamp(min=1).log()
+        return self.policy.settings.entropy_fraction * mask.sum(1).clamp(min=1).log()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
+from flowrl.policies.dqn import DQNLearning, DQNPolicy, ValueSettings, of_action
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.policy import ValueActing
 from flowrl.policies.sampling import softmax_sample
+from flowrl.settings import not_negative, positive
 
 
 def soft_value(q: torch.Tensor, temperature: float, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -25,32 +27,37 @@ def soft_value(q: torch.Tensor, temperature: float, mask: torch.Tensor | None = 
     return temperature * torch.logsumexp(masked(q, mask) / temperature, 1)
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class SoftQSettings(ValueSettings):
+    """Soft Q-learning."""
+
+    temperature: float = positive(1.0, "what a unit of entropy is worth; a demonstrated step is worth 1")
+
+
 class SoftQPolicy(DQNPolicy):
     """Q-values of returns to which the entropy of the policy is added: π(a|s) ∝ exp(Q(s, a) / α).
 
     collect: draws from π; eval: its most probable action; learn: see `SoftQLearning`.
 
-    Args:
-        temperature: α, what a unit of entropy is worth.
-
-    The other arguments are those of `DQNPolicy`.
-
     Raises:
-        ConfigError: settings of the greedy kind (`head`, `epsilon`); see `DQNPolicy` too.
+        ConfigError: arguments of the greedy kind (`head`, `epsilon`); see `DQNPolicy` too.
     """
 
-    def __init__(self, *spaces: Any, temperature: float = 1.0, **settings: Any) -> None:
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(SoftQSettings, DQNPolicy.Settings):
+        """Those of `DQNPolicy` too."""
+
+    settings: Settings
+
+    def __init__(self, *spaces: Any, **settings: Any) -> None:
         for name in ("head", "epsilon"):
             if settings.get(name) is not None:
                 raise ConfigError(f"{name}={settings[name]!r}: soft Q-learning learns means, and explores by entropy")
-        if not temperature > 0:
-            raise ConfigError(f"temperature={temperature}: expected a number above 0")
-        self.temperature = temperature
         super().__init__(*spaces, **settings)
 
     def _build(self) -> None:
         super()._build()
-        self.collect_mode = ValueActing(self, softmax_sample(self.temperature), noise_draws=self.model.draws)
+        self.collect_mode = ValueActing(self, softmax_sample(self.settings.temperature), noise_draws=self.model.draws)
         self.learn_mode = SoftQLearning(self)
 
 
@@ -69,7 +76,7 @@ class SoftQLearning(DQNLearning):
         policy = self.policy
         with torch.no_grad():
             q_t = policy.target(rows.next_obs, policy.noise())
-            target = reward + rows.discount * soft_value(q_t, policy.temperature, action_mask(rows.next_obs))
+            target = reward + rows.discount * soft_value(q_t, policy.settings.temperature, action_mask(rows.next_obs))
         error: torch.Tensor = of_action(q, rows.action.long()) - target
         return error
 
@@ -83,18 +90,24 @@ class SoftQLearning(DQNLearning):
         return loss, scalars | ({"priority": error.abs()} if "weight" in rows else {})
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class BellmanSettings(SoftQSettings):
+    """Soft Q-learning that clones."""
+
+    bellman_weight: float = not_negative(1.0, "of the squared soft Bellman error at reward 0; 0 clones alone")
+
+
 class RBCPolicy(SoftQPolicy):
     """Regularised behavioural cloning: see `RBCLearning`.
 
-    Args:
-        bellman_weight: λ.
-
-    The other arguments are those of `SoftQPolicy`.
+    See `SoftQPolicy` for the rest.
     """
 
-    def __init__(self, *spaces: Any, bellman_weight: float = 1.0, **settings: Any) -> None:
-        self.bellman_weight = bellman_weight
-        super().__init__(*spaces, **settings)
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(BellmanSettings, SoftQPolicy.Settings):
+        """Those of `SoftQPolicy` too."""
+
+    settings: Settings
 
     def _build(self) -> None:
         super()._build()
@@ -123,9 +136,9 @@ class RBCLearning(SoftQLearning):
         policy = self.policy
         q = policy.model(rows.obs, policy.noise())
         action = rows.action.long()
-        log_pi = torch.log_softmax(masked(q, action_mask(rows.obs)) / policy.temperature, 1)
+        log_pi = torch.log_softmax(masked(q, action_mask(rows.obs)) / policy.settings.temperature, 1)
         shown = rows.demonstration.float()
         nll = -(of_action(log_pi, action) * shown).sum() / shown.sum().clamp(min=1)
         bellman = self.error(q, rows, 0.0).square().mean()
-        loss = nll + policy.bellman_weight * bellman
+        loss = nll + policy.settings.bellman_weight * bellman
         return loss, {"loss": loss, "nll": nll, "bellman": bellman, "q": of_action(q, action).mean()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import gymnasium
 import torch
 
@@ -11,7 +12,15 @@ from flowrl.data import Batch
 from flowrl.policies.critics import ActorAndCritics
 from flowrl.policies.distributions import NoisyChoice
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
-from flowrl.schedules import Schedule
+from flowrl.schedules import Setting
+from flowrl.settings import not_negative, positive, scheduled
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class NoisyActions(QActorCriticPolicy.Settings):
+    """A deterministic actor, which explores by noise in the scale of actions from -1 to 1."""
+
+    exploration_noise: Setting = scheduled(0.1, "deviation of the normal noise on actions after that")
 
 
 class TD3Policy(QActorCriticPolicy):
@@ -20,40 +29,28 @@ class TD3Policy(QActorCriticPolicy):
     collect: the actor's action and normal noise, clipped to the bounds; eval: the actor's action.
     Actions are stored in -1 .. 1 whatever the bounds are, and all noise is in that scale.
 
-    Args:
-        exploration_noise: Deviation of the noise when collecting; a number, or a function of env steps.
-        policy_delay: The actor learns in every so many updates.
-        target_noise, target_noise_clip: Deviation and bound of the noise on the target actor's actions.
-        settings: See `QActorCriticPolicy`.
-
     Raises:
         ConfigError: the actions are no bounded Box of floats; see `QActorCriticPolicy` too.
     """
 
+    @attrs.frozen(kw_only=True, slots=False)
+    class Settings(NoisyActions):
+        """Those of noisy actions, and of TD3's additions to DDPG."""
+
+        policy_delay: int = positive(2, "the actor learns in every so many updates")
+        target_noise: float = not_negative(0.2, "deviation of the noise on the target actor's actions")
+        target_noise_clip: float = positive(0.5, "its bound")
+
+    settings: Settings
     algorithm = "TD3"
     choosing: NoisyChoice
     target: ActorAndCritics
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        exploration_noise: Schedule = 0.1,
-        policy_delay: int = 2,
-        target_noise: float = 0.2,
-        target_noise_clip: float = 0.5,
-        **settings: Any,
-    ) -> None:
-        self.exploration_noise, self.policy_delay = exploration_noise, policy_delay
-        self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
-        super().__init__(observation_space, action_space, **settings)
-
     def _choosing(self) -> NoisyChoice:
-        return NoisyChoice(self.action_space, self.algorithm, self.exploration_noise)
+        return NoisyChoice(self.action_space, self.algorithm, self.settings.schedule_of("exploration_noise"))
 
     def _network(self) -> ActorAndCritics:
-        return ActorAndCritics(self._critics(self.choosing.size), self.choosing.outputs, self.hidden)
+        return ActorAndCritics(self._critics(self.choosing.size), self.choosing.outputs, self.settings.hidden)
 
     def _learning(self) -> TD3Learning:
         return TD3Learning(self)
@@ -64,11 +61,7 @@ class TD3Policy(QActorCriticPolicy):
 
 
 class DDPGPolicy(TD3Policy):
-    """Deep deterministic policy gradients: TD3 with one critic, and neither delay nor noise in its targets.
-
-    Args:
-        settings: `exploration_noise`, and those of `QActorCriticPolicy`.
-    """
+    """Deep deterministic policy gradients: TD3 with one critic, and neither delay nor noise in its targets."""
 
     algorithm = "DDPG"
 
@@ -97,7 +90,7 @@ class TD3Learning(QActorCriticLearning):
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """With the `next_noise [B, size]` of the targets' actions."""
-        if not self.policy.target_noise:
+        if not self.policy.settings.target_noise:
             return rows
         return rows.replace(next_noise=self.normal(rows, self.policy.choosing.size))
 
@@ -109,17 +102,17 @@ class TD3Learning(QActorCriticLearning):
             value_t = judges(judges.encoder(rows.next_obs), self._next_action(rows)).amin(0)
         features = model.critics.encoder(rows.obs)
         q = model.critics(features, rows.action)
-        if (policy.version + 1) % policy.policy_delay:
+        if (policy.version + 1) % policy.settings.policy_delay:
             return self.combined(rows, q, value_t, None, {})
         seen = features.detach()
         actor = -model.critics(seen, torch.tanh(model.actor(seen)), frozen=True, first=True).squeeze(0)
         return self.combined(rows, q, value_t, actor, {"actor_loss": actor.mean()})
 
     def _next_action(self, rows: Batch) -> torch.Tensor:
-        policy = self.policy
-        action = torch.tanh(policy.target(rows.next_obs))
-        if not policy.target_noise:
+        given = self.policy.settings
+        action = torch.tanh(self.policy.target(rows.next_obs))
+        if not given.target_noise:
             return action
-        limit = policy.target_noise_clip
-        noise: torch.Tensor = (policy.target_noise * rows.next_noise).clamp(-limit, limit)
+        limit = given.target_noise_clip
+        noise: torch.Tensor = (given.target_noise * rows.next_noise).clamp(-limit, limit)
         return (action + noise).clamp(-1, 1)

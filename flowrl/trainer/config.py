@@ -1,4 +1,4 @@
-"""Configurations: one attrs class per plan, built from layers of plain values and checked before any work."""
+"""Configurations of plans: what every plan has, layers of values, and files and texts of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
@@ -16,63 +16,18 @@ from attrs import validators
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.schedules import Setting, schedule, value_at
+from flowrl.schedules import Setting
+from flowrl.settings import FOR_POLICY, ForPolicy, Option, at_least_one, construct, not_negative, setting
 
 _Config = TypeVar("_Config")
 
 
-def positive(default: Any) -> Any:
-    """A field whose value is above 0, or None where its annotation allows that."""
-    return attrs.field(default=default, validator=validators.optional(validators.gt(0)))
+@attrs.frozen(kw_only=True, slots=False)
+class Configuration(ForPolicy, Option):
+    """What every plan has.
 
-
-def fraction(default: float) -> Any:
-    """A field whose value lies in 0 .. 1."""
-    return attrs.field(default=default, validator=validators.and_(validators.ge(0), validators.le(1)))
-
-
-def proper_fraction(default: float) -> Any:
-    """A field whose value lies between 0 and 1, and is neither."""
-    return attrs.field(default=default, validator=validators.and_(validators.gt(0), validators.lt(1)))
-
-
-def not_negative(default: Any) -> Any:
-    """A field whose value is at least 0, or None where its annotation allows that."""
-    return attrs.field(default=default, validator=validators.optional(validators.ge(0)))
-
-
-def scheduled(default: Setting | None, least: float = 0.0, most: float = float("inf")) -> Any:
-    """A field of a number or a schedule (see `flowrl.schedules.schedule`) that begins between two bounds."""
-
-    def begins_within(config: Any, field: attrs.Attribute[Any], setting: Setting | None) -> None:
-        if setting is None:
-            return  # whether it may be is a matter of types
-        try:
-            first = value_at(schedule(setting), 0)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        if not least <= first <= most:
-            raise ValueError(f"it begins with {first:g}, expected {least:g} .. {most:g}")
-
-    return attrs.field(default=default, validator=begins_within)
-
-
-def sizes(*default: int) -> Any:
-    """A field of one or more sizes, each at least 1."""
-    one = validators.and_(validators.instance_of(int), validators.ge(1))
-    return attrs.field(default=default, validator=validators.and_(validators.min_len(1), validators.deep_iterable(one)))
-
-
-#: Settings that are arguments of the same name of every policy.
-FOR_POLICY = ("seed", "device", "act_backend", "network", "precision", "compile", "grad_clip_value")
-
-
-@attrs.frozen(kw_only=True)
-class Configuration:
-    """What every plan has; a plan's own `Config` adds the settings of its algorithm.
-
-    A configuration does not change, since plans and policies are made of it: `attrs.evolve(config, seed=3)` is another
-    one. So it is for subclasses, whether they say so or not.
+    A plan's own `Config` adds the settings of its algorithm. A configuration does not change, since plans and policies
+    are made of it: `attrs.evolve(config, seed=3)` is another one. So it is for subclasses, whether they say so or not.
 
     >>> @attrs.define(kw_only=True)
     ... class Config(Configuration):
@@ -86,73 +41,54 @@ class Configuration:
     clock: ClassVar[str] = "env_steps"
 
     #: What `gymnasium.make` knows, "module:factory", or of another library "gym:ID", "pettingzoo:ID", "envpool:ID".
-    env: str = "CartPole-v1"
-    #: Keyword arguments of the environment.
-    env_args: dict[str, Any] = attrs.field(factory=dict)
-    #: Wrappers around each environment, the first one innermost: names of gymnasium.wrappers or "module:Wrapper", with
-    #: arguments as in a call, "FrameStackObservation(4)".
-    wrappers: list[str] = attrs.field(factory=list)
-    #: Who steps the environments: "local", "subprocess", "async", "thread" or "vector".
-    env_manager: str = "local"
-    #: Keyword arguments of that manager.
-    env_manager_args: dict[str, Any] = attrs.field(factory=dict)
-    #: Seeds of the episodes in turn; None: fresh ones that follow from `seed`.
-    episode_seeds: list[int] | None = attrs.field(default=None, validator=validators.optional(validators.min_len(1)))
-    #: The environment that evaluates; None: as for collecting.
-    eval_env: str | None = None
-    #: Its keyword arguments; None: as for collecting, but none with another `eval_env`.
-    eval_env_args: dict[str, Any] | None = None
-    #: Wrappers around each that evaluates; None: as for collecting.
-    eval_wrappers: list[str] | None = None
-    #: Who steps those that evaluate; None: as for collecting, with the same arguments.
-    eval_env_manager: str | None = None
-    #: Root of all random streams of a run.
-    seed: int = attrs.field(default=0, validator=validators.ge(0))
-    #: Processes that sample, on Ray; 0: this one does.
-    num_workers: int = attrs.field(default=0, validator=validators.ge(0))
-    #: Environments of each of them.
-    envs_per_worker: int = attrs.field(default=8, validator=validators.ge(1))
-    #: Groups that the environments of all workers form, each acted in with one batch; None: one a worker. The same
-    #: groups over another number of workers give the same stream.
-    env_groups: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
-    #: Logical cores that each worker process takes of its machine, or a part of one.
-    worker_cpus: float = attrs.field(default=1.0, validator=validators.ge(0))
-    #: GPUs that each takes, or a part of one; without any its policy acts on the CPU.
-    worker_gpus: float = attrs.field(default=0.0, validator=validators.ge(0))
-    #: Bytes of memory that each takes; 0: it is not said.
-    worker_memory: int = attrs.field(default=0, validator=validators.ge(0))
-    #: Other resources of the cluster's machines that each takes, by name.
-    worker_resources: dict[str, float] = attrs.field(factory=dict)
-    #: How often each worker process may be made again after its death.
-    max_worker_restarts: int = attrs.field(default=10, validator=validators.ge(0))
-    #: After the death of one that may not: "stop" the run, or "go_on" with the others while there are any.
-    on_worker_death: Literal["stop", "go_on"] = "stop"
-    #: The Ray cluster that these and other actors run on: "host:port", "ray://host:port", or "auto" on a machine of it;
-    #: None: a Ray of this machine, for as long as it is needed.
-    address: str | None = None
-    #: Where the networks live: "auto", "cpu", "cuda" ...
-    device: str = "auto"
-    #: What computes actions: "torch", or "numpy" on the CPU, faster for small dense networks and equal to rounding.
-    act_backend: str = "torch"
-    #: The network that encodes observations, "module:Class", in the place of the built-in one.
-    network: str | None = None
-    #: What learning computes in: "float32", "bfloat16" where it pays, or "float16" on a GPU.
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    #: Learn with networks that `torch.compile` has made faster; it takes a minute at first.
-    compile: bool = False
-    #: Largest absolute value of a gradient, before its norm is clipped.
-    grad_clip_value: float | None = attrs.field(default=None, validator=validators.optional(validators.gt(0)))
-    #: Threads of torch in this process while it trains or evaluates; more than one pays only for large networks.
-    torch_threads: int = attrs.field(default=1, validator=validators.ge(1))
-    #: Episodes of one evaluation.
-    eval_episodes: int = attrs.field(default=100, validator=validators.ge(1))
-    #: Steps after which an episode that is evaluated is cut, as one that never ends.
-    eval_max_steps: int = attrs.field(default=10_000, validator=validators.ge(1))
-    #: Env steps between two evaluations; None: 1/20 of the budget of `flowrl run`, and none in a `Trainer`.
-    eval_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
-    #: Of `flowrl run` alone, a `Trainer` saves when told to: env steps between two checkpoints; None: as between
-    #: evaluations, 10 000 where there are none.
-    checkpoint_every: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
+    env: str = setting("CartPole-v1", "a gymnasium id, module:factory, gym:ID, pettingzoo:ID, envpool:ID")
+    env_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the environment")
+    #: Names of gymnasium.wrappers or "module:Wrapper", with arguments as in a call, "FrameStackObservation(4)".
+    wrappers: list[str] = setting(attrs.Factory(list), "wrappers around each environment, the first one innermost")
+    env_manager: str = setting("local", "who steps the environments: local, subprocess, async, thread or vector")
+    env_manager_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of that manager")
+    episode_seeds: list[int] | None = setting(
+        None,
+        "seeds of the episodes in turn; None: fresh ones that follow from seed",
+        range="one or more",
+        validator=validators.optional(validators.min_len(1)),
+    )
+    eval_env: str | None = setting(None, "the environment that evaluates; None: as for collecting")
+    eval_env_args: dict[str, Any] | None = setting(
+        None, "its keyword arguments; None: as for collecting, but none with another eval_env"
+    )
+    eval_wrappers: list[str] | None = setting(None, "wrappers around each that evaluates; None: as for collecting")
+    eval_env_manager: str | None = setting(
+        None, "who steps those that evaluate; None: as for collecting, with the same arguments"
+    )
+    num_workers: int = not_negative(0, "processes that sample, on Ray; 0: this one does")
+    envs_per_worker: int = at_least_one(8, "environments of each of them")
+    #: The same groups over another number of workers give the same stream.
+    env_groups: int | None = at_least_one(
+        None, "groups of the environments of all workers, each acted in with one batch; None: one a worker"
+    )
+    worker_cpus: float = not_negative(1.0, "logical cores that each worker process takes of its machine")
+    worker_gpus: float = not_negative(0.0, "GPUs that each takes; without any its policy acts on the CPU")
+    worker_memory: int = not_negative(0, "bytes of memory that each takes; 0: it is not said")
+    worker_resources: dict[str, float] = setting(
+        attrs.Factory(dict), "other resources of the cluster's machines that each takes, by name"
+    )
+    max_worker_restarts: int = not_negative(10, "how often each worker process may be made again after its death")
+    on_worker_death: Literal["stop", "go_on"] = setting(
+        "stop", "after the death of one that may not: stop, or go_on with the others while there are any"
+    )
+    #: "host:port", "ray://host:port", or "auto" on a machine of it; None: a Ray of this machine, while it is needed.
+    address: str | None = setting(None, "the Ray cluster that actors run on; None: a Ray of this machine")
+    torch_threads: int = at_least_one(1, "threads of torch in this process; more than one pays for large networks only")
+    eval_episodes: int = at_least_one(100, "episodes of one evaluation")
+    eval_max_steps: int = at_least_one(10_000, "steps after which an episode that is evaluated is cut")
+    eval_every: int | None = at_least_one(
+        None, "env steps between evaluations; None: 1/20 of the budget of `flowrl run`, and none in a Trainer"
+    )
+    #: A `Trainer` saves when it is told to.
+    checkpoint_every: int | None = at_least_one(
+        None, "of `flowrl run`: env steps between checkpoints; None: as between evaluations, else 10 000"
+    )
 
     def __getitem__(self, key: str) -> Any:
         names = [field.name for field in attrs.fields(type(self))]
@@ -196,6 +132,61 @@ def grouping(values: Mapping[str, Any]) -> tuple[int, int]:
     return groups, workers * values["envs_per_worker"] // groups
 
 
+def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[Any]]]]:
+    """The settings of a plan by what declares them, with its title: those of the plan first, of all plans last.
+
+    >>> [(title, len(fields)) for title, fields in sections(Configuration)]
+    [('What every plan has.', 25), ('What every policy takes.', 7)]
+    """
+    attrs_class: Any = cls
+    fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}
+    common, found = {field.name for field in attrs.fields(Configuration)}, []
+    for part in _parts(cls):
+        names = dict.fromkeys(name for base in reversed(part.__mro__) for name in vars(base).get("__annotations__", ()))
+        hidden = set() if issubclass(Configuration, part) else set(common)
+        if issubclass(part, Configuration):  # what it is made of is listed for itself
+            hidden |= {field.name for base in part.__bases__ for field in attrs.fields(base)}
+        if shown := [fields.pop(name) for name in names if name in fields and name not in hidden]:
+            own = issubclass(part, Configuration) and "__slots__" in vars(part)
+            found.append(("The plan." if own else (part.__doc__ or part.__name__).partition("\n")[0], shown))
+    return found
+
+
+def default_of(field: attrs.Attribute[Any]) -> Any:
+    """The value of a setting that nobody gave; `attrs.NOTHING` where it must be given."""
+    default: Any = field.default
+    return default.factory() if hasattr(default, "factory") else default
+
+
+def _parts(cls: Any) -> Iterator[Any]:
+    """A configuration and its bases: configurations with theirs, the others as they are."""
+    yield cls
+    for base in cls.__bases__ if issubclass(cls, Configuration) else ():
+        yield from _parts(base)
+
+
+def type_text(expected: Any) -> str:
+    """A type as its values are thought of.
+
+    >>> type_text(Setting | None), type_text(Literal["lstm", "gru"]), type_text(tuple[int, ...])
+    ('number, schedule or None', 'lstm or gru', 'tuple of int')
+    """
+    origin, args = get_origin(expected), get_args(expected)
+    if origin is Literal:
+        return " or ".join(map(str, args))
+    if origin in (Union, UnionType):
+        parts = [
+            type_text(arg) for arg in args if arg not in get_args(Setting) or not set(get_args(Setting)) <= {*args}
+        ]
+        parts = [*(("number", "schedule") if set(get_args(Setting)) <= {*args} else ()), *parts]
+        return " or ".join([", ".join(parts[:-1]), parts[-1]])
+    if origin in (list, tuple):
+        return f"{origin.__name__} of {type_text(args[0])}"
+    if origin is dict:
+        return "table"
+    return "None" if expected is type(None) else getattr(expected, "__name__", str(expected))
+
+
 def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:
     """A configuration from the defaults of its class and layers of values; later layers override.
 
@@ -219,14 +210,7 @@ def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:
     missing = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in given]
     if missing:
         raise ConfigError(f"no value for {', '.join(missing)}: {cls.__qualname__} has no default for it")
-    values = {fields[name].alias: value for name, value in given.items()}
-    try:
-        return cls(**values)
-    except (TypeError, ValueError, AssertionError) as error:
-        blamed = _blamed(cls, values, fields)
-        where = "the configuration is refused" if blamed is None else f"{blamed}={given.get(blamed, 'default')!r}"
-        reason = error.args[0] if error.args else type(error).__name__
-        raise ConfigError(f"{where}: {reason}") from error
+    return construct(cls, given)
 
 
 def parse_value(text: str) -> Any:
@@ -320,22 +304,6 @@ def _convert_union(value: Any, args: tuple[Any, ...]) -> Any:
     if not fits:
         raise TypeCheckError("none of the alternatives")
     return next((fit for fit in fits if type(fit) is type(value)), fits[0])
-
-
-def _blamed(cls: type[Any], values: dict[str, Any], fields: Mapping[str, attrs.Attribute[Any]]) -> str | None:
-    """The key whose validator refuses its value; None if the reason is another one."""
-    try:
-        with validators.disabled():
-            config = cls(**values)
-    except Exception:  # __attrs_post_init__ refuses, so that no single key is to blame
-        return None
-    for name, field in fields.items():
-        try:
-            if field.validator is not None:
-                field.validator(config, field, getattr(config, name))
-        except Exception:
-            return name
-    return None
 
 
 def _type_name(expected: Any) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
-from attrs import validators
 
 from flowrl.errors import ConfigError, DatasetError
 from flowrl.policies.devices import torch_threads
-from flowrl.trainer.config import Configuration, positive
+from flowrl.settings import at_least_one, positive, setting
+from flowrl.trainer.config import Configuration
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.trainer import Trainer
 
@@ -19,21 +19,23 @@ if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
 
-@attrs.define(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class OfflineConfig(Configuration):
-    """What every plan without an environment has. Budgets, evaluations and results are counted in updates."""
+    """What every plan without an environment has.
+
+    Budgets, evaluations and results are counted in updates.
+    """
 
     clock: ClassVar[str] = "updates"
 
-    #: Where the policy is evaluated, if at all; None: where the dataset was recorded. It is made only then.
-    env: str | None = None  # type: ignore[assignment]
-    #: The dataset: a folder that `flowrl record` or `Record` wrote, or "minari:ID".
-    data: str = "data/cartpole"
-    #: How often it is read; None: until the run is stopped.
-    epochs: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(1)))
-    batch_size: int = positive(256)  #: rows of an update
-    normalize_obs: bool = False  #: observations to mean 0 and deviation 1, by the statistics of the dataset
-    report_every: int = positive(500)  #: updates between results
+    env: str | None = setting(  # type: ignore[assignment]
+        None, "where the policy is evaluated, if at all; None: where the dataset was recorded"
+    )
+    data: str = setting("data/cartpole", "the dataset: a folder that `flowrl record` or `Record` wrote, or minari:ID")
+    epochs: int | None = at_least_one(None, "how often it is read; None: until the run is stopped")
+    batch_size: int = positive(256, "rows of an update")
+    normalize_obs: bool = setting(False, "observations to mean 0 and deviation 1, by the statistics of the dataset")
+    report_every: int = positive(500, "updates between results")
 
     @property
     def for_policy(self) -> dict[str, Any]:

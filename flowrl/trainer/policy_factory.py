@@ -52,7 +52,9 @@ class PolicyFactory:
         made: Policy
         default = {field.name: field.default for field in attrs.fields(type(config))}
         asked = {name: value for name, value in config.for_policy.items() if value != default[name]}
-        if isinstance(make, type):
+        if isinstance(make, type) and hasattr(make, "configured"):
+            made = make.configured(config, observation_space, action_space)
+        elif isinstance(make, type):
             # A class of one's own need not know of settings that were not asked for.
             made = make(observation_space, action_space, **{"seed": config.seed, "device": config.device, **asked})
         else:

@@ -17,7 +17,8 @@ from flowrl.engine.graph import graph, paths
 from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
-from flowrl.trainer.config import Configuration, build_config, positive
+from flowrl.settings import positive
+from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.run_info import FREE, ROUNDING, may_differ
 
@@ -37,12 +38,15 @@ Until = Mapping[str, float] | Callable[[Result], bool]
 LEARNING = frozenset({"sampled", "trained", "updates"})
 
 
-@attrs.define(kw_only=True)
-class Config(Configuration):
-    """What the plan of `Trainer` itself has."""
+@attrs.frozen(kw_only=True, slots=False)
+class ActingConfig(Configuration):
+    """What every plan that acts has.
 
-    fragment_steps: int = positive(128)  #: steps of each environment between two updates
-    report_every: int = positive(1_000)  #: env steps between results
+    The plan of `Trainer` itself has no more.
+    """
+
+    fragment_steps: int = positive(128, "steps of each environment in a fragment")
+    report_every: int = positive(1_000, "env steps between results")
 
 
 class Trainer:
@@ -51,6 +55,9 @@ class Trainer:
     A subclass is an algorithm. It overrides any of `Config`, `policy` and `execution_plan`; a plan may be its
     parent's, edited: `return DQN.execution_plan(workers, config).insert_after("NStep", op)` in a static method, or
     `super().execution_plan(workers, config)` in a class method. Functions without a decorator are taken as static.
+    What `execution_plan` gives is the algorithm alone: the options of the configuration, such as `normalize_obs`, edit
+    it afterwards, see `flowrl.settings.Option`. `policy` may be a `Policy` class too: it is made with the settings that
+    the configuration has for it.
 
     Building one makes environments and networks; nothing acts before the first `train()`, which checks the plan (see
     `Plan.check`) and opens `run`.
@@ -70,7 +77,7 @@ class Trainer:
         PlanError: `policy` gives something else than a policy, or `execution_plan` something else than a plan.
     """
 
-    Config: ClassVar[type[Configuration]] = Config
+    Config: ClassVar[type[Configuration]] = ActingConfig
 
     def __init__(
         self,
@@ -89,12 +96,14 @@ class Trainer:
         self.config = build_config(self.Config, given, direct, settings)
         self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
         try:
-            #: What `execution_plan` gave; `plan` evaluates its results too, where `eval_every` is set.
-            self.algorithm: Plan = self.execution_plan(self.workers, self.config)
-            if not isinstance(self.algorithm, Plan):
+            #: What `execution_plan` gave, with the options of `config`; `plan` evaluates its results too, where
+            #: `eval_every` is set.
+            plan: Any = self.execution_plan(self.workers, self.config)
+            if not isinstance(plan, Plan):
                 raise PlanError(
-                    f"{type(self).__name__}.execution_plan returned a {type(self.algorithm).__name__}, expected a Plan"
+                    f"{type(self).__name__}.execution_plan returned a {type(plan).__name__}, expected a Plan"
                 )
+            self.algorithm: Plan = self.config.edit(plan, self.workers)
             self.plan = self._with_evaluation(self.algorithm)
         except BaseException:
             self.workers.close()

@@ -30,9 +30,9 @@ FAULTS = [
     ),
     Fault(  # the limiter would let in whole episodes, and learning would lag behind by as much
         "F11",
-        "plans/dqn.py",
-        "return int(config.fragment_steps * config.num_envs * config.n_step)",
-        "return int(config.fragment_steps * config.num_envs * config.n_step) * 100",
+        "operators/options.py",
+        "return int(self.fragment_steps * self.num_envs * self.n_step)",
+        "return int(self.fragment_steps * self.num_envs * self.n_step) * 100",
         PLANS + "test_learning_keeps_pace_with_rows_not_with_episodes",
     ),
     Fault(

@@ -142,7 +142,7 @@ FAULTS = [
     Fault(  # statistics of one minibatch instead of running ones
         "G2",
         "flowrl/policies/marwil.py",
-        "mean.lerp_(advantage.square().mean(), policy.norm_rate)",
+        "mean.lerp_(advantage.square().mean(), rate)",
         "mean.copy_(advantage.square().mean())",
         POLICIES + "test_the_loss_of_marwil_against_a_loop",
     ),

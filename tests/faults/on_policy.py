@@ -111,7 +111,7 @@ FAULTS = [
     Fault(
         "G7",
         "flowrl/policies/appo.py",
-        'np.maximum(old, batch["logp"] - math.log(policy.old_weight))',
+        'np.maximum(old, batch["logp"] - math.log(given.old_weight))',
         'batch["logp"]',
         OFF_POLICY + "test_the_loss_of_appo_against_a_loop",
     ),

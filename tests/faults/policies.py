@@ -284,8 +284,8 @@ FAULTS = [
     Fault(
         "A6",
         "flowrl/policies/td3.py",
-        "(policy.target_noise * rows.next_noise).clamp(-limit, limit)",
-        "policy.target_noise * rows.next_noise",
+        "(given.target_noise * rows.next_noise).clamp(-limit, limit)",
+        "given.target_noise * rows.next_noise",
         TD3 + "test_the_loss_against_plain_networks",
     ),
     Fault(
@@ -298,9 +298,9 @@ FAULTS = [
     Fault(
         "A6",
         "flowrl/policies/td3.py",
-        "        if (policy.version + 1) % policy.policy_delay:\n",
+        "        if (policy.version + 1) % policy.settings.policy_delay:\n",
         '        self.__dict__["seen"] = self.__dict__.get("seen", 0) + 1\n'
-        '        if self.__dict__["seen"] % policy.policy_delay:\n',
+        '        if self.__dict__["seen"] % policy.settings.policy_delay:\n',
         TD3 + "test_the_actor_learns_in_every_second_update_also_after_a_resume",
     ),
     Fault(

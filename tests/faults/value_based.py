@@ -177,7 +177,7 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/r2d2.py",
-        "masked(online if self.policy.double else target,",
+        "masked(online if given.double else target,",
         "masked(target,",
         R2D2 + "test_the_loss_against_a_loop",
     ),

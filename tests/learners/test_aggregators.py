@@ -12,7 +12,7 @@ from flowrl.engine.remote import Remote
 from flowrl.errors import ValueLost, WorkerDied
 from flowrl.learners import Aggregators, LearnerGroup
 from flowrl.learners.aggregators import Joiner
-from flowrl.operators import CollectBatches, ConcatBatches, ParallelRollouts, TrainOneStep
+from flowrl.operators import CollectBatches, ConcatBatches, ParallelRollouts, TrainOneStep, options
 from flowrl.plans import impala
 from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
@@ -77,9 +77,10 @@ def test_a_list_that_is_lost_is_no_death() -> None:
 def test_a_plan_has_them_on_the_cluster_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One process can be on one cluster only."""
     made: list[str | None] = []
-    monkeypatch.setattr(impala, "Aggregators", lambda count, address: made.append(address) or Aggregators(0))
+    monkeypatch.setattr(options, "Aggregators", lambda count, address: made.append(address) or Aggregators(0))
     config = impala.Config(num_aggregators=2, address="ray://there:10001")
-    impala.execution_plan(WorkerSet("CartPole-v1", policy), config)
+    workers = WorkerSet("CartPole-v1", policy)
+    config.edit(impala.execution_plan(workers, config), workers)
     assert made == ["ray://there:10001"]
 
 

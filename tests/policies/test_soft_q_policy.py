@@ -122,5 +122,5 @@ def test_the_loss_of_regularised_cloning_against_a_loop(bellman_weight: float) -
 def test_settings_of_the_greedy_kind_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"epsilon=0\.1"):
         made(epsilon=0.1)
-    with pytest.raises(ConfigError, match="temperature=0: expected a number above 0"):
+    with pytest.raises(ConfigError, match="temperature=0: 'temperature' must be > 0"):
         made(temperature=0)

@@ -14,8 +14,8 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError, PlanError
 from flowrl.plans import DQN, RNDPPO
 from flowrl.policies import DQNPolicy
+from flowrl.settings import positive
 from flowrl.testing import same
-from flowrl.trainer.config import positive
 from tests.clock_envs import TERMINATED, ClockEnv
 from tests.plans import small as small_plans
 
@@ -110,7 +110,7 @@ def test_the_policy_and_the_configuration_can_be_overridden() -> None:
 
 
 def test_a_policy_given_stands_for_the_classs_own() -> None:
-    """A function like the one it stands for, or a Policy class, which gets the seed and the device."""
+    """A function like the one it stands for, or a Policy class, which gets the settings that it declares."""
     made = []
 
     def policy(config: Any, observation_space: Any, action_space: Any) -> DQNPolicy:
@@ -124,7 +124,8 @@ def test_a_policy_given_stands_for_the_classs_own() -> None:
         DQN("CartPole-v1", SMALL, policy=DQNPolicy, seed=3) as one,
         DQN("CartPole-v1", SMALL, policy=DQNPolicy, seed=4) as other,
     ):
-        alone = DQNPolicy(*(getattr(one.workers.policy, f"{kind}_space") for kind in ("observation", "action")), seed=3)
+        spaces = one.workers.policy.observation_space, one.workers.policy.action_space
+        alone = DQNPolicy(*spaces, seed=3, hidden=SMALL["hidden"])
         assert same(one.workers.policy.weights(), alone.weights())
         assert not same(one.workers.policy.weights(), other.workers.policy.weights())
 

@@ -1,0 +1,381 @@
+"""What cuts across plans: settings that several share, and options, each of which is one edit of a plan by name.
+
+A plan's `Config` lists them among its bases. A `Trainer` has them edit what `execution_plan` gave, in that order. A
+plan that has the operators of an option of its own is left as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
+from flowrl.engine.graph import graph, paths, select
+from flowrl.engine.plan import Plan
+from flowrl.learners import Aggregators, LearnerGroup
+from flowrl.operators.batches import CollectBatches, ScaleRewards, SplitBatch
+from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
+from flowrl.operators.replay import MixInReplay, UpdatePriorities
+from flowrl.operators.train import ApplyGradients, AverageGradients, ComputeGradients, UpdateKL
+from flowrl.operators.unrolls import Unroll
+from flowrl.policies.recurrent import Cell, MemorySettings
+from flowrl.schedules import Setting, schedule
+from flowrl.settings import (
+    Option,
+    Settings,
+    fraction,
+    not_negative,
+    positive,
+    proper_fraction,
+    scheduled,
+    setting,
+    sizes,
+)
+
+
+def named(plan: Plan, *names: str) -> list[str]:
+    """The paths of the operators of these names."""
+    by_id = paths(plan)
+    return [by_id[id(node)] for node in graph(plan) if node.name in names]
+
+
+def has(plan: Plan, kind: type, **settings: Any) -> bool:
+    """Is there an operator of a kind, with these settings?"""
+    found = [node.op for node in graph(plan) if isinstance(node.op, kind)]
+    return any(all(getattr(op, name) == value for name, value in settings.items()) for op in found)
+
+
+def rollouts_of(plan: Plan) -> list[str]:
+    """Where experience leaves the workers, or on them where the plan goes on there."""
+    return named(plan, "ParallelRollouts") or named(plan, "Rollouts")
+
+
+# -- settings of the wiring
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Batches(Settings):
+    """Batches of fresh experience."""
+
+    train_batch_size: int = positive(128, "env steps that are learned from at a time")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Epochs(Batches):
+    """Batches of fresh experience that are learned from several times."""
+
+    train_batch_size: int = 256
+    num_sgd_iter: int = positive(20, "epochs over a batch")
+    minibatch_size: int = positive(256, "rows of an optimiser step")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class StoppedEpochs(Epochs):
+    """Epochs that end early where the policy has moved far."""
+
+    target_kl: float | None = positive(None, "divergence that ends the epochs of a batch; None: none does")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class InFlight(Settings):
+    """Workers that work ahead."""
+
+    in_flight: int = positive(2, "requests to each worker at a time")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Lagging(InFlight):
+    """Workers that do not wait for the learner."""
+
+    max_weight_lag: int | None = not_negative(None, "updates that their weights may be behind; None: any number")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class TargetNetwork(Settings):
+    """A target network, or a target policy, that follows."""
+
+    target_every: int = positive(100, "updates between moves of the target network")
+    tau: float = fraction(1.0, "how far it moves then; 1 copies")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class FromReplay(TargetNetwork):
+    """Learning from a replay buffer, beside acting."""
+
+    batch_size: int = positive(128, "rows of an update")
+    buffer_size: int = positive(50_000, "rows kept")
+    learning_starts: int = positive(1_000, "rows stored before the first update")
+    replay_ratio: float = positive(64.0, "rows trained on per row collected")
+
+    def limiter(self, drawn: int, added: int, share: float = 1.0) -> RateLimiter:
+        """Keeps `replay_ratio`, or a share of it, where so many rows are drawn, and added, at once."""
+        return RateLimiter(self.replay_ratio * share, self.learning_starts, sample_batch=drawn, insert_batch=added)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ByPriority(Settings):
+    """How far rows are drawn by priority."""
+
+    priority_alpha: float = fraction(0.6, "how much more often: 0 uniformly, 1 in proportion")
+    priority_beta: Setting = scheduled(0.4, "how much of that the loss's weights make up for, at first", most=1)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Demonstrated(Settings):
+    """Demonstrations beside one's own experience."""
+
+    demonstrations: str | None = setting(None, "the folder of recorded episodes, or minari:ID")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class DemonstratedShare(Demonstrated):
+    """Demonstrations in every batch."""
+
+    demonstration_fraction: float = proper_fraction(0.25, "of the rows of an update")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class LearnedRewards(Settings):
+    """Rewards of a model that learns."""
+
+    extrinsic_weight: float = not_negative(1.0, "of the environment's reward")
+    reward_hidden: tuple[int, ...] = sizes(64, 64, meaning="hidden layers of the model's networks")
+    reward_learning_rate: float = positive(1e-4, "of the model's Adam")
+    reward_sgd_iter: int = positive(1, "the model's epochs over a fragment, and demonstrations beside it")
+    reward_minibatch_size: int | None = positive(None, "rows of its optimiser steps; None: all")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class IntrinsicRewards(LearnedRewards):
+    """Rewards for what is new."""
+
+    intrinsic_weight: float = not_negative(1.0, "of the reward for what is new")
+    reward_features: int = positive(64, "numbers that an observation becomes")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ImitationRewards(Demonstrated, LearnedRewards):
+    """Rewards for what could be a demonstration."""
+
+    extrinsic_weight: float = 0.0
+    imitation_weight: float = not_negative(1.0, "of the discriminator's reward")
+    demonstration_batch_size: int = positive(256, "rows of demonstrations beside each fragment")
+
+
+# -- options
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ScaledRewards(Option):
+    """Rewards by a constant factor."""
+
+    reward_scale: float = positive(1.0, "factor of the rewards that are learned from")
+
+    def edit(self, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.reward_scale != 1 and not has(plan, ScaleRewards, scale=self.reward_scale):
+            for path in rollouts_of(plan):
+                plan = plan.insert_after(path, ScaleRewards(self.reward_scale))
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class NormalizedObs(Option):
+    """Normalisation of observations.
+
+    What is stored is raw; statistics of rollouts come into use at once.
+    """
+
+    normalize_obs: bool = setting(False, "observations to mean 0 and deviation 1, by running statistics")
+
+    def edit(self: Any, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.normalize_obs and not has(plan, GatherStatistics):
+            for path in rollouts_of(plan):
+                plan = measured(plan, path, workers, self.gamma)
+        return super().edit(plan, workers)
+
+
+def measured(plan: Plan, path: str, workers: Any, gamma: float) -> Plan:
+    """With statistics of what leaves an operator, which come into use at once."""
+    plan = plan.insert_after(path, UpdateStatistics(workers))
+    return plan.insert_after(path, GatherStatistics(workers, gamma))
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Normalized(Option):
+    """Observations, rewards or both by running statistics; a subclass says when they come into use."""
+
+    normalize_obs: bool = setting(False, "observations to mean 0 and deviation 1, by running statistics")
+    normalize_rewards: bool = setting(False, "rewards divided by the running deviation of the discounted return")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class NormalizedReplay(Normalized):
+    """Normalisation of what is drawn from replay.
+
+    What is stored is raw. Statistics come into use at once; those of demonstrations are the first.
+    """
+
+    def edit(self: Any, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if (self.normalize_obs or self.normalize_rewards) and not has(plan, GatherStatistics):
+            for path in named(plan, "Demonstrations", "ParallelRollouts"):
+                plan = measured(plan, path, workers, self.gamma)
+            for path in named(plan, "Replay") if self.normalize_rewards else ():
+                plan = plan.insert_after(path, NormalizeRewards(workers))
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class NormalizedRollouts(Normalized):
+    """Normalisation of fresh experience.
+
+    Statistics come into use when what was collected by the old ones has been learned from.
+    """
+
+    def edit(self: Any, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if (self.normalize_obs or self.normalize_rewards) and not has(plan, GatherStatistics):
+            for path in rollouts_of(plan):
+                if self.normalize_rewards:
+                    plan = plan.insert_after(path, NormalizeRewards(workers))
+                plan = plan.insert_after(path, GatherStatistics(workers, self.gamma))
+            plan = plan.insert_before("Report", UpdateStatistics(workers))
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class NStepReplay(FromReplay, ByPriority, Option):
+    """Windows of n steps in a replay buffer, uniform or prioritised."""
+
+    n_step: int = positive(3, "steps of a return before it bootstraps")
+    prioritized: bool = setting(False, "draw rows the more often, the larger their TD error was")
+    priority_beta_end: float = fraction(1.0, "and at the end of its schedule")
+    priority_beta_steps: int = positive(50_000, "env steps of the schedule")
+
+    @property
+    def rows_at_once(self: Any) -> int:
+        """The most that are stored at once: what a fragment completes."""
+        return int(self.fragment_steps * self.num_envs * self.n_step)
+
+    def replay_buffer(self, share: float = 1.0) -> ReplayBuffer:
+        """Where rows are kept, and which of them are drawn: of all that are learned from this share."""
+        limiter = self.limiter(self.batch_size, self.rows_at_once, share)
+        return self._buffer(self.buffer_size, self.priority_beta, limiter)
+
+    def demonstration_buffer(self, rows: int) -> ReplayBuffer:
+        """Where so many demonstrations are kept. They become no more, so beta is what it comes to."""
+        return self._buffer(rows, self.priority_beta_end, None)
+
+    def _buffer(self: Any, rows: int, beta: Setting, limiter: RateLimiter | None) -> ReplayBuffer:
+        if not self.prioritized:
+            return ReplayBuffer(rows, gamma=self.gamma, limiter=limiter)
+        follows = schedule(beta, self.priority_beta_end, self.priority_beta_steps)
+        return PrioritizedReplayBuffer(rows, alpha=self.priority_alpha, beta=follows, gamma=self.gamma, limiter=limiter)
+
+    def edit(self, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`: what was learned from is told to where it was drawn."""
+        told = [id(node.op.buffer) for node in graph(plan) if isinstance(node.op, UpdatePriorities)]
+        for path in named(plan, "Replay"):
+            buffer = select(plan, path).op.buffer
+            if buffer.by_priority and id(buffer) not in told:
+                plan = plan.insert_after(path.replace("Replay", "TrainOneStep"), UpdatePriorities(buffer))
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class KLPenalty(Option):
+    """A penalty on the divergence from the policy that acted, adapted."""
+
+    kl_coef: float = setting(0.0, "weight of the KL penalty; if not 0, adapted to keep the divergence near kl_target")
+    kl_target: float = positive(0.01, "see kl_coef")
+
+    def edit(self, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.kl_coef and not has(plan, UpdateKL):
+            plan = plan.insert_before("Report", UpdateKL(workers, target=self.kl_target))
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Recurrent(MemorySettings, Option):
+    """A memory, which learns from sequences."""
+
+    recurrent: Cell | None = setting(None, "a memory before the hidden layers, which both share: lstm or gru")
+    sequence_length: int = positive(32, "steps that it is unrolled over in learning")
+
+    def edit(self, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.recurrent and not has(plan, Unroll):
+            plan = plan.insert_after("GAE", Unroll(self.sequence_length, last="pad", across=False))
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Microbatches(Option):
+    """Gradients in parts, which need less memory."""
+
+    microbatches: int = positive(1, "parts of a batch whose gradients are averaged before the step")
+
+    def edit(self, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.microbatches > 1:
+            plan = (
+                plan.insert_before("TrainOneStep", SplitBatch(self.microbatches), "combine")
+                .insert_before("TrainOneStep", ComputeGradients(workers))
+                .insert_before("TrainOneStep", AverageGradients(self.microbatches), "combine")
+                .replace("TrainOneStep", ApplyGradients(workers))
+            )
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ReplayedFragments(Option):
+    """Old fragments among the new ones."""
+
+    replay_ratio: float = not_negative(0.0, "old fragments for each new one")
+    replay_slots: int = positive(100, "fragments kept for that")
+
+    def edit(self, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.replay_ratio and not has(plan, MixInReplay):
+            plan = plan.insert_before("ConcatBatches", MixInReplay(self.replay_slots, self.replay_ratio), "combine")
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Aggregated(Option):
+    """Batches made by processes, from which they go to the learners."""
+
+    num_aggregators: int = not_negative(0, "processes on Ray that join fragments to batches; 0: this process does")
+
+    def edit(self: Any, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.num_aggregators:
+            joining, collect = Aggregators(self.num_aggregators, address=self.address), self.train_batch_size
+            plan = plan.rewire(
+                "ConcatBatches",
+                lambda fragments: fragments.combine(CollectBatches(collect)).call(
+                    joining, "join", in_flight=2 * self.num_aggregators
+                ),
+            ).remove("ConcatBatches")
+        return super().edit(plan, workers)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Learners(Option):
+    """Learning while the next batches come."""
+
+    num_learners: int = not_negative(0, "0: this process learns; 1: a thread of it does; more: processes on Ray")
+    learn_in_flight: int = positive(2, "batches that these are given at a time")
+
+    def edit(self, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.num_learners:
+            learners = LearnerGroup(workers, self.num_learners, "thread" if self.num_learners == 1 else "actor")
+            plan = plan.rewire(
+                "TrainOneStep", lambda batches: batches.call(learners, "train", in_flight=self.learn_in_flight)
+            ).remove("TrainOneStep")
+        return super().edit(plan, workers)
