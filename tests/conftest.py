@@ -28,7 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests over Ray share one, so they run in one process, one after the other."""
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    if {"ray_cluster", "ray_for_module"} & set(getattr(item, "fixturenames", ())) or "ray" in values:
+    over_ray = any(isinstance(value, str) and value == "ray" for value in values)
+    if over_ray or {"ray_cluster", "ray_for_module"} & set(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.xdist_group("ray"))
 
 
