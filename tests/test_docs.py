@@ -201,7 +201,7 @@ def _compare(block):
 
 
 def _plain(text):
-    return re.sub(r"\S*plans/(\w+\.py:)\d+", r"plans/\1", re.sub(r"\d+\.\d s", "0.0 s", text)).splitlines()
+    return re.sub(r"\S*(plans|operators)/(\w+\.py:)\d+", r"\1/\2", re.sub(r"\d+\.\d s", "0.0 s", text)).splitlines()
 
 
 def _placeless(text):
