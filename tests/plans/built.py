@@ -18,8 +18,8 @@ from flowrl.trainer.trainer import Trainer
 #: What says it all itself.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type, PurePath, np.dtype, torch.dtype, torch.device)
 
-#: Attributes that say when something was made, or where in memory, or who looks at it.
-NOT_LOOKED_AT = ("_opened", "_looked", "_reported", "_places", "__weakref__")
+#: Attributes that say when something was made, or where in memory, or who looks at it; and what a policy was told.
+NOT_LOOKED_AT = ("settings", "_opened", "_looked", "_reported", "_places", "__weakref__")
 
 
 def built(kind: type[Trainer], settings: Mapping[str, Any]) -> Any:
@@ -31,7 +31,7 @@ def built(kind: type[Trainer], settings: Mapping[str, Any]) -> Any:
 def described(thing: Any) -> Any:
     """An object as nested tuples: classes, attributes, contents, what functions close over, numbers bit by bit.
 
-    Of a configuration nothing is said: what counts is what was made of it.
+    Of a configuration, and of the settings that a policy keeps, nothing is said: what counts is what is made of them.
     """
     numbered: dict[int, int] = {}
     alive: list[Any] = []  # so that no `id` is used twice

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import attrs
+import gymnasium
+import numpy as np
 import pytest
 
 from flowrl.errors import ConfigError, DatasetError, PlanError
 from flowrl.plans import DQN
+from flowrl.policies import DQNPolicy
+from flowrl.settings import construct
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from flowrl.trainer.trainer import Trainer
@@ -21,14 +25,17 @@ from tests.plans.small import SMALL, final, settings_of, weights
 Settings = dict[str, Any]
 Field = attrs.Attribute
 
+SPACES = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
+
 #: Other values of settings that are texts, of which one is needed here; what does not fit the environment is refused.
 TEXTS: dict[str, Callable[[], list[str]]] = {
     "data": lambda: [cartpole()],
     "demonstrations": lambda: [one_episode(), fewer_of_pendulum()],
 }
 
-#: Sizes of a memory that the plan refuses.
+#: Sizes of a memory that the plan refuses; and what counts for discrete actions only.
 UNUSED = {"airl_ppo": ["memory_size", "sequence_length"]}
+UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd")}
 
 #: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.
 LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100}
@@ -41,12 +48,15 @@ NOT_LEARNED = {"num_learners", "learn_in_flight", "num_aggregators", "max_weight
 
 
 @pytest.mark.parametrize("plan", builtin_plans())
-def test_every_setting_shapes_what_is_built(plan: str) -> None:
-    """It reaches operators, policy, buffers or workers, by itself or beside another that is switched on."""
-    assert deaf(load_plan_file(plan).trainer, variants(plan)) == UNUSED.get(plan, [])
+def test_every_setting_shapes_what_is_built(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reaches operators, policy, buffers or workers, by itself or beside another that is switched on.
+
+    Or the policy asks its settings for it while it learns.
+    """
+    assert deaf(load_plan_file(plan).trainer, variants(plan), monkeypatch) == UNUSED.get(plan, [])
 
 
-def test_a_setting_that_is_read_nowhere_is_noticed() -> None:
+def test_a_setting_that_is_read_nowhere_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the test above can fail."""
 
     @attrs.define(kw_only=True)
@@ -60,7 +70,35 @@ def test_a_setting_that_is_read_nowhere_is_noticed() -> None:
     class Deaf(DQN):
         Config = WithOthers
 
-    assert deaf(Deaf, variants("dqn")) == ["number", "limit", "switch", "kind", "text"]
+    assert deaf(Deaf, variants("dqn"), monkeypatch) == ["number", "limit", "switch", "kind", "text"]
+
+
+def test_what_a_policy_asks_its_settings_for_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else, so that the first test can fail there too."""
+    asked = asked_for(monkeypatch)
+    policy = DQNPolicy(*SPACES, double=False)
+    assert "dueling" in asked
+    asked.clear()
+    assert (policy.settings.double, policy.gamma) == (False, 0.99)
+    assert asked == {"double", "gamma"}
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of all settings that policies made from now on ask for."""
+    asked: set[str] = set()
+
+    def construct_watched(cls: type, given: Mapping[str, Any]) -> Any:
+        class Watched(cls):  # type: ignore[misc]
+            def __getattribute__(self, name: str) -> Any:
+                asked.add(name)
+                return super().__getattribute__(name)
+
+        settings = construct(cls, given)
+        object.__setattr__(settings, "__class__", Watched)
+        return settings
+
+    monkeypatch.setattr("flowrl.policies.policy.construct", construct_watched)
+    return asked
 
 
 @pytest.mark.exhaustive
@@ -90,9 +128,14 @@ def variants(plan: str) -> list[Settings]:
     return [settings_of(name) for name in SMALL if name.split()[0] == plan]
 
 
-def deaf(kind: type[Trainer], variants: Sequence[Settings]) -> list[str]:
-    """The settings of a plan that nothing that is built shows."""
-    fields = own_settings(kind.Config)
+def deaf(kind: type[Trainer], variants: Sequence[Settings], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The settings of a plan that nothing that is built shows, and that no policy asks for when it learns."""
+    asked = asked_for(monkeypatch)
+    for settings in variants:
+        with kind(config=settings) as trainer:
+            while not (trainer.done or "updates" in trainer.counters):
+                trainer.train()
+    fields = [field for field in own_settings(kind.Config) if field.name not in asked]
     besides = [*variants, *switches(fields, variants[0])]
     return without_effect(fields, lambda settings: built(kind, settings), variants[0], besides)
 
