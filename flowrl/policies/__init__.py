@@ -1,36 +1,20 @@
 """Policies: one shared model with collect, learn and eval modes; one file per algorithm family."""
 
-from flowrl.policies.a2c import A2CPolicy as A2CPolicy
-from flowrl.policies.apex_dqn import ApexDQNPolicy as ApexDQNPolicy
-from flowrl.policies.appo import APPOPolicy as APPOPolicy
-from flowrl.policies.bc import BCPolicy as BCPolicy
-from flowrl.policies.cql import CQLPolicy as CQLPolicy
-from flowrl.policies.cql import DiscreteCQLPolicy as DiscreteCQLPolicy
-from flowrl.policies.dqfd import DQfDPolicy as DQfDPolicy
-from flowrl.policies.dqn import DQNPolicy as DQNPolicy
-from flowrl.policies.functional import policy_from as policy_from
-from flowrl.policies.heads import CategoricalHead as CategoricalHead
-from flowrl.policies.heads import QuantileHead as QuantileHead
-from flowrl.policies.heads import ValueHead as ValueHead
-from flowrl.policies.impala import IMPALAPolicy as IMPALAPolicy
-from flowrl.policies.impala import VTraceLimits as VTraceLimits
-from flowrl.policies.iql import IQLPolicy as IQLPolicy
-from flowrl.policies.marwil import MARWILPolicy as MARWILPolicy
-from flowrl.policies.masks import action_mask as action_mask
-from flowrl.policies.masks import masked as masked
-from flowrl.policies.normalize import Normalizer as Normalizer
-from flowrl.policies.policy import Policy as Policy
-from flowrl.policies.ppo import PPOPolicy as PPOPolicy
-from flowrl.policies.r2d2 import R2D2Policy as R2D2Policy
-from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy as RecurrentPPOPolicy
-from flowrl.policies.sac import SACPolicy as SACPolicy
-from flowrl.policies.sampling import argmax_sample as argmax_sample
-from flowrl.policies.sampling import eps_greedy_sample as eps_greedy_sample
-from flowrl.policies.sampling import multinomial_sample as multinomial_sample
-from flowrl.policies.scripted import RandomPolicy as RandomPolicy
-from flowrl.policies.scripted import ScriptedPolicy as ScriptedPolicy
-from flowrl.policies.soft_q import RBCPolicy as RBCPolicy
-from flowrl.policies.soft_q import SoftQPolicy as SoftQPolicy
-from flowrl.policies.td3 import DDPGPolicy as DDPGPolicy
-from flowrl.policies.td3 import TD3Policy as TD3Policy
-from flowrl.schedules import linear_schedule as linear_schedule
+from flowrl._lazy import classes, lazy
+
+_names = classes(__name__, __file__, r"(\w+Policy)\(") | {
+    name: f"{__name__}.{module}"
+    for module, names in {
+        "policy": "Policy",
+        "functional": "policy_from",
+        "heads": "CategoricalHead QuantileHead ValueHead",
+        "impala": "VTraceLimits",
+        "masks": "action_mask masked",
+        "normalize": "Normalizer",
+        "sampling": "argmax_sample eps_greedy_sample multinomial_sample",
+    }.items()
+    for name in names.split()
+}
+_names["linear_schedule"] = "flowrl.schedules"
+__all__ = sorted(_names)
+__getattr__ = lazy(__name__, _names)

@@ -1,0 +1,33 @@
+# Written by tests/doors.py.
+
+from flowrl.plans.a2c import A2C as A2C
+from flowrl.plans.a3c import A3C as A3C
+from flowrl.plans.airl_ppo import AIRLPPO as AIRLPPO
+from flowrl.plans.apex_dqn import ApexDQN as ApexDQN
+from flowrl.plans.appo import APPO as APPO
+from flowrl.plans.bc import BC as BC
+from flowrl.plans.c51 import C51 as C51
+from flowrl.plans.cql import CQL as CQL
+from flowrl.plans.ddpg import DDPG as DDPG
+from flowrl.plans.ddppo import DDPPO as DDPPO
+from flowrl.plans.dqfd import DQfD as DQfD
+from flowrl.plans.dqn import DQN as DQN
+from flowrl.plans.gail_ppo import GAILPPO as GAILPPO
+from flowrl.plans.her_dqn import HERDQN as HERDQN
+from flowrl.plans.her_sac import HERSAC as HERSAC
+from flowrl.plans.icm_ppo import ICMPPO as ICMPPO
+from flowrl.plans.impala import IMPALA as IMPALA
+from flowrl.plans.iql import IQL as IQL
+from flowrl.plans.marwil import MARWIL as MARWIL
+from flowrl.plans.ppo import PPO as PPO
+from flowrl.plans.qrdqn import QRDQN as QRDQN
+from flowrl.plans.r2d2 import R2D2 as R2D2
+from flowrl.plans.r2d3 import R2D3 as R2D3
+from flowrl.plans.rainbow import Rainbow as Rainbow
+from flowrl.plans.rbc import RBC as RBC
+from flowrl.plans.rnd_dqn import RNDDQN as RNDDQN
+from flowrl.plans.rnd_ppo import RNDPPO as RNDPPO
+from flowrl.plans.sac import SAC as SAC
+from flowrl.plans.sacfd import SACfD as SACfD
+from flowrl.plans.sqil import SQIL as SQIL
+from flowrl.plans.td3 import TD3 as TD3
