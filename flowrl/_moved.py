@@ -27,7 +27,7 @@ _FOLDERS = (
     ("", "storage", "checkpoint codec files manifest:files"),
     ("", "learners", "training"),
     ("", "trainer", "config plan_file policy_maker:policy_factory trained:trained_policy offline tune"),
-    ("", "cli", "cli_types:types statistics doctor"),
+    ("", "cli", "cli_types:main statistics doctor"),
     ("data", "data", "arrays:types"),
     (
         "data",

@@ -18,13 +18,14 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.errors import SchemaError
 from flowrl.learners.training import LAG
-from flowrl.operators.staleness import lags_in
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
 log = logging.getLogger("flowrl")
 
+#: The quantiles of staleness that a result has, by the end of their names.
+QUANTILES = {"p50": 0.5, "p90": 0.9, "max": 1.0}
 #: What is recorded of every episode.
 EPISODES = ("episode_return", "episode_length")
 #: The episodes over which `episode_return` and `episode_length` are averaged.
@@ -137,3 +138,17 @@ def StandardMetricsReporting(train_op: Plan, workers: WorkerSet, config: Any) ->
     plain = isinstance(config, Mapping) and "report_every" not in config
     every = REPORT_EVERY if plain else config["report_every"]
     return train_op.combine(Report(every, unit=getattr(workers, "clock", "env_steps")))
+
+
+def lags_in(recorded: list[Any]) -> dict[str, float]:
+    """Mean and quantiles of staleness over all rows that were recorded (see `flowrl.learners.training.lags`).
+
+    >>> lags_in([np.array([0, 0, 1]), np.array([3])])
+    {'policy_lag': 1.0, 'policy_lag_p50': 0.0, 'policy_lag_p90': 3.0, 'policy_lag_max': 3.0}
+    """
+    lags = np.concatenate(recorded) if recorded else np.empty(0)
+    if not len(lags):
+        return {}
+    # One that occurred, not one between two.
+    found = np.quantile(lags, list(QUANTILES.values()), method="inverted_cdf")
+    return {LAG: float(lags.mean())} | {f"{LAG}_{name}": float(lag) for name, lag in zip(QUANTILES, found)}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flowrl._version import __version__
-from flowrl.cli.types import Count, Number
 from flowrl.errors import ConfigError, FlowError, PlanError
 
 if TYPE_CHECKING:
@@ -43,6 +42,40 @@ PLAN_OPTIONS = (
     click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
     click.option("--config", "config_file", metavar="FILE", help="Values from a .json or .toml file."),
 )
+
+
+class Count(click.ParamType[int]):
+    """A positive whole number; 5e4 and 50_000 are ways to write one."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = float(value)
+            if number == int(number) and number >= 1:
+                return int(number)
+        except (ValueError, OverflowError):
+            pass
+        self.fail(f"{value!r} is not a whole number of at least 1.", param, ctx)
+
+
+class Number(click.ParamType[float]):
+    """A finite number above a bound."""
+
+    name = "number"
+
+    def __init__(self, above: float = -math.inf) -> None:
+        self.above = above
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            if self.above < float(value) < math.inf:
+                return float(value)
+        except ValueError:
+            pass
+        self.fail(
+            f"{value!r} is not a finite number" + (f" above {self.above:g}." if self.above == 0 else "."), param, ctx
+        )
 
 
 class BadInput(click.ClickException):
