@@ -18,6 +18,7 @@ from flowrl.errors import PlanError, did_you_mean
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flowrl.engine.gather import Gather
     from flowrl.engine.run import Run
     from flowrl.engine.schema import Schema
 
@@ -186,7 +187,9 @@ class Plan:
 
     def gather_sync(self, merge: Callable[[list[Any]], Any] | None = None) -> Plan:
         """Leave the workers: one item of each, in their order; `merge` makes one item of each round."""
-        gathered = self._gather("gather_sync", sync=True, rounds=merge is not None)
+        from flowrl.engine.gather import GatherSync
+
+        gathered = self._gathered("gather_sync", GatherSync, rounds=merge is not None)
         return gathered.for_each(merge) if merge is not None else gathered
 
     def gather_async(self, in_flight: int = 1, max_weight_lag: int | None = None) -> Plan:
@@ -196,20 +199,20 @@ class Plan:
         for a worker that is about to fall behind. Where every item makes a version, less than the other requests in
         flight means that some items are dropped.
         """
+        from flowrl.engine.gather import GatherAsync
+
         if max_weight_lag is not None and max_weight_lag < 0:
             raise PlanError(f"gather_async needs max_weight_lag >= 0 or None, got {max_weight_lag}")
         if max_weight_lag is not None and self.on is not None and not hasattr(self.on, "version"):
             raise PlanError(f"gather_async: {type(self.on).__name__} has no versions of weights for max_weight_lag")
-        return self._gather("gather_async", in_flight=in_flight, max_weight_lag=max_weight_lag)
+        if in_flight < 1:
+            raise PlanError(f"gather_async needs in_flight >= 1, got {in_flight}")
+        return self._gathered("gather_async", GatherAsync, in_flight=in_flight, max_weight_lag=max_weight_lag)
 
-    def _gather(self, name: str, *, in_flight: int = 1, **settings: Any) -> Plan:
-        from flowrl.engine.gather import Gather
-
+    def _gathered(self, name: str, kind: type[Gather], **settings: Any) -> Plan:
         if self.on is None:
             raise PlanError(f"{name}: this plan does not run on workers, there is nothing to gather")
-        if in_flight < 1:
-            raise PlanError(f"{name} needs in_flight >= 1, got {in_flight}")
-        return Plan(Gather(self.on, in_flight=in_flight, **settings), (self,), "stage", name)
+        return Plan(kind(self.on, **settings), (self,), "stage", name)
 
     # -- seeing and editing, by name from outside
 
