@@ -23,10 +23,11 @@ from flowrl.engine.graph import graph
 from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
+from flowrl.engine.protocols import StoringWorker, WorkersContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Stage
-from flowrl.engine.workers import ask, wait_for
+from flowrl.engine.workers import ask, ask_apart, wait_for
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ class Gather(Stage):
         self._takes_remote = takes_remote
         self._members.each(lambda index: self._members.at(index).opening, "to take their part of the plan")
         for node in graph(plan):
-            if hasattr(node.op, "hosted"):
-                node.op.hosted(self.workers)
+            node.contract.hosted(self.workers)
         self._welcome()
 
     def _welcome(self) -> None:
@@ -155,8 +155,8 @@ class Gather(Stage):
             return
         member = self._members.at(index)
         version, start = self._version(), clock()
-        if self._takes_remote and hasattr(member.worker, "submit_apart"):
-            future = ask(member.worker, "pull_apart", self.meter.path, how="submit_apart")
+        if self._takes_remote and isinstance(member.worker, StoringWorker):
+            future = ask_apart(member.worker, "pull_apart", self.meter.path)
         else:
             future = ask(member.worker, "pull_plan", self.meter.path)
         self.meter.busy += clock() - start
@@ -400,7 +400,7 @@ def _apart(worker: int, answer: Answer, item: Remote) -> Answer:
 
 def _count(workers: Any) -> int:
     """How many there are, or will be once they are started."""
-    return len(workers.members) or getattr(workers, "num_members", 1)
+    return len(workers.members) or WorkersContract(workers).num_members
 
 
 def _listed(indexes: Iterable[int]) -> str:

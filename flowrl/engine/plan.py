@@ -13,6 +13,7 @@ import attrs
 from flowrl.engine import transforms
 from flowrl.engine.graph import WIRING, check_graph, graph, rebuilt, select
 from flowrl.engine.operator import name_of
+from flowrl.engine.protocols import OperatorContract, SourceOperator, Worker, WorkersContract, has_member
 from flowrl.errors import PlanError, did_you_mean
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class Plan:
 
     def __attrs_post_init__(self) -> None:
         check_graph(self)
+
+    @property
+    def contract(self) -> OperatorContract:
+        """What the operator says of itself."""
+        return OperatorContract(self.op)
 
     def __iter__(self) -> Iterator[Any]:
         return self.run()
@@ -116,13 +122,13 @@ class Plan:
         """Add one operator of a kind: what the verbs are made of."""
         if kind not in ("tap", *get_args(Verb), *WIRING):
             raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
-        if isinstance(op, type) and hasattr(op, "__flowrl_operator__"):
+        if isinstance(op, type) and has_member(op, "__flowrl_operator__"):
             raise PlanError(
                 f"{kind} needs an operator, got the class {op.__name__}; make one of it: {op.__name__}(...)"
             )
         if not callable(op) and kind not in WIRING:
             raise PlanError(f"{kind} needs something to call with an item, got {op!r}")
-        verb = getattr(op, "verb", kind)
+        verb = OperatorContract(op).verb or kind
         if kind in get_args(Verb) and verb in get_args(Verb) and verb != kind:
             raise PlanError(
                 f"{name_of(op)} is for {verb}: use .{verb}({name_of(op)}(...)) in place of {kind}, "
@@ -181,7 +187,7 @@ class Plan:
 
         if in_flight < 1:
             raise PlanError(f"call needs in_flight >= 1, got {in_flight}")
-        if not hasattr(worker, "submit") and not hasattr(worker, method):
+        if not isinstance(worker, Worker) and not hasattr(worker, method):
             raise PlanError(f"call: {type(worker).__name__} has no method {method!r}")
         return self.then(Call(worker, method, in_flight, thread), "stage", name or method, name is not None)
 
@@ -203,7 +209,7 @@ class Plan:
 
         if max_weight_lag is not None and max_weight_lag < 0:
             raise PlanError(f"gather_async needs max_weight_lag >= 0 or None, got {max_weight_lag}")
-        if max_weight_lag is not None and self.on is not None and not hasattr(self.on, "version"):
+        if max_weight_lag is not None and self.on is not None and WorkersContract(self.on).version is None:
             raise PlanError(f"gather_async: {type(self.on).__name__} has no versions of weights for max_weight_lag")
         if in_flight < 1:
             raise PlanError(f"gather_async needs in_flight >= 1, got {in_flight}")
@@ -351,7 +357,7 @@ def from_items(items: Any, *, name: str | None = None) -> Plan:
         raise PlanError(
             f"a {type(items).__name__} object has no state and runs once; give the function that makes it, or a list"
         )
-    if hasattr(items, "pull"):
+    if isinstance(items, SourceOperator):
         op = items
     elif isinstance(items, Sequence):
         op = Items(items)

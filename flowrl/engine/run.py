@@ -14,6 +14,7 @@ from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh, resources
+from flowrl.engine.protocols import ResourceContract
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
 from flowrl.engine.state_diff import IncompatibleKeys, compare
@@ -93,8 +94,8 @@ class Run:
         self._closer = weakref.finalize(self, _close, self.stages, list(resources.values()))
         try:
             for name, resource in resources.items():
-                if hasattr(resource, "start"):
-                    resource.start(context.at(name))
+                if (start := ResourceContract(resource).start) is not None:
+                    start(context.at(name))
             self._open_stages()
         except BaseException:
             self.close()
@@ -207,7 +208,7 @@ class Run:
         self._load_resources(state["resources"])
         self.context.metrics.load_state_dict(state["ledger"])
         for resource in self.resources.values():  # what could not be continued is counted, such as a cut episode
-            self.context.metrics.merge(getattr(resource, "lost", {}), {})
+            self.context.metrics.merge(ResourceContract(resource).lost, {})
         self.context.seeds.load_state_dict(state["seeds"])
         for stage in reversed(self.stages):
             stage.close()
@@ -224,7 +225,7 @@ class Run:
         """All of them or none. Those that have been started come last: not all environments can be put back."""
         named = [(name, resource) for name, resource in self.resources.items() if name in saved]
         before: list[tuple[Any, Any]] = []
-        for name, resource in sorted(named, key=lambda each: hasattr(each[1], "start")):
+        for name, resource in sorted(named, key=lambda each: ResourceContract(each[1]).start is not None):
             with suppress(FlowError):  # one that failed in the middle of a step has no state, and needs this one
                 before.append((resource, resource.state_dict()))
             try:
@@ -232,7 +233,7 @@ class Run:
             except Exception as error:  # each type raises its own kind of error
                 for changed, state in reversed(before):
                     changed.load_state_dict(state)
-                    self.context.metrics.merge(getattr(changed, "lost", {}), {})
+                    self.context.metrics.merge(ResourceContract(changed).lost, {})
                 why = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
                 raise CheckpointError(f"{name} does not take the state, and nothing is changed: {why}") from error
 
@@ -296,7 +297,7 @@ class Run:
     def _takes_remote(self, node: Plan) -> bool:
         """Can whatever reads an operator's items do so where they were made?"""
         readers = [other for other in graph(self.plan) if any(upstream is node for upstream in other.inputs)]
-        return bool(readers) and all(getattr(reader.op, "takes_remote", False) for reader in readers)
+        return bool(readers) and all(reader.contract.takes_remote for reader in readers)
 
     def _meter(self, node: Plan) -> Meter:
         path = self.paths[id(node)]
@@ -348,7 +349,7 @@ def _refuse() -> Any:
 
 def _close(stages: list[Stage], owned: list[Any]) -> None:
     errors = []
-    for close in [stage.close for stage in reversed(stages)] + [r.stop for r in owned if hasattr(r, "stop")]:
+    for close in [stage.close for stage in reversed(stages)] + [ResourceContract(resource).stop for resource in owned]:
         try:
             close()
         except Exception as error:  # the rest must be closed all the same

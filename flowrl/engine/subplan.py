@@ -11,7 +11,7 @@ import attrs
 from flowrl.engine.calls import Answer
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph, rebuilt
-from flowrl.engine.operator import resources
+from flowrl.engine.operator import is_operator, resources
 from flowrl.engine.pickling import pack
 from flowrl.engine.run import Run
 from flowrl.engine.seeds import SeedTree
@@ -94,10 +94,6 @@ def unpacked(given: bytes) -> Plan:
 
 
 def _without(node: Plan) -> str:
-    field = next((f for f in attrs.fields(type(node.op)) if f.name == "workers"), None) if _is_operator(node) else None
-    optional = field is not None and field.default is None
+    fields = attrs.fields(type(node.op)) if is_operator(node.op) else ()
+    optional = any(field.name == "workers" and field.default is None for field in fields)
     return f", or leave the workers out, {type(node.op).__name__}()" if optional else ""
-
-
-def _is_operator(node: Plan) -> bool:
-    return bool(getattr(node.op, "__flowrl_operator__", False))
