@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import islice
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,6 +20,7 @@ import attrs
 from flowrl.engine.futures import Future
 from flowrl.engine.graph import paths
 from flowrl.engine.plan import Plan, from_items
+from flowrl.engine.protocols import Array
 from flowrl.engine.remote import Remote, measured
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, Signal
 from flowrl.engine.subplan import SubplanWorker
@@ -169,11 +171,11 @@ def same(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple, deque)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-    if hasattr(a, "shape") and hasattr(a, "dtype"):  # an array, a numpy scalar or a tensor
+    if isinstance(a, Array):  # or, a numpy scalar or a tensor
         if a.dtype != b.dtype or a.shape != b.shape:
             return False
         equal: Any = (a == b) | ((a != a) & (b != b))
-        return bool(equal.all() if hasattr(equal, "all") else equal)  # numpy's text compares to a Python bool
+        return bool(equal.all() if isinstance(equal, Array) else equal)  # numpy's text compares to a Python bool
     equality: Any = type(a).__eq__
     if equality is object.__eq__ and attrs.has(type(a)):
         return same(attrs.asdict(a, recurse=False), attrs.asdict(b, recurse=False))
@@ -306,7 +308,7 @@ class _ManualWorker:
         return WorkerDied(f"worker {self.index}", "the test killed it")
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        return self._request(method, args, lambda: getattr(self.target, method)(*args))
+        return self._request(method, args, lambda: methodcaller(method, *args)(self.target))
 
     def _request(self, method: str, args: tuple[Any, ...], do: Callable[[], Any]) -> Future[Any]:
         request = Request(self.index, method, args, Future(), do, self.workers.version)
@@ -322,7 +324,7 @@ class _ManualWorker:
 class _ApartWorker(_ManualWorker):
     def submit_apart(self, method: str, *args: Any) -> Future[Any]:
         def do() -> tuple[Any, Remote]:
-            answer, item = getattr(self.target, method)(*args)
+            answer, item = methodcaller(method, *args)(self.target)
             return answer, Remote(item, *measured(item))
 
         return self._request(method, args, do)

@@ -14,6 +14,7 @@ from flowrl.data.columns import OF_LAST, episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
 from flowrl.returns import n_step
@@ -33,8 +34,10 @@ _WHY_MISSING = {
 
 
 def _has_values(op: Any, attribute: Any, workers: WorkerSet) -> None:
-    policy = getattr(workers, "policy", None)
-    if not hasattr(getattr(policy, "learn_mode", None), "corrected"):
+    from flowrl.policies.protocols import CorrectsFragments, Learns
+
+    policy = WorkersContract(workers).policy
+    if not (isinstance(policy, Learns) and isinstance(policy.learn_mode, CorrectsFragments)):
         raise PlanError(f"VTrace needs the workers of an actor-critic policy, as A2C's is, got {policy or workers!r}")
 
 
@@ -218,9 +221,12 @@ class VTrace:
 
     def __attrs_post_init__(self) -> None:
         check_rates(gamma=self.gamma, lam=self.lam)
-        for name in ("rho_bar", "c_bar", "rho_pg_bar"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: the limit of a weight is above 0")
+        for name, limit in self._limits().items():
+            if not limit > 0:
+                raise ValueError(f"{name} is {limit}: the limit of a weight is above 0")
+
+    def _limits(self) -> dict[str, float]:
+        return {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "rho_pg_bar": self.rho_pg_bar}
 
     def schema(self, given: Schema) -> Schema:
         _check_free("VTrace", given.columns, ("advantage", "target"))
@@ -231,9 +237,8 @@ class VTrace:
         if self.context.worker is not None:
             raise PlanError("VTrace needs the learner's weights, which a worker may not have: put it after the gather")
         check_fragment("VTrace", batch, needs=(*_TRANSITION, "logp"), makes=("advantage", "target"))
-        limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "rho_pg_bar": self.rho_pg_bar}
         learn: Any = self.workers.policy.learn_mode
-        corrected: Batch = learn.corrected(batch, gamma=self.gamma, lam=self.lam, **limits)
+        corrected: Batch = learn.corrected(batch, gamma=self.gamma, lam=self.lam, **self._limits())
         return corrected
 
 

@@ -22,7 +22,7 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.engine.stages import DONE, Signal
 from flowrl.errors import ConfigError, DatasetError, SchemaError
-from flowrl.operators.normalize import DatasetStatistics
+from flowrl.operators.normalize import DatasetStatistics, normalizes
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
@@ -110,7 +110,7 @@ def _as_sent(batch: Batch, policy: Any) -> Batch:
     drawn = stored.reshape(-1, *stored.shape[1 + is_fragment(batch) :])  # modes act on rows
     sent = policy.for_env(drawn)
     kept = batch if sent is drawn else batch.select([name for name in batch if name != "logp"])
-    dtype = getattr(policy.action_space, "dtype", sent.dtype)  # a scripted policy may know of none
+    dtype = sent.dtype if policy.action_space is None else policy.action_space.dtype  # a scripted one may know of none
     return kept.replace(action=sent.astype(dtype, copy=False).reshape(stored.shape))
 
 
@@ -320,7 +320,7 @@ def OfflineRows(
     if returns is not None:
         rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=ReturnsView(data, returns)))
     rows = rows.for_each(PolicyActions(workers))
-    return rows.for_each(DatasetStatistics(workers, data)) if getattr(policy, "normalizers", None) else rows
+    return rows.for_each(DatasetStatistics(workers, data)) if normalizes(policy) else rows
 
 
 def from_minari(dataset: Any) -> Plan:

@@ -123,7 +123,9 @@ def _root(name: str) -> str:
 
 
 def _remembers(op: Any, attribute: Any, workers: Any) -> None:
-    if not hasattr(workers.policy.collect_mode, "initial_state"):
+    from flowrl.policies.protocols import HasMemory
+
+    if not isinstance(workers.policy.collect_mode, HasMemory):
         raise PlanError(f"{type(op).__name__} needs a policy with a memory, got {workers.policy!r}")
 
 

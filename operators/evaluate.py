@@ -14,6 +14,7 @@ import attrs
 
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.seeds import SeedTree
 from flowrl.errors import PlanError
 
@@ -33,7 +34,7 @@ def _play(workers: WorkerSet, policy: Any, seed: int, purpose: str, **options: A
 
 def clock_of(workers: WorkerSet) -> str:
     """The counter that evaluations follow."""
-    return getattr(workers, "clock", "env_steps")
+    return WorkersContract(workers).clock
 
 
 def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, runtime, state
 from flowrl.engine.plan import Plan
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.errors import SchemaError
 from flowrl.learners.training import LAG
@@ -137,7 +138,7 @@ def StandardMetricsReporting(train_op: Plan, workers: WorkerSet, config: Any) ->
     """
     plain = isinstance(config, Mapping) and "report_every" not in config
     every = REPORT_EVERY if plain else config["report_every"]
-    return train_op.combine(Report(every, unit=getattr(workers, "clock", "env_steps")))
+    return train_op.combine(Report(every, unit=WorkersContract(workers).clock))
 
 
 def lags_in(recorded: list[Any]) -> dict[str, float]:

@@ -29,6 +29,7 @@ from flowrl.data.datasets.open import parts_of
 from flowrl.data.running_returns import Running, running_returns
 from flowrl.data.steps import real_rows
 from flowrl.engine.operator import operator, state
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_fragment, check_rates
@@ -37,9 +38,16 @@ if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
 
+def normalizes(policy: Any) -> bool:
+    """Does a policy keep statistics?"""
+    from flowrl.policies.protocols import HasStatistics
+
+    return isinstance(policy, HasStatistics) and bool(policy.normalizers)
+
+
 def _normalizes(op: Any, attribute: Any, workers: WorkerSet) -> None:
-    policy = getattr(workers, "policy", None)
-    if not getattr(policy, "normalizers", None):
+    policy = WorkersContract(workers).policy
+    if not normalizes(policy):
         raise PlanError(
             f"{type(op).__name__} needs the workers of a policy that keeps statistics, made with normalize_obs=True or "
             f"normalize_rewards=True, got {policy or workers!r}"
@@ -210,11 +218,13 @@ class DatasetStatistics:
 
     def __call__(self, item: Any) -> Any:
         if not self.gathered:
-            policy: Any = self.workers.policy
+            from flowrl.policies.protocols import HasTarget
+
+            policy = self.workers.policy
             for _, rows in parts_of(self.data, ["obs"]):
                 policy.gather_statistics(rows["obs"], None)
             policy.update_statistics()
-            if hasattr(policy, "update_target"):
+            if isinstance(policy, HasTarget):
                 policy.update_target(1.0)
             self.gathered = True
         return item

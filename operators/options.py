@@ -12,6 +12,7 @@ import attrs
 
 from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
 from flowrl.engine.graph import graph, paths, select
+from flowrl.engine.operator import configuration
 from flowrl.engine.plan import Plan
 from flowrl.learners import Aggregators, LearnerGroup
 from flowrl.operators.batches import CollectBatches, ScaleRewards, SplitBatch
@@ -43,7 +44,7 @@ def named(plan: Plan, *names: str) -> list[str]:
 def has(plan: Plan, kind: type, **settings: Any) -> bool:
     """Is there an operator of a kind, with these settings?"""
     found = [node.op for node in graph(plan) if isinstance(node.op, kind)]
-    return any(all(getattr(op, name) == value for name, value in settings.items()) for op in found)
+    return any(settings.items() <= configuration(op).items() for op in found)
 
 
 def rollouts_of(plan: Plan) -> list[str]:

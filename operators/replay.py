@@ -190,7 +190,7 @@ def Replay(buffer: Store, batch_size: int = 32, in_flight: int = 1) -> Plan:
 
 
 def _has_priorities(op: Any, attribute: Any, buffer: Any) -> None:
-    if not getattr(buffer, "by_priority", False):
+    if not (isinstance(buffer, Store) and buffer.by_priority):
         raise PlanError(f"{type(op).__name__} needs a PrioritizedReplayBuffer, got {buffer!r}")
 
 

@@ -22,6 +22,7 @@ from flowrl.data.columns import like
 from flowrl.data.steps import is_fragment
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
 
@@ -34,7 +35,9 @@ _MADE_OF_REWARDS = {"advantage": "GAE or VTrace", "target": "GAE or VTrace"}
 
 
 def _is_model(op: Any, attribute: Any, model: RewardModel) -> None:
-    if not all(hasattr(model, name) for name in ("column", "requires", "reward", "update")):
+    from flowrl.rewards import RewardModel
+
+    if not isinstance(model, RewardModel):
         raise PlanError(f"{type(op).__name__} needs a RewardModel, such as RND(...), got {model!r}")
 
 
@@ -251,11 +254,14 @@ class CombineRewards:
 
 
 def _judges(op: Any, attribute: Any, workers: WorkerSet) -> None:
-    learn = getattr(getattr(workers, "policy", None), "learn_mode", None)
-    if not hasattr(learn, "logp_of") or getattr(learn, "in_sequences", False):
+    from flowrl.policies.protocols import KnowsLikelihoods, Learns
+
+    policy = WorkersContract(workers).policy
+    learn = policy.learn_mode if isinstance(policy, Learns) else None
+    if not isinstance(learn, KnowsLikelihoods) or learn.in_sequences:
         raise PlanError(
             f"EstimateLogp needs the workers of an actor-critic policy without a memory, as PPO's is, got "
-            f"{getattr(workers, 'policy', workers)!r}"
+            f"{policy or workers!r}"
         )
 
 

@@ -134,7 +134,9 @@ def array(column: Column) -> np.ndarray[Any, Any]:
 def join(parts: Sequence[Column], axis: int, how: str) -> Column:
     """`cat` or `stack` arrays or tensors."""
     if kind(parts[0]) == "tensor":
-        return getattr(sys.modules["torch"], how)(parts, axis)
+        import torch
+
+        return torch.cat(list(parts), axis) if how == "cat" else torch.stack(list(parts), axis)
     return np.concatenate(parts, axis) if how == "cat" else np.stack(parts, axis)
 
 

@@ -10,7 +10,7 @@ Read it in this order:
     stages      Source and Chain: a running plan consists of stages, and a stage takes one step at a time
     merge       Merge and Fork: several streams as one, one stream for several readers
     calls       Call and Prefetch: work that is sent to a worker
-    gather      Gather: a part of the plan that runs on many workers (`subplan` there, `members` here)
+    gather      GatherSync, GatherAsync: a part of the plan that runs on many workers (`subplan` there, `members` here)
     run         Run: takes steps, sleeps on one bell, saves and resumes (`state_diff`)
 
 Beside these: `futures` and `workers` (who is asked by `submit()`), `remote` (a value that stayed where it was made),

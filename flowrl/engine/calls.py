@@ -8,8 +8,11 @@ from collections import deque
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import attrs
+
 from flowrl.engine.futures import Future
 from flowrl.engine.operator import operator, runtime, state
+from flowrl.engine.protocols import CalleeContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import WAITING, WORKED, Signal, Stage
@@ -35,14 +38,8 @@ class Answer(NamedTuple):
 class Call(Stage):
     """Sends each item to `worker.method(item)` and emits the results in the order of the items.
 
-    An answer may be a `Answer`: its item is emitted, what it counted and recorded goes to the run. A worker may also
-    have, all of them in the run's own thread:
-
-        receive(answer) -> answer   what to do with an answer when its turn has come
-        recover(error) -> error     called when a request failed: mend what broke, and return None if what was asked
-                                    in vain should be asked again, else the error
-        takes_remote: bool          items may be `Remote`
-        requires, schema(given)     what it needs of items and makes of them: see `flowrl.engine.schema`
+    An answer may be a `Answer`: its item is emitted, what it counted and recorded goes to the run. What else a worker
+    may have says `flowrl.engine.protocols.CalleeContract`.
 
     State: requests whose results were not emitted yet; taking a state waits for them.
     Counts: lost_requests, those that are asked again, and those whose item is lost with the machine that held it (F10).
@@ -56,6 +53,9 @@ class Call(Stage):
     pending: list[tuple[str, Any]] = state(factory=list)
     _running: deque[tuple[Any, Future[Any]]] = runtime(factory=deque)
     _asked: Any = runtime()
+    _contract: CalleeContract = runtime(
+        default=attrs.Factory(lambda self: CalleeContract(self.worker), takes_self=True)
+    )
 
     def bind(self, meter: Meter, inputs: list[Stage]) -> None:
         super().bind(meter, inputs)
@@ -63,15 +63,14 @@ class Call(Stage):
 
     @property
     def takes_remote(self) -> bool:
-        return bool(getattr(self.worker, "takes_remote", False))
+        return self._contract.takes_remote
 
     @property
     def requires(self) -> Any:
-        return getattr(self.worker, "requires", ())
+        return self._contract.requires or ()
 
     def schema(self, given: Schema) -> Schema:
-        made: Schema = self.worker.schema(given) if hasattr(self.worker, "requires") else UNKNOWN
-        return made
+        return UNKNOWN if self._contract.requires is None else self._contract.schema(given)
 
     def step(self) -> Any:
         if self.pending:  # as drain(), a checkpoint or an error left them
@@ -91,7 +90,7 @@ class Call(Stage):
         if not future.done():
             return WAITING
         error = future.exception()
-        if error and hasattr(self.worker, "recover") and not (error := self.worker.recover(error)):
+        if error and not (error := self._contract.recover(error)):
             self._ask_again()
             return WORKED
         self._running.popleft()
@@ -110,8 +109,7 @@ class Call(Stage):
         return self._received(future.result())
 
     def _received(self, answer: Any) -> Any:
-        if hasattr(self.worker, "receive"):
-            answer = self.worker.receive(answer)
+        answer = self._contract.receive(answer)
         if isinstance(answer, Remote) and not self.gives_remote:
             answer = answer.fetch()
         if not isinstance(answer, Answer):

@@ -6,6 +6,7 @@ import copy
 import queue
 import threading
 from collections import deque
+from collections.abc import Mapping
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class Metrics:
         with self._lock:
             return list(self.records.pop(name, ()))
 
-    def merge(self, counters: dict[str, int], records: dict[str, list[Any]]) -> None:
+    def merge(self, counters: Mapping[str, int], records: Mapping[str, list[Any]]) -> None:
         """Add what a worker counted and recorded while it made one item."""
         for unit, n in counters.items():
             self.count(unit, n)

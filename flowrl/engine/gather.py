@@ -1,4 +1,7 @@
-"""Gather: pulls the part of a plan that runs on workers, which may die, come and go, or be slow."""
+"""Gather: pulls the part of a plan that runs on workers, which may die, come and go, or be slow.
+
+`GatherSync` and `GatherAsync` differ in whose item is next; `Gather` is what they share.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ from flowrl.engine.graph import graph
 from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
+from flowrl.engine.protocols import StoringWorker, WorkersContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Stage
-from flowrl.engine.workers import ask, wait_for
+from flowrl.engine.workers import ask, ask_apart, wait_for
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -67,32 +71,22 @@ class Arrival(NamedTuple):
 
 @operator
 class Gather(Stage):
-    """Pulls the part of a plan that runs on workers.
+    """Pulls the part of a plan that runs on workers. A subclass says who is asked when, and which item is next.
 
-    `sync`: one item from every worker, in the order of the workers, then the next round; with `rounds` the
-    item is the list of a round. Otherwise items come as they are ready, each worker with `in_flight`
-    requests. A worker is asked again only when its item has been processed (F3). Where what follows takes
-    `Remote` items and a worker can keep them, they stay where they were made.
-
-    With `max_weight_lag` items made with the oldest weights come first, none comes while a worker that has not
-    answered is that many versions behind, and an item that is further behind is dropped.
+    A worker is asked again only when its item has been processed (F3). Where what follows takes `Remote` items and a
+    worker can keep them, they stay where they were made.
 
     A worker that died is started again and asked again, if `workers` can do that; the others go on meanwhile
     (F10). Members that `workers` gains are asked too; those that become None are asked no more.
 
     State: workers to ask, answers not emitted yet, and the state of the plan's part on each worker.
-    Counts: lost_requests, worker_restarts; discarded_items, those too far behind.
+    Counts: lost_requests, worker_restarts.
     """
 
-    one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1}
     workers: Any
-    sync: bool = attrs.field(default=False, repr=False)  # the verb's name says so
-    in_flight: int = 1
-    rounds: bool = attrs.field(default=False, repr=False)
-    max_weight_lag: int | None = None
     todo: deque[int] = state(factory=deque)
     pending: list[Arrival] = state(factory=list)  # a heap
-    arrivals: int = state(default=0)
+    arrivals: int = state(default=0)  # of items that come as they are ready
     ended: set[int] = state(factory=set)
     _stragglers: Stragglers = runtime(factory=Stragglers)
     _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # in the order in which they were asked
@@ -103,19 +97,13 @@ class Gather(Stage):
     _next_look: float = runtime(default=0.0)
     _takes_remote: bool = runtime(default=False)
 
-    def schema(self, given: Schema) -> Schema:
-        if self.rounds:
-            return Schema(of=given)
-        return given if self.sync or given == UNKNOWN else attrs.evolve(given, in_turn=_count(self.workers))
-
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies, takes_remote: bool) -> None:
         """Open the workers' part of the plan on each; `takes_remote`: what follows can do with `Remote` items."""
         self._members = SubplanMembers(self.workers, self.meter, plan, paths, on_error)
         self._takes_remote = takes_remote
         self._members.each(lambda index: self._members.at(index).opening, "to take their part of the plan")
         for node in graph(plan):
-            if hasattr(node.op, "hosted"):
-                node.op.hosted(self.workers)
+            node.contract.hosted(self.workers)
         self._welcome()
 
     def _welcome(self) -> None:
@@ -123,8 +111,24 @@ class Gather(Stage):
         added = range(self._welcomed, len(self.workers.members))
         self._welcomed = len(self.workers.members)
         self._stragglers.expect(self._welcomed)
-        if not self.sync:
-            self.todo.extend(index for index in added for _ in range(self.in_flight))
+        self._expect(added)
+
+    # -- what a subclass decides
+
+    def _expect(self, added: range) -> None:
+        """There are members of these indexes from now on."""
+
+    def _next(self) -> Any:
+        """The next item of those that have arrived, or a signal."""
+        raise NotImplementedError
+
+    def _order(self, index: int) -> int:
+        """The place of an answer of a worker among those that wait."""
+        raise NotImplementedError
+
+    def _version(self) -> int:
+        """The version of the weights that a request is made with, as far as the order depends on it."""
+        return 0
 
     # -- pulling
 
@@ -138,43 +142,7 @@ class Gather(Stage):
             else:
                 self._ask(self.todo[0])
                 self.todo.popleft()
-        return self._round() if self.sync else self._next()
-
-    def _next(self) -> Any:
-        """The item that arrived first, or was made with the oldest weights."""
-        if not self.pending:
-            return WAITING if self._open else DONE
-        too_old = self._margin(self.pending[0]) < 0
-        if self._is_behind() and not too_old:
-            return WAITING
-        arrival = heapq.heappop(self.pending)
-        items = self._receive(arrival)
-        self.todo.extend(arrival.worker for _ in items)
-        if too_old and items:
-            self.meter.context.count("discarded_items")
-            return WORKED
-        return self._emitted(items)
-
-    def _margin(self, made: Request | Arrival) -> float:
-        """Versions of the weights that may still come before a request is too far behind."""
-        if self.max_weight_lag is None:
-            return inf
-        return float(self.max_weight_lag + made.version - self.workers.version)
-
-    def _is_behind(self) -> bool:
-        """Would one version more leave a worker that has not answered too far behind?"""
-        return bool(self._open) and self._margin(next(iter(self._open))) <= 0
-
-    def _round(self) -> Any:
-        """The next item of a complete round, or all of them."""
-        if self._open:
-            return WAITING
-        if not self.pending:
-            self.todo.extend(index for index in self._members.present() if index not in self.ended)
-            return WORKED if self.todo else DONE
-        count = len(self.pending) if self.rounds else 1
-        items = [item for _ in range(count) for item in self._receive(heapq.heappop(self.pending))]
-        return self._emitted([items] if self.rounds and items else items)
+        return self._next()
 
     def _emitted(self, items: list[Any]) -> Any:
         if not items:
@@ -186,10 +154,9 @@ class Gather(Stage):
         if self.workers.members[index] is None:
             return
         member = self._members.at(index)
-        version = 0 if self.max_weight_lag is None else self.workers.version
-        start = clock()
-        if self._takes_remote and hasattr(member.worker, "submit_apart"):
-            future = ask(member.worker, "pull_apart", self.meter.path, how="submit_apart")
+        version, start = self._version(), clock()
+        if self._takes_remote and isinstance(member.worker, StoringWorker):
+            future = ask_apart(member.worker, "pull_apart", self.meter.path)
         else:
             future = ask(member.worker, "pull_plan", self.meter.path)
         self.meter.busy += clock() - start
@@ -220,9 +187,7 @@ class Gather(Stage):
     def _keep(self, request: Request, given: Any) -> None:
         """An answer waits for its turn."""
         answer = given if isinstance(given, Answer) else _apart(request.index, *given)
-        order = request.index if self.sync else self.arrivals
-        self.arrivals += not self.sync
-        heapq.heappush(self.pending, Arrival(request.version, order, request.index, answer))
+        heapq.heappush(self.pending, Arrival(request.version, self._order(request.index), request.index, answer))
         self._stragglers.answered(request.index, request.seconds)
         self._look(request.asked + request.seconds)
 
@@ -274,14 +239,7 @@ class Gather(Stage):
         unanswered = self._unanswered()
         if not unanswered:
             return []
-        lines = [f"{self.meter.path}: no answer yet from worker {_listed({each.index for each in unanswered})}"]
-        if self._is_behind():
-            behind = {each.index for each in unanswered if self._margin(each) <= 0}
-            lines.append(
-                f"{self.meter.path}: nothing leaves before the answer of worker {_listed(behind)}, which has "
-                f"weights that are max_weight_lag={self.max_weight_lag} versions old"
-            )
-        return lines
+        return [f"{self.meter.path}: no answer yet from worker {_listed({each.index for each in unanswered})}"]
 
     # -- state
 
@@ -347,6 +305,94 @@ class Gather(Stage):
         )
 
 
+@operator
+class GatherSync(Gather):
+    """One item from every worker, in the order of the workers, then the next round; with `rounds` the item is the list
+    of a round."""
+
+    rounds: bool = attrs.field(default=False, repr=False)
+
+    def schema(self, given: Schema) -> Schema:
+        return Schema(of=given) if self.rounds else given
+
+    def _order(self, index: int) -> int:
+        return index
+
+    def _next(self) -> Any:
+        """The next item of a complete round, or all of them."""
+        if self._open:
+            return WAITING
+        if not self.pending:
+            self.todo.extend(index for index in self._members.present() if index not in self.ended)
+            return WORKED if self.todo else DONE
+        count = len(self.pending) if self.rounds else 1
+        items = [item for _ in range(count) for item in self._receive(heapq.heappop(self.pending))]
+        return self._emitted([items] if self.rounds and items else items)
+
+
+@operator
+class GatherAsync(Gather):
+    """Items as they are ready, each worker with `in_flight` requests.
+
+    With `max_weight_lag` items made with the oldest weights come first, none comes while a worker that has not
+    answered is that many versions behind, and an item that is further behind is dropped.
+
+    Counts: discarded_items, those too far behind.
+    """
+
+    one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1}
+    in_flight: int = 1
+    max_weight_lag: int | None = None
+
+    def schema(self, given: Schema) -> Schema:
+        return given if given == UNKNOWN else attrs.evolve(given, in_turn=_count(self.workers))
+
+    def _expect(self, added: range) -> None:
+        self.todo.extend(index for index in added for _ in range(self.in_flight))
+
+    def _order(self, index: int) -> int:
+        self.arrivals += 1
+        return self.arrivals - 1
+
+    def _version(self) -> int:
+        return 0 if self.max_weight_lag is None else int(self.workers.version)
+
+    def _next(self) -> Any:
+        """The item that arrived first, or was made with the oldest weights."""
+        if not self.pending:
+            return WAITING if self._open else DONE
+        too_old = self._margin(self.pending[0]) < 0
+        if self._is_behind() and not too_old:
+            return WAITING
+        arrival = heapq.heappop(self.pending)
+        items = self._receive(arrival)
+        self.todo.extend(arrival.worker for _ in items)
+        if too_old and items:
+            self.meter.context.count("discarded_items")
+            return WORKED
+        return self._emitted(items)
+
+    def _margin(self, made: Request | Arrival) -> float:
+        """Versions of the weights that may still come before a request is too far behind."""
+        if self.max_weight_lag is None:
+            return inf
+        return float(self.max_weight_lag + made.version - self.workers.version)
+
+    def _is_behind(self) -> bool:
+        """Would one version more leave a worker that has not answered too far behind?"""
+        return bool(self._open) and self._margin(next(iter(self._open))) <= 0
+
+    def stuck(self) -> list[str]:
+        lines = super().stuck()
+        if lines and self._is_behind():
+            behind = {each.index for each in self._unanswered() if self._margin(each) <= 0}
+            lines.append(
+                f"{self.meter.path}: nothing leaves before the answer of worker {_listed(behind)}, which has "
+                f"weights that are max_weight_lag={self.max_weight_lag} versions old"
+            )
+        return lines
+
+
 def _apart(worker: int, answer: Answer, item: Remote) -> Answer:
     """The answer of an item that stayed where it was made."""
     return answer._replace(item=attrs.evolve(item, worker=worker))
@@ -354,7 +400,7 @@ def _apart(worker: int, answer: Answer, item: Remote) -> Answer:
 
 def _count(workers: Any) -> int:
     """How many there are, or will be once they are started."""
-    return len(workers.members) or getattr(workers, "num_members", 1)
+    return len(workers.members) or WorkersContract(workers).num_members
 
 
 def _listed(indexes: Iterable[int]) -> str:

@@ -43,7 +43,7 @@ def rebuilt(plan: Plan, change: Callable[[Plan, tuple[Plan, ...]], Plan]) -> Pla
 
 def is_hidden(plan: Plan) -> bool:
     """Is it a tap that was not asked for by name, and that nobody wants to see?"""
-    return plan.kind == "tap" and bool(getattr(getattr(plan.op, "function", plan.op), "hidden", False))
+    return plan.kind == "tap" and plan.contract.hidden
 
 
 def paths(plan: Plan) -> dict[int, str]:

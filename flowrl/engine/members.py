@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import attrs
 
 from flowrl.engine.futures import Future
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.workers import ask, wait_for
 from flowrl.errors import WorkerDied
 
@@ -89,7 +90,7 @@ class SubplanMembers:
 
     def is_death(self, error: BaseException) -> TypeGuard[WorkerDied]:
         """A death that costs requests and nothing else, since there is who starts workers again (F10)."""
-        return isinstance(error, WorkerDied) and hasattr(self.workers, "restart")
+        return isinstance(error, WorkerDied) and WorkersContract(self.workers).restart is not None
 
     def revive(self, index: int, worker: Any, error: WorkerDied) -> None:
         """Have a worker that died started again, unless that was done already.

@@ -20,6 +20,8 @@ STAR = 100
 class Merge(Stage):
     """Base of the merges: `names` are those of the branches, in order."""
 
+    #: It ends with the first branch that does, and begins with the last.
+    needs_all = False
     names: tuple[str, ...]
 
     def stuck(self) -> list[str]:

@@ -9,6 +9,7 @@ import attrs
 
 from flowrl.engine.context import Context
 from flowrl.engine.operator import describe
+from flowrl.engine.protocols import OperatorContract
 
 log = logging.getLogger("flowrl")
 
@@ -37,8 +38,12 @@ class Meter:
     _attempts: dict[Any, int] = attrs.field(factory=dict)
 
     @property
+    def contract(self) -> OperatorContract:
+        return OperatorContract(self.op)
+
+    @property
     def pure(self) -> bool:
-        return bool(getattr(self.op, "pure", False)) or self.verb in ("source", "call")
+        return bool(self.contract.pure) or self.verb in ("source", "call")
 
     def judge(self, error: BaseException, item: Any = NO_ITEM, request: Any = None) -> str:
         """What becomes of an error at this operator: "raise", "skip" the item or "retry" it.

@@ -2,20 +2,8 @@
 
 An operator is any callable `item -> item`, or a small class made with `@operator`: its init fields are
 configuration and shared resources, its `state()` fields are what a checkpoint holds, and a `context()` field
-receives the run's context. A class may also have, each only if it needs it:
-
-    ready(item) -> bool     may `item` be processed now? False holds it, and the branch is BLOCKED; WAITING holds it
-                            too, until a future that the operator has asked for rings the bell
-    why() -> str            in words, what a source or a held item waits for
-    done: bool              true once no further item will be let through (as in take)
-    finish() -> list        the input has ended: what is still to be emitted
-    release()               nobody will pull it any more, finished or not; maybe said twice
-    verb = "combine"        the one verb that it is for, where another would give something else
-    pull() -> item | Signal a source instead of a transform
-    hosted(workers)         these have taken the part of the plan that it is in, and may be prepared
-    drain()                 wait for what a source has asked for, so that its state is complete
-    pure = True             applying it twice to an item does no harm, so it may be retried (F2)
-    requires, provides ...  what a plan is checked by before it runs: see `flowrl.engine.schema`
+receives the run's context. What else it may have, each only if it needs it, says
+`flowrl.engine.protocols.OperatorContract`; a source has `pull()` instead of `__call__`.
 
 A fresh run works on a fresh copy: init fields are shared, state fields start anew.
 """
@@ -23,6 +11,7 @@ A fresh run works on a fresh copy: init fields are shared, state fields start an
 from __future__ import annotations
 
 import copy
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, dataclass_transform
@@ -30,6 +19,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform
 import attrs
 
 from flowrl.engine.context import Context
+from flowrl.engine.protocols import Array, Columns, OperatorContract, ResourceContract, Saveable, has_member
 from flowrl.errors import CheckpointError
 
 _Class = TypeVar("_Class", bound=type)
@@ -74,7 +64,7 @@ def operator(cls: _Class) -> _Class:
     """
     made = attrs.define(slots=False, eq=False)(cls)
     made.__flowrl_operator__ = True  # type: ignore[attr-defined]
-    if isinstance(getattr(made, "provides", None), tuple):
+    if isinstance(OperatorContract(made).provides, tuple):
         PROVIDERS.add(made)
     return made
 
@@ -86,7 +76,7 @@ def pure(function: _Function) -> _Function:
 
 
 def declare(**what: Any) -> Callable[[_Function], _Function]:
-    """Let a function say what `flowrl.engine.schema` describes, as classes do: requires, provides, schema ..."""
+    """Let a function say what classes do: the `requires`, `provides`, `schema` ... of `OperatorContract`."""
 
     def declared(function: _Function) -> _Function:
         for name, value in what.items():
@@ -96,9 +86,14 @@ def declare(**what: Any) -> Callable[[_Function], _Function]:
     return declared
 
 
+def is_operator(op: Any) -> bool:
+    """Is it of a class that was made with `@operator`?"""
+    return has_member(type(op), "__flowrl_operator__")
+
+
 def fresh(op: Any, context: Context) -> Any:
     """The copy of an operator that one run works with; anything else than an operator class is shared."""
-    if not getattr(op, "__flowrl_operator__", False):
+    if not is_operator(op):
         return op
     made = attrs.evolve(op)
     for name in _fields(op, "context"):
@@ -115,11 +110,16 @@ def operator_state(op: Any, path: str = "") -> dict[str, Any]:
     saved = {}
     for name in _fields(op, "state"):
         try:
-            saved[name] = copy.deepcopy(getattr(op, name))
+            saved[name] = copy.deepcopy(vars(op)[name])
         except Exception as error:  # each type raises its own kind of error
-            what = f"{path or name_of(op)}: its state {name!r}, a {type(getattr(op, name)).__name__},"
+            what = f"{path or name_of(op)}: its state {name!r}, a {type(vars(op)[name]).__name__},"
             raise CheckpointError(f"{what} cannot be copied, so it cannot be saved: {error}") from error
     return saved
+
+
+def configuration(op: Any) -> dict[str, Any]:
+    """The init fields of an operator by name."""
+    return {field.name: vars(op)[field.name] for field in attrs.fields(type(op)) if field.init}
 
 
 def state_fields(op: Any) -> list[str]:
@@ -140,16 +140,12 @@ def resources(op: Any) -> Iterator[Any]:
     A bound method (`for_each(policy.learn)`) shares the object it belongs to. A resource may name further
     ones that it is made of in an attribute `resources`.
     """
-    found = [getattr(op, "__self__", None)]
-    if getattr(op, "__flowrl_operator__", False):
-        found = [getattr(op, field.name) for field in attrs.fields(type(op)) if field.init]
-    else:
-        found.append(op)
+    found = list(configuration(op).values()) if is_operator(op) else [op.__self__ if inspect.ismethod(op) else op]
     while found:
         item = found.pop(0)
-        if not isinstance(item, type) and hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
+        if not isinstance(item, type) and isinstance(item, Saveable):
             yield item
-            found.extend(getattr(item, "resources", ()))
+            found.extend(ResourceContract(item).resources)
 
 
 def name_of(op: Any) -> str:
@@ -164,9 +160,9 @@ def describe(item: Any) -> str:
     >>> describe({"a": [1, 2], "b": 3})
     'dict(a: list of 2, b: int)'
     """
-    if hasattr(item, "shape") and hasattr(item, "dtype"):
+    if isinstance(item, Array):
         return f"{item.dtype}{list(item.shape)}"
-    if hasattr(item, "items") and hasattr(item, "keys"):
+    if isinstance(item, Columns):
         inner = ", ".join(f"{key}: {describe(value)}" for key, value in item.items())
         return f"{type(item).__name__}({inner})"
     if isinstance(item, (list, tuple, set)):
@@ -175,6 +171,6 @@ def describe(item: Any) -> str:
 
 
 def _fields(op: Any, role: str) -> list[str]:
-    if not getattr(op, "__flowrl_operator__", False):
+    if not is_operator(op):
         return []
     return [field.name for field in attrs.fields(type(op)) if field.metadata.get(_ROLE) == role]

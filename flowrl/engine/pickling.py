@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from types import FunctionType
+from functools import partial
+from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -56,14 +57,13 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, (list, tuple, set, frozenset)):
         yield from ((f"[{k}]", part) for k, part in enumerate(value))
-    elif hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
+    elif isinstance(value, partial):
         yield from [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
     if isinstance(value, FunctionType):
         used = inspect.getclosurevars(value)
         yield from ((f", variable {name}", part) for name, part in [*used.nonlocals.items(), *used.globals.items()])
-    if hasattr(value, "__self__"):
+    if isinstance(value, (MethodType, BuiltinMethodType)):
         yield ".__self__", value.__self__
     slots = [name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ())]
     for name in [*getattr(value, "__dict__", {}), *slots]:
-        if hasattr(value, name):
-            yield f".{name}", getattr(value, name)
+        yield f".{name}", getattr(value, name, None)  # a slot may be empty

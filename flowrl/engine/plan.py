@@ -13,11 +13,13 @@ import attrs
 from flowrl.engine import transforms
 from flowrl.engine.graph import WIRING, check_graph, graph, rebuilt, select
 from flowrl.engine.operator import name_of
+from flowrl.engine.protocols import OperatorContract, SourceOperator, Worker, WorkersContract, has_member
 from flowrl.errors import PlanError, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flowrl.engine.gather import Gather
     from flowrl.engine.run import Run
     from flowrl.engine.schema import Schema
 
@@ -52,6 +54,11 @@ class Plan:
 
     def __attrs_post_init__(self) -> None:
         check_graph(self)
+
+    @property
+    def contract(self) -> OperatorContract:
+        """What the operator says of itself."""
+        return OperatorContract(self.op)
 
     def __iter__(self) -> Iterator[Any]:
         return self.run()
@@ -115,13 +122,13 @@ class Plan:
         """Add one operator of a kind: what the verbs are made of."""
         if kind not in ("tap", *get_args(Verb), *WIRING):
             raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
-        if isinstance(op, type) and hasattr(op, "__flowrl_operator__"):
+        if isinstance(op, type) and has_member(op, "__flowrl_operator__"):
             raise PlanError(
                 f"{kind} needs an operator, got the class {op.__name__}; make one of it: {op.__name__}(...)"
             )
         if not callable(op) and kind not in WIRING:
             raise PlanError(f"{kind} needs something to call with an item, got {op!r}")
-        verb = getattr(op, "verb", kind)
+        verb = OperatorContract(op).verb or kind
         if kind in get_args(Verb) and verb in get_args(Verb) and verb != kind:
             raise PlanError(
                 f"{name_of(op)} is for {verb}: use .{verb}({name_of(op)}(...)) in place of {kind}, "
@@ -180,13 +187,15 @@ class Plan:
 
         if in_flight < 1:
             raise PlanError(f"call needs in_flight >= 1, got {in_flight}")
-        if not hasattr(worker, "submit") and not hasattr(worker, method):
+        if not isinstance(worker, Worker) and not hasattr(worker, method):
             raise PlanError(f"call: {type(worker).__name__} has no method {method!r}")
         return self.then(Call(worker, method, in_flight, thread), "stage", name or method, name is not None)
 
     def gather_sync(self, merge: Callable[[list[Any]], Any] | None = None) -> Plan:
         """Leave the workers: one item of each, in their order; `merge` makes one item of each round."""
-        gathered = self._gather("gather_sync", sync=True, rounds=merge is not None)
+        from flowrl.engine.gather import GatherSync
+
+        gathered = self._gathered("gather_sync", GatherSync, rounds=merge is not None)
         return gathered.for_each(merge) if merge is not None else gathered
 
     def gather_async(self, in_flight: int = 1, max_weight_lag: int | None = None) -> Plan:
@@ -196,20 +205,20 @@ class Plan:
         for a worker that is about to fall behind. Where every item makes a version, less than the other requests in
         flight means that some items are dropped.
         """
+        from flowrl.engine.gather import GatherAsync
+
         if max_weight_lag is not None and max_weight_lag < 0:
             raise PlanError(f"gather_async needs max_weight_lag >= 0 or None, got {max_weight_lag}")
-        if max_weight_lag is not None and self.on is not None and not hasattr(self.on, "version"):
+        if max_weight_lag is not None and self.on is not None and WorkersContract(self.on).version is None:
             raise PlanError(f"gather_async: {type(self.on).__name__} has no versions of weights for max_weight_lag")
-        return self._gather("gather_async", in_flight=in_flight, max_weight_lag=max_weight_lag)
+        if in_flight < 1:
+            raise PlanError(f"gather_async needs in_flight >= 1, got {in_flight}")
+        return self._gathered("gather_async", GatherAsync, in_flight=in_flight, max_weight_lag=max_weight_lag)
 
-    def _gather(self, name: str, *, in_flight: int = 1, **settings: Any) -> Plan:
-        from flowrl.engine.gather import Gather
-
+    def _gathered(self, name: str, kind: type[Gather], **settings: Any) -> Plan:
         if self.on is None:
             raise PlanError(f"{name}: this plan does not run on workers, there is nothing to gather")
-        if in_flight < 1:
-            raise PlanError(f"{name} needs in_flight >= 1, got {in_flight}")
-        return Plan(Gather(self.on, in_flight=in_flight, **settings), (self,), "stage", name)
+        return Plan(kind(self.on, **settings), (self,), "stage", name)
 
     # -- seeing and editing, by name from outside
 
@@ -348,7 +357,7 @@ def from_items(items: Any, *, name: str | None = None) -> Plan:
         raise PlanError(
             f"a {type(items).__name__} object has no state and runs once; give the function that makes it, or a list"
         )
-    if hasattr(items, "pull"):
+    if isinstance(items, SourceOperator):
         op = items
     elif isinstance(items, Sequence):
         op = Items(items)

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import attrs
 
+from flowrl.engine.protocols import Columns, has_member
+
 _Value = TypeVar("_Value")
 
 
@@ -63,10 +65,10 @@ def measured(value: Any) -> tuple[int, int]:
     if isinstance(value, (list, tuple)):
         both = [measured(each) for each in value]
         return sum(rows for rows, _ in both), sum(nbytes for _, nbytes in both)
-    return int(getattr(value, "rows", 0)), _nbytes(value)
+    return int(value.rows if has_member(type(value), "rows") else 0), _nbytes(value)
 
 
 def _nbytes(value: Any) -> int:
-    if hasattr(type(value), "nbytes"):  # a batch would look for a column, and for names like it
+    if has_member(type(value), "nbytes"):  # a batch would look for a column, and for names like it
         return int(value.nbytes)
-    return sum(map(_nbytes, value.values())) if hasattr(type(value), "values") else 0
+    return sum(_nbytes(part) for _, part in value.items()) if isinstance(value, Columns) else 0

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from time import perf_counter as clock
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh, resources
+from flowrl.engine.protocols import ResourceContract
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
 from flowrl.engine.state_diff import IncompatibleKeys, compare
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from flowrl.inspect.debugger import Debugger
 
 log = logging.getLogger("flowrl")
-
-
-class Part(NamedTuple):
-    """The part of a plan that a worker runs: its operators' paths, who runs it, and the root of its streams."""
-
-    paths: tuple[str, ...]
-    worker: Any
-    stream: str
 
 
 class Run:
@@ -47,7 +40,10 @@ class Run:
         Stalled: nothing happened for `deadline_seconds`.
     """
 
+    #: Seconds without progress after which it says what it waits for, and after which it raises.
+    stall_seconds, deadline_seconds = 60.0, 3600.0
     _open: ClassVar[weakref.WeakSet[Run]] = weakref.WeakSet()
+    _at_end: list[Callable[[Run], Any] | None]  # what is to be told that it closes
 
     def __init__(
         self,
@@ -55,12 +51,10 @@ class Run:
         *,
         seed: int = 0,
         on_error: ErrorPolicies = "stop",
-        stall_seconds: float = 60.0,
-        deadline_seconds: float = 3600.0,
-        part: Part | None = None,
+        stall_seconds: float = stall_seconds,
+        deadline_seconds: float = deadline_seconds,
     ) -> None:
-        """`part` is for the part of a plan that a worker runs."""
-        if plan.on is not None and part is None:
+        if plan.on is not None:
             raise PlanError(
                 f"the plan ends with {plan.name} on the workers ({plan.site}); "
                 "end it with gather_sync() or gather_async()"
@@ -69,40 +63,13 @@ class Run:
             raise PlanError(
                 f"stall_seconds and deadline_seconds must be above 0, got {stall_seconds} and {deadline_seconds}"
             )
-        self.debugger: Debugger | None = None
-        if part is None:
-            plan, self.debugger = _debugged(plan)
-        self.plan = plan
-        if part is None:
-            self.paths = paths(plan)
-            self.context = Context(seeds=SeedTree(seed))
-            self.resources = _resources(plan)
-        else:
-            self.paths = {id(node): path for node, path in zip(graph(plan), part.paths)}
-            self.context = Context(path=part.stream, seeds=SeedTree(seed), worker=part.worker)
-            self.resources = {}
+        plan, debugger = _debugged(plan)
+        named = paths(plan)
+        _check_policies(_by_name(on_error), named.values())
         self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
-        self.wakeups = 0
-        self.started = clock()
-        self._error_policies = on_error if isinstance(on_error, Mapping) else {"*": on_error}
-        if part is None:
-            _check_policies(self._error_policies, self.paths.values())
-        self._interrupted = False
-        self.interrupted = False  #: it was asked to end before its end
-        self._at_end: list[Any] = []  #: what is to be told that it closes
-        self._claim()
-        self.stages: list[Stage] = []  #: inputs before what they feed
-        self._closer = weakref.finalize(self, _close, self.stages, list(self.resources.values()))
-        try:
-            for name, resource in self.resources.items():
-                if hasattr(resource, "start"):
-                    resource.start(self.context.at(name))
-            self._open_stages()
-        except BaseException:
-            self.close()
-            raise
-        if self.debugger is not None:
-            self.debugger.opened(self)
+        self._begin(plan, named, Context(seeds=SeedTree(seed)), on_error, _resources(plan))
+        if debugger is not None:
+            debugger.opened(self)
         around = [node.op for node in graph(plan) if isinstance(node.op, RunHooks)]
         try:
             _tell(self, [op.before for op in around])
@@ -111,6 +78,29 @@ class Run:
             raise
         self._at_end = [op.after for op in around]
 
+    def _begin(
+        self, plan: Plan, named: dict[int, str], context: Context, on_error: ErrorPolicies, resources: dict[str, Any]
+    ) -> None:
+        """Take what is run, by which names and with what of its own, and open its stages."""
+        self.plan, self.paths, self.context, self.resources = plan, named, context, resources
+        self._error_policies = _by_name(on_error)
+        self.wakeups = 0
+        self.started = clock()
+        self.interrupted = False  #: it was asked to end before its end, at any time
+        self._stop_requested = False  # ... and the iteration that is to end goes on
+        self._at_end = []
+        self._claim()
+        self.stages: list[Stage] = []  #: inputs before what they feed
+        self._closer = weakref.finalize(self, _close, self.stages, list(resources.values()))
+        try:
+            for name, resource in resources.items():
+                if (start := ResourceContract(resource).start) is not None:
+                    start(context.at(name))
+            self._open_stages()
+        except BaseException:
+            self.close()
+            raise
+
     # -- pulling
 
     def __iter__(self) -> Iterator[Any]:
@@ -118,7 +108,7 @@ class Run:
 
     def __next__(self) -> Any:
         silent, patience = None, self.stall_seconds
-        while not self._interrupted:
+        while not self._stop_requested:
             try:
                 item = self._pull()
             except StopIteration as error:  # it would pass for the end of the run
@@ -140,7 +130,7 @@ class Run:
                 last = f"{self.paths[id(self.plan)]} ({self.plan.site})"
                 log.warning("the plan works, but for %.0f s nothing has left its last operator, %s", passed, last)
                 patience *= 2  # said less and less often
-        self._interrupted = False
+        self._stop_requested = False
         raise StopIteration
 
     def step(self) -> Any:
@@ -149,7 +139,7 @@ class Run:
 
     def interrupt(self) -> None:
         """End the iteration at the next step; the run stays open and may be saved or go on. Thread-safe."""
-        self._interrupted = self.interrupted = True
+        self.interrupted = self._stop_requested = True
         self.context.bell.ring()
 
     def _sleep(self) -> None:
@@ -218,7 +208,7 @@ class Run:
         self._load_resources(state["resources"])
         self.context.metrics.load_state_dict(state["ledger"])
         for resource in self.resources.values():  # what could not be continued is counted, such as a cut episode
-            self.context.metrics.merge(getattr(resource, "lost", {}), {})
+            self.context.metrics.merge(ResourceContract(resource).lost, {})
         self.context.seeds.load_state_dict(state["seeds"])
         for stage in reversed(self.stages):
             stage.close()
@@ -235,7 +225,7 @@ class Run:
         """All of them or none. Those that have been started come last: not all environments can be put back."""
         named = [(name, resource) for name, resource in self.resources.items() if name in saved]
         before: list[tuple[Any, Any]] = []
-        for name, resource in sorted(named, key=lambda each: hasattr(each[1], "start")):
+        for name, resource in sorted(named, key=lambda each: ResourceContract(each[1]).start is not None):
             with suppress(FlowError):  # one that failed in the middle of a step has no state, and needs this one
                 before.append((resource, resource.state_dict()))
             try:
@@ -243,7 +233,7 @@ class Run:
             except Exception as error:  # each type raises its own kind of error
                 for changed, state in reversed(before):
                     changed.load_state_dict(state)
-                    self.context.metrics.merge(getattr(changed, "lost", {}), {})
+                    self.context.metrics.merge(ResourceContract(changed).lost, {})
                 why = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
                 raise CheckpointError(f"{name} does not take the state, and nothing is changed: {why}") from error
 
@@ -307,7 +297,7 @@ class Run:
     def _takes_remote(self, node: Plan) -> bool:
         """Can whatever reads an operator's items do so where they were made?"""
         readers = [other for other in graph(self.plan) if any(upstream is node for upstream in other.inputs)]
-        return bool(readers) and all(getattr(reader.op, "takes_remote", False) for reader in readers)
+        return bool(readers) and all(reader.contract.takes_remote for reader in readers)
 
     def _meter(self, node: Plan) -> Meter:
         path = self.paths[id(node)]
@@ -319,7 +309,7 @@ class Run:
         return next((policy for name, policy in self._error_policies.items() if matches(path, name)), "stop")
 
     def _claim(self) -> None:
-        if not self.resources:  # as in every part on a worker
+        if not self.resources:
             return
         for other in list(Run._open):
             for name, resource in self.resources.items():
@@ -347,7 +337,7 @@ class Run:
         self.close()
 
 
-def _tell(run: Run, functions: list[Any]) -> None:
+def _tell(run: Run, functions: list[Callable[[Run], Any] | None]) -> None:
     for function in functions:
         if function is not None:
             function(run)
@@ -359,7 +349,7 @@ def _refuse() -> Any:
 
 def _close(stages: list[Stage], owned: list[Any]) -> None:
     errors = []
-    for close in [stage.close for stage in reversed(stages)] + [r.stop for r in owned if hasattr(r, "stop")]:
+    for close in [stage.close for stage in reversed(stages)] + [ResourceContract(resource).stop for resource in owned]:
         try:
             close()
         except Exception as error:  # the rest must be closed all the same
@@ -390,6 +380,10 @@ def _debugged(plan: Plan) -> tuple[Plan, Debugger | None]:
     from flowrl.inspect.debugger import with_looks
 
     return with_looks(plan)
+
+
+def _by_name(on_error: ErrorPolicies) -> Mapping[str, str]:
+    return on_error if isinstance(on_error, Mapping) else {"*": on_error}
 
 
 def _check_policies(policies: Mapping[str, str], named: Collection[str]) -> None:

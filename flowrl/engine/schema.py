@@ -1,22 +1,7 @@
 """What is known of a plan's items before it runs: their columns, and words that operators agree on.
 
-An operator says what it needs and gives; it says as much as it knows, each of these only if it needs it:
-
-    requires = ("value", "fragments")   words that an item must have; a column's name is a word too, and
-                                        "a or b" is one of several. A mapping gives each word the way out,
-                                        or "" to have one found.
-    provides = ("standardized",)        words that the item has more when it leaves
-    schema(*given) -> Schema            the schema of what leaves, from those of the inputs; raises SchemaError.
-                                        A source is given what its workers collect, or what goes into its store,
-                                        or into each of the `parts` that it is made of.
-    owes, consumes = ("priorities",)    a word that an operator further on must consume; what is owed may be a mapping,
-                                        of each word to what is wrong where nobody does
-    back_to                             the store out of which the items came whose words it consumes
-    into, out_of                        the store (buffer, queue) that its items go into, or come out of; what goes
-                                        into one of a store's `parts` comes out of it
-
-With `requires` or `provides` and no `schema`, items pass on. With none of them, nothing is known of what leaves,
-and what is not known never fails. Words are compared and nothing else: the engine knows no arrays.
+An operator says what it needs and gives, as much as it knows: the members of `OperatorContract` from `requires` to
+`out_of`, see `flowrl.engine.protocols`. Words are compared and nothing else: the engine knows no arrays.
 """
 
 from __future__ import annotations
@@ -27,6 +12,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from flowrl.engine.protocols import Array, Columns
 from flowrl.errors import SchemaError
 
 
@@ -166,14 +152,14 @@ def schema_of(item: Any) -> Schema:
     """The columns of an item that is there: whatever has dtypes and shapes, nested ones with dotted names."""
     found: dict[str, ColumnSchema] = {}
 
-    def look(part: Any, prefix: str) -> None:
+    def look(part: Columns, prefix: str) -> None:
         for name, value in part.items():
-            if hasattr(value, "dtype") and hasattr(value, "shape"):
+            if isinstance(value, Array):
                 found[prefix + str(name)] = ColumnSchema(str(value.dtype).removeprefix("torch."), tuple(value.shape))
-            elif hasattr(value, "items") and hasattr(value, "keys"):
+            elif isinstance(value, Columns):
                 look(value, f"{prefix}{name}.")
 
-    if hasattr(item, "items") and hasattr(item, "keys"):
+    if isinstance(item, Columns):
         look(item, "")
     return Schema(found)
 

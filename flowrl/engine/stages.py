@@ -35,6 +35,8 @@ class Stage:
 
     #: The configuration with which it has no thread, and no more than one request or item ahead.
     one_at_a_time: ClassVar[dict[str, Any]] = {}
+    #: It has a thread of its own.
+    thread: bool = False
     #: What reads its items takes `Remote` ones.
     gives_remote = False
     meter: Meter
@@ -104,13 +106,10 @@ class Source(Stage):
         return [_why(self.meter)]
 
     def drain(self) -> None:
-        if hasattr(self.meter.op, "drain"):
-            self.meter.op.drain()
+        self.meter.contract.drain()
 
     def close(self) -> None:
-        close = getattr(self.meter.op, "close", None)
-        if close is not None:
-            close()
+        self.meter.contract.close()
 
 
 @operator
@@ -180,7 +179,7 @@ class Chain(Stage):
         self.since: tuple[str, Meter, float] | None = None  # blocked or starved since
         ops = tuple((meter.op, _how(meter), meter) for meter in meters)
         self.tails = [ops[i:] for i in range(len(ops) + 1)]
-        self.stoppers = [(i, meter.op) for i, meter in enumerate(meters) if hasattr(meter.op, "done")]
+        self.stoppers = [(i, meter.op) for i, meter in enumerate(meters) if meter.contract.done is not None]
 
     def step(self) -> Any:
         if self.held or self.stoppers or self.flushed:
@@ -219,7 +218,7 @@ class Chain(Stage):
                         meter.items += 1
                         return WORKED
                 else:
-                    item = self._push_with_care(meter, item)
+                    item = self._push_with_care(meter, how, item)
                     if item.__class__ is Signal:
                         return item
                     now = clock()
@@ -237,11 +236,11 @@ class Chain(Stage):
             return WORKED
         return item
 
-    def _push_with_care(self, meter: Meter, item: Any) -> Any:
+    def _push_with_care(self, meter: Meter, ready: Callable[[Any], Any] | None, item: Any) -> Any:
         """One operator that may hold its item or give several; an item for the next one, or a signal."""
         start = clock()
         op, verb = meter.op, meter.verb
-        if hasattr(op, "ready") and ((may := op.ready(item)) is WAITING or not may):
+        if ready is not None and ((may := ready(item)) is WAITING or not may):
             self._hold(self.chain.index(meter), item)
             if self.since is None:
                 self.since = ("blocked", meter, start)
@@ -271,8 +270,7 @@ class Chain(Stage):
     def _release(self, count: int) -> None:
         """Tell the first `count` operators, and what is before them, that nobody pulls them any more."""
         for meter in self.chain[:count]:
-            if hasattr(meter.op, "release"):
-                meter.op.release()
+            meter.contract.release()
         super().release()
 
     def _hold(self, index: int, item: Any) -> None:
@@ -289,7 +287,10 @@ class Chain(Stage):
     def _woken(self, now: float) -> None:
         assert self.since is not None
         kind, meter, since = self.since
-        setattr(meter, kind, getattr(meter, kind) + now - since)
+        if kind == "starved":
+            meter.starved += now - since
+        else:
+            meter.blocked += now - since
         self.since = None
 
     def settle(self, now: float) -> None:
@@ -308,7 +309,7 @@ class Chain(Stage):
             meter = self.chain[self.flushed]
             self.flushed += 1
             try:
-                rest = list(getattr(meter.op, "finish", list)())
+                rest = list(meter.contract.finish())
             except BaseException as error:
                 verdict = meter.judge(error)
                 if meter.pure:
@@ -372,13 +373,14 @@ class Chain(Stage):
         return (after[0] if after else self.chain[-1]).path, "@inputs"
 
 
-def _how(meter: Meter) -> str:
-    """How an operator is applied: the two cheap ways, or the one that may hold or multiply items."""
-    if meter.verb == "combine" or hasattr(meter.op, "ready"):
-        return "with care"
+def _how(meter: Meter) -> Any:
+    """How an operator is applied: the two cheap ways, or what must be asked before, None if nothing must."""
+    ready = meter.contract.ready
+    if meter.verb == "combine" or ready is not None:
+        return ready
     return _FILTERS if meter.verb == "filter" else _MAPS
 
 
 def _why(meter: Meter) -> str:
     """In words, what an operator waits for."""
-    return f"{meter.path}: {meter.op.why() if hasattr(meter.op, 'why') else 'it is not ready'}"
+    return f"{meter.path}: {meter.contract.why()}"

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from flowrl.engine.calls import Answer
+from flowrl.engine.context import Context
 from flowrl.engine.graph import graph, rebuilt
-from flowrl.engine.operator import resources
+from flowrl.engine.operator import is_operator, resources
 from flowrl.engine.pickling import pack
-from flowrl.engine.run import Part, Run
+from flowrl.engine.run import Run
+from flowrl.engine.seeds import SeedTree
 from flowrl.errors import PlanError
 
 if TYPE_CHECKING:
@@ -22,6 +24,14 @@ if TYPE_CHECKING:
 _ENDED = object()
 
 
+class SubplanRun(Run):
+    """The run of a worker's part of a plan: it has the paths and the policies of the whole plan, and owns nothing."""
+
+    def __init__(self, plan: Plan, named: Sequence[str], context: Context, on_error: ErrorPolicies) -> None:
+        by_node = {id(node): path for node, path in zip(graph(plan), named)}
+        self._begin(plan, by_node, context, on_error, resources={})
+
+
 class SubplanWorker:
     """Base of objects that run the part of a plan before `gather_sync` or `gather_async`.
 
@@ -29,14 +39,14 @@ class SubplanWorker:
     """
 
     def __init__(self) -> None:
-        self.parts: dict[str, Run] = {}
+        self.parts: dict[str, SubplanRun] = {}
 
     def open_plan(
         self, key: str, plan: Plan, named: Sequence[str], seed: int, index: int, on_error: ErrorPolicies
     ) -> None:
         """Get ready to pull a plan; `key` names it in further requests, `named` are its operators' paths."""
-        part = Part(tuple(named), self, f"worker{index}/")
-        self.parts[key] = Run(plan, seed=seed, on_error=on_error, part=part)
+        context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self)
+        self.parts[key] = SubplanRun(plan, named, context, on_error)
 
     def pull_plan(self, key: str) -> Answer:
         run = self.parts[key]
@@ -84,10 +94,6 @@ def unpacked(given: bytes) -> Plan:
 
 
 def _without(node: Plan) -> str:
-    field = next((f for f in attrs.fields(type(node.op)) if f.name == "workers"), None) if _is_operator(node) else None
-    optional = field is not None and field.default is None
+    fields = attrs.fields(type(node.op)) if is_operator(node.op) else ()
+    optional = any(field.name == "workers" and field.default is None for field in fields)
     return f", or leave the workers out, {type(node.op).__name__}()" if optional else ""
-
-
-def _is_operator(node: Plan) -> bool:
-    return bool(getattr(node.op, "__flowrl_operator__", False))

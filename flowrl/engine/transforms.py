@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from flowrl.engine.operator import declare, operator, pure, state
+from flowrl.engine.protocols import OperatorContract
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.errors import PlanError
 
@@ -72,6 +73,10 @@ class Tap:
     """Calls a function with each item and passes the item on unchanged."""
 
     function: Callable[[Any], Any] = attrs.field(repr=False)  # the name says it
+
+    @property
+    def hidden(self) -> bool:
+        return OperatorContract(self.function).hidden
 
     def __call__(self, item: Any) -> Any:
         self.function(item)

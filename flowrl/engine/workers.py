@@ -1,25 +1,19 @@
-"""What the engine asks of workers: `submit(method, *args) -> Future`; here those of this process."""
+"""Workers of this process, and asking any worker: `submit(method, *args) -> Future`."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from operator import methodcaller
+from typing import Any
 
 from flowrl.engine.futures import Future, following, wait
+from flowrl.engine.protocols import StoringWorker, Worker
 from flowrl.errors import Stalled
 
 #: Seconds that closing a run or taking its state waits for what is in flight.
 DRAIN_SECONDS = 60.0
-
-
-class Worker(Protocol):
-    """Anything that does one thing after another when asked, in this process or elsewhere."""
-
-    def submit(self, method: str, *args: Any) -> Future[Any]:
-        """Ask for `method(*args)`; the future rings the run's bell when it is done."""
-        ...
 
 
 class InlineWorker:
@@ -31,7 +25,7 @@ class InlineWorker:
     def submit(self, method: str, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(getattr(self.target, method)(*args))
+            future.set_result(methodcaller(method, *args)(self.target))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -54,7 +48,7 @@ class ThreadWorker:
         self._thread = threading.get_ident()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        self._last = following(self._pool.submit(getattr(self.target, method), *args))
+        self._last = following(self._pool.submit(methodcaller(method, *args), self.target))
         return self._last
 
     def close(self) -> None:
@@ -68,19 +62,28 @@ class ThreadWorker:
 
 def as_worker(target: Any, *, thread: bool, name: str) -> Any:
     """The object itself if it can be asked, else one that asks it."""
-    if hasattr(target, "submit"):
+    if isinstance(target, Worker):
         return target
     return ThreadWorker(target, name) if thread else InlineWorker(target)
 
 
-def ask(worker: Any, method: str, *args: Any, how: str = "submit") -> Future[Any]:
+def ask(worker: Any, method: str, *args: Any) -> Future[Any]:
     """Ask a worker; one that cannot even be asked, because it is dead, say, has failed to answer."""
+    return _asked(lambda: worker.submit(method, *args))
+
+
+def ask_apart(worker: StoringWorker, method: str, *args: Any) -> Future[Any]:
+    """Ask a worker with which items stay."""
+    return _asked(lambda: worker.submit_apart(method, *args))
+
+
+def _asked(request: Callable[[], Future[Any]]) -> Future[Any]:
     try:
-        future: Future[Any] = getattr(worker, how)(method, *args)
+        return request()
     except Exception as error:
-        future = Future()
+        future: Future[Any] = Future()
         future.set_exception(error)
-    return future
+        return future
 
 
 def all_of(futures: Sequence[Future[Any]]) -> Future[list[Any]]:

@@ -11,6 +11,7 @@ import attrs
 from flowrl.engine.graph import graph, paths
 from flowrl.engine.merge import Concurrent, Merge, Sequential
 from flowrl.engine.operator import PROVIDERS
+from flowrl.engine.protocols import OperatorContract, ResourceContract, WorkersContract
 from flowrl.engine.schema import UNKNOWN, Schema, common
 from flowrl.errors import PlanError, SchemaError
 from flowrl.inspect.explain import relative, rows_of
@@ -69,7 +70,7 @@ class _Examiner:
         self.stores: list[Any] = []
         self.phases = phases(self.nodes)
         for node in self.nodes:
-            for store in (getattr(node.op, "into", None), *_sources(getattr(node.op, "out_of", None))):
+            for store in (node.contract.into, *_sources(node.contract.out_of)):
                 if store is not None and all(store is not other for other in self.stores):
                     self.stores.append(store)
 
@@ -91,35 +92,36 @@ class _Examiner:
 
     def _leaving(self, node: Plan) -> Schema:
         """What leaves an operator; what it lacks is noted."""
-        given, op = self._given(node), node.op
+        given, op = self._given(node), node.contract
         if node.kind == "tap":
             return given[0]
-        required = getattr(op, "requires", ())
+        required = op.requires or ()
         missing: dict[str, list[str]] = {}
         for word in required:
             if not given[0].has(word):
                 missing.setdefault(self._why_missing(node, word, given[0], required), []).append(repr(word))
         self.problems += [f"{self.where(node)} needs {', '.join(words)}, {why}" for why, words in missing.items()]
         try:
-            if hasattr(op, "schema"):
-                after: Schema = op.schema(*given)
-            elif node.kind == "filter" or hasattr(op, "requires") or hasattr(op, "provides"):
+            if op.schema is not None:
+                after = op.schema(*given)
+            elif node.kind == "filter" or op.requires is not None or op.provides is not None:
                 after = given[0]
             else:
                 return UNKNOWN
         except SchemaError as error:
             self.problems.append(f"{self.where(node)}: {error}")
             return UNKNOWN
-        return after.having(*getattr(op, "provides", ()))
+        return after.having(*(op.provides or ()))
 
     def _given(self, node: Plan) -> list[Schema]:
         if node.inputs:
             return [self.after.get(id(upstream), UNKNOWN) for upstream in node.inputs]
-        store = getattr(node.op, "out_of", None)
+        store = node.contract.out_of
         if store is not None:
             filling = [self._using("into", source) for source in _sources(store)]
             return [common(self.after.get(id(other), UNKNOWN) for other in of) if of else UNKNOWN for of in filling]
-        return [node.on.schema() if hasattr(node.on, "schema") else UNKNOWN]
+        collected = WorkersContract(node.on).schema
+        return [UNKNOWN if collected is None else collected()]
 
     def _why_missing(self, node: Plan, word: str, given: Schema, required: Any) -> str:
         """Since where it is not there, and the way out."""
@@ -132,7 +134,7 @@ class _Examiner:
         if isinstance(required, Mapping) and required[word]:
             return f"{text}: {required[word]}"
         names = word.split(" or ")
-        later = [other for other in self.nodes if any(name in getattr(other.op, "provides", ()) for name in names)]
+        later = [other for other in self.nodes if any(name in (other.contract.provides or ()) for name in names)]
         if later:
             return f"{text}: {self.where(later[0])} gives it, put it before {node.name}"
         makers = sorted(kind.__name__ for kind in PROVIDERS if any(name in kind.provides for name in names))
@@ -165,11 +167,11 @@ class _Examiner:
 
     def _debts(self) -> Iterator[str]:
         for node in self.nodes:
-            owed = getattr(node.op, "owes", ())
+            owed = node.contract.owes
             for word in owed:
                 further = self._further(node)
                 settled = any(self._settles(other, word, node) for other in further)
-                if not settled and not any(self._may_do_anything(other) for other in further):
+                if not settled and not any(other.kind != "tap" and other.contract.says_nothing for other in further):
                     if isinstance(owed, Mapping):
                         yield f"{self.where(node)}: {owed[word]}"
                         continue
@@ -178,8 +180,8 @@ class _Examiner:
                     yield f"{self.where(node)}: its {word} are never written back; put {who} after what learns from it"
 
     def _settles(self, node: Plan, word: str, owing: Plan) -> bool:
-        store = getattr(owing.op, "out_of", None)
-        return word in getattr(node.op, "consumes", ()) and getattr(node.op, "back_to", store) is store
+        back_to = node.contract.back_to
+        return word in (node.contract.consumes or ()) and (back_to is None or back_to is owing.contract.out_of)
 
     def _further(self, node: Plan) -> list[Plan]:
         """The operators that what leaves this one comes to, through stores too."""
@@ -192,19 +194,14 @@ class _Examiner:
                 if id(other) not in reached
                 and (
                     any(id(upstream) in reached for upstream in other.inputs)
-                    or any(store is source for store in stores for source in _sources(_out_of(other)))
+                    or any(store is source for store in stores for source in _sources(other.contract.out_of))
                 )
             ]
             if not new:
                 return found
             found += new
             reached |= {id(other) for other in new}
-            stores += [other.op.into for other in new if getattr(other.op, "into", None) is not None]
-
-    def _may_do_anything(self, node: Plan) -> bool:
-        """Is it a function or class that says nothing of itself?"""
-        says = ("requires", "provides", "schema", "consumes")
-        return node.kind != "tap" and not any(hasattr(node.op, each) for each in says)
+            stores += [other.contract.into for other in new if other.contract.into is not None]
 
     def _stores(self) -> Iterator[str]:
         """Streams that cannot begin, and stores that nobody draws from."""
@@ -214,7 +211,7 @@ class _Examiner:
             size = len(alive)
             alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}
         for node in self.nodes:
-            into, out_of = getattr(node.op, "into", None), _out_of(node)
+            into, out_of = node.contract.into, node.contract.out_of
             if out_of is not None and id(node) not in alive:
                 empty = next(source for source in _sources(out_of) if not self._can_fill(source, alive, node))
                 filling = self._using("into", empty)
@@ -223,7 +220,7 @@ class _Examiner:
                 if filling and all(self._later(other, node) for other in filling):
                     why = f"{who} puts something into it in a later phase alone"
                 yield f"{self.where(node)} waits for ever: {_kind(empty, out_of)} is empty and {why}"
-            if into is not None and getattr(into, "fills_up", False) and not self._using("out_of", into):
+            if into is not None and ResourceContract(into).fills_up and not self._using("out_of", into):
                 yield (
                     f"{self.where(node)} will wait for ever: {_kind(into, into)} lets in only so much before something "
                     "is drawn, and no branch of the plan draws from it"
@@ -232,13 +229,13 @@ class _Examiner:
     def _can_begin(self, node: Plan, alive: set[int]) -> bool:
         if node.inputs:
             inputs = [id(upstream) in alive for upstream in node.inputs]
-            every = isinstance(node.op, Merge) and getattr(node.op, "needs_all", False)
+            every = isinstance(node.op, Merge) and node.op.needs_all
             return all(inputs) if every else any(inputs)
-        return all(self._can_fill(source, alive, node) for source in _sources(_out_of(node)))
+        return all(self._can_fill(source, alive, node) for source in _sources(node.contract.out_of))
 
     def _can_fill(self, store: Any, alive: set[int], reader: Plan) -> bool:
         """May something be in the store when a source that draws from it is asked for the first time, or later?"""
-        if getattr(store, "holds_items", True):
+        if ResourceContract(store).holds_items:
             return True
         filling = self._using("into", store)
         return any(id(other) in alive and not self._later(other, reader) for other in filling)
@@ -260,24 +257,20 @@ class _Examiner:
     def _using(self, way: str, store: Any) -> list[Plan]:
         """The operators whose items go into a store, or come out of it or of what it is a part of."""
         if way == "out_of":
-            drawn = [(node, _out_of(node)) for node in self.nodes]
+            drawn = [(node, node.contract.out_of) for node in self.nodes]
             return [node for node, out_of in drawn if any(store is each for each in (out_of, *_sources(out_of)))]
-        return [node for node in self.nodes if getattr(node.op, way, None) is store]
+        return [node for node in self.nodes if node.contract.into is store]
 
 
 def _consumes(kind: Any) -> tuple[str, ...]:
     """What all operators of a class consume, as far as the class says it."""
-    words = getattr(kind, "consumes", ())
+    words = OperatorContract(kind).consumes
     return words if isinstance(words, tuple) else ()
-
-
-def _out_of(node: Plan) -> Any:
-    return getattr(node.op, "out_of", None)
 
 
 def _sources(store: Any) -> tuple[Any, ...]:
     """The stores that a store draws from: its parts, or itself; none of none."""
-    return () if store is None else tuple(getattr(store, "parts", ())) or (store,)
+    return () if store is None else tuple(ResourceContract(store).parts) or (store,)
 
 
 def _kind(store: Any, out_of: Any) -> str:
@@ -322,11 +315,11 @@ def phases(nodes: Iterable[Plan]) -> dict[int, dict[int, int]]:
 
 def can_end(node: Plan) -> bool:
     """May a stream end by itself? All may, but for those of sources that say that they are `endless`."""
-    if hasattr(type(node.op), "done"):
+    if node.contract.done is not None:
         return True
     if not node.inputs:
-        return not getattr(node.op, "endless", False)
+        return not node.contract.endless
     ends = [can_end(branch) for branch in node.inputs]
     if isinstance(node.op, Concurrent):
         ends = [ends[i] for i in node.op.output_indexes]
-    return any(ends) if getattr(node.op, "needs_all", False) else all(ends)
+    return any(ends) if isinstance(node.op, Merge) and node.op.needs_all else all(ends)

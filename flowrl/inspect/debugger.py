@@ -20,9 +20,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
+from flowrl.engine.gather import Gather
 from flowrl.engine.graph import graph, paths, rebuilt
 from flowrl.engine.operator import describe, operator, operator_state
-from flowrl.engine.transforms import Breakpoint
+from flowrl.engine.protocols import Array, Columns, WorkerContract, WorkersContract
+from flowrl.engine.subplan import SubplanWorker
+from flowrl.engine.transforms import Breakpoint, Tap
 from flowrl.errors import PlanError
 from flowrl.inspect.explain import config_of, explain, relative
 from flowrl.interrupts import handling
@@ -70,7 +73,7 @@ def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
             return inputs[0]  # the look of the operator before it
         here = attrs.evolve(node, inputs=inputs)
         breakpoints = tuple(_breakpoints_after(plan, node))
-        elsewhere = bool(getattr(node.on, "num_workers", 0))
+        elsewhere = bool(WorkersContract(node.on).num_workers)
         if breakpoints and elsewhere:
             raise PlanError(
                 f"breakpoint at {named[id(node)]}: it runs in other processes, which have no terminal; "
@@ -85,7 +88,7 @@ def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
 
 def is_breakpoint(node: Plan) -> bool:
     """Is this operator of a plan a breakpoint?"""
-    return node.kind == "tap" and isinstance(getattr(node.op, "function", None), Breakpoint)
+    return node.kind == "tap" and isinstance(node.op, Tap) and isinstance(node.op.function, Breakpoint)
 
 
 def _breakpoints_after(plan: Plan, node: Plan) -> Iterator[Breakpoint]:
@@ -200,8 +203,8 @@ class Prompt(cmd.Cmd):
             except (KeyError, TypeError, IndexError, AttributeError):
                 self._say(f"there is no {name!r} in {_shortened(describe(value), 400)}")
                 return
-        if hasattr(value, "items") and hasattr(value, "keys"):
-            width = max((len(str(name)) for name in value), default=0)
+        if isinstance(value, Columns):
+            width = max((len(str(name)) for name, _ in value.items()), default=0)
             for name, part in value.items():
                 self._say(f"{name!s:<{width}}  {describe(part)}  {_in_one_line(part)}")
         else:
@@ -279,12 +282,12 @@ class _Lines:
 
 def provenance(item: Any) -> str:
     """Where the rows of an item come from, as ranges; "" if it does not say."""
-    if not (hasattr(item, "keys") and hasattr(item, "get")):
+    if not isinstance(item, Columns):
         return ""
-    found = []
+    found, columns = [], dict(item.items())
     for name in PROVENANCE:
-        column: Any = item.get(name)
-        if hasattr(column, "min") and hasattr(column, "max") and getattr(column, "shape", (0,))[0]:
+        column: Any = columns.get(name)
+        if isinstance(column, Array) and 0 not in column.shape:
             low, high = int(column.min()), int(column.max())
             found.append(f"{name} {low}" if low == high else f"{name} {low}..{high}")
     return ", ".join(found)
@@ -296,9 +299,9 @@ def _meter(run: Run, path: str) -> Meter | None:
         for meter in stage.meters():
             if meter.path == path:
                 return meter
-        workers = getattr(stage, "workers", None)
-        for member in getattr(workers, "members", ()):
-            part = getattr(getattr(member, "target", None), "parts", {}).get(stage.meter.path)
+        for member in stage.workers.members if isinstance(stage, Gather) else ():
+            target = WorkerContract(member).target
+            part = target.parts.get(stage.meter.path) if isinstance(target, SubplanWorker) else None
             found = None if part is None else _meter(part, path)
             if found is not None:
                 return found
@@ -306,14 +309,14 @@ def _meter(run: Run, path: str) -> Meter | None:
 
 
 def _in_lines(value: Any) -> str:
-    lines = (repr(value) if hasattr(value, "dtype") else pformat(value, width=100, compact=True)).splitlines()
+    lines = (repr(value) if isinstance(value, Array) else pformat(value, width=100, compact=True)).splitlines()
     return "\n".join(lines if len(lines) <= LINES else [*lines[:LINES], f"... {len(lines) - LINES} more lines"])
 
 
 def _in_one_line(value: Any) -> str:
-    flat = value.reshape(-1)[:6].tolist() if hasattr(value, "reshape") and hasattr(value, "tolist") else None
-    if flat is None:
+    if not isinstance(value, Array):
         return _shortened(repr(value), 80)
+    flat = value.reshape(-1)[:6].tolist()
     more = ", ..." if int(value.reshape(-1).shape[0]) > len(flat) else ""
     return f"[{', '.join(f'{v:.4g}' if isinstance(v, float) else str(v) for v in flat)}{more}]"
 

@@ -11,8 +11,9 @@ import attrs
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import is_hidden, paths
 from flowrl.engine.merge import Concurrent, Fork, Sequential
-from flowrl.engine.operator import name_of
-from flowrl.engine.stages import Chain, Generated
+from flowrl.engine.operator import is_operator, name_of
+from flowrl.engine.protocols import Saveable
+from flowrl.engine.stages import Chain, Generated, Stage
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -85,7 +86,7 @@ def config_of(op: Any, without: Any = None) -> str:
         emits = "emits " + ", ".join(op.names[i] for i in op.output_indexes)
         ways = [] if isinstance(op, Sequential) else [_ways(op)]
         return ", ".join(ways if len(op.output_indexes) == len(op.names) else [*ways, emits])
-    if not getattr(op, "__flowrl_operator__", False):
+    if not is_operator(op):
         return ""
     # Every operator near the workers holds them; the source says where they are.
     fields = [
@@ -93,7 +94,7 @@ def config_of(op: Any, without: Any = None) -> str:
         for field in attrs.fields(type(op))
         if field.init and field.repr and field.name not in ("names", "workers")
     ]
-    shown = [(field, getattr(op, field.name)) for field in fields]
+    shown = [(field, vars(op)[field.name]) for field in fields]
     return ", ".join(
         f"{f.name}={_short(v)}" for f, v in shown if v is not None and v is not without and not _is_default(f, v)
     )
@@ -140,7 +141,7 @@ def note_of(node: Plan) -> str:
     """Where an operator runs, or what must be known of it."""
     if node.on is not None:
         return repr(node.on)
-    if getattr(node.op, "thread", False):
+    if isinstance(node.op, Stage) and node.op.thread:
         return "in a thread: not bit-exact"
     if isinstance(node.op, Generated):
         return "a resume skips the consumed"
@@ -160,7 +161,7 @@ def _is_default(field: attrs.Attribute[Any], value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, type) or (callable(value) and not hasattr(value, "state_dict")):
+    if isinstance(value, type) or (callable(value) and not isinstance(value, Saveable)):
         return name_of(value)
     if isinstance(value, (list, tuple, range)) and len(value) > 6:
         return f"{type(value).__name__} of {len(value)}"

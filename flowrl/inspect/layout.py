@@ -14,6 +14,7 @@ import attrs
 
 from flowrl.engine.graph import graph, is_hidden, paths, rebuilt
 from flowrl.engine.merge import Concurrent, Fork, Sequential
+from flowrl.engine.protocols import ResourceContract
 from flowrl.inspect.explain import config_of, note_of
 
 if TYPE_CHECKING:
@@ -172,15 +173,15 @@ def _stores(nodes: list[Plan], boxes: dict[int, Box]) -> tuple[dict[int, Box], l
     arrows: list[Arrow] = []
     seen: list[Any] = []
     for source in nodes:
-        resource = getattr(source.op, "out_of", None)
+        resource = source.contract.out_of
         if resource is None or any(resource is other for other in seen):
             continue
         seen.append(resource)
         kind, _, config = repr(resource).partition("(")
         store = stores[id(source)] = Box(kind, "store", _wrapped(config.removesuffix(")")))
         for node in nodes:
-            into, out_of = (getattr(node.op, way, None) for way in ("into", "out_of"))
-            fills = any(into is store for store in (resource, *getattr(resource, "parts", ())))
+            into, out_of = node.contract.into, node.contract.out_of
+            fills = any(into is store for store in (resource, *ResourceContract(resource).parts))
             if fills or out_of is resource:
                 box = boxes[id(node)]
                 box.lines = _wrapped(config_of(node.op, without=into if fills else resource))

@@ -10,6 +10,7 @@ from flowrl.data import Batch
 from flowrl.data.steps import joined
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future
+from flowrl.engine.protocols import StoringWorker
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.errors import is_death
 
@@ -76,7 +77,8 @@ class Aggregators:
         """Have the next of them `join` a list of batches."""
         index = self._turn = (self._turn + 1) % len(self._actors.members)
         worker = self._actors.members[index]
-        future: Future[Any] = getattr(worker, "submit_apart", worker.submit)(method, *batches)
+        submit = worker.submit_apart if isinstance(worker, StoringWorker) else worker.submit
+        future: Future[Any] = submit(method, *batches)
         self._asked = [each for each in self._asked if not each[-1].done() or each[-1].exception()]
         self._asked.append((index, worker, future))
         return future

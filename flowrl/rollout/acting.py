@@ -13,6 +13,7 @@ from flowrl.envs.masks import without_choice
 from flowrl.errors import SchemaError
 from flowrl.policies.masks import action_mask
 from flowrl.policies.policy import ActMode, RecurrentMode
+from flowrl.policies.protocols import HasMemory
 from flowrl.rollout.noise import Array, NoiseStreams
 
 
@@ -139,10 +140,9 @@ class Actor:
 
 def initial_states(mode: ActMode | RecurrentMode, num_envs: int) -> Column | None:
     """The states `[N, ...]` in which a recurrent mode begins episodes; None where a mode has none."""
-    initial_state = getattr(mode, "initial_state", None)
-    if initial_state is None:
+    if not isinstance(mode, HasMemory):
         return None
-    one = Batch(state=initial_state())
+    one = Batch(state=mode.initial_state())
     states: Column = one.map(lambda column: np.repeat(column, num_envs, axis=0))["state"]
     return states
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flowrl.data.columns import kind
 from flowrl.engine.remote import Remote
+from flowrl.policies import Policy
+from flowrl.policies.protocols import HasWeights
 
 
 class Broadcast:
@@ -51,7 +54,7 @@ class Broadcast:
 
     def newest(self, put: Callable[[Any], Any]) -> Any:
         """What stands for the newest weights as an argument; None where there are none."""
-        if not hasattr(self._policy, "weights"):
+        if not isinstance(self._policy, HasWeights):
             return None
         if self._stamp != (stamp := self._now()):
             self._stamp, self._published = stamp, None
@@ -68,11 +71,11 @@ class Broadcast:
 
     def _now(self) -> Any:
         """Another value after any change of the policy's weights."""
-        return getattr(self._policy, "stamp", self._policy.version)
+        return self._policy.stamp if isinstance(self._policy, Policy) else self._policy.version
 
 
 def _on_host(weights: Any) -> Any:
     """Tensors of a GPU as those of the host: a worker need not have one."""
     if not isinstance(weights, Mapping):
         return weights
-    return {name: value.cpu() if hasattr(value, "cpu") else value for name, value in weights.items()}
+    return {name: value.cpu() if kind(value) == "tensor" else value for name, value in weights.items()}

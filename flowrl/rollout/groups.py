@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import Any
 
 import attrs
@@ -178,7 +179,7 @@ class GroupRunner:
         if method == "open_plan":
             key, part, *rest = args
             args = key, unpacked(part), *rest
-        return getattr(worker, method)(*args)
+        return methodcaller(method, *args)(worker)
 
     def close(self) -> None:
         """Close the environments."""

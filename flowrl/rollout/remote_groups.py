@@ -51,11 +51,11 @@ class RemoteGroup:
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
         """Ask the `RolloutWorker` of the group."""
-        return self._hosts.ask(self, "submit", method, args)
+        return self._hosts.ask(self, method, args)
 
     def submit_apart(self, method: str, *args: Any) -> Future[Any]:
         """As `submit`, of a method that returns `(answer, item)`; the item stays where it was made."""
-        return self._hosts.ask(self, "submit_apart", method, args)
+        return self._hosts.ask(self, method, args, apart=True)
 
 
 class RemoteGroups:
@@ -124,8 +124,8 @@ class RemoteGroups:
         maker = cast(GroupRunnerFactory, self._actors.makes[process])
         return maker
 
-    def ask(self, member: RemoteGroup, how: str, method: str, args: tuple[Any, ...]) -> Future[Any]:
-        """Ask the worker of a group by `submit` or `submit_apart`, with what rides along."""
+    def ask(self, member: RemoteGroup, method: str, args: tuple[Any, ...], *, apart: bool = False) -> Future[Any]:
+        """Ask the worker of a group, by `submit_apart` or by `submit`, with what rides along."""
         if self._leaving:
             self._let_go()
         process = member.process
@@ -137,7 +137,8 @@ class RemoteGroups:
         weights = self._broadcast.newest(self._actors.put)
         rides = None if self._sent.get(process) == self._broadcast.number else weights
         worker = self._actors.members[process]
-        future: Future[Any] = getattr(worker, how)(
+        submit = worker.submit_apart if apart else worker.submit
+        future: Future[Any] = submit(
             "ask", member.index, method, self._env_steps(), self._broadcast.version, rides, *args
         )
         self._sent[process] = self._broadcast.number

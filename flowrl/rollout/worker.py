@@ -21,6 +21,7 @@ from flowrl.envs import Episode, Fault, Manager
 from flowrl.envs.masks import UNASKED
 from flowrl.learners.all_reduce import Peer
 from flowrl.policies import Policy
+from flowrl.policies.protocols import ExploresByWorker
 from flowrl.rollout.acting import Actor, initial_states
 from flowrl.rollout.fragment import Fragment
 from flowrl.rollout.noise import split_seed
@@ -223,7 +224,7 @@ class RolloutWorker(SubplanWorker, Peer):
 
 def collect_mode_of(policy: Any, worker: int) -> Any:
     """How the worker of this index collects with a policy, which need not say that workers differ."""
-    return policy.collect_mode_of(worker) if hasattr(policy, "collect_mode_of") else policy.collect_mode
+    return policy.collect_mode_of(worker) if isinstance(policy, ExploresByWorker) else policy.collect_mode
 
 
 def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema:

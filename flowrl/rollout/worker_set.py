@@ -143,9 +143,9 @@ class WorkerSet:
             f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
         )
         groups = f" in {layout.groups} groups" if layout.groups != layout.processes else ""
-        how = ", acts in numpy" if getattr(self._policy, "act_backend", "torch") == "numpy" else ""
+        in_numpy = isinstance(self._policy, Policy) and self._policy.settings.act_backend == "numpy"
         took = f", each {of}" if self.num_workers and of != Resources() else ""
-        return f"{where}: {self.envs_per_worker} x {self.env}{groups}{how}{took}"
+        return f"{where}: {self.envs_per_worker} x {self.env}{groups}{', acts in numpy' if in_numpy else ''}{took}"
 
     @property
     def num_members(self) -> int:

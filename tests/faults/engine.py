@@ -201,8 +201,8 @@ FAULTS = [
     Fault(
         "D5",
         "flowrl/engine/operator.py",
-        "saved[name] = copy.deepcopy(getattr(op, name))",
-        "saved[name] = getattr(op, name)",
+        "saved[name] = copy.deepcopy(vars(op)[name])",
+        "saved[name] = vars(op)[name]",
         STATES + "test_a_state_is_a_copy",
     ),
     Fault(
@@ -341,8 +341,8 @@ FAULTS = [
     Fault(
         "F2",
         "flowrl/engine/stages.py",
-        "            self.meter.op.drain()\n",
-        "            pass\n",
+        "        self.meter.contract.drain()\n",
+        "        pass\n",
         SHARD_PLANS + "test_a_state_taken_while_shards_work_loses_nothing",
     ),
     Fault(

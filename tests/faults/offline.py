@@ -98,7 +98,7 @@ FAULTS = [
     Fault(
         "S6",
         "operators/evaluate.py",
-        'return getattr(workers, "clock", "env_steps")',
+        "return WorkersContract(workers).clock",
         'return "env_steps"',
         OFFLINE + "test_evaluation_is_where_it_was_recorded_or_where_one_says",
     ),

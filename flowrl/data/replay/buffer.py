@@ -256,7 +256,7 @@ class ReplayBuffer(Foretold):
 
         Raises: SchemaError as `add`; ValueError for the buffer itself.
         """
-        if not hasattr(other, "_rings"):
+        if not isinstance(other, ReplayBuffer):
             raise SchemaError(
                 f"update() adds the rows of another ReplayBuffer, not a {type(other).__name__}; see add()"
             )
@@ -463,9 +463,9 @@ class ReplayBuffer(Foretold):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the buffer that was saved. Raises CheckpointError for one with other settings."""
-        saved = state["limits"] or {}
-        for name in ("max_uses", "max_staleness"):
-            if saved.get(name) != (mine := getattr(self._limits, name, None)):
+        saved, ours = state["limits"] or {}, self._limits or Eligibility(None, None)
+        for name, mine in {"max_uses": ours.max_uses, "max_staleness": ours.max_staleness}.items():
+            if saved.get(name) != mine:
                 raise CheckpointError(
                     f"the saved buffer has {name} {saved.get(name)}, this one {mine}; it must be equal"
                 )

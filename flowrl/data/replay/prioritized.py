@@ -200,7 +200,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def settings(self) -> dict[str, Any]:
         """See `ReplayBuffer.settings`."""
-        own = {name: getattr(self, name) for name in ("alpha", "beta", "eps", "normalise")}
+        own = {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "normalise": self.normalise}
         return super().settings() | own
 
 

@@ -39,9 +39,10 @@ class RateLimiter:
     _bound: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        for name in ("min_size", "sample_batch", "insert_batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1 row")
+        batches = {"sample_batch": self.sample_batch, "insert_batch": self.insert_batch}
+        for name, rows in {"min_size": self.min_size, **batches}.items():
+            if rows < 1:
+                raise ValueError(f"{name} is {rows}: it must be at least 1 row")
         self._rate = _fraction(self.ratio) if 0 < self.ratio < math.inf else Fraction(0)
         if not self._rate:
             raise ValueError(f"ratio is {self.ratio}: rows sampled per row inserted are a number, more than 0")

@@ -67,7 +67,7 @@ class SequenceReplayBuffer(SpanReplayBuffer):
 
     def settings(self) -> dict[str, Any]:
         """See `ReplayBuffer.settings`."""
-        return super().settings() | {name: getattr(self, name) for name in ("length", "burn_in", "overlap")}
+        return super().settings() | {"length": self.length, "burn_in": self.burn_in, "overlap": self.overlap}
 
     def declared_rows(self, batch_size: int) -> int:
         """See `Store.declared_rows`."""

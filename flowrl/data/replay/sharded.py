@@ -400,7 +400,7 @@ class ReplayActors(Store):
                 "shards": self._from_all("state_dict"),
                 "books": [books.state_dict() for books in self._books],
                 "turns": [self._routes.turn, self._draw_turn],
-                **{name: getattr(self, f"_{name}") for name in _COUNTS},
+                **{name: vars(self)[f"_{name}"] for name in _COUNTS},
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

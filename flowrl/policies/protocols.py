@@ -1,0 +1,77 @@
+"""What a policy and its modes may have besides acting, each asked for by who needs it.
+
+A `Policy` has most of it; a policy of one's own has what it needs, and who cannot do without the rest refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from flowrl.data import Batch
+from flowrl.policies.sampling import Array
+
+# -- a policy
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """It has a mode that learns, a `Learning`."""
+
+    learn_mode: Any
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """Other processes act with copies of it: what they need for that."""
+
+    def weights(self) -> Mapping[str, Any]: ...
+
+    def load_weights(self, weights: Any, /) -> None: ...
+
+
+@runtime_checkable
+class HasTarget(Protocol):
+    """A target network follows it."""
+
+    def update_target(self, tau: float = 1.0, /) -> None: ...
+
+
+@runtime_checkable
+class HasStatistics(Protocol):
+    """It may normalise, by the statistics of its `normalizers`."""
+
+    normalizers: Mapping[str, Any]
+
+
+@runtime_checkable
+class ExploresByWorker(Protocol):
+    """Workers collect differently."""
+
+    def collect_mode_of(self, worker: int, /) -> Any: ...
+
+
+# -- a mode
+
+
+@runtime_checkable
+class HasMemory(Protocol):
+    """It acts from a state, see `RecurrentMode`."""
+
+    def initial_state(self) -> Any: ...
+
+
+@runtime_checkable
+class CorrectsFragments(Protocol):
+    """It makes advantages for its present weights of fragments that older ones collected."""
+
+    def corrected(self, batch: Batch, /) -> Batch: ...
+
+
+@runtime_checkable
+class KnowsLikelihoods(Protocol):
+    """It says how probable the actions of rows are."""
+
+    in_sequences: bool  #: its rows are those of sequences
+
+    def logp_of(self, rows: Batch, /) -> Array: ...
