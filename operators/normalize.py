@@ -34,10 +34,10 @@ from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_fragment, check_rates
 
 if TYPE_CHECKING:
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers
 
 
-def _normalizes(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _normalizes(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     policy = getattr(workers, "policy", None)
     if not getattr(policy, "normalizers", None):
         raise PlanError(
@@ -46,7 +46,7 @@ def _normalizes(op: Any, attribute: Any, workers: WorkerSet) -> None:
         )
 
 
-def _scales(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _scales(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     _normalizes(op, attribute, workers)
     if workers.policy.returns is None:
         raise PlanError(
@@ -79,7 +79,7 @@ class GatherStatistics:
 
     provides = ("statistics",)
     owes = ("statistics",)
-    workers: WorkerSet = attrs.field(validator=_normalizes)
+    workers: BaseWorkers = attrs.field(validator=_normalizes)
     gamma: float | None = None
     running: Running = state(factory=dict)
 
@@ -137,7 +137,7 @@ class NormalizeRewards:
         "statistics": "put GatherStatistics after ParallelRollouts",
     }
     provides = ("normalized_rewards",)
-    workers: WorkerSet = attrs.field(validator=_scales)
+    workers: BaseWorkers = attrs.field(validator=_scales)
     clip: float | None = 10.0
     pure = True
 
@@ -176,7 +176,7 @@ class UpdateStatistics:
 
     consumes = ("statistics",)
     provides = ()
-    workers: WorkerSet = attrs.field(validator=_normalizes)
+    workers: BaseWorkers = attrs.field(validator=_normalizes)
 
     def schema(self, given: Schema) -> Schema:
         return given.without("on_policy")
@@ -204,7 +204,7 @@ class DatasetStatistics:
 
     requires = ("obs",)
     provides = ("statistics",)
-    workers: WorkerSet = attrs.field(validator=_normalizes)
+    workers: BaseWorkers = attrs.field(validator=_normalizes)
     data: Dataset | MinariEpisodes
     gathered: bool = state(default=False)
 

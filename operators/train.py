@@ -20,21 +20,21 @@ from flowrl.operators.rollout import ParallelRollouts
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Gradients
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers, WorkerSet
 
 
-def _has_policy(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _has_policy(op: Any, attribute: Any, workers: Any) -> None:
     if not hasattr(workers, "policy"):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
 
 
-def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _has_target(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     _has_policy(op, attribute, workers)
     if not hasattr(workers.policy, "update_target"):
         raise PlanError(f"UpdateTargetNetwork: {type(workers.policy).__name__} has no target network")
 
 
-def _has_kl(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _has_kl(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     _has_policy(op, attribute, workers)
     if not hasattr(workers.policy, "update_kl"):
         raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")
@@ -72,7 +72,7 @@ class TrainOneStep:
     """
 
     provides = ("scalars",)
-    workers: WorkerSet = attrs.field(validator=_has_policy)
+    workers: BaseWorkers = attrs.field(validator=_has_policy)
     num_sgd_iter: int = 1
     minibatch_size: int | None = None
     target_kl: float | None = None
@@ -202,7 +202,7 @@ class UpdateKL:
 
     requires = ("scalars",)
     provides = ("kl_coef",)
-    workers: WorkerSet = attrs.field(validator=_has_kl)
+    workers: BaseWorkers = attrs.field(validator=_has_kl)
     target: float = 0.01
 
     def schema(self, given: Schema) -> Schema:
@@ -228,7 +228,7 @@ class ComputeGradients:
     """
 
     provides = ("gradients",)
-    workers: WorkerSet | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
+    workers: BaseWorkers | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
     context: Context = context()
 
     @property
@@ -324,7 +324,7 @@ class ApplyGradients:
 
     requires = ("gradients",)
     provides = ("scalars",)
-    workers: WorkerSet = attrs.field(validator=_has_policy)
+    workers: BaseWorkers = attrs.field(validator=_has_policy)
     update_all: bool = True
     context: Context = context()
 
@@ -360,7 +360,7 @@ class UpdateTargetNetwork:
     """
 
     provides = ()
-    workers: WorkerSet = attrs.field(validator=_has_target)
+    workers: BaseWorkers = attrs.field(validator=_has_target)
     every: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     unit: Literal["updates", "env_steps"] = attrs.field(
         default="updates", validator=attrs.validators.in_(("updates", "env_steps"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flowrl.cli.progress import Budget
     from flowrl.cli.resume import EarlierRun
     from flowrl.engine.plan import Plan
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers
     from flowrl.trainer.config import Configuration
     from flowrl.trainer.plan_file import PlanFile
 
@@ -457,7 +457,7 @@ def _reporting(config: Configuration, budget: Budget) -> Configuration:
     return attrs.evolve(config, report_every=min([every, *bounds]))  # type: ignore[call-arg]
 
 
-def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Budget, path: Path) -> Plan:
+def _with_end(plan: Plan, workers: BaseWorkers, config: Configuration, budget: Budget, path: Path) -> Plan:
     """The plan followed by evaluation, confirmation of the goal, and stopping: what the options ask for."""
     from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 
