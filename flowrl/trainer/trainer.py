@@ -19,6 +19,7 @@ from flowrl.engine.plan import Plan
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.settings import positive
 from flowrl.trainer.config import Configuration, build_config
+from flowrl.trainer.plan_end import with_end
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.run_info import FREE, ROUNDING, may_differ
 
@@ -351,8 +352,7 @@ class Trainer:
         self._evaluates: str | None = None  # the path of what is added here
         if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
             return plan
-        evaluate = Evaluate(self.workers, every=config.eval_every, **config.evaluation)
-        plan = attrs.evolve(plan.for_each(evaluate), site="eval_every")
+        plan = with_end(plan, self.workers, config, "eval_every")
         self._evaluates = paths(plan)[id(plan)]
         return plan
 
