@@ -25,7 +25,7 @@ from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operators.normalize import DatasetStatistics, normalizes
 
 if TYPE_CHECKING:
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers
 
 
 @operator
@@ -59,7 +59,7 @@ class Record:
     provides = ()
     path: str = attrs.field(converter=str)
     overwrite: bool = False
-    workers: WorkerSet | None = attrs.field(default=None, repr=False)
+    workers: BaseWorkers | None = attrs.field(default=None, repr=False)
     context: Context = context()
     recorded: int | None = state(default=None)
     _writer: DatasetWriter | None = runtime()
@@ -278,7 +278,7 @@ class PolicyActions:
 
     requires = ("action",)
     provides = ("policy_actions",)
-    workers: WorkerSet
+    workers: BaseWorkers
 
     def schema(self, given: Schema) -> Schema:
         if "policy_actions" in given.words:
@@ -295,7 +295,7 @@ class PolicyActions:
 
 
 def OfflineRows(
-    workers: WorkerSet,
+    workers: BaseWorkers,
     source: str | Path | Dataset | MinariEpisodes,
     batch_size: int,
     *,

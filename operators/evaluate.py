@@ -19,25 +19,25 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.errors import PlanError
 
 if TYPE_CHECKING:
-    from flowrl.rollout import Scores, WorkerSet
+    from flowrl.rollout import BaseWorkers, Scores
 
 Result = dict[str, Any]
 
 
-def _play(workers: WorkerSet, policy: Any, seed: int, purpose: str, **options: Any) -> Scores:
+def _play(workers: BaseWorkers, policy: Any, seed: int, purpose: str, **options: Any) -> Scores:
     from flowrl.rollout import evaluate, scores
 
     seed = SeedTree(seed).integer(f"evaluation/{purpose}")
-    num_envs = workers.layout.envs_per_group  # the same wherever the groups are
+    num_envs = workers.num_eval_envs  # the same wherever the groups are
     return scores(evaluate(policy, workers.evaluation_env, seed=seed, num_envs=num_envs, **options))
 
 
-def clock_of(workers: WorkerSet) -> str:
+def clock_of(workers: BaseWorkers) -> str:
     """The counter that evaluations follow."""
     return WorkersContract(workers).clock
 
 
-def _can_be_made_again(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _can_be_made_again(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     if workers.evaluation_env.is_one_object:
         raise PlanError(
             f"{type(op).__name__} needs environments of its own (S3), but the workers were given one environment "
@@ -56,7 +56,7 @@ class Evaluate:
 
     Args:
         workers: Whose policy, in which environment.
-        every: Env steps between evaluations, or updates: see `WorkerSet.clock`.
+        every: Env steps between evaluations, or updates: see `BaseWorkers.clock`.
         episodes: Played each time.
         seed: The starts follow from it.
         save: File that gets the weights of the best policy so far, the latest of equals.
@@ -71,7 +71,7 @@ class Evaluate:
         "env_steps": "results have it: end the plan with StandardMetricsReporting(train_op, workers, config)"
     }
     provides = ("eval_return", "best_eval_return", "eval_reward_per_step", "eval_win_rate", "eval_cut_episodes")
-    workers: WorkerSet = attrs.field(validator=_can_be_made_again)
+    workers: BaseWorkers = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
     seed: int = 0
@@ -125,7 +125,7 @@ class Confirm:
 
     requires = ("eval_return",)
     provides = ("confirmed_return",)
-    workers: WorkerSet = attrs.field(validator=_can_be_made_again)
+    workers: BaseWorkers = attrs.field(validator=_can_be_made_again)
     goal: float
     path: Path
     within: float = math.inf

@@ -21,7 +21,7 @@ from flowrl.errors import SchemaError
 from flowrl.learners.training import LAG
 
 if TYPE_CHECKING:
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers
 
 log = logging.getLogger("flowrl")
 
@@ -130,10 +130,10 @@ class Report:
             self.last_episode = env_steps
 
 
-def StandardMetricsReporting(train_op: Plan, workers: WorkerSet, config: Any) -> Plan:
+def StandardMetricsReporting(train_op: Plan, workers: BaseWorkers, config: Any) -> Plan:
     """The usual end of an algorithm: a stream of results, one every `config["report_every"]` env steps.
 
-    Of a plan without an environment they are updates, see `WorkerSet.clock`. A plain dict without that key gives one
+    Of a plan without an environment they are updates, see `BaseWorkers.clock`. A plain dict without that key gives one
     every `REPORT_EVERY`. See `Report` for what a result holds.
     """
     plain = isinstance(config, Mapping) and "report_every" not in config

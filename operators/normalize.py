@@ -35,7 +35,7 @@ from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_fragment, check_rates
 
 if TYPE_CHECKING:
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers
 
 
 def normalizes(policy: Any) -> bool:
@@ -45,7 +45,7 @@ def normalizes(policy: Any) -> bool:
     return isinstance(policy, HasStatistics) and bool(policy.normalizers)
 
 
-def _normalizes(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _normalizes(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     policy = WorkersContract(workers).policy
     if not normalizes(policy):
         raise PlanError(
@@ -54,7 +54,7 @@ def _normalizes(op: Any, attribute: Any, workers: WorkerSet) -> None:
         )
 
 
-def _scales(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _scales(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     _normalizes(op, attribute, workers)
     if workers.policy.returns is None:
         raise PlanError(
@@ -87,7 +87,7 @@ class GatherStatistics:
 
     provides = ("statistics",)
     owes = ("statistics",)
-    workers: WorkerSet = attrs.field(validator=_normalizes)
+    workers: BaseWorkers = attrs.field(validator=_normalizes)
     gamma: float | None = None
     running: Running = state(factory=dict)
 
@@ -145,7 +145,7 @@ class NormalizeRewards:
         "statistics": "put GatherStatistics after ParallelRollouts",
     }
     provides = ("normalized_rewards",)
-    workers: WorkerSet = attrs.field(validator=_scales)
+    workers: BaseWorkers = attrs.field(validator=_scales)
     clip: float | None = 10.0
     pure = True
 
@@ -184,7 +184,7 @@ class UpdateStatistics:
 
     consumes = ("statistics",)
     provides = ()
-    workers: WorkerSet = attrs.field(validator=_normalizes)
+    workers: BaseWorkers = attrs.field(validator=_normalizes)
 
     def schema(self, given: Schema) -> Schema:
         return given.without("on_policy")
@@ -212,7 +212,7 @@ class DatasetStatistics:
 
     requires = ("obs",)
     provides = ("statistics",)
-    workers: WorkerSet = attrs.field(validator=_normalizes)
+    workers: BaseWorkers = attrs.field(validator=_normalizes)
     data: Dataset | MinariEpisodes
     gathered: bool = state(default=False)
 

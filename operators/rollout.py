@@ -93,6 +93,8 @@ def ParallelRollouts(
 
     Counts: env_steps, episodes, env_faults, cut_episodes.
     """
+    from flowrl.rollout.offline import OfflineWorkers
+
     if steps is not None and rows is not None:
         raise PlanError(f"ParallelRollouts takes steps of each environment or rows of any, got {steps=} and {rows=}")
     steps = 32 if steps is None and rows is None else steps
@@ -101,6 +103,8 @@ def ParallelRollouts(
             raise PlanError(f"ParallelRollouts needs {name} >= 1, got {value}")
     if max_weight_lag is not None and mode != "async":
         raise PlanError(f"ParallelRollouts: max_weight_lag={max_weight_lag} is for mode='async', not {mode!r}")
+    if isinstance(workers, OfflineWorkers):
+        raise PlanError(f"ParallelRollouts: nobody acts here, without an environment; the workers are {workers!r}")
     raw = from_workers(workers, Rollouts(steps, rows))
     if mode == "raw":
         return raw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -19,21 +20,21 @@ from flowrl.operators.rollout import ParallelRollouts
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Gradients
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers, WorkerSet
 
 
-def _has_policy(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _has_policy(op: Any, attribute: Any, workers: Any) -> None:
     if not hasattr(workers, "policy"):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
 
 
-def _has_target(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _has_target(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     _has_policy(op, attribute, workers)
     if not hasattr(workers.policy, "update_target"):
         raise PlanError(f"UpdateTargetNetwork: {type(workers.policy).__name__} has no target network")
 
 
-def _has_kl(op: Any, attribute: Any, workers: WorkerSet) -> None:
+def _has_kl(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     _has_policy(op, attribute, workers)
     if not hasattr(workers.policy, "update_kl"):
         raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")
@@ -59,69 +60,98 @@ class TrainOneStep:
     One optimiser step on the whole batch, or `num_sgd_iter` epochs, each over shuffled minibatches; none on a
     batch without rows.
 
-    In a part of a plan that runs on the workers, `all_reduce=True` trains their own policies, all at once: each takes
-    the mean of everybody's gradients, by rows, so that they stay alike (F13). See `flowrl.learners.training.Training`
-    for what is computed over whose rows, and `FollowWorkers` for what comes here.
-
     Args:
-        workers: Whose policy; left out with `all_reduce`.
+        workers: Whose policy.
         num_sgd_iter: Epochs over a batch.
         minibatch_size: Rows of an optimiser step, the last of an epoch maybe fewer; None: the whole batch.
         target_kl: Ends the epochs of a batch after the first step whose minibatch had a larger `kl` (G5).
 
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
     Records: policy_lag of the rows of each batch, as its first step finds them.
-    Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`, and
-        where workers that learn together share a process; Disconnected where one of them is gone.
+    Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
     """
 
     provides = ("scalars",)
-    workers: WorkerSet | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
+    workers: BaseWorkers = attrs.field(validator=_has_policy)
     num_sgd_iter: int = 1
     minibatch_size: int | None = None
     target_kl: float | None = None
-    all_reduce: bool = False
     context: Context = context()
+
+    def __new__(cls, workers: Any = None, *args: Any, all_reduce: bool = False, **settings: Any) -> Any:
+        """For one version, `TrainOneStep(all_reduce=True)` is a `TrainAllReduce` under its old name in paths."""
+        if not all_reduce:
+            return super().__new__(cls)
+        warnings.warn("TrainOneStep(all_reduce=True) is TrainAllReduce() now", DeprecationWarning, stacklevel=2)
+        together: Any = TrainAllReduce(*args, **settings)
+        together.__name__ = "TrainOneStep"
+        return together
 
     def __attrs_post_init__(self) -> None:
         #: How it trains, apart from whom.
         self.training = Training(self.num_sgd_iter, self.minibatch_size, self.target_kl)
-        if (self.workers is None) != self.all_reduce:
-            raise PlanError("TrainOneStep needs the workers whose policy learns, or all_reduce=True on the workers")
 
     @property
     def requires(self) -> Required:
-        return required(getattr(self.workers, "policy", None))
+        return required(self.workers.policy)
 
     def schema(self, given: Schema) -> Schema:
-        return reported(getattr(self.workers, "policy", None), given)
-
-    def hosted(self, workers: WorkerSet) -> None:
-        """Have the workers that will train together meet; called when they have taken their part of a plan."""
-        if self.all_reduce and workers.layout.groups_per_worker > 1:
-            raise PlanError(
-                f"TrainOneStep(all_reduce=True): {workers!r} has several groups in a process, which share a policy; "
-                "workers that learn together need env_groups=None"
-            )
-        if self.all_reduce:
-            from flowrl.learners.all_reduce import rendezvous
-
-            rendezvous(workers.members, one_batch=False)
+        return reported(self.workers.policy, given)
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        if self.workers is None:
-            return self._together(batch)
         learn = self.workers.policy.learn_mode
-        learn.schedule(self.context.counters.get(getattr(self.workers, "clock", "env_steps"), 0))
+        learn.schedule(self.context.counters.get(self.workers.clock, 0))
         trained = self.training(learn, batch, self.context.generator("minibatches"))
         self.context.metrics.merge(trained.counters, trained.records)
         return trained.scalars
 
-    def _together(self, batch: Batch) -> dict[str, Any]:
-        """Train this worker's policy, with the other workers."""
+
+@operator
+class TrainAllReduce:
+    """Trains, on each worker, its own policy with the gradients of all: as `TrainOneStep`, but all workers at once.
+
+    For the part of a plan that runs on the workers, before `gather_sync(FollowWorkers(workers))`. In every optimiser
+    step each takes the mean of everybody's gradients, by rows, so that their policies stay alike (F13). See
+    `flowrl.learners.training.Training` for what is computed over whose rows.
+
+    Args:
+        num_sgd_iter: Epochs over a batch.
+        minibatch_size: Rows of an optimiser step of each worker; None: its whole batch.
+        target_kl: Ends the epochs of a batch, of all workers, after the first step with a larger `kl` (G5).
+
+    Counts: trained (rows through an optimiser step), updates (optimiser steps, each once for all workers).
+    Records: policy_lag of the rows of each batch, as its first step finds them.
+    Raises: SchemaError and PlanError as `TrainOneStep`; PlanError where it does not run on workers, or where several of
+        them share a process; Disconnected where one of them is gone.
+    """
+
+    provides = ("scalars",)
+    num_sgd_iter: int = 1
+    minibatch_size: int | None = None
+    target_kl: float | None = None
+    context: Context = context()
+
+    def __attrs_post_init__(self) -> None:
+        self.training = Training(self.num_sgd_iter, self.minibatch_size, self.target_kl)
+
+    def schema(self, given: Schema) -> Schema:
+        return reported(None, given)
+
+    def hosted(self, workers: WorkerSet) -> None:
+        """Have the workers that will train together meet; called when they have taken their part of a plan."""
+        if workers.layout.groups_per_worker > 1:
+            raise PlanError(
+                f"TrainAllReduce: {workers!r} has several groups in a process, which share a policy; "
+                "workers that learn together need env_groups=None"
+            )
+        from flowrl.learners.all_reduce import rendezvous
+
+        rendezvous(workers.members, one_batch=False)
+
+    def __call__(self, batch: Batch) -> dict[str, Any]:
         worker = self.context.worker
         if worker is None:
-            raise PlanError("TrainOneStep(all_reduce=True) is for workers: put it before the gather")
+            raise PlanError("TrainAllReduce is for workers: put it before the gather")
         worker.check_peers()
         group, learn = worker.all_reduce, worker.policy.learn_mode
         # Schedules must be the same everywhere, or the policies would not be.
@@ -141,7 +171,7 @@ class TrainOneStep:
 class FollowWorkers:
     """A round of the scalars of workers that train together -> their means; the policy here becomes what theirs is.
 
-    For `gather_sync(FollowWorkers(workers))` behind `TrainOneStep(all_reduce=True)`. The weights of one worker are
+    For `gather_sync(FollowWorkers(workers))` behind `TrainAllReduce()`. The weights of one worker are
     kept where it is, and fetched when somebody asks for `workers.policy`: to evaluate or to save it, say.
     """
 
@@ -172,7 +202,7 @@ class UpdateKL:
 
     requires = ("scalars",)
     provides = ("kl_coef",)
-    workers: WorkerSet = attrs.field(validator=_has_kl)
+    workers: BaseWorkers = attrs.field(validator=_has_kl)
     target: float = 0.01
 
     def schema(self, given: Schema) -> Schema:
@@ -198,7 +228,7 @@ class ComputeGradients:
     """
 
     provides = ("gradients",)
-    workers: WorkerSet | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
+    workers: BaseWorkers | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
     context: Context = context()
 
     @property
@@ -294,7 +324,7 @@ class ApplyGradients:
 
     requires = ("gradients",)
     provides = ("scalars",)
-    workers: WorkerSet = attrs.field(validator=_has_policy)
+    workers: BaseWorkers = attrs.field(validator=_has_policy)
     update_all: bool = True
     context: Context = context()
 
@@ -330,7 +360,7 @@ class UpdateTargetNetwork:
     """
 
     provides = ()
-    workers: WorkerSet = attrs.field(validator=_has_target)
+    workers: BaseWorkers = attrs.field(validator=_has_target)
     every: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     unit: Literal["updates", "env_steps"] = attrs.field(
         default="updates", validator=attrs.validators.in_(("updates", "env_steps"))

@@ -13,7 +13,7 @@ from flowrl.operators import (
     FollowWorkers,
     ParallelRollouts,
     StandardMetricsReporting,
-    TrainOneStep,
+    TrainAllReduce,
 )
 from flowrl.operators.options import ScaledRewards, StoppedEpochs
 from flowrl.policies import PPOPolicy
@@ -48,7 +48,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
 
     # (2) Several epochs over its own batch, each step with the mean of everybody's gradients: weights stay the same.
     epochs: dict[str, Any] = {"num_sgd_iter": config.num_sgd_iter, "minibatch_size": -(-config.minibatch_size // share)}
-    learned = batches.for_each(TrainOneStep(all_reduce=True, **epochs, target_kl=config.target_kl))
+    learned = batches.for_each(TrainAllReduce(**epochs, target_kl=config.target_kl), name="TrainOneStep")
 
     # (3) Only scalars come here, and a result every so many env steps.
     return StandardMetricsReporting(learned.gather_sync(FollowWorkers(workers)), workers, config)

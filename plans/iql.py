@@ -11,7 +11,7 @@ from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
 from flowrl.operators.options import TargetNetwork
 from flowrl.policies import IQLPolicy
 from flowrl.policies.iql import ImplicitSettings
-from flowrl.rollout import WorkerSet
+from flowrl.rollout import BaseWorkers
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 #: The columns of a transition that Q-learning learns from.
@@ -28,7 +28,7 @@ class Config(ImplicitSettings, TargetNetwork, OfflineConfig):
     tau: float = 0.005
 
 
-def execution_plan(workers: WorkerSet, config: Any) -> Plan:
+def execution_plan(workers: BaseWorkers, config: Any) -> Plan:
     """One stream of transitions; CQL learns so too."""
     # (1) Rows of the dataset, shuffled anew in each epoch, with actions in the policy's numbers.
     rows = OfflineRows(workers, config.data, config.batch_size, epochs=config.epochs, needs=TRANSITION)

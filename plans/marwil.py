@@ -11,7 +11,7 @@ from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
 from flowrl.plans import bc
 from flowrl.policies import MARWILPolicy
-from flowrl.rollout import WorkerSet
+from flowrl.rollout import BaseWorkers
 from flowrl.trainer.offline import OfflineTrainer
 
 policy = MARWILPolicy.configured
@@ -22,7 +22,7 @@ class Config(MARWILPolicy.Settings, bc.Config):
     """Those of BC, and what advantages count for."""
 
 
-def execution_plan(workers: WorkerSet, config: Config) -> Plan:
+def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
     """That of BC, but rows know what came of them."""
     # (1) Shuffled rows, with the discounted return of the rest of their episodes.
     needs = ("obs", "action", *OF_STEPS)

@@ -203,12 +203,6 @@ def _check_fit(needs: dict[str, float], names: Sequence[str]) -> None:
         raise ConfigError(f"{names[0]} .. {names[-1]}: {len(names)} x {amount:g} {resource} are asked for, {has}")
 
 
-def _grows() -> bool:
-    """Whether more machines come when more is asked for than there is."""
-    state = _ray._private.state.state
-    return not _ray.util.client.ray.is_connected() and bool(state.get_max_resources_from_cluster_config())
-
-
 def _told(resources: dict[str, float]) -> str:
     """Resources in words, but for those that only name machines.
 
@@ -266,8 +260,7 @@ def _init(address: str, **settings: Any) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **settings)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _exit if before == signal.SIG_DFL else before)
-    # Ray prints every death to standard output; flowrl says in its own words what it means for the run.
-    _ray._private.worker.print_to_stdstream = lambda data, **_: log.debug("Ray: %s", " ".join(data["lines"]))
+    _silence()
 
 
 @contextmanager
@@ -295,8 +288,7 @@ def end() -> None:
     """Leave Ray, whoever is on it, and where this process started it, wait until its processes are gone."""
     Cluster._at = None
     Cluster._users.clear()
-    node = _ray._private.worker._global_node
-    started = [each.process for kind in node.all_processes.values() for each in kind] if node is not None else []
+    started = _started()
     ray.shutdown()
     for process in started:
         process.wait(CLOSE_SECONDS)
@@ -329,3 +321,23 @@ def _why(error: Exception) -> str:
         if said in text:
             return meant
     return text.strip().splitlines()[-1]
+
+
+# -- All that is used of Ray's private interfaces; tests/actors/test_ray_private.py says of each what breaks without it.
+
+
+def _grows() -> bool:
+    """Whether more machines come when more is asked for than there is."""
+    state = _ray._private.state.state
+    return not _ray.util.client.ray.is_connected() and bool(state.get_max_resources_from_cluster_config())
+
+
+def _silence() -> None:
+    """Keep Ray from printing every death to standard output: flowrl says in its own words what it means for the run."""
+    _ray._private.worker.print_to_stdstream = lambda data, **_: log.debug("Ray: %s", " ".join(data["lines"]))
+
+
+def _started() -> list[Any]:
+    """The processes of a Ray that this process has started."""
+    node = _ray._private.worker._global_node
+    return [] if node is None else [each.process for kind in node.all_processes.values() for each in kind]

@@ -47,7 +47,7 @@ class RunDirectory:
     sinks: Sequence[str] = ()
     named: bool = True  #: by the user; otherwise a free ordinal may be added
     _claimed: bool = attrs.field(default=False, init=False, repr=False)
-    _made: bool = attrs.field(default=False, init=False, repr=False)
+    _made: list[Path] = attrs.field(factory=list, init=False, repr=False)
     _metrics: TextIO | None = attrs.field(default=None, init=False, repr=False)
     _sinks: list[Sink] = attrs.field(factory=list, init=False, repr=False)
     _lock: int | None = attrs.field(default=None, init=False, repr=False)
@@ -85,7 +85,7 @@ class RunDirectory:
         """
         try:
             while not self._claimed:
-                self._made = not self.path.exists()
+                self._made = [place for place in (self.path, *self.path.parents) if not place.exists()]
                 try:
                     self.path.mkdir(parents=True, exist_ok=self.named)
                     self._claimed = True
@@ -178,11 +178,9 @@ class RunDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        if self._made:
-            with suppress(OSError):  # it holds something, as it should
-                self.path.rmdir()
-                if not self.named:
-                    self.path.parent.rmdir()
+        with suppress(OSError):  # one of them holds something, as it should
+            for place in self._made:
+                place.rmdir()
 
     def _first_lines(self, count: int) -> list[str]:
         if not count:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from flowrl.cli.progress import Budget
     from flowrl.cli.resume import EarlierRun
     from flowrl.engine.plan import Plan
-    from flowrl.rollout import WorkerSet
     from flowrl.trainer.config import Configuration
     from flowrl.trainer.plan_file import PlanFile
 
@@ -176,8 +175,10 @@ def run(
     from flowrl.cli.progress import Budget
     from flowrl.cli.session import CHECKPOINT_EVERY, Session
     from flowrl.cli.sinks import check_sinks, sinks_in
+    from flowrl.policies.protocols import HasWeights
     from flowrl.policies.weights import save_weights
     from flowrl.trainer.config import build_config
+    from flowrl.trainer.plan_end import with_end
     from flowrl.trainer.plan_file import load_plan_file
 
     budget = Budget(goal, steps, seconds)
@@ -216,22 +217,27 @@ def run(
         raise ConfigError(f"--jobs {jobs} is how many of --seeds run at a time; give --seeds N too")
     workers, built = plan_file.build(config)
     try:
-        if earlier is not None:
+        if earlier is None:
+            directory.claim()  # which is undone where the plan turns out to be one that cannot run
+        else:
             directory.lock()
-        else:  # only what can be run gets a directory
-            ended = _with_end(built, workers, config, budget, directory.path / "policy.pt")
-            ended.check()
-            _watched(ended, taps, breaks, debug=debug)
-            directory.claim()
-        complete = _with_end(built, workers, config, budget, directory.path / "policy.pt")
+        best = directory.path / "policy.pt"
+        complete = with_end(built, workers, config, "flowrl run", save=best, **attrs.asdict(budget))
         complete.check()
         complete = _watched(complete, taps, breaks, debug=debug)
-        title = f"{plan_file.name} {config.env or config['data']} seed {config.seed}"
-        # A policy without weights, a scripted one, has nothing to save.
-        save = partial(save_weights, workers.policy) if hasattr(workers.policy, "weights") else None
-        every = config.checkpoint_every or config.eval_every or CHECKPOINT_EVERY
-        of_run = (complete, config.seed, title, directory, budget, save, every, earlier, config.clock, workers.about())
-        code = Session(*of_run).run(ctx.meta["flowrl.command"], quiet=quiet)
+        session = Session(
+            plan=complete,
+            seed=config.seed,
+            title=f"{plan_file.name} {config.env or config['data']} seed {config.seed}",
+            directory=directory,
+            budget=budget,
+            save=partial(save_weights, workers.policy) if isinstance(workers.policy, HasWeights) else None,
+            checkpoint_every=config.checkpoint_every or config.eval_every or CHECKPOINT_EVERY,
+            earlier=earlier,
+            counter=config.clock,
+            workers=workers.about(),
+        )
+        code = session.run(ctx.meta["flowrl.command"], quiet=quiet)
     finally:
         workers.close()
         directory.close()
@@ -488,33 +494,6 @@ def _reporting(config: Configuration, budget: Budget) -> Configuration:
         return config
     bounds = [bound for bound in (config.eval_every, budget.steps) if bound is not None]
     return attrs.evolve(config, report_every=min([every, *bounds]))  # type: ignore[call-arg]
-
-
-def _with_end(plan: Plan, workers: WorkerSet, config: Configuration, budget: Budget, path: Path) -> Plan:
-    """The plan followed by evaluation, confirmation of the goal, and stopping: what the options ask for."""
-    from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
-
-    played = config.evaluation
-    if config.eval_every is not None:
-        save = path if hasattr(workers.policy, "weights") else None
-        plan = _added(plan, Evaluate(workers, every=config.eval_every, save=save, **played), "flowrl run")
-    bounds: dict[str, float] = {}
-    if budget.goal is not None:
-        confirm = Confirm(workers, goal=budget.goal, path=path, within=budget.steps or math.inf, **played)
-        plan = _added(plan, confirm, "flowrl run --stop-return")
-        bounds["confirmed_return"] = budget.goal
-    if budget.steps is not None:
-        bounds[config.clock] = budget.steps
-    if bounds or budget.seconds is not None:
-        plan = _added(plan, StopWhen(bounds, seconds=budget.seconds), "flowrl run --stop-...")
-    return plan
-
-
-def _added(plan: Plan, op: Any, option: str) -> Plan:
-    """One more operator, whose origin is an option and not a line of somebody's file."""
-    import attrs
-
-    return attrs.evolve(plan.for_each(op), site=option)
 
 
 def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:

@@ -33,7 +33,7 @@ CHECKPOINT_EVERY = 10_000
 EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130}
 
 
-@attrs.define
+@attrs.define(kw_only=True)
 class Session:
     """Runs a plan whose items are result dicts, over a run directory, with a checkpoint every so many env steps.
 

@@ -18,6 +18,7 @@ from flowrl.data.steps import is_fragment
 from flowrl.engine.futures import Future
 from flowrl.engine.workers import ask, wait_for
 from flowrl.errors import Disconnected, WorkerDied
+from flowrl.policies.torch_private import process_group
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
@@ -65,19 +66,11 @@ class GroupAllReduce:
         try:
             if store is None:
                 store = distributed.TCPStore(rendezvous.host, rendezvous.port, is_master=False, timeout=wait)
-            self._store, self._group = store, self._meet(store, rendezvous.host, wait)
+            address = own_address(rendezvous.host)
+            self._group = process_group(store, rank, self.size, self.device, address, wait)
+            self._store = store
         except (RuntimeError, TimeoutError) as error:
             raise Disconnected(f"member {rank} of {rendezvous.size} waited for the others: {_first(error)}") from error
-
-    def _meet(self, store: Any, host: str, wait: datetime.timedelta) -> Any:
-        if self.device.type == "cuda":
-            options: Any = distributed.ProcessGroupNCCL.Options()
-            options._timeout = wait
-            return distributed.ProcessGroupNCCL(store, self.rank, self.size, options)
-        options = distributed.ProcessGroupGloo._Options()  # the public way has one group a process, and no address
-        options._timeout = wait
-        options._devices = [distributed.ProcessGroupGloo.create_device(hostname=own_address(host))]
-        return distributed.ProcessGroupGloo(store, self.rank, self.size, options)
 
     def mean(self, values: torch.Tensor, rows: int) -> torch.Tensor:
         """See `flowrl.policies.learning.AllReduce`: Σ nᵢ vᵢ / Σ nᵢ (F13)."""

@@ -8,6 +8,8 @@ from typing import Any
 import attrs
 import torch
 
+from flowrl.policies.torch_private import fused_adam_
+
 
 @attrs.frozen
 class Moved:
@@ -50,9 +52,9 @@ class Adam(torch.optim.Adam):
         beta1, beta2 = first["betas"]
         with torch.no_grad():
             moved.steps.add_(1)
-            torch._fused_adam_(
+            fused_adam_(
                 moved.parameters,
-                gradients,  # type: ignore[arg-type]
+                gradients,
                 moved.means,
                 moved.squares,
                 [],

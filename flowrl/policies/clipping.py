@@ -7,6 +7,8 @@ import math
 import torch
 from torch import nn
 
+from flowrl.policies.torch_private import foreach_mul_, foreach_norm
+
 
 def clip_norm(parameters: list[nn.Parameter], limit: float, *, finite: bool = True) -> None:
     """Scale the gradients so that the norm of all of them is at most `limit`; others are not touched.
@@ -19,9 +21,9 @@ def clip_norm(parameters: list[nn.Parameter], limit: float, *, finite: bool = Tr
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return
-    norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+    norm = float(torch.linalg.vector_norm(torch.stack(foreach_norm(gradients))))
     if not math.isfinite(norm):
         if finite:
             raise RuntimeError(f"the gradients have a non-finite norm, {norm}: so has the loss, or what it is made of")
     elif norm > limit:
-        torch._foreach_mul_(gradients, limit / (norm + 1e-6))
+        foreach_mul_(gradients, limit / (norm + 1e-6))

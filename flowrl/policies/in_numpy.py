@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 
 from flowrl.errors import ConfigError
 from flowrl.policies.sampling import Array
+from flowrl.policies.torch_private import has_hooks, writes
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy
@@ -74,7 +75,7 @@ class InNumpy:
 
     def _changes(self) -> list[int]:
         """Another list after any write: fused optimisers count the policy's version, all else the tensors' own."""
-        return [self._policy.version, *(weight._version for weight in self._weights)]
+        return [self._policy.version, *writes(self._weights)]
 
 
 def in_numpy(module: nn.Module) -> Function:
@@ -90,7 +91,7 @@ def in_numpy(module: nn.Module) -> Function:
         ConfigError: there is no numpy for a part of it.
     """
     kind = next(base for base in type(module).__mro__ if "forward" in vars(base))
-    hooked = module._forward_hooks or module._forward_pre_hooks or parametrize.is_parametrized(module)
+    hooked = has_hooks(module) or parametrize.is_parametrized(module)
     if not hooked:
         if "in_numpy" in vars(kind):
             made: Function = module.in_numpy()  # type: ignore[operator]
@@ -162,7 +163,7 @@ def _sequential(module: nn.Sequential) -> Function:
 def layers_of(module: nn.Sequential) -> Iterator[nn.Module]:
     """The layers of a Sequential and of those in it."""
     for layer in module:
-        if type(layer) is nn.Sequential and not (layer._forward_hooks or layer._forward_pre_hooks):
+        if type(layer) is nn.Sequential and not has_hooks(layer):
             yield from layers_of(layer)
         else:
             yield layer

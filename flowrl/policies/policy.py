@@ -27,6 +27,7 @@ from flowrl.policies.noisy import noise_of
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.precision import Precision
 from flowrl.policies.sampling import Array
+from flowrl.policies.torch_private import writes
 from flowrl.policies.torch_rng import TorchStream
 from flowrl.schedules import Schedule, Setting, schedule, value_at
 from flowrl.settings import ForPolicy, construct, positive, scheduled
@@ -280,7 +281,7 @@ class Policy(abc.ABC):
         Fused optimisers change the version, all else the tensors' own counts.
         """
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())
-        return (self.version, *(tensor._version for tensor in tensors))
+        return (self.version, *writes(tensors))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """A copy of what acting needs."""

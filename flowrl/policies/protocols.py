@@ -34,7 +34,20 @@ class HasWeights(Protocol):
 class HasTarget(Protocol):
     """A target network follows it."""
 
-    def update_target(self, tau: float = 1.0, /) -> None: ...
+    def update_target(self, tau: float = 1.0) -> None:
+        """target ← tau · online + (1 − tau) · target."""
+        ...
+
+
+@runtime_checkable
+class HasKL(Protocol):
+    """A penalty on the KL divergence from the policy that acted."""
+
+    kl_coef: float
+
+    def update_kl(self, kl: float, target: float) -> None:
+        """Move its weight so that the divergence stays near a target."""
+        ...
 
 
 @runtime_checkable

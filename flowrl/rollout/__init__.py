@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 from flowrl._lazy import lazy
 
 if TYPE_CHECKING:
+    from flowrl.rollout.base_workers import BaseWorkers
     from flowrl.rollout.evaluation import Scores, evaluate, scores
     from flowrl.rollout.worker import RolloutWorker
     from flowrl.rollout.worker_set import WorkerSet
 
-__all__ = ["RolloutWorker", "Scores", "WorkerSet", "evaluate", "scores"]
+__all__ = ["BaseWorkers", "RolloutWorker", "Scores", "WorkerSet", "evaluate", "scores"]
 
 # An actor without a policy needs no torch.
 __getattr__ = lazy(
     __name__,
     {
+        "BaseWorkers": "flowrl.rollout.base_workers",
         "RolloutWorker": "flowrl.rollout.worker",
         "WorkerSet": "flowrl.rollout.worker_set",
         **dict.fromkeys(("Scores", "evaluate", "scores"), "flowrl.rollout.evaluation"),

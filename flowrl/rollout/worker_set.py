@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import gymnasium
 
 from flowrl.actors.actors import Resources
 from flowrl.engine.context import Context
 from flowrl.engine.schema import Schema
 from flowrl.engine.workers import ask, wait_for
 from flowrl.envs import Environments
-from flowrl.envs.dataset_spaces import origin
 from flowrl.envs.goals import GoalFunctions
-from flowrl.envs.make import Seen
-from flowrl.envs.spaces import are_alike
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
 from flowrl.policies import Policy
-from flowrl.rollout.broadcast import Broadcast
+from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory
 from flowrl.rollout.groups import Group, GroupLayout, LocalGroup
 from flowrl.rollout.worker import RolloutWorker
 
@@ -33,10 +28,8 @@ log = logging.getLogger("flowrl")
 #: What may follow the death of a worker process that may not be made again.
 ON_DEATH = ("stop", "go_on")
 
-PolicyFactory = Callable[[gymnasium.Space[Any], gymnasium.Space[Any]], Policy]
 
-
-class WorkerSet:
+class WorkerSet(BaseWorkers):
     """A policy and the workers that act with it.
 
     All environments form `env_groups` groups, each acted in with one batch, by this process or by one of `num_workers`
@@ -64,7 +57,6 @@ class WorkerSet:
         eval_env, eval_env_args, eval_wrappers, eval_env_manager: Of the environments that evaluate, if they are
             others; another environment has arguments of its own, another manager has none.
         seed: Of the environments and the action noise; follows from the run's seed if not given.
-        spaces: Of observations and actions, where they are known; then no environment is made to ask it.
 
     Raises:
         ConfigError: an unknown environment, spaces that the policy cannot serve, groups that cannot be formed, or one
@@ -73,12 +65,10 @@ class WorkerSet:
     Attributes:
         members: One for each group, None where it was removed; empty until a run starts them.
         lost: What the last load could not continue, by counter.
-        clock: The counter of a run that results, evaluations and schedules follow.
 
     State: that of each group (environments mid-episode, noise), wherever it is; the policy is a resource of its own.
     """
 
-    clock: ClassVar[str] = "env_steps"
     _started: ClassVar[weakref.WeakSet[WorkerSet]] = weakref.WeakSet()
 
     def __init__(
@@ -104,32 +94,35 @@ class WorkerSet:
         eval_wrappers: Sequence[Any] | None = None,
         eval_env_manager: str | None = None,
         seed: int | None = None,
-        spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None,
     ) -> None:
         self.layout = GroupLayout(num_workers, envs_per_worker, env_groups)
         if on_death not in ON_DEATH:
             raise ConfigError(f"on_death={on_death!r}: {did_you_mean(str(on_death), ON_DEATH)}")
         self.num_workers, self.envs_per_worker, self.seed = num_workers, envs_per_worker, seed
         self.resources_of_each, self.max_restarts, self.on_death = resources or Resources(), max_restarts, on_death
-        self.address = address
-        #: Those that collect, and those that evaluate (S3).
-        self.environments = Environments(
+        environments = Environments(
             env, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {}), episode_seeds
         )
-        self._policy_factory, self._worker_policy = policy, worker_policy or policy
-        if self.is_one_object and (num_workers or self.layout.groups > 1):
+        if environments.is_one_object and (num_workers or self.layout.groups > 1):
             raise ConfigError(
-                f"{self.environments} is made already, and acts in this process alone: with {self.layout.groups} "
+                f"{environments} is made already, and acts in this process alone: with {self.layout.groups} "
                 f"groups and num_workers={num_workers} pass what makes one, an id or a function"
             )
-        seen = self.environments.look(self.layout.envs_per_group) if spaces is None else Seen(*spaces)
-        self._spaces, self._goals = seen[:2], seen.goals
+        seen = environments.look(self.layout.envs_per_group)
+        self._goals = seen.goals
         others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
-        self._evaluation_env = self.environments.for_evaluation(*others)
-        if spaces is None and any(given is not None for given in others):
-            self._check_evaluation()
-        self._policy = self.new_policy()
-        self._broadcast = Broadcast(self._policy)
+        evaluation = environments.for_evaluation(*others)
+        super().__init__(
+            policy,
+            seen[:2],
+            environments,
+            evaluation,
+            self.layout.envs_per_group,
+            worker_policy=worker_policy,
+            address=address,
+        )
+        if any(given is not None for given in others):
+            self.check_evaluation(environments)
         self._hosts: RemoteGroups | None = None
         self._context = Context()
         self._earlier = 0  # env steps of earlier runs
@@ -153,25 +146,6 @@ class WorkerSet:
         return len(self.members) or self.layout.groups
 
     @property
-    def policy(self) -> Policy:
-        """What learns, with the newest weights: also those that somebody published who learns elsewhere."""
-        self._broadcast.take()
-        return self._policy
-
-    @property
-    def version(self) -> int:
-        """Of the weights that a request asked now would act with."""
-        return self._broadcast.version
-
-    def publish(self, version: int, weights: Any, *, everywhere: bool = False) -> None:
-        """Say that these weights, a state as of `policy.weights()` or a `Remote` one, are the newest.
-
-        They ride with the next requests, unless the workers have them `everywhere`. `policy` takes them when it is
-        asked for.
-        """
-        self._broadcast.publish(version, weights, everywhere)
-
-    @property
     def env_steps(self) -> int:
         """Env steps of the run so far, and of earlier ones; exploration follows them (Q7)."""
         return self._earlier + self._context.counters.get("env_steps", 0)
@@ -191,50 +165,10 @@ class WorkerSet:
             )
         return self._goals
 
-    def origin(self) -> dict[str, Any]:
-        """What a dataset of their experience says of where it was recorded: see `flowrl.envs.dataset_spaces.origin`."""
-        return origin(self.environments, *self._spaces)
-
-    def about(self) -> dict[str, Any]:
-        """What the run.json of a run is to say of them."""
-        return {}
-
     @property
     def env_args(self) -> dict[str, Any]:
         """Its keyword arguments."""
         return dict(self.environments.env_args)
-
-    @property
-    def evaluation_env(self) -> Environments:
-        """Those that evaluate (S3)."""
-        return self._evaluation_env
-
-    def _check_evaluation(self) -> None:
-        found = self._evaluation_env.spaces(self.envs_per_worker)
-        for role, ours, theirs in zip(("observation", "action"), self._spaces, found):
-            if not are_alike(ours, theirs):
-                raise ConfigError(
-                    f"eval_env: the {role} space of {self._evaluation_env} is {theirs}, that of {self._learned_in} is "
-                    f"{ours}: the policy cannot act in both"
-                )
-
-    @property
-    def _learned_in(self) -> object:
-        """Whose spaces the policy has."""
-        return self.environments
-
-    def new_policy(self) -> Policy:
-        """A policy like the one the workers share, as it is before any learning."""
-        return self._policy_factory(*self._spaces)
-
-    def policy_maker(self, *, gpus: bool) -> Callable[[], Policy]:
-        """What makes such a policy in another process: on the device of this one's, or without its `gpus`."""
-        return partial(self._policy_factory if gpus else self._worker_policy, *self._spaces)
-
-    @property
-    def resources(self) -> list[Any]:
-        """What a checkpoint holds besides: the policy."""
-        return [self.policy]
 
     def schema(self) -> Schema:
         """What its workers collect, from the spaces and what the policy answers to an observation of zeros."""
@@ -374,12 +308,6 @@ class WorkerSet:
             for member in filter(None, self.members if not self.is_one_object else ()):
                 member.target.close()
         self.members = []
-
-    def __enter__(self) -> WorkerSet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def state_dict(self) -> dict[str, Any]:
         self._broadcast.take()  # the policy's own state is taken after this one

@@ -16,7 +16,7 @@ from flowrl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
     from flowrl.envs.dataset_spaces import Source
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout.offline import OfflineWorkers
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -55,14 +55,14 @@ class OfflineTrainer(Trainer):
     Config = OfflineConfig
 
     @classmethod
-    def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> WorkerSet:
+    def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> OfflineWorkers:
         """The policy that learns, with the spaces of the dataset, and where it is evaluated."""
         from flowrl.data.datasets.open import open_dataset
 
         return cls._workers(config, env, policy, open_dataset(config.data))
 
     @classmethod
-    def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any]) -> WorkerSet:
+    def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any]) -> OfflineWorkers:
         """Those of a run that remembers its dataset, which need not be there any more."""
         from flowrl.data.datasets.open import open_dataset
         from flowrl.envs.dataset_spaces import RecordedEnvironment
@@ -79,7 +79,7 @@ class OfflineTrainer(Trainer):
         return cls._workers(config, env, None, known)
 
     @classmethod
-    def _workers(cls, config: Any, env: Any, policy: Any, data: Source) -> WorkerSet:
+    def _workers(cls, config: Any, env: Any, policy: Any, data: Source) -> OfflineWorkers:
         from flowrl.rollout.offline import OfflineWorkers
 
         make = cls.policy if policy is None else policy
@@ -90,12 +90,11 @@ class OfflineTrainer(Trainer):
             return OfflineWorkers(
                 data,
                 policy=PolicyFactory(make, config),
-                envs_per_worker=config.envs_per_worker,
+                num_envs=config.envs_per_worker,
                 eval_env=config.eval_env,
                 eval_env_args=config.eval_env_args,
                 eval_wrappers=config.eval_wrappers,
                 eval_env_manager=config.eval_env_manager,
-                seed=config.seed,
                 **evaluated_in(config, env, data),
             )
 

@@ -25,7 +25,7 @@ from flowrl.trainer.config import Configuration
 from flowrl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers
 
 #: The folder of the built-in plans; a link in a checkout, so it is compared resolved.
 BUILTIN = Path(__file__).parents[1] / "plans"
@@ -49,7 +49,7 @@ class PlanFile:
         """What the plan can be configured with."""
         return self.trainer.Config
 
-    def build(self, config: Configuration) -> tuple[WorkerSet, Plan]:
+    def build(self, config: Configuration) -> tuple[BaseWorkers, Plan]:
         """The workers and the plan over them; no worker starts (F1). The caller closes the workers.
 
         Raises:

@@ -23,7 +23,7 @@ from flowrl.rollout.acting import initial_states
 if TYPE_CHECKING:
     from flowrl.envs import Environments
     from flowrl.policies import Policy
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers
     from flowrl.trainer.config import Configuration
 
 
@@ -36,7 +36,7 @@ class TrainedPolicy:
         env_steps: Where exploration schedules stand when it acts stochastically.
     """
 
-    def __init__(self, workers: WorkerSet, config: Configuration, *, env_steps: int = 0) -> None:
+    def __init__(self, workers: BaseWorkers, config: Configuration, *, env_steps: int = 0) -> None:
         self.policy: Policy = workers.policy
         self.config, self.env_steps, self._workers = config, env_steps, workers
         self._noise = SeedTree(config.seed).generator("act")

@@ -19,13 +19,14 @@ from flowrl.engine.plan import Plan
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.settings import positive
 from flowrl.trainer.config import Configuration, build_config
+from flowrl.trainer.plan_end import with_end
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.run_info import FREE, ROUNDING, may_differ
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
     from flowrl.policies import Policy
-    from flowrl.rollout import WorkerSet
+    from flowrl.rollout import BaseWorkers
     from flowrl.trainer.trained_policy import TrainedPolicy
 
 log = logging.getLogger("flowrl")
@@ -142,7 +143,7 @@ class Trainer:
         raise PlanError("there is no policy: pass policy=..., or override `policy` in a subclass of Trainer")
 
     @staticmethod
-    def execution_plan(workers: WorkerSet, config: Any) -> Plan:
+    def execution_plan(workers: Any, config: Any) -> Plan:
         """The plan whose items are results. Here the simplest one: act, learn from it once, report."""
         from flowrl.operators import ParallelRollouts, StandardMetricsReporting, TrainOneStep
 
@@ -150,7 +151,7 @@ class Trainer:
         return StandardMetricsReporting(train_op, workers, config)
 
     @classmethod
-    def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> WorkerSet:
+    def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> BaseWorkers:
         """The workers that act: `env` and `policy` instead of the configuration's and the class's, if given."""
         from flowrl.actors.actors import Resources
         from flowrl.policies.devices import torch_threads
@@ -189,7 +190,7 @@ class Trainer:
             )
 
     @classmethod
-    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any]) -> WorkerSet:
+    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any]) -> BaseWorkers:
         """Those for the saved policy of a run, of which run.json says this: as `make_workers` makes them."""
         return cls.make_workers(config, env)
 
@@ -351,8 +352,7 @@ class Trainer:
         self._evaluates: str | None = None  # the path of what is added here
         if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
             return plan
-        evaluate = Evaluate(self.workers, every=config.eval_every, **config.evaluation)
-        plan = attrs.evolve(plan.for_each(evaluate), site="eval_every")
+        plan = with_end(plan, self.workers, config, "eval_every")
         self._evaluates = paths(plan)[id(plan)]
         return plan
 

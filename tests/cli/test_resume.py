@@ -99,10 +99,10 @@ def test_a_policy_never_vanishes_when_a_run_goes_on(whole, folder, child):
     assert flowrl("run", "dqn", *options, "--out", "whole").exit_code == 0
     assert flowrl("run", "dqn", *options, "--stop-steps", 400, "--out", "run").exit_code == 0
     short = (folder / "run" / "policy.pt").read_bytes()
-    watched = "import flowrl.cli.directory as d, pathlib, flowrl.cli.main\n"
+    watched = "import flowrl.cli.directory as d, flowrl.cli.main as m\n"
     watched += "real = d.RunDirectory.create\n"
     watched += "def create(self, *a, **k):\n    print((self.path / 'policy.pt').exists())\n    real(self, *a, **k)\n"
-    watched += "d.RunDirectory.create = create\nflowrl.cli.main.main()"
+    watched += "d.RunDirectory.create = create\nm.main()"
     process = child("run", "--resume", "run", "--stop-steps", STEPS, "--quiet", code=("-c", watched))
     out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, err

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "operators": "engine data envs policies rewards learners rollout",
     "trainer": "engine storage actors data envs policies rollout operators",
     "plans": "engine data policies rewards rollout operators trainer",
-    "cli": "engine inspect storage data envs policies rollout operators trainer",
+    "cli": "engine inspect storage data envs policies rollout trainer",
 }
 GROUND = {"_lazy", "_moved", "_version", "errors", "interrupts", "returns", "schedules", "settings", "testing"}
 

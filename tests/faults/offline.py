@@ -91,8 +91,8 @@ FAULTS = [
     Fault(
         "Q7",
         "operators/train.py",
-        'getattr(self.workers, "clock", "env_steps")',
-        '"env_steps"',
+        "get(self.workers.clock, 0))\n        trained",
+        'get("env_steps", 0))\n        trained',
         OFFLINE + "test_schedules_follow_updates",
     ),
     Fault(

@@ -376,14 +376,14 @@ FAULTS = [
     Fault(  # what a fused optimiser writes is not counted by the tensors
         "F3",
         "flowrl/policies/in_numpy.py",
-        "return [self._policy.version, *(weight._version for weight in self._weights)]",
-        "return [weight._version for weight in self._weights]",
+        "return [self._policy.version, *writes(self._weights)]",
+        "return [*writes(self._weights)]",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
     ),
     Fault(  # nor by the version what is loaded
         "F3",
         "flowrl/policies/in_numpy.py",
-        "return [self._policy.version, *(weight._version for weight in self._weights)]",
+        "return [self._policy.version, *writes(self._weights)]",
         "return [self._policy.version]",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
     ),
@@ -404,7 +404,7 @@ FAULTS = [
     Fault(
         "O1",
         "flowrl/policies/policy.py",
-        "return (self.version, *(tensor._version for tensor in tensors))",
+        "return (self.version, *writes(tensors))",
         "return (self.version, *(0 for tensor in tensors))",
         HOSTS + "test_statistics_ride_though_the_version_stays",
     ),

@@ -251,7 +251,13 @@ def gradients_of_workers() -> Plan:
     return ops.AsyncGradients(of, steps=2).for_each(ops.ApplyGradients(of, update_all=False))
 
 
-# Functions that start, join or end a plan.
+def learned_together() -> Plan:
+    of = ppo_workers()
+    fragments = ops.ParallelRollouts(of, mode="raw", steps=4).for_each(ops.GAE(0.9, 0.8))
+    return fragments.for_each(ops.TrainAllReduce(num_sgd_iter=2)).gather_sync(ops.FollowWorkers(of))
+
+
+# Functions that start, join or end a plan, and operators for a part of a plan that runs on workers.
 PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "AsyncGradients": (gradients_of_workers, 4),
     "Concurrently": (through_a_queue, None),
@@ -264,6 +270,7 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "Replay": (store_and_replay, 10),
     "Sequentially": (one_after_another, 12),
     "StandardMetricsReporting": (reported, 3),
+    "TrainAllReduce": (learned_together, 4),
     "from_minari": (from_minari, None),
 }
 

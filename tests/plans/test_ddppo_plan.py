@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowrl.errors import Disconnected, PlanError, WorkerDied
-from flowrl.operators import ParallelRollouts, TrainOneStep
+from flowrl.operators import ParallelRollouts, TrainAllReduce, TrainOneStep
 from flowrl.testing import same
 from tests.plans.small import final, make, weights
 
@@ -84,15 +84,21 @@ def test_groups_that_share_a_policy_cannot_learn_apart() -> None:
         plan.run(seed=0)
 
 
-def test_who_trains_where_is_said_when_the_plan_is_built() -> None:
-    with pytest.raises(PlanError, match=r"needs the workers whose policy learns, or all_reduce=True"):
-        TrainOneStep()
+def test_here_nobody_learns_together() -> None:
     workers, _ = make("ddppo")
-    with pytest.raises(PlanError, match=r"needs the workers whose policy learns, or all_reduce=True"):
-        TrainOneStep(workers, all_reduce=True)
-    here = ParallelRollouts(workers, steps=3).for_each(TrainOneStep(all_reduce=True))
+    here = ParallelRollouts(workers, steps=3).for_each(TrainAllReduce())
     with workers, here.run() as run, pytest.raises(PlanError, match="put it before the gather"):
         next(run)
+
+
+def test_its_former_name_is_that_of_its_path_and_streams() -> None:
+    """For one version: `TrainOneStep(all_reduce=True)`."""
+    with pytest.warns(DeprecationWarning, match=r"TrainAllReduce\(\) now"):
+        former: Any = TrainOneStep(all_reduce=True, num_sgd_iter=3)
+    assert isinstance(former, TrainAllReduce)
+    assert former.num_sgd_iter == 3
+    workers, _ = make("ddppo")
+    assert ParallelRollouts(workers, steps=3).for_each(former).name == "TrainOneStep"
 
 
 def test_a_worker_that_has_not_met_the_others_does_not_learn_alone() -> None:

@@ -242,7 +242,11 @@ def test_vector_environments_that_reuse_their_arrays(mode: AutoresetMode) -> Non
 
 @every_mode
 def test_a_last_observation_that_was_overwritten_is_not_passed_off_as_true(mode: AutoresetMode) -> None:
-    """T2: SyncVectorEnv keeps a reference to the last observation while it resets the environment."""
+    """T2: SyncVectorEnv keeps a reference to the last observation while it resets the environment.
+
+    Its private `_env_obs` tells which; without it such an environment gives the first observation of the next episode
+    for the last one of this, and nobody is told.
+    """
     with VectorEnvManager(clock_vector(TABLE, mode, kind=ReusedClockEnv)) as manager:
         manager.launch(0)
         if mode is SAME_STEP:

@@ -1,0 +1,48 @@
+"""All that is used of torch's private interfaces: what is to be looked at when torch has a new version.
+
+`tests/policies/test_torch_private.py` says of each what breaks without it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import nn
+
+#: One step of Adam over lists of tensors: what `torch.optim.Adam(fused=True)` calls, after much else.
+fused_adam_: Any = torch._fused_adam_
+#: The norm of each tensor of a list, and their product with a number in place: of `torch.nn.utils.clip_grad_norm_`.
+foreach_norm: Any = torch._foreach_norm
+foreach_mul_: Any = torch._foreach_mul_
+
+
+def writes(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
+    """How often each tensor was written to in place."""
+    return tuple([tensor._version for tensor in tensors])
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something else runs at a module's forward."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def process_group(
+    store: Any, rank: int, size: int, device: torch.device, address: str, wait: datetime.timedelta
+) -> Any:
+    """A group over NCCL on a GPU, else over gloo at an address of this machine; requests wait so long.
+
+    The public way has one group a process, and no address.
+    """
+    distributed: Any = torch.distributed
+    if device.type == "cuda":
+        options = distributed.ProcessGroupNCCL.Options()
+        options._timeout = wait
+        return distributed.ProcessGroupNCCL(store, rank, size, options)
+    options = distributed.ProcessGroupGloo._Options()
+    options._timeout = wait
+    options._devices = [distributed.ProcessGroupGloo.create_device(hostname=address)]
+    return distributed.ProcessGroupGloo(store, rank, size, options)

@@ -1,0 +1,28 @@
+"""The private interfaces of Ray that flowrl uses; where one of these fails, a new Ray has another one."""
+
+import logging
+
+import ray
+
+from flowrl.actors import ray_backend
+
+
+def test_a_cluster_says_whether_it_grows(ray_cluster):
+    """Without it actors that a growing cluster would find room for are refused, as too large for what it is now."""
+    assert ray_backend._grows() is False  # a Ray of this machine does not
+
+
+def test_what_ray_prints_of_deaths_goes_through_one_function(monkeypatch, caplog):
+    """Without it Ray prints every death of a worker into what a run shows."""
+    assert callable(ray._private.worker.print_to_stdstream)
+    monkeypatch.setattr(ray._private.worker, "print_to_stdstream", None)
+    ray_backend._silence()
+    with caplog.at_level(logging.DEBUG, "flowrl"):
+        ray._private.worker.print_to_stdstream({"lines": ["a worker died", "of this"]}, ignore_prefix=False)
+    assert caplog.messages == ["Ray: a worker died of this"]
+
+
+def test_ray_knows_the_processes_that_it_has_started(ray_cluster):
+    """Without it the end of a run does not wait until the processes of its Ray are gone."""
+    assert ray_backend._started()
+    assert all(process.poll() is None for process in ray_backend._started())
