@@ -57,8 +57,8 @@ def not_negative(default: Any, meaning: str = "") -> Any:
     return setting(default, meaning, range=">= 0", validator=validators.optional(validators.ge(0)))
 
 
-def scheduled(default: Setting | None, meaning: str = "", *, least: float = 0.0, most: float = float("inf")) -> Any:
-    """A setting that is a number or a schedule (see `flowrl.schedules.schedule`) that begins between two bounds."""
+def scheduled(default: Setting | None, meaning: str = "", *, most: float = float("inf")) -> Any:
+    """A setting that is a number or a schedule (see `flowrl.schedules.schedule`) that begins between 0 and `most`."""
 
     def begins_within(config: Any, field: attrs.Attribute[Any], given: Any) -> None:
         if given is None or callable(given):
@@ -67,10 +67,10 @@ def scheduled(default: Setting | None, meaning: str = "", *, least: float = 0.0,
             first = value_at(schedule(given), 0)
         except ConfigError as error:
             raise ValueError(str(error)) from error
-        if not least <= first <= most:
-            raise ValueError(f"it begins with {first:g}, expected {least:g} .. {most:g}")
+        if not 0 <= first <= most:
+            raise ValueError(f"it begins with {first:g}, expected 0 .. {most:g}")
 
-    limits = f">= {least:g}" if most == float("inf") else f"{least:g} .. {most:g}"
+    limits = ">= 0" if most == float("inf") else f"0 .. {most:g}"
     return setting(default, meaning, range=limits, validator=begins_within)
 
 

@@ -56,6 +56,10 @@ class TextSpace(Healthy):
     observation_space = gymnasium.spaces.Dict(speed=BOX, words=gymnasium.spaces.Text(5))
 
 
+class WrongMask(Healthy):
+    observation_space = gymnasium.spaces.Dict(speed=BOX, action_mask=gymnasium.spaces.MultiBinary(3))
+
+
 class Pairs(Healthy):
     observation_space = gymnasium.spaces.Tuple([BOX, gymnasium.spaces.Dict(speed=BOX)])
 

@@ -6,7 +6,7 @@ import abc
 import copy
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -31,9 +31,6 @@ from flowrl.policies.torch_private import writes
 from flowrl.policies.torch_rng import TorchStream
 from flowrl.schedules import Schedule, Setting, schedule, value_at
 from flowrl.settings import ForPolicy, construct, positive, scheduled
-
-#: Makes a network of one's own for observations of a space: a module with `features`.
-NetworkClass = Callable[[gymnasium.Space[Any]], nn.Module]
 
 #: What can compute actions: the model itself, or what it is in numpy.
 ACT_BACKENDS = ("torch", "numpy")

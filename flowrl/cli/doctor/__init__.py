@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from flowrl.cli.doctor.checks import CHECKS, spaces
-from flowrl.cli.doctor.child import Tell, run_in_child
-from flowrl.cli.doctor.findings import Diagnosis, Finding, Suggestion, Times
-from flowrl.cli.doctor.patient import Patient, described
-from flowrl.cli.doctor.suggest import suggest
-from flowrl.cli.doctor.timing import measure, measure_vector
-from flowrl.cli.doctor.vector_checks import check_vector
-from flowrl.envs import EnvFactory, Environments
+from flowrl.cli.doctor.child import described, run_in_child
+from flowrl.cli.doctor.probe import Probe, measured
+from flowrl.cli.doctor.report import Diagnosis, Finding, Suggestion, Times, suggest
+from flowrl.cli.doctor.step_checks import CHECKS, check_vector, spaces
+from flowrl.envs import EnvFactory, Environments, EnvManager, VectorEnvManager
 from flowrl.envs.make import is_object
 from flowrl.envs.managers.supervisor import cores
 from flowrl.envs.spec import is_native
 from flowrl.errors import ConfigError
 
 __all__ = ["Diagnosis", "Finding", "Suggestion", "Times", "diagnose", "suggest"]
+
+MAKING = "it is made"
 
 
 def diagnose(
@@ -47,87 +46,64 @@ def diagnose(
         ConfigError: an unknown environment, argument or wrapper.
     """
     if is_object(spec):
-        raise ConfigError(
-            f"{spec!r} is made already, and several are compared: give its id or a callable that makes it"
-        )
+        raise ConfigError(f"{spec!r} is made already, and several are compared: give its id or what makes it")
     factory = EnvFactory(spec, dict(env_args or {}), tuple(wrappers))
     factory.check()
-    told, trouble = run_in_child(partial(_examine, factory, num_envs, steps, seconds), timeout + seconds)
-    findings, doing, found = list[Finding](), "its process starts", dict[type, Any]()
+    told, trouble = run_in_child(partial(_examine, Probe(factory, steps, seconds), num_envs), timeout + seconds)
+    found: dict[type, list[Any]] = {kind: [] for kind in (str, Finding, Times, Suggestion, ConfigError)}
     for each in told:
-        if isinstance(each, ConfigError):
-            raise each
-        if isinstance(each, Finding):
-            findings.append(each)
-        elif isinstance(each, str):
-            doing = each
-        else:
-            found[type(each)] = each
+        found[type(each)].append(each)
+    for error in found[ConfigError]:
+        raise error
     if trouble:
-        findings.append(Finding("problem", "process", f"while {doing}: {trouble}"))
-    return Diagnosis(str(Environments(spec)), tuple(findings), found.get(Times), found.get(Suggestion))
+        doing = (found[str] or ["its process starts"])[-1]
+        found[Finding].append(Finding("problem", "process", f"while {doing}: {trouble}"))
+    return Diagnosis(str(Environments(spec)), tuple(found[Finding]), *found[Times], *found[Suggestion])
 
 
-def _examine(factory: EnvFactory, num_envs: int, steps: int, seconds: float, tell: Tell) -> None:
-    tell("it is made")
+def _examine(probe: Probe, num_envs: int) -> Iterator[Any]:
+    """Says in words what happens next, and what came of it: findings, times, a suggestion."""
+    doing = ""
     try:
-        env = factory.first_of(num_envs)
+        for each in _steps(probe, num_envs):
+            doing = each if isinstance(each, str) else doing
+            yield each
+    except Exception as error:  # whatever an environment raises is what is looked for
+        if doing == MAKING and isinstance(error, ConfigError):
+            yield error
+        else:
+            about = "making" if doing == MAKING else "errors"
+            yield Finding("problem", about, f"while {doing}: {described(error)}")
+
+
+def _steps(probe: Probe, num_envs: int) -> Iterator[Any]:
+    yield MAKING
+    factory = probe.factory
+    env: Any = factory.first_of(num_envs)
+    yield "its spaces are looked at"
+    vector = isinstance(env, VectorEnv)
+    try:
+        manager: Any = VectorEnvManager(env) if vector else EnvManager([env])
     except ConfigError as error:
-        tell(error)
-        return
-    except Exception as error:
-        tell(Finding("problem", "making", described(error)))
-        return
-    if isinstance(env, VectorEnv):
-        _examine_vector(env, factory, steps, seconds, tell)
-        return
-    patient = Patient(factory, steps, seconds, env)
-    if not _checked(patient, tell):
-        return
-    tell("its steps are timed")
-    times = measure(patient)
-    native = None
-    if is_native(factory.spec) and not factory.wrappers:
-        native = measure_vector(factory.first_of(num_envs, vectorised=True), steps, seconds)  # type: ignore[arg-type]
-    _tell_times(times, suggest(times, num_envs, cores(), native), tell)
-    tell("it is closed")
-    env.close()
-
-
-def _checked(patient: Patient, tell: Tell) -> bool:
-    """Whether all checks were made."""
-    for doing, check in CHECKS.items():
-        tell(doing)
-        problems = 0
-        try:
-            for finding in check(patient):
-                tell(finding)
-                problems += finding.level == "problem"
-        except Exception as error:  # whatever an environment raises is what is looked for
-            tell(Finding("problem", "errors", f"while {doing}: {described(error)}"))
-            return False
-        if check is spaces and problems:
-            return False  # nothing else can be understood then
-    return True
-
-
-def _tell_times(times: Times, suggestion: Suggestion, tell: Tell) -> None:
-    for each in (times.finding(), times, suggestion):
-        tell(each)
-
-
-def _examine_vector(env: VectorEnv[Any, Any, Any], factory: EnvFactory, steps: int, seconds: float, tell: Tell) -> None:
-    tell("it takes random actions")
-    try:
-        for finding in check_vector(env, factory):
-            tell(finding)
-    except Exception as error:
-        tell(Finding("problem", "errors", described(error)))
-        return
-    tell("its steps are timed")
-    times = measure_vector(env, steps, seconds)
-    rate = {"vector": times.num_envs / float(times.steps.mean())}
-    reason = "it is a VectorEnv, and steps all of its environments itself"
-    _tell_times(times, Suggestion("vector", {}, reason, rate), tell)
-    tell("it is closed")
+        silent = vector and env.metadata.get("autoreset_mode") is None
+        yield Finding("problem", "autoreset" if silent else "spaces", str(error))
+        return  # nothing else can be understood then
+    yield from spaces(manager)
+    checks = {"it takes random actions": partial(check_vector, manager)} if vector else CHECKS
+    for doing, check in checks.items():
+        yield doing
+        yield from check(probe, env)
+    yield "its steps are timed"
+    if vector:
+        times = measured(probe.vector_steps(VectorEnvManager(env)), num_envs)
+        reason = "it is a VectorEnv, and steps all of its environments itself"
+        suggestion = Suggestion("vector", {}, reason, {"vector": num_envs / times.mean})
+    else:
+        times, native = measured(probe.episodes(env)), None
+        if is_native(factory.spec) and not factory.wrappers:
+            own: Any = factory.first_of(num_envs, vectorised=True)
+            native = measured(probe.vector_steps(VectorEnvManager(own)), num_envs)
+        suggestion = suggest(times, num_envs, cores(), native)
+    yield from (times.finding(), times, suggestion)
+    yield "it is closed"
     env.close()

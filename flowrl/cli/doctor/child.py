@@ -1,4 +1,4 @@
-"""Work in a process of its own, so that whatever hangs or dies in it can be told."""
+"""Work in a process of its own, so that whatever hangs or dies in it can be told, with the line where it was."""
 
 from __future__ import annotations
 
@@ -9,41 +9,48 @@ import os
 import re
 import signal
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from flowrl.cli.doctor.places import own_line
+import gymnasium
+
+import flowrl
 from flowrl.envs.managers.worker_main import stand_apart
+from flowrl.errors import SchemaError
 
-Tell = Callable[[Any], None]
+Work = Callable[[], Iterator[Any]]
 
 #: Seconds that a process has to write where it hangs, and to end.
 GRACE = 2.0
 
+_LIBRARIES = tuple(str(Path(str(module.__file__)).parent) for module in (flowrl, gymnasium))
+_STANDARD = sysconfig.get_path("stdlib")
 
-def run_in_child(work: Callable[[Tell], None], timeout: float) -> tuple[list[Any], str]:
-    """What `work(tell)` told, and in words how its process ended if that was not well, else "".
 
-    It must tell something every `timeout` seconds; otherwise it is killed, with all that it started.
+def run_in_child(work: Work, timeout: float) -> tuple[list[Any], str]:
+    """What `work()` yields there, and in words how its process ended if that was not well, else "".
+
+    It must yield something every `timeout` seconds; otherwise it is killed, with all that it started.
     """
-    forks = "fork" in multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("fork" if forks else None)
-    ours, theirs = context.Pipe(duplex=False)
+    context = multiprocessing.get_context("fork")
+    answers, theirs = context.Pipe(duplex=False)
     lifeline, held = context.Pipe(duplex=False)
     told: list[Any] = []
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder, "trace")
-        child = context.Process(target=_child, args=(work, theirs, lifeline, held if forks else None, str(trace)))
+    with tempfile.TemporaryFile("w+") as trace, answers, held:
+        child: Any = context.Process(target=_child, args=(work, theirs, lifeline, held, trace))
         child.start()
         theirs.close()
         lifeline.close()
         try:
-            while ours.poll(timeout):
-                told.append(ours.recv())
-            _ask_where(child, trace)
+            while answers.poll(timeout):
+                told.append(answers.recv())
+            os.kill(child.pid, signal.SIGUSR1)  # it writes where it is, even in the middle of C code
+            wait([child.sentinel], GRACE / 4)
             return told, f"no answer within {timeout:g} s{_where(trace)}"
         except EOFError:
             wait([child.sentinel], GRACE)
@@ -54,40 +61,44 @@ def run_in_child(work: Callable[[Tell], None], timeout: float) -> tuple[list[Any
             child.join()
             code = child.exitcode
             child.close()
-            ours.close()
-            held.close()
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
         return told, f"its process ended {how}{_where(trace)}" if code else ""
 
 
-def _child(
-    work: Callable[[Tell], None], pipe: Connection, lifeline: Connection, held: Connection | None, trace: str
-) -> None:
-    if held is not None:
-        held.close()  # this end is the parent's alone
+def _child(work: Work, answers: Connection, lifeline: Connection, held: Connection, trace: IO[str]) -> None:
+    held.close()  # this end is the parent's alone
     stand_apart(lifeline)
     os.dup2(2, 1)  # what an environment prints is no part of the report
     sys.stdout = sys.stderr
-    with Path(trace).open("w") as file:
-        faulthandler.enable(file, all_threads=False)
-        if hasattr(signal, "SIGUSR1"):
-            faulthandler.register(signal.SIGUSR1, file, all_threads=False)
-        work(pipe.send)
-        faulthandler.disable()
+    faulthandler.enable(trace, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
+    for each in work():
+        answers.send(each)
     sys.stderr.flush()
     os._exit(0)  # threads of an environment may not keep the process
 
 
-def _ask_where(child: Any, trace: Path) -> None:
-    """Has the child write its stack, as it can even in the middle of C code."""
-    if hasattr(signal, "SIGUSR1"):
-        os.kill(child.pid, signal.SIGUSR1)
-        child.join(GRACE / 4)  # it does not end; that is how long it has to write
+def _where(trace: IO[str]) -> str:
+    trace.seek(0)
+    return own_line(trace.read())
 
 
-def _where(trace: Path) -> str:
-    """The innermost line of a stack that is the environment's own."""
-    text = trace.read_text() if trace.exists() else ""
-    frames = [(file, int(line), name) for file, line, name in re.findall(r'File "(.+)", line (\d+) in (.+)', text)]
-    line = own_line(frames[::-1])
-    return f", {line}" if line else ""
+def described(error: BaseException) -> str:
+    """An error in one line, with the line of the environment that raised it; ours need none."""
+    if isinstance(error, SchemaError):
+        return str(error)
+    line = own_line("".join(reversed(traceback.format_tb(error.__traceback__))))
+    return f"{type(error).__name__}: {str(error) or 'no message'}{line}".replace("\n", " ")
+
+
+def own_line(stack: str) -> str:
+    """The first line of a stack that is the environment's own, not of flowrl, gymnasium or Python; "" if none is.
+
+    >>> own_line(f'File "{gymnasium.__file__}", line 1, in step; File "mine.py", line 3, in step')
+    ', in step, mine.py:3'
+    """
+    for file, line, name in re.findall(r'File "([^"]+)", line (\d+),? in ([^\s;]+)', stack):
+        standard = file.startswith(_STANDARD) and "site-packages" not in file
+        if not file.startswith(_LIBRARIES) and not standard and file[:1] != "<":
+            return f", in {name}, {file}:{line}"
+    return ""

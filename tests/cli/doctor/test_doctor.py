@@ -49,6 +49,7 @@ def test_observations_in_pairs_and_dictionaries_are_healthy() -> None:
     ("env", "what", "words"),
     [
         (broken.TextSpace, "spaces", "is not one array"),
+        (broken.WrongMask, "spaces", "observation['action_mask'] is MultiBinary(3), but the action space"),
         (broken.WrongShape, "observations", "the observation has shape (1,), but its space says (2,)"),
         (broken.WrongDtype, "dtypes", "at reset(seed=0): the observation is complex128, but its space says float32"),
         (broken.NanObs, "NaN", "at step 2 after reset(seed=0): the observation['speed'] is NaN"),

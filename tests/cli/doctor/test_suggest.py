@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 
-from flowrl.cli.doctor import Times, suggest
-from flowrl.cli.doctor.patient import Patient
-from flowrl.cli.doctor.timing import measure
+from flowrl.cli.doctor import Times, probe, suggest
+from flowrl.cli.doctor.probe import Probe, measured
 from flowrl.envs import EnvFactory
-from tests.timed_envs import TimedEnv, heavy_tailed
+from tests.clock_envs import ClockEnv
+from tests.timed_envs import heavy_tailed
 
 
 def times(steps: float | np.ndarray, waiting: float, **other: float) -> Times:
@@ -60,9 +63,32 @@ def test_the_slowest_of_some() -> None:
     assert times(steps, 0.0).slowest(2) == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.parametrize(("busy", "low", "high"), [(False, 0.5, 1.0), (True, 0.0, 0.3)])
-def test_waiting_is_told_from_working(busy: bool, low: float, high: float) -> None:
-    factory = EnvFactory(lambda: TimedEnv(5e-3, busy))
-    found = measure(Patient(factory, steps=10, seconds=10, env=factory()))
-    assert low <= found.waiting <= high
-    assert found.steps.min() >= 5e-3
+class TimedEnv(ClockEnv):
+    """Its steps take 10 ms of a clock of its own: 5 ms of work, then 5 ms of work, waiting, or of other processes."""
+
+    def __init__(self, clock: dict[str, float], rest: str) -> None:
+        super().__init__(0, [(4, "terminated")])
+        self.times, self.rest = clock, rest
+
+    def step(self, action: Any) -> Any:
+        self.times["passed"] += 10e-3
+        for name in ("worked", self.rest):
+            self.times[name] += 5e-3
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("rest", "seconds", "waiting"), [("worked", 10e-3, 0.0), ("waited", 10e-3, 0.5), ("queued", 5e-3, 0.0)]
+)
+def test_waiting_is_told_from_working(
+    rest: str, seconds: float, waiting: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other processes do meanwhile does not count."""
+    clock = dict.fromkeys(("passed", "worked", "waited", "queued"), 0.0)
+    for function, name in (("perf_counter", "passed"), ("process_time", "worked"), ("_queued", "queued")):
+        monkeypatch.setattr(probe, function, partial(clock.__getitem__, name))
+    factory = EnvFactory(partial(TimedEnv, clock, rest))
+    found = measured(Probe(factory, steps=10, seconds=1).episodes(factory()))
+    assert found.steps.tolist() == pytest.approx([seconds] * 10)
+    assert (found.episode, found.resets.tolist()) == (10 / 3, [0.0] * 3)
+    assert found.waiting == pytest.approx(waiting)

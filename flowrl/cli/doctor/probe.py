@@ -1,0 +1,139 @@
+"""Random steps in an environment under examination: what it answers, and how long it takes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+import attrs
+import gymnasium
+import numpy as np
+
+from flowrl.cli.doctor.report import Times
+from flowrl.envs import EnvFactory, VectorEnvManager
+from flowrl.envs.masks import valid_sample
+from flowrl.envs.spaces import plain_copy
+from flowrl.errors import SchemaError
+
+Env = gymnasium.Env[Any, Any]
+
+#: Steps before the clock counts.
+WARM_UP = 20
+
+
+class Step(NamedTuple):
+    """Step `t` of the episode that began with `seed`, or its reset as step 0, and the seconds `spent`: in all, and
+    working. Of a VectorEnv what comes after them are columns."""
+
+    seed: int
+    t: int
+    spent: tuple[float, float]
+    obs: Any
+    reward: Any = 0.0
+    terminated: Any = False
+    truncated: Any = False
+    info: Any = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode is."""
+        return bool(self.terminated or self.truncated)
+
+    @property
+    def place(self) -> str:
+        """In words."""
+        return f"at step {self.t} after reset(seed={self.seed})" if self.t else f"at reset(seed={self.seed})"
+
+
+@attrs.define
+class Probe:
+    """Takes so many random valid actions, for so many seconds at most; at least two of them."""
+
+    factory: EnvFactory
+    steps: int
+    seconds: float
+    deterministic: bool = True
+
+    def episodes(
+        self, env: Env, steps: int = 0, seed: int = 0, actions: int | None = None, last: Step | None = None
+    ) -> Iterator[Step]:
+        """Steps, and resets as steps 0; a new seed for each episode. The first of them goes on after `last`, if given.
+
+        Equal seeds have equal actions, and so have equal `actions`.
+        """
+        space = copy.deepcopy(env.action_space)
+        space.seed(seed if actions is None else actions)
+        until, left = perf_counter() + self.seconds, steps or self.steps
+        step = last and last._replace(t=0)
+        for taken in range(left):
+            if taken >= 2 and perf_counter() >= until:
+                return
+            if step is None or step.over:
+                seed = seed if step is None else step.seed + 1
+                answer, spent = _timed(env.reset, seed=seed)
+                obs, info = _unpacked(answer, "reset", "observation", "info")
+                step = Step(seed, 0, spent, obs, info=info)
+                yield step
+            answer, spent = _timed(env.step, valid_sample(space, step.obs))
+            _unpacked(answer, "step", "observation", "reward", "terminated", "truncated", "info")
+            step = Step(step.seed, step.t + 1, spent, *answer)
+            yield step
+
+    def vector_steps(self, manager: VectorEnvManager, steps: int = 0) -> Iterator[Step]:
+        """The same of a VectorEnv, through the manager that would step it."""
+        space, until = manager.action_space, perf_counter() + self.seconds
+        space.seed(0)
+        _, spent = _timed(manager.launch, seed=0)
+        yield Step(0, 0, spent, plain_copy(manager.obs))
+        for t in range(1, 1 + (steps or self.steps)):
+            if t > 2 and perf_counter() >= until:
+                return
+            actions = [valid_sample(space, manager.obs[env_id]) for env_id in range(manager.num_envs)]
+            answer, spent = _timed(manager.step, actions)
+            yield Step(0, t, spent, plain_copy(answer.next_obs), *map(np.copy, answer[1:4]))
+
+
+def measured(steps: Iterable[Step], num_envs: int = 1) -> Times:
+    """How long steps and resets took, and how much of that was waiting."""
+    spent: tuple[list[tuple[float, float]], ...] = [], []
+    for step in steps:
+        spent[step.t > 0].append(step.spent)
+    resets, taken = map(np.array, spent)
+    seconds, worked = (resets.sum(0) + taken.sum(0)).tolist()
+    ended = num_envs == 1 and (len(resets) > 1 or step.over)
+    return Times(
+        steps=taken[WARM_UP if len(taken) > WARM_UP else 0 :, 0],
+        resets=resets[:, 0],
+        episode=len(taken) / len(resets) if ended else None,
+        waiting=max(0.0, 1 - worked / seconds),
+        num_envs=num_envs,
+    )
+
+
+def _unpacked(answer: Any, of: str, *expected: str) -> Any:
+    if isinstance(answer, tuple) and len(answer) == len(expected):
+        return answer
+    what = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+    raise SchemaError(
+        f"{of} gave {what}, expected {len(expected)}: {', '.join(expected)}; an environment of classic gym is named "
+        "gym:ID"
+    )
+
+
+def _timed(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, tuple[float, float]]:
+    """What a call gave, the seconds it took but for those that other processes kept from it, and those it worked."""
+    queued, worked, begun = _queued(), process_time(), perf_counter()
+    answer = call(*args, **kwargs)
+    seconds, worked = perf_counter() - begun, process_time() - worked
+    return answer, (max(seconds - (_queued() - queued), worked), worked)
+
+
+def _queued() -> float:
+    """Seconds that this process could have run and others did, as Linux counts them."""
+    try:
+        with open("/proc/self/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -1,0 +1,253 @@
+"""What is looked at in an environment's steps. Each check gives findings; what it raises is a problem too."""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any, get_args
+
+import gymnasium
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from flowrl.cli.doctor.probe import Env, Probe, Step
+from flowrl.cli.doctor.report import Finding, Level
+from flowrl.envs import Manager, VectorEnvManager
+from flowrl.envs.adapters.gym import ClassicEnv
+from flowrl.envs.masks import UNASKED, unasked_mask
+from flowrl.envs.spaces import checked_row, dict_form, fits, make_store, row_shape, shared_memory
+from flowrl.envs.wrappers import layers, pack, unpack
+from flowrl.errors import SchemaError
+from flowrl.testing import same
+
+Findings = Iterator[Finding]
+ok, note, problem = (partial(Finding, level) for level in get_args(Level))
+
+#: Steps that two environments are compared over, and seeds that should differ.
+COMPARED, SEEDS = 200, (0, 1, 2)
+
+
+def spaces(manager: Manager) -> Findings:
+    """What its manager, which refuses spaces that no policy can be built for, says of it."""
+    if isinstance(manager, VectorEnvManager):
+        yield ok("autoreset", manager.autoreset)
+    actions = manager.action_space
+    if isinstance(actions, gymnasium.spaces.Box) and not actions.is_bounded():
+        yield note("spaces", f"actions are not bounded ({actions}): nothing is clipped or rescaled")
+    yield ok("spaces", _plain(f"observations {manager.observation_space}, actions {actions}"))
+
+
+def values(probe: Probe, env: Env) -> Findings:
+    """Whether what comes back is what the spaces say, and whether episodes end."""
+    space, told, steps, ended = dict_form(env.observation_space), set[str](), 0, list[Step]()
+    for step in probe.episodes(env):
+        steps += step.t > 0
+        if unasked_mask(step.info, space) and "mask" not in told:
+            told.add("mask")
+            yield note("mask", UNASKED)
+        for what, level, text in _flaws(step, space):
+            if what not in told:
+                told.add(what)
+                yield Finding(level, what.split(":")[0], f"{step.place}: {text}")
+        if step.over:
+            ended.append(step)
+    if not told - {"mask"}:
+        yield ok("values", f"{steps} steps in {len(ended) + 1} episodes: all is as the spaces say")
+    limits = [layer._max_episode_steps for layer in layers(env) if isinstance(layer, TimeLimit)]
+    yield from _endings(ended, steps, min(limits, default=None))
+
+
+Flaw = tuple[str, Level, str]
+
+
+def _flaws(step: Step, space: gymnasium.Space[Any]) -> Iterator[Flaw]:
+    """About what, how bad, and in words; each of them is told once."""
+    try:
+        row = checked_row(step.obs, row_shape(make_store(space, 1)))
+    except (SchemaError, ValueError) as error:
+        yield "observations", "problem", str(error)
+    else:
+        yield from _observation(row, space, "observation")
+    reward = step.reward
+    if np.ndim(reward) or not isinstance(reward, int | float | np.number | np.bool_ | np.ndarray):
+        text = f"the reward is a {type(reward).__name__} of shape {np.shape(reward)}, expected a number"
+        yield "rewards", "problem", text
+    elif np.isnan(reward):
+        yield "rewards: NaN", "problem", "the reward is NaN"
+    elif np.isinf(reward):
+        yield "rewards: infinite", "problem", f"the reward is {reward}: no mean or estimate survives that"
+    for name in ("terminated", "truncated"):
+        flag = getattr(step, name)
+        if not isinstance(flag, bool | np.bool_):
+            yield f"flags: {name}", "problem", f"{name} is {flag!r} ({type(flag).__name__}), expected a bool"
+    if not isinstance(step.info, dict):
+        yield "info", "problem", f"info is a {type(step.info).__name__}, expected a dict"
+
+
+def _observation(row: Any, space: Any, what: str) -> Iterator[Flaw]:
+    if isinstance(space, gymnasium.spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _observation(row[key], part, f"{what}[{key!r}]")
+        return
+    given = np.asarray(row)
+    if given.dtype != space.dtype:
+        text = f"the {what} is {given.dtype}, but its space says {space.dtype}"
+        if not fits(given.dtype, space.dtype):
+            yield f"dtypes: {what}", "problem", text
+            return
+        yield f"dtypes: {what}", "note", f"{text}: it is converted at every step"
+    if given.dtype.kind == "f" and np.isnan(given).any():
+        yield f"NaN: {what}", "problem", f"the {what} is NaN"
+    elif not space.contains(given.astype(space.dtype)):
+        numbers = np.array2string(given, threshold=8, precision=4).replace("\n", " ")
+        yield f"bounds: {what}", "problem", f"the {what} is {numbers}, which is not in its space {space}"
+
+
+def _endings(ended: list[Step], steps: int, limit: int | None) -> Findings:
+    known = f"its time limit is {limit} steps" if limit else "it has no TimeLimit of gymnasium's"
+    if not ended:
+        way_out = "" if limit else ": evaluation would wait long for it; TimeLimit(1000) as a wrapper ends it"
+        yield (ok if limit else note)("endings", f"no episode ended in {steps} steps, {known}{way_out}")
+        return
+    lengths, terminated = [step.t for step in ended], sum(bool(step.terminated) for step in ended)
+    least, most = min(lengths), max(lengths)
+    took = f"{least}" if least == most else f"{least} to {most}"
+    yield ok("endings", f"{terminated} of {len(ended)} episodes terminated, after {took} steps; {known}")
+    if terminated == len(ended) > 2 and 1 < least == most:
+        text = f"every episode terminated after exactly {least} steps: if that is a time limit it must be said by "
+        yield note("endings", f"{text}truncated, since the value of what would have come counts then")
+    if say := sum(isinstance(step.info, dict) and "is_success" in step.info for step in ended):
+        yield ok("success", f"{say} of {len(ended)} episodes say whether they succeeded: win rates are known")
+    else:
+        yield ok("success", "info has no is_success at an episode's end: no win rates")
+
+
+def determinism(probe: Probe, env: Env) -> Findings:
+    """Whether a seed decides what happens."""
+    one, other = probe.factory(), probe.factory()
+    first, second, again = (_transcript(probe, each) for each in (one, other, one))
+    hint = "draw from self.np_random, which reset(seed=seed) seeds, and from no global generator"
+    probe.deterministic = False
+    if place := _difference(first, second):
+        yield problem("determinism", f"two environments with one seed differ {place}: {hint}")
+    elif place := _difference(first, again):
+        yield problem("determinism", f"the same environment with the same seed differs {place}: {hint}")
+    else:
+        probe.deterministic = True
+        steps = sum(step.t > 0 for step in first)
+        yield ok("determinism", f"the same seed gave the same {steps} steps, three times")
+        if not any(_difference(first, _transcript(probe, one, seed)) for seed in SEEDS[1:]):
+            yield note("determinism", f"seeds {SEEDS} are alike: episodes differ by the policy's noise alone")
+    one.close()
+    other.close()
+
+
+def memory(probe: Probe, env: Env) -> Findings:
+    """Whether an observation that was handed out is written again."""
+    pairs = pairwise(probe.episodes(env, 20))
+    if part := next(filter(None, (shared_memory(one.obs, other.obs) for one, other in pairs)), ""):
+        text = f"the {part} is one array that is written again: flowrl copies it; a SyncVectorEnv in SAME_STEP mode, "
+        yield note("memory", f"{text}and whoever keeps observations, must copy it too")
+    else:
+        yield ok("memory", "every observation is an array of its own")
+
+
+def saving(probe: Probe, env: Env) -> Findings:
+    """Whether a run can be resumed in the middle of an episode."""
+    env = probe.factory()
+    *_, last = probe.episodes(env, 10)
+    packed = pack(env)
+    if packed is None:
+        why = "it cannot be pickled, or its pickle is only its constructor's arguments (EzPickle)"
+        yield note("saving", f"{why}: a resumed run cuts the running episodes and begins new ones")
+    else:
+        restored = unpack(packed, "the environment")
+        place = _difference(*(_copied(probe.episodes(each, 10, last=last)) for each in (env, restored)))
+        restored.close()
+        if place and probe.deterministic:
+            yield problem("saving", f"a pickled copy goes on differently {place}: a resume would not be exact")
+        else:
+            yield ok("saving", "it can be saved in the middle of an episode: a resumed run is exact")
+    env.close()
+
+
+def rendering(probe: Probe, env: Env) -> Findings:
+    """Whether evaluation can film it."""
+    modes = env.metadata.get("render_modes", [])
+    if "rgb_array" in modes:
+        yield ok("rendering", f"render modes {modes}: flowrl evaluate --video can film it")
+    else:
+        yield note("rendering", f"render modes {modes} have no rgb_array: it cannot be filmed")
+
+
+def gymnasium_checker(probe: Probe, env: Env) -> Findings:
+    """What gymnasium's own checker adds."""
+    env = probe.factory().unwrapped
+    if isinstance(env, ClassicEnv):  # it looks for what only gymnasium's own have
+        return
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            check_env(env, skip_render_check=True)
+        except Exception as error:
+            yield note("check_env", f"gymnasium's checker refuses it: {_plain(error)}")
+    for text in dict.fromkeys(_plain(warning.message) for warning in said):
+        yield note("check_env", f"gymnasium's checker says: {text}")
+
+
+CHECKS: dict[str, Callable[[Probe, Env], Findings]] = {
+    "it takes random actions": values,
+    "seeds are compared": determinism,
+    "its observations are kept": memory,
+    "it is saved": saving,
+    "its render modes are looked at": rendering,
+    "gymnasium's checker looks at it": gymnasium_checker,
+}
+"""By what happens meanwhile."""
+
+
+def check_vector(manager: VectorEnvManager, probe: Probe, env: VectorEnv[Any, Any, Any]) -> Findings:
+    """The same of a ready-made VectorEnv, as far as its manager does not see to it: endings, determinism."""
+    first = list(probe.vector_steps(manager, COMPARED))
+    if manager.unasked_mask:
+        yield note("mask", UNASKED)
+    if lengths := [episode.length for episode in manager.drain()]:
+        yield ok("endings", f"{len(lengths)} episodes ended, after {min(lengths)} to {max(lengths)} steps")
+    else:
+        yield note("endings", f"no episode ended in {len(first) - 1} steps of each of {env.num_envs}")
+    other: Any = probe.factory.first_of(env.num_envs)
+    again = list(probe.vector_steps(VectorEnvManager(other), COMPARED))
+    other.close()
+    if differing := [step.t for step, twin in zip(first, again) if _difference([step], [twin])]:
+        yield problem("determinism", f"two of them with one seed differ at step {differing[0]}")
+    else:
+        yield ok("determinism", f"the same seed gave the same {len(first) - 1} steps, twice")
+
+
+def _transcript(probe: Probe, env: Env, seed: int = 0) -> list[Step]:
+    return _copied(probe.episodes(env, COMPARED, seed, actions=0))
+
+
+def _copied(steps: Iterator[Step]) -> list[Step]:
+    """With observations that the environment cannot write into."""
+    return [step._replace(obs=copy.deepcopy(step.obs)) for step in steps]
+
+
+def _difference(one: list[Step], other: list[Step]) -> str:
+    """Where two transcripts begin to differ; "" if they do not, as far as both go."""
+    for ours, theirs in zip(one, other):
+        for name in ("obs", "reward", "terminated", "truncated"):
+            if not same(getattr(ours, name), getattr(theirs, name)):
+                return f"{ours.place}, in {name}"
+    return ""
+
+
+def _plain(message: object) -> str:
+    """Without gymnasium's colours, in one line."""
+    return re.sub(r"\s+", " ", re.sub(r"\x1b\[\d*m|WARN: ", "", str(message))).strip()
