@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
+from contextlib import ExitStack
 
 import pytest
 
-from tests.cli.parts import DEADLINE, flowrl
+from tests.cli.parts import flowrl
 from tests.cli.resume_parts import SMALL, STEPS, checkpoints
+from tests.forked import PIPE, Python
 
 
 @pytest.fixture(scope="session")
@@ -42,22 +40,10 @@ def run(whole, folder):
 @pytest.fixture
 def child(folder):
     """Starts the command in a process of its own, with the signal handling of a terminal's foreground job."""
-    started = []
+    with ExitStack() as started:
 
-    def start(*arguments, code=("-m", "flowrl")):
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", *code, *map(str, arguments)],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        started.append(process)
-        return process
+        def start(*arguments, code=("-m", "flowrl"), begin=None):
+            words = ["-W", "error", *code, *map(str, arguments)]
+            return started.enter_context(Python(words, stdout=PIPE, stderr=PIPE, begin=begin))
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate(timeout=DEADLINE)
+        yield start

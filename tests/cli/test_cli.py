@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -349,12 +350,25 @@ def test_one_interrupt_ends_the_run_with_everything_saved(number, folder, child)
     assert not list((folder / "run").glob(".*"))
 
 
-@pytest.mark.parametrize("closed", ["2>&-", "2> >(exec true)"])
-def test_an_interrupt_that_cannot_be_answered_ends_the_run_as_well(closed, folder, child):
+def no_errors():
+    """As Python has it after `2>&-`."""
+    os.close(2)
+    sys.stderr = None
+
+
+def no_reader_of_errors():
+    """As after `2> >(exec true)`."""
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("begin", [no_errors, no_reader_of_errors])
+def test_an_interrupt_that_cannot_be_answered_ends_the_run_as_well(begin, folder, child):
     """F15: standard error is closed, or its reader has left."""
     (folder / "endless.py").write_text(ENDLESS)
-    shell = f"exec {sys.executable} -m flowrl run endless.py --out run --stop-steps 1_000_000_000 {closed}"
-    process = child(code=("-c", f"import os; os.execvp('bash', ['bash', '-c', {shell!r}])"))
+    process = child("run", "endless.py", "--out", "run", "--stop-steps", "1_000_000_000", begin=begin)
     assert process.stdout.readline() == "1 steps\n"
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=DEADLINE)
@@ -367,8 +381,7 @@ def test_an_interrupt_that_cannot_be_answered_ends_the_run_as_well(closed, folde
 def test_a_failure_that_cannot_be_told_is_recorded(folder, child):
     """F9: the reader of standard error has left."""
     (folder / "bad.py").write_text(TINY.replace("    return item\n", "    return 1 / 0\n"))
-    shell = f"exec {sys.executable} -m flowrl run bad.py --out run 2> >(exec true)"
-    process = child(code=("-c", f"import os; os.execvp('bash', ['bash', '-c', {shell!r}])"))
+    process = child("run", "bad.py", "--out", "run", begin=no_reader_of_errors)
     process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
     assert summary_of(folder / "run")["outcome"] == "failed"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from tests.cli.parts import DEADLINE, flowrl, metrics
+from tests.cli.parts import flowrl, metrics
 from tests.cli.resume_parts import PLAN, RUN_OWN, assert_same_run, checkpoints
+from tests.forked import PIPE, Python
 
 # -- damage, and what does not belong
 
@@ -150,18 +149,11 @@ def test_other_versions_are_warned_of(own, caplog):
 def test_one_process_at_a_time(own, folder):
     endless = PLAN.replace("def look(batch):\n", "def look(batch):\n    print('in', flush=True)\n    input()\n")
     (folder / "endless.py").write_text(endless)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flowrl", "run", "endless.py", "--out", "busy"],
-        cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
+    with Python(["-m", "flowrl", "run", "endless.py", "--out", "busy"], stdin=PIPE, stdout=PIPE) as process:
         assert process.stdout.readline() == "in\n"
         done = flowrl("run", "--resume", "busy")
         assert done.exit_code == 2
         assert "busy is in use: another process runs there" in done.stderr
-    finally:
-        process.kill()
-        process.communicate(timeout=DEADLINE)
     assert flowrl("run", "--resume", "run", "--stop-steps", 80).exit_code == 0, "a lock ends with its process"
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flowrl.cli import seeds
 from flowrl.cli.seeds import summarise
 from flowrl.cli.statistics import interquartile_mean, interval
-from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
-
-ROOT = Path(__file__).parents[2]
+from tests.cli.parts import SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
+from tests.forked import DEVNULL, Python, execute
 
 #: Fails for seed 1.
 FAILS = TINY.replace("    for i in range", "    assert config.seed != 1, 'an unlucky seed'\n    for i in range")
@@ -24,14 +24,45 @@ FAILS = TINY.replace("    for i in range", "    assert config.seed != 1, 'an unl
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name, text in [("tiny", TINY), ("fails", FAILS), ("waits", STUCK)]:
         (tmp_path / f"{name}.py").write_text(text)
     return tmp_path
 
 
-def command(*arguments: Any) -> list[str]:
-    return [sys.executable, "-m", "flowrl", *(str(argument) for argument in arguments)]
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of seeds begin as those of tests do."""
+    start = SimpleNamespace(DEVNULL=DEVNULL, Popen=lambda words, **more: Python(words[1:], **more))
+    monkeypatch.setattr(seeds, "subprocess", start)
+
+
+def fork_seeds() -> None:
+    """The same in a process that is one of them, which has no server."""
+    seeds.subprocess = SimpleNamespace(DEVNULL=DEVNULL, Popen=Fork)  # type: ignore[assignment]
+
+
+class Fork:
+    """What `subprocess.Popen` is to the command."""
+
+    def __init__(self, words: list[str], **_: Any) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                os.setsid()
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                execute(words[1:])
+                code = 0
+            except SystemExit as end:
+                code = int(end.code or 0)
+            finally:
+                os._exit(code)
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +73,7 @@ def command(*arguments: Any) -> list[str]:
     ],
 )
 def test_each_seed_is_the_run_that_it_would_be_alone(
-    folder: Path, capfd: pytest.CaptureFixture[str], plan: tuple[Any, ...]
+    folder: Path, forked: None, capfd: pytest.CaptureFixture[str], plan: tuple[Any, ...]
 ) -> None:
     """D1, S4: two seeds, two at a time; the summary has the middle of what they wrote."""
     done = flowrl("run", *plan, "--seed", 3, "--seeds", 2, "--jobs", 2, "--sink", "csv", "--out", "out")
@@ -68,16 +99,18 @@ def test_each_seed_is_the_run_that_it_would_be_alone(
     assert done.stdout.splitlines()[-1] == "in out"
 
 
-def test_one_at_a_time_is_shown_as_it_runs(folder: Path) -> None:
-    arguments = command("run", "tiny.py", "--seed", 7, "--seeds", 1, "--out", "out")
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_one_at_a_time_is_shown_as_it_runs(child: Callable[..., Python], folder: Path) -> None:
+    process = child("run", "tiny.py", "--seed", 7, "--seeds", 1, "--out", "out", begin=fork_seeds)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    lines = out.splitlines()
     assert lines[:2] == ["seed 7 (1 of 1)", "10 steps  return 71.0"]
     assert "training return: mean 74.0 (1 run)" in lines
 
 
-def test_a_seed_that_fails_leaves_the_others_alone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_seed_that_fails_leaves_the_others_alone(
+    folder: Path, forked: None, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Quiet, it shows why one failed and how all ended, and nothing else."""
     done = flowrl("run", "fails.py", "--seed", 1, "--seeds", 2, "--jobs", 2, "--quiet")
     assert done.exit_code == 1
@@ -95,7 +128,7 @@ def test_a_seed_that_fails_leaves_the_others_alone(folder: Path, capfd: pytest.C
 
 
 def test_a_process_that_is_gone_has_failed(folder: Path) -> None:
-    """Whatever it says itself: it ended with code 0, and without a summary."""
+    """Whatever it says itself: it ended with code 0, and without a summary. This one is begun as users begin it."""
     dies = TINY.replace("    return item\n", "    os._exit(0)\n").replace(
         "import attrs\n", "import os\n\nimport attrs\n"
     )
@@ -120,7 +153,9 @@ def test_bad_input_is_said_before_any_seed_runs(folder: Path) -> None:
     assert not (folder / "runs").exists()
 
 
-def test_what_the_first_seed_is_refused_for_is_said_once(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_the_first_seed_is_refused_for_is_said_once(
+    folder: Path, forked: None, capfd: pytest.CaptureFixture[str]
+) -> None:
     done = flowrl("run", "tiny.py", "--seeds", 3, "--tap", "kep", "--out", "out")
     assert done.exit_code == 2
     assert capfd.readouterr().err.count("no operator is named 'kep'; did you mean 'keep'") == 1
@@ -128,21 +163,16 @@ def test_what_the_first_seed_is_refused_for_is_said_once(folder: Path, capfd: py
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_all_seeds_and_begins_no_other(folder: Path, number: signal.Signals) -> None:
+def test_an_interrupt_ends_all_seeds_and_begins_no_other(
+    child: Callable[..., Python], folder: Path, number: signal.Signals
+) -> None:
     """F15: the seed that runs is asked at its next step; stuck in an operator, it goes with the second one."""
-    started = subprocess.Popen(
-        command("run", "waits.py", "--seeds", 3, "--out", "out"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    try:
-        assert any("waiting" in line for line in iter(started.stdout.readline, ""))
-        started.send_signal(number)
-        assert any("once more to stop at once" in line for line in iter(started.stderr.readline, ""))
-        started.send_signal(number)
-        out, err = started.communicate(timeout=DEADLINE)
-    finally:
-        started.kill()
-        started.communicate()
+    started = child("run", "waits.py", "--seeds", 3, "--out", "out", begin=fork_seeds)
+    assert any("waiting" in line for line in started.stdout)
+    started.send_signal(number)
+    assert any("once more to stop at once" in line for line in started.stderr)
+    started.send_signal(number)
+    out, err = started.communicate()
     assert started.returncode == 130, err
     assert "3 seeds: 3 interrupted" in out
     summary = summary_of(folder / "out")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import select
-import subprocess
-import sys
+import termios
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from time import monotonic
@@ -18,6 +18,7 @@ import pytest
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.cli.parts import flowrl
 from tests.demonstrations import options
+from tests.forked import PIPE, Python
 from tests.offline_data import offline_data
 
 DEADLINE = 60.0
@@ -126,21 +127,22 @@ def results(run):
 # -- a breakpoint, as a terminal program
 
 
+def take_terminal():
+    """It becomes the terminal of the new session first, so that Ctrl-C is a signal there."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Terminal:
     """`flowrl` at a terminal of its own; every wait has a deadline."""
 
-    def __init__(self, folder, *arguments):
+    def __init__(self, *arguments):
         self.main, side = pty.openpty()
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", "COLUMNS": "200"}
+        env = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
         env.pop("PYTHONBREAKPOINT", None)
-        # It becomes the terminal of the new session first, so that Ctrl-C is a signal there.
-        begin = (
-            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-        )
-        command = [sys.executable, "-c", begin, sys.executable, "-m", "flowrl", *arguments]
-        self.process = subprocess.Popen(
-            command, stdin=side, stdout=side, stderr=side, cwd=folder, env=env, start_new_session=True
-        )
+        self.process = Python(
+            ["-m", "flowrl", *arguments],
+            stdin=side, stdout=side, stderr=side, env=env, start_new_session=True, begin=take_terminal,
+        )  # fmt: skip
         os.close(side)
         self.seen = ""
 
@@ -186,7 +188,7 @@ PROMPT = "(flowrl) "
 
 
 def test_a_breakpoint_at_a_terminal(folder):
-    with Terminal(folder, "run", "dqn", *SMALL, "--break", "TrainOneStep", "--out", "out") as terminal:
+    with Terminal("run", "dqn", *SMALL, "--break", "TrainOneStep", "--out", "out") as terminal:
         shown = terminal.expect(PROMPT)
         assert "train.TrainOneStep  item 1  " in shown
         assert re.search(r"dqn\.py:\d+\n", shown)
@@ -215,7 +217,7 @@ def test_a_breakpoint_at_a_terminal(folder):
 
 @pytest.mark.slow
 def test_experience_shows_where_it_comes_from_and_ctrl_c_leaves(folder):
-    with Terminal(folder, "run", "dqn", *SMALL, "--break", "ParallelRollouts", "--out", "out") as terminal:
+    with Terminal("run", "dqn", *SMALL, "--break", "ParallelRollouts", "--out", "out") as terminal:
         assert "worker 0, env_id 0..1, episode_id 0, t 0..3, policy_version 0" in terminal.expect(PROMPT)
         os.write(terminal.main, b"\x03\n")  # a prompt that had not yet begun to wait sees the newline
         code, rest = terminal.end()
@@ -227,7 +229,7 @@ def test_experience_shows_where_it_comes_from_and_ctrl_c_leaves(folder):
 def test_breakpoints_change_no_result(folder):
     """D4: continued to its end, a run with breakpoints has the results of one without."""
     assert flowrl("run", "dqn", *SMALL, "--out", "plain").exit_code == 0
-    with Terminal(folder, "run", "dqn", *SMALL, "--break", "Report", "--debug", "--out", "out") as terminal:
+    with Terminal("run", "dqn", *SMALL, "--break", "Report", "--debug", "--out", "out") as terminal:
         for _ in results("plain"):
             terminal.expect(PROMPT)
             terminal.say("continue")
@@ -238,14 +240,12 @@ def test_breakpoints_change_no_result(folder):
 
 
 def test_without_a_terminal_the_end_of_the_input_leaves(folder):
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    env.pop("PYTHONBREAKPOINT", None)
-    command = [sys.executable, "-m", "flowrl", "run", "dqn", *SMALL, "--break", "NStep", "--out", "out"]
-    done = subprocess.run(
-        command, input="counters\n", capture_output=True, text=True, timeout=DEADLINE, cwd=folder, env=env
-    )
-    assert done.returncode == 130, done.stderr
-    assert "(flowrl) env_steps  8\n(flowrl) leave\n" in done.stdout
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONBREAKPOINT"}
+    words = ["-m", "flowrl", "run", "dqn", *SMALL, "--break", "NStep", "--out", "out"]
+    with Python(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env) as process:
+        out, err = process.communicate("counters\n")
+    assert process.returncode == 130, err
+    assert "(flowrl) env_steps  8\n(flowrl) leave\n" in out
 
 
 def test_an_unknown_node_is_refused_before_any_work(folder):
