@@ -252,7 +252,7 @@ class CombineRewards:
 
 def _judges(op: Any, attribute: Any, workers: WorkerSet) -> None:
     learn = getattr(getattr(workers, "policy", None), "learn_mode", None)
-    if not hasattr(learn, "logp_of") or getattr(learn, "in_sequences", False):
+    if not hasattr(learn, "logp_of") or getattr(learn, "recurrent", False):
         raise PlanError(
             f"EstimateLogp needs the workers of an actor-critic policy without a memory, as PPO's is, got "
             f"{getattr(workers, 'policy', workers)!r}"

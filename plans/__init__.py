@@ -1,4 +1,4 @@
-"""The algorithms: one a file, each runs by `flowrl run plans/NAME.py`; `from flowrl.plans import DQN` is a Trainer."""
+"""The algorithms, one per file: `flowrl run plans/NAME.py` runs one; `from flowrl.plans import DQN` is its Trainer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @cache
 def _files() -> dict[str, str]:
-    """The Trainers by name, each with its file; read without importing them."""
+    """The names of the Trainers, each with its file; found without importing them."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("[!_]*.py")}
     return {
         name: stem for stem, text in texts.items() for name in re.findall(r"^class (\w+)\(\w*Trainer\)", text, re.M)
@@ -58,6 +58,6 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return __dir__()
-    if name in _files():  # when asked for: a plan is imported alone
+    if name in _files():  # imported on demand, one plan alone
         return getattr(import_module(f"flowrl.plans.{_files()[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

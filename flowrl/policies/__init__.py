@@ -1,4 +1,4 @@
-"""Policies: one shared model with collect, learn and eval modes; one file per algorithm family."""
+"""Policies: one shared model with collect, learn and eval modes; one file per family of algorithms."""
 
 from flowrl.policies.a2c import A2CPolicy as A2CPolicy
 from flowrl.policies.apex_dqn import ApexDQNPolicy as ApexDQNPolicy
