@@ -1,7 +1,7 @@
 """The errors that flowrl raises itself, and the "did you mean" that they share.
 
-Errors raised by a user's function keep their type and gain a note (see `flowrl.engine.stages`); these are for
-everything that can be refused before any work starts, and for a run that cannot go on.
+They reject what can be rejected before any work starts, and end a run that cannot go on. An error of a user's
+function keeps its type and gains a note (see `flowrl.engine.stages`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PlanError(FlowError):
 
 
 class SchemaError(FlowError):
-    """Data that does not have the columns, dtypes or shapes that an operator or buffer needs."""
+    """Data without the columns, dtypes or shapes that an operator or buffer needs."""
 
 
 class ConfigError(FlowError):
@@ -28,19 +28,19 @@ class ConfigError(FlowError):
 
 
 class CheckpointError(FlowError):
-    """A saved state that does not belong to this run, or is damaged."""
+    """A saved state that is damaged, or belongs to another run."""
 
 
 class EnvFault(FlowError):
-    """An environment that fails again and again, however often it is reset or made anew."""
+    """An environment that keeps failing, although it was reset and recreated."""
 
 
 class DatasetError(FlowError):
-    """A dataset on disk that is damaged, of something else, or cannot be written."""
+    """A dataset on disk that is damaged, does not fit, or cannot be written."""
 
 
 class Deadlock(FlowError):
-    """Every branch of a running plan waits for another one."""
+    """Every branch of a running plan waits for another branch."""
 
 
 class Stalled(FlowError, TimeoutError):
@@ -48,15 +48,15 @@ class Stalled(FlowError, TimeoutError):
 
 
 class Disconnected(FlowError):
-    """Of several that learn together one is gone, or did not come or answer in time."""
+    """A member of a group of learners is gone, or did not join or answer in time."""
 
 
 class WorkerDied(FlowError):
-    """A process, an actor or a machine that went away, or the loss of what it held.
+    """The death of a process, an actor or a machine, or the loss of a value that it held.
 
     Attributes:
-        what: Which one.
-        why: As far as it is known.
+        what: The process, actor or machine.
+        why: The reason, as far as it is known.
     """
 
     def __init__(self, what: str, why: str) -> None:
@@ -68,16 +68,16 @@ class WorkerDied(FlowError):
 
 
 class ValueLost(WorkerDied):
-    """A value that went with the machine that held it; whoever was given it is well."""
+    """A value was lost with the machine that held it; the actor that needed it is alive."""
 
 
 def is_death(error: object) -> TypeGuard[WorkerDied]:
-    """Whether somebody died, and not only a value was lost."""
+    """Whether an error reports a death, not only a lost value."""
     return isinstance(error, WorkerDied) and not isinstance(error, ValueLost)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """The closest option and the list of all, as the end of an error message.
+    """The closest option and the list of all options, to end an error message.
 
     >>> did_you_mean("lern_rate", ["learn_rate", "gamma"])
     "did you mean 'learn_rate'? There are: gamma, learn_rate"

@@ -1,4 +1,4 @@
-"""Signals of the operating system, heard for as long as something runs."""
+"""Signals of the operating system, handled while something runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Handler = Callable[[int, FrameType | None], Any]
 
 @contextmanager
 def handling(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Have signals handled by a function; then all is as it was. In another than the main thread it does nothing."""
-    if threading.current_thread() is not threading.main_thread():  # no other one may set handlers
+    """Handle signals by a function, then restore their handlers. Does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     previous = {number: signal.signal(number, handler) for number in numbers}
@@ -32,10 +32,10 @@ def handling(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[No
 
 
 class Interrupts:
-    """SIGINT and SIGTERM end a run at its next step, the second one at once.
+    """SIGINT and SIGTERM end a run at its next step; a second signal ends it at once.
 
     Attributes:
-        asked: Whether one has come.
+        asked: Whether a signal has arrived.
     """
 
     def __init__(self, run: Run) -> None:
@@ -55,8 +55,8 @@ class Interrupts:
             raise KeyboardInterrupt
         self.asked = True
         self._run.interrupt()
-        # Not print, which refuses to be entered again; nor click, which would write past the live display.
-        # Where standard error was closed, its number may be that of another file, and a reader may have left.
+        # Not print, which is not reentrant; nor click, which would write past the live display.
+        # If standard error was closed, its descriptor may belong to another file; a pipe may have lost its reader.
         if sys.__stderr__ is not None:
             with suppress(OSError):
                 os.write(2, b"stopping after this step; once more to stop at once\n")

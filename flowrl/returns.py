@@ -1,7 +1,7 @@
-"""Returns: pure functions of rewards and ends, `[T, N]` arrays or tensors in, the same kind out.
+"""Returns: pure functions of rewards and episode ends; `[T, N]` arrays or tensors in, the same kind out.
 
-Throughout, `terminated[t]` and `truncated[t]` say how step t ended its episode (both: terminated wins, T4).
-A value "arrived in at t" is that of the true observation after step t, the final one where an episode ended.
+Throughout, `terminated[t]` and `truncated[t]` say how step t ended its episode (if both, terminated wins, T4).
+The observation "arrived in" at t is the true one after step t: the final observation where an episode ended.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Array: TypeAlias = Any
 
 
 def n_step(reward: Array, terminated: Array, truncated: Array, *, gamma: float, n: int) -> tuple[Array, Array, Array]:
-    """The n-step window that starts at every step: its return, its length, the discount of what follows.
+    """The n-step window that starts at each step: its return, its length, and the discount of the value after it.
 
     Gₜ = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ,  dₜ = γᵏ · (1 − terminatedₜ₊ₖ₋₁);  a target is then Gₜ + dₜ V(sₜ₊ₖ).
 
-    The window holds k ≤ n steps: it stops after the first end of an episode and at T (rules N1-N4, T4).
+    The window holds k ≤ n steps: it stops at the end of the episode and at T (rules N1-N4, T4).
 
     Args:
-        reward, terminated, truncated: `[T, N]` or `[T]`; rewards of an integer type count as float32.
-        gamma: discount per step. n: longest window, in steps.
+        reward, terminated, truncated: `[T, N]` or `[T]`; integer rewards are converted to float32.
+        gamma: discount per step. n: length of the longest window, in steps.
 
     Returns:
         `(window_return, steps, bootstrap_discount)`, each of the shape of `reward`: G and d in its dtype, k as
@@ -41,10 +41,10 @@ def n_step(reward: Array, terminated: Array, truncated: Array, *, gamma: float, 
     if n < 1:
         raise ValueError(f"n is {n}: a window holds at least 1 step")
     xp, total = _float_copy(reward)
-    last_terminated = terminated != 0  # a fresh array, and right for masks of any dtype
+    last_terminated = terminated != 0  # a new array, whatever the dtype of the mask
     ended = last_terminated | (truncated != 0)
     steps = xp.ones_like(reward, dtype=xp.int64)
-    open_, length = ~ended, len(reward)  # open_[t]: the window of t goes on after its first i steps
+    open_, length = ~ended, len(reward)  # open_[t]: the window that starts at t goes on after i steps
     for i in range(1, min(n, length)):
         fits = length - i
         open_ = open_[:fits]
@@ -58,12 +58,12 @@ def n_step(reward: Array, terminated: Array, truncated: Array, *, gamma: float, 
 
 
 def discounted(reward: Array, terminated: Array, truncated: Array, bootstrap: Array, *, gamma: float) -> Array:
-    """The discounted return from every step to its episode's end, bootstrapped where the data ends first.
+    """The discounted return from each step to the end of its episode, bootstrapped where the data ends first.
 
     Gₜ = rₜ + γ · { 0 if terminatedₜ;  bootstrapₜ if truncatedₜ or t = T−1;  Gₜ₊₁ otherwise }
 
     Args:
-        reward, terminated, truncated: `[T, N]` or `[T]`; rewards of an integer type count as float32.
+        reward, terminated, truncated: `[T, N]` or `[T]`; integer rewards are converted to float32.
         bootstrap: value of the observation arrived in at each step, same shape; read at truncations and T−1.
         gamma: discount per step.
 
@@ -90,16 +90,16 @@ def gae(
     gamma: float,
     lam: float,
 ) -> Array:
-    """The generalised advantage estimate of every step.
+    """The generalised advantage estimate of each step.
 
     δₜ = rₜ + γ · (1 − terminatedₜ) · next_valueₜ − valueₜ
     Âₜ = δₜ + γλ · { 0 if terminatedₜ, truncatedₜ or t = T−1;  Âₜ₊₁ otherwise }
 
-    So a truncated episode and the end of the data are bootstrapped, and the trace is cut there (T4, T5, T7).
-    Targets of the value are Â + value (G2).
+    So truncated episodes and the end of the data bootstrap, and cut the trace (T4, T5, T7). Value targets are
+    Â + value (G2).
 
     Args:
-        reward, terminated, truncated: `[T, N]` or `[T]`; rewards of an integer type count as float32.
+        reward, terminated, truncated: `[T, N]` or `[T]`; integer rewards are converted to float32.
         value: of the observation acted from at each step, same shape.
         next_value: of the observation arrived in at each step, same shape; not read where terminated.
         gamma: discount per step. lam: 0 gives δ, 1 the discounted return − value.
@@ -120,13 +120,13 @@ def gae(
 def td_lambda(
     reward: Array, next_value: Array, terminated: Array, truncated: Array, *, gamma: float, lam: float
 ) -> Array:
-    """The TD(λ) target of every step's value: its λ-return.
+    """The TD(λ) target of the value of each step: its λ-return.
 
     Gₜ = rₜ + γ · { 0 if terminatedₜ;  next_valueₜ if truncatedₜ or t = T−1;
                     (1 − λ) next_valueₜ + λ Gₜ₊₁ otherwise }
 
     Args:
-        reward, terminated, truncated: `[T, N]` or `[T]`; rewards of an integer type count as float32.
+        reward, terminated, truncated: `[T, N]` or `[T]`; integer rewards are converted to float32.
         next_value: of the observation arrived in at each step, same shape; not read where terminated.
         gamma: discount per step. lam: 0 gives one-step targets, 1 the discounted return.
 
@@ -160,7 +160,7 @@ def v_trace(
     c_bar: float = 1,
     rho_pg_bar: float = 1,
 ) -> tuple[Array, Array]:
-    """Targets of the value and advantages under a policy π, from what another policy μ did (rules V1, V2).
+    """V-trace: value targets and advantages under a policy π, from the actions of another policy μ (rules V1, V2).
 
     πₜ/μₜ = exp(target_logpₜ − behaviour_logpₜ);  ρₜ = min(ρ̄, πₜ/μₜ);  cₜ = λ min(c̄, πₜ/μₜ)
     δₜ = ρₜ (rₜ + γ · (1 − terminatedₜ) · next_valueₜ − Vₜ)
@@ -168,18 +168,18 @@ def v_trace(
     qₜ₊₁ = { next_valueₜ if truncatedₜ or t = T−1;  λ vsₜ₊₁ + (1 − λ) Vₜ₊₁ otherwise }
     Âₜ = min(ρ̄_pg, πₜ/μₜ) (rₜ + γ · (1 − terminatedₜ) · qₜ₊₁ − Vₜ)
 
-    The advantage holds its weight: a loss multiplies it with log π and with nothing else. On policy with λ = 1, vs
-    is the TD(λ = 1) target and Â is vs − V.
+    The advantage includes its importance weight: a loss multiplies it by log π and nothing else. On policy with
+    λ = 1, vs is the TD(λ = 1) target and Â is vs − V.
 
     Args:
-        behaviour_logp, target_logp: log-probabilities of the actions taken, of the policy that took them and of
-            the one to learn, `[T, N]` or `[T]`, as all the others.
-        reward, terminated, truncated: rewards of an integer type count as float32.
-        value: V, the learner's, of the observation acted from.
-        next_value: the learner's, of the observation arrived in, so valueₜ₊₁ inside an episode; not read where
+        behaviour_logp, target_logp: log-probabilities of the actions taken, under μ and under π, `[T, N]` or `[T]`
+            like all other arguments.
+        reward, terminated, truncated: integer rewards are converted to float32.
+        value: the learner's V of the observation acted from.
+        next_value: the learner's V of the observation arrived in, so valueₜ₊₁ inside an episode; not read where
             terminated.
         gamma: discount per step. lam: 0 gives one-step targets.
-        rho_bar, c_bar, rho_pg_bar: limits of the weights of errors, of traces and of advantages; may be inf.
+        rho_bar, c_bar, rho_pg_bar: upper bounds of the weights of errors, traces and advantages; may be inf.
 
     Returns: `(vs, advantage)`, of the shape and dtype of `reward`.
     Source: Espeholt et al. 2018, "IMPALA", section 4.1, eq. 1 and remarks 1 and 2.
@@ -215,18 +215,18 @@ def retrace(
     gamma: float,
     lam: float = 1,
 ) -> Array:
-    """The Retrace(λ) target of the value of every action taken, under a policy π, from what another policy μ did.
+    """The Retrace(λ) target of Q for each action taken, under a policy π, from the actions of another policy μ.
 
     cₜ = λ min(1, πₜ/μₜ);  πₜ/μₜ = exp(target_logpₜ − behaviour_logpₜ)
     Gₜ = rₜ + γ · { 0 if terminatedₜ;  target_valueₜ if truncatedₜ or t = T−1;
                     target_valueₜ + cₜ₊₁ (Gₜ₊₁ − qₜ₊₁) otherwise }
 
     Args:
-        q: Q(sₜ, aₜ) of the action taken, `[T, N]` or `[T]`, as all the others.
-        target_value: Σₐ π(a | s) Q(s, a) of the observation s *arrived in* at t, as `next_value` is: the true final
-            one where an episode was truncated; not read where terminated.
-        behaviour_logp, target_logp: log-probabilities of the actions taken, under μ and π; the first is not read.
-        reward, terminated, truncated: rewards of an integer type count as float32.
+        q: Q(sₜ, aₜ) of the action taken, `[T, N]` or `[T]` like all other arguments.
+        target_value: Σₐ π(a | s) Q(s, a) of the observation s *arrived in* at t: the true final one where an
+            episode was truncated; not read where terminated.
+        behaviour_logp, target_logp: log-probabilities of the actions taken, under μ and π; row 0 is not read.
+        reward, terminated, truncated: integer rewards are converted to float32.
         gamma: discount per step. lam: 0 gives one-step targets (expected SARSA).
 
     Returns: G, of the shape and dtype of `reward`.
@@ -246,19 +246,19 @@ def retrace(
 
 
 def _ratio(xp: Any, behaviour_logp: Array, target_logp: Array) -> Array:
-    """π/μ, finite in float32 however far they are apart."""
+    """π/μ, finite in float32 however far apart the two are."""
     return xp.exp(xp.clip(target_logp - behaviour_logp, None, 80))
 
 
 def _check_shapes(*columns: Array) -> None:
-    """All are `[T, N]`, or all are `[T]`."""
+    """Assert that all columns are `[T, N]`, or all `[T]`."""
     shapes = [tuple(column.shape) for column in columns]
     assert all(shape == shapes[0] for shape in shapes), f"shapes differ: {shapes}"
     assert len(shapes[0]) in (1, 2), f"columns are [T, N] or [T], not {shapes[0]}"
 
 
 def _goes_on(terminated: Array, truncated: Array) -> Array:
-    """Whether the step after is there and belongs to the same episode."""
+    """Whether a next step exists and belongs to the same episode."""
     goes_on = (terminated == 0) & (truncated == 0)
     goes_on[-1:] = False
     return goes_on
@@ -267,9 +267,9 @@ def _goes_on(terminated: Array, truncated: Array) -> Array:
 def _accumulated(xp: Any, own: Array, goes_on: Array, factor: Array) -> Array:
     """xₜ = ownₜ + factorₜ · xₜ₊₁ where the episode goes on, for all t at once; in place of `own`.
 
-    `factor` is one number, or one of each step. By doubling (Hillis & Steele 1986): each pass lets every step look
-    twice as far ahead, so log₂ T of them do. With the few environments that are usual this is many times quicker
-    than a loop over time.
+    `factor` is one number, or one per step. By doubling (Hillis & Steele 1986): each pass lets every step look
+    twice as far ahead, so log₂ T passes suffice. With the usual few environments this is many times faster than a
+    loop over time.
     """
     span, link = 1, xp.asarray(goes_on[:-1], dtype=own.dtype)
     one_number = not getattr(factor, "shape", ())
@@ -284,8 +284,8 @@ def _accumulated(xp: Any, own: Array, goes_on: Array, factor: Array) -> Array:
 
 
 def _float_copy(reward: Array) -> tuple[Any, Array]:
-    """The library of an array, and a floating copy of it to add into."""
-    torch = sys.modules.get("torch")  # whoever holds a tensor has loaded it
+    """The library of an array, and a floating-point copy of it to add to."""
+    torch = sys.modules.get("torch")  # loaded already if anyone holds a tensor
     if torch is not None and isinstance(reward, torch.Tensor):
         return torch, reward.clone() if reward.is_floating_point() else reward.float()
     return np, reward.copy() if reward.dtype.kind == "f" else reward.astype(np.float32)

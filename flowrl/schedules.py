@@ -1,4 +1,4 @@
-"""Settings that change while a run goes on: numbers, or functions of what has been counted so far."""
+"""Schedules: settings whose value changes with a count, such as the env steps of the run."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import attrs
 
 from flowrl.errors import ConfigError, did_you_mean
 
-#: A number, or a function of a count: of env steps where nothing else is said (Q7).
+#: A number, or a function of a count: of env steps unless stated otherwise (Q7).
 Schedule = float | Callable[[int], float]
 
-#: What a configuration may say: a number, a schedule as text, or points (count, value). See `schedule`.
+#: A schedule in a configuration: a number, a text, or points (count, value). See `schedule`.
 Setting = float | str | list[list[float]]
 
 
 def value_at(schedule: Schedule, count: int) -> float:
-    """The value of a schedule after so many."""
+    """The value of a schedule at a count."""
     return schedule(count) if callable(schedule) else schedule
 
 
 @attrs.frozen
 class linear_schedule:
-    """From `start` to `end` over `steps`, then constant; without an `end` constant all the time.
+    """Linear from `start` to `end` over `steps`, then constant; constant throughout if `end` is None.
 
     >>> epsilon = linear_schedule(1.0, 0.1, 100)
     >>> [round(epsilon(step), 2) for step in (0, 50, 100, 1000)]
@@ -44,7 +44,7 @@ class linear_schedule:
 
 @attrs.frozen
 class exponential_schedule:
-    """From `start` to `end` over `steps`, by the same factor each step, then constant.
+    """Exponential from `start` to `end` over `steps`, then constant.
 
     >>> [round(exponential_schedule(1.0, 0.01, 100)(step), 4) for step in (0, 50, 100, 200)]
     [1.0, 0.1, 0.01, 0.01]
@@ -78,7 +78,7 @@ class cosine_schedule:
 
 @attrs.frozen(init=False)
 class piecewise_schedule:
-    """Linear between points (count, value) in the order of counts, constant before the first and after the last.
+    """Linear between points (count, value), sorted by count; constant before the first and after the last.
 
     >>> rate = piecewise_schedule((0, 1.0), (100, 0.5), (100, 0.1), (200, 0.0))
     >>> [round(rate(step), 3) for step in (0, 50, 99, 100, 150, 500)]
@@ -89,7 +89,7 @@ class piecewise_schedule:
 
     def __init__(self, *points: tuple[float, float]) -> None:
         if not points or any(len(point) != 2 for point in points) or list(points) != sorted(points, key=lambda p: p[0]):
-            raise ValueError(f"expected points (count, value) in the order of counts, got {list(points)}")
+            raise ValueError(f"expected points (count, value) sorted by count, got {list(points)}")
         self.__attrs_init__(tuple((float(at), float(value)) for at, value in points))
 
     def __call__(self, count: int) -> float:
@@ -106,7 +106,7 @@ def _share(count: int, steps: int) -> float:
     return min(1.0, count / max(1, steps))
 
 
-#: By the name in a text.
+#: Schedules by their name in a text.
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": lambda value: linear_schedule(float(value), None, 1),
     "linear": linear_schedule,
@@ -121,13 +121,14 @@ def schedule(setting: Setting | Schedule, end: float | None = None, steps: int =
 @overload
 def schedule(setting: None) -> None: ...
 def schedule(setting: Setting | Schedule | None, end: float | None = None, steps: int = 1) -> Schedule | None:
-    """What a configuration says, as a schedule: a number, from there to `end` over `steps` if there is an end.
+    """The schedule that a configuration describes.
 
-    Or a text such as "linear(1e-3, 0, 100_000)", of `SCHEDULES`, or points as of `piecewise_schedule`; these know
-    their own end. A function is a schedule already; None, where a setting may be left open, stays None.
+    A number is constant, or goes linearly to `end` over `steps`. A text calls one of `SCHEDULES`, as in
+    "linear(1e-3, 0, 100_000)"; a list holds the points of a `piecewise_schedule`. A function is a schedule already,
+    and None stays None.
 
     Raises:
-        ConfigError: the text is none, or the schedule refuses its numbers.
+        ConfigError: the text is no schedule, or the schedule rejects its numbers.
 
     >>> schedule(1.0), schedule(1.0, 0.0, 10), schedule("cosine(1e-3, 0, 5_000)")
     (1.0, linear_schedule(start=1.0, end=0.0, steps=10), cosine_schedule(start=0.001, end=0, steps=5000))
@@ -142,7 +143,7 @@ def schedule(setting: Setting | Schedule | None, end: float | None = None, steps
 
 
 def _parsed(text: str) -> Schedule:
-    """The schedule of a call in a text; nothing in it is run."""
+    """The schedule that a text calls; the text is parsed, never evaluated."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:

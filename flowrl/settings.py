@@ -1,4 +1,4 @@
-"""Settings, declared once where they are used: by policies, by options that cut across plans, by plans."""
+"""Settings. Each is declared once, where it is used: by a policy, by an option that cuts across plans, or by a plan."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 _Settings = TypeVar("_Settings")
 
-#: What a field is that was not made yet: of `attrs.field`, and so of the functions below.
+#: A field that attrs has not built yet: what `attrs.field` and the functions below return.
 _Field = type(attrs.field())
 
 
 def setting(default: Any, meaning: str = "", *, range: str = "", **how: Any) -> Any:
-    """A setting of any value of its type; `meaning` says in one line what it is.
+    """A setting that takes any value of its type; `meaning` describes it in one line.
 
     Args:
-        range: The values that its validator lets pass, in words.
-        how: As of `attrs.field`.
+        range: The values that its validator accepts, in words.
+        how: Passed to `attrs.field`.
     """
     said = {name: text for name, text in (("meaning", meaning), ("range", range)) if text}
     return attrs.field(default=default, metadata=said, **how)
@@ -47,7 +47,7 @@ def fraction(default: float, meaning: str = "") -> Any:
 
 
 def proper_fraction(default: float, meaning: str = "") -> Any:
-    """A setting whose value lies between 0 and 1, and is neither."""
+    """A setting whose value lies strictly between 0 and 1."""
     within = validators.and_(validators.gt(0), validators.lt(1))
     return setting(default, meaning, range="> 0, < 1", validator=within)
 
@@ -58,17 +58,17 @@ def not_negative(default: Any, meaning: str = "") -> Any:
 
 
 def scheduled(default: Setting | None, meaning: str = "", *, most: float = float("inf")) -> Any:
-    """A setting that is a number or a schedule (see `flowrl.schedules.schedule`) that begins between 0 and `most`."""
+    """A number, or a schedule (see `flowrl.schedules.schedule`), whose first value lies between 0 and `most`."""
 
     def begins_within(config: Any, field: attrs.Attribute[Any], given: Any) -> None:
         if given is None or callable(given):
-            return  # whether it may be None is a matter of types; a function is called when a policy learns
+            return  # the type says whether None is allowed; a function is called when a policy learns
         try:
             first = value_at(schedule(given), 0)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         if not 0 <= first <= most:
-            raise ValueError(f"it begins with {first:g}, expected 0 .. {most:g}")
+            raise ValueError(f"it starts at {first:g}, expected 0 .. {most:g}")
 
     limits = ">= 0" if most == float("inf") else f"0 .. {most:g}"
     return setting(default, meaning, range=limits, validator=begins_within)
@@ -83,9 +83,9 @@ def sizes(*default: int, meaning: str = "") -> Any:
 
 @attrs.frozen(kw_only=True, slots=False)
 class Settings:
-    """Base of what is declared once, where it is used, and taken from there: by policies, options and plans.
+    """Base of groups of settings, which policies and options declare and plans inherit.
 
-    A subclass that only wants another default writes it down; all else is as it was declared:
+    A subclass that only changes a default assigns it; type, range and meaning stay as declared:
 
     >>> @attrs.frozen(kw_only=True, slots=False)
     ... class Discounted(Settings):
@@ -112,49 +112,49 @@ class Settings:
 
 
 def _declaration(bases: Iterable[type], name: str) -> attrs.Attribute[Any] | None:
-    """The nearest one of a setting."""
+    """The nearest declaration of a setting along the bases."""
     fields = (field for base in bases for field in vars(base).get("__attrs_attrs__", ()))
     return next((field for field in fields if field.name == name), None)
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class Option(Settings):
-    """Settings that cut across plans, and the edit of a plan that follows from them.
+    """Settings that cut across plans, and the edit of the plan that implements them.
 
-    A `Trainer` has the options of its configuration edit the plan, in the order in which the bases of its `Config` are
-    listed: after `execution_plan`, which so shows the algorithm alone.
+    A `Trainer` applies the options of its configuration after `execution_plan`, in the order of the bases of its
+    `Config`, so `execution_plan` shows the algorithm alone.
     """
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
-        """The plan with this option, and the next ones: a subclass returns `super().edit(plan, workers)`."""
+        """The plan with this option and the next ones applied; a subclass ends with `super().edit(plan, workers)`."""
         return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class ForPolicy(Settings):
-    """What every policy takes."""
+    """Settings of every policy."""
 
-    seed: int = not_negative(0, "root of all random streams of a run")
-    device: str = setting("auto", "where the networks live: auto, cpu, cuda ...")
-    #: "numpy" is faster for small dense networks, and equal to rounding.
-    act_backend: str = setting("torch", "what computes actions: torch, or numpy on the CPU")
-    network: str | None = setting(None, "module:Class that encodes observations, in the place of the built-in one")
+    seed: int = not_negative(0, "seed of the run; every random stream derives from it")
+    device: str = setting("auto", "device of the networks: cpu, cuda ...; auto: a GPU if there is one")
+    #: "numpy" is faster for small dense networks; results agree up to rounding.
+    act_backend: str = setting("torch", "library that computes actions: torch, or numpy on the CPU")
+    network: str | None = setting(None, "module:Class of an observation encoder that replaces the built-in one")
     precision: Literal["float32", "bfloat16", "float16"] = setting(
-        "float32", "what learning computes in: bfloat16 where it pays, float16 on a GPU"
+        "float32", "number format of learning: float32, bfloat16, or float16 (GPU only)"
     )
-    compile: bool = setting(False, "learn with networks that torch.compile has made faster; takes a minute at first")
-    grad_clip_value: float | None = positive(None, "largest absolute value of a gradient, before its norm is clipped")
+    compile: bool = setting(False, "learn with torch.compile; compiling takes about a minute at the start")
+    grad_clip_value: float | None = positive(None, "largest magnitude of a gradient entry, clipped before the norm")
 
 
-#: Settings that are arguments of the same name of every policy.
+#: Settings that every policy takes as arguments of the same name.
 FOR_POLICY = tuple(field.name for field in attrs.fields(ForPolicy))
 
 
 def construct(cls: type[_Settings], given: Mapping[str, Any]) -> _Settings:
-    """An instance of an attrs class of these values, whose types are taken as they are.
+    """An instance of an attrs class with these values; their types are not checked.
 
     Raises:
-        ConfigError: a validator refuses a value, or the class all of them.
+        ConfigError: a validator rejects a value, or the class rejects their combination.
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs_class) if field.init}
@@ -169,11 +169,11 @@ def construct(cls: type[_Settings], given: Mapping[str, Any]) -> _Settings:
 
 
 def _blamed(cls: type[Any], values: dict[str, Any], fields: Mapping[str, attrs.Attribute[Any]]) -> str | None:
-    """The key whose validator refuses its value; None if the reason is another one."""
+    """The key whose validator rejects its value; None if the reason is another one."""
     try:
         with validators.disabled():
             config = cls(**values)
-    except Exception:  # __attrs_post_init__ refuses, so that no single key is to blame
+    except Exception:  # __attrs_post_init__ rejects the combination: no single key is to blame
         return None
     for name, field in fields.items():
         try:

@@ -59,7 +59,7 @@ def rollouts_of(plan: Plan) -> list[str]:
 class Batches(Settings):
     """Batches of fresh experience."""
 
-    train_batch_size: int = positive(128, "env steps that are learned from at a time")
+    train_batch_size: int = positive(128, "env steps in a training batch")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -67,46 +67,46 @@ class Epochs(Batches):
     """Batches of fresh experience that are learned from several times."""
 
     train_batch_size: int = 256
-    num_sgd_iter: int = positive(20, "epochs over a batch")
-    minibatch_size: int = positive(256, "rows of an optimiser step")
+    num_sgd_iter: int = positive(20, "epochs over each training batch")
+    minibatch_size: int = positive(256, "rows per optimiser step")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class StoppedEpochs(Epochs):
     """Epochs that end early where the policy has moved far."""
 
-    target_kl: float | None = positive(None, "divergence that ends the epochs of a batch; None: none does")
+    target_kl: float | None = positive(None, "KL divergence that ends the epochs over a batch early; None: never")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class InFlight(Settings):
     """Workers that work ahead."""
 
-    in_flight: int = positive(2, "requests to each worker at a time")
+    in_flight: int = positive(2, "requests in flight to each worker")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class Lagging(InFlight):
     """Workers that do not wait for the learner."""
 
-    max_weight_lag: int | None = not_negative(None, "updates that their weights may be behind; None: any number")
+    max_weight_lag: int | None = not_negative(None, "updates by which a worker's weights may lag; None: no limit")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class TargetNetwork(Settings):
     """A target network, or a target policy, that follows."""
 
-    target_every: int = positive(100, "updates between moves of the target network")
-    tau: float = fraction(1.0, "how far it moves then; 1 copies")
+    target_every: int = positive(100, "updates between updates of the target network")
+    tau: float = fraction(1.0, "step of the target network towards the online one; 1 copies it")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class FromReplay(TargetNetwork):
     """Learning from a replay buffer, beside acting."""
 
-    batch_size: int = positive(128, "rows of an update")
-    buffer_size: int = positive(50_000, "rows kept")
-    learning_starts: int = positive(1_000, "rows stored before the first update")
+    batch_size: int = positive(128, "rows per update")
+    buffer_size: int = positive(50_000, "capacity of the replay buffer, in rows")
+    learning_starts: int = positive(1_000, "rows in the buffer before the first update")
     replay_ratio: float = positive(64.0, "rows trained on per row collected")
 
     def limiter(self, drawn: int, added: int, share: float = 1.0) -> RateLimiter:
@@ -116,52 +116,52 @@ class FromReplay(TargetNetwork):
 
 @attrs.frozen(kw_only=True, slots=False)
 class ByPriority(Settings):
-    """How far rows are drawn by priority."""
+    """Sampling by priority (Schaul et al. 2016)."""
 
-    priority_alpha: float = fraction(0.6, "how much more often: 0 uniformly, 1 in proportion")
-    priority_beta: Setting = scheduled(0.4, "how much of that the loss's weights make up for, at first", most=1)
+    priority_alpha: float = fraction(0.6, "priority exponent alpha: 0 samples uniformly, 1 in proportion")
+    priority_beta: Setting = scheduled(0.4, "importance-sampling exponent beta at the start; 1 corrects fully", most=1)
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class Demonstrated(Settings):
-    """Demonstrations beside one's own experience."""
+    """Demonstrations beside the agent's own experience."""
 
-    demonstrations: str | None = setting(None, "the folder of recorded episodes, or minari:ID")
+    demonstrations: str | None = setting(None, "folder of recorded episodes, or minari:ID")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class DemonstratedShare(Demonstrated):
     """Demonstrations in every batch."""
 
-    demonstration_fraction: float = proper_fraction(0.25, "of the rows of an update")
+    demonstration_fraction: float = proper_fraction(0.25, "fraction of the rows of an update that are demonstrations")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class LearnedRewards(Settings):
-    """Rewards of a model that learns."""
+    """Rewards from a model that learns."""
 
-    extrinsic_weight: float = not_negative(1.0, "of the environment's reward")
-    reward_hidden: tuple[int, ...] = sizes(64, 64, meaning="hidden layers of the model's networks")
-    reward_learning_rate: float = positive(1e-4, "of the model's Adam")
-    reward_sgd_iter: int = positive(1, "the model's epochs over a fragment, and demonstrations beside it")
-    reward_minibatch_size: int | None = positive(None, "rows of its optimiser steps; None: all")
+    extrinsic_weight: float = not_negative(1.0, "weight of the environment's reward")
+    reward_hidden: tuple[int, ...] = sizes(64, 64, meaning="sizes of the hidden layers of the reward model")
+    reward_learning_rate: float = positive(1e-4, "learning rate of the reward model (Adam)")
+    reward_sgd_iter: int = positive(1, "epochs of the reward model over each fragment (and its demonstrations)")
+    reward_minibatch_size: int | None = positive(None, "rows per optimiser step of the reward model; None: all")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class IntrinsicRewards(LearnedRewards):
-    """Rewards for what is new."""
+    """Rewards for novelty."""
 
-    intrinsic_weight: float = not_negative(1.0, "of the reward for what is new")
-    reward_features: int = positive(64, "numbers that an observation becomes")
+    intrinsic_weight: float = not_negative(1.0, "weight of the reward for novelty")
+    reward_features: int = positive(64, "width of the learned features of an observation")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class ImitationRewards(Demonstrated, LearnedRewards):
-    """Rewards for what could be a demonstration."""
+    """Rewards for looking like a demonstration."""
 
     extrinsic_weight: float = 0.0
-    imitation_weight: float = not_negative(1.0, "of the discriminator's reward")
-    demonstration_batch_size: int = positive(256, "rows of demonstrations beside each fragment")
+    imitation_weight: float = not_negative(1.0, "weight of the discriminator's reward")
+    demonstration_batch_size: int = positive(256, "demonstrated rows paired with each fragment")
 
 
 # -- options
@@ -169,9 +169,9 @@ class ImitationRewards(Demonstrated, LearnedRewards):
 
 @attrs.frozen(kw_only=True, slots=False)
 class ScaledRewards(Option):
-    """Rewards by a constant factor."""
+    """Rewards scaled by a constant."""
 
-    reward_scale: float = positive(1.0, "factor of the rewards that are learned from")
+    reward_scale: float = positive(1.0, "factor on the rewards that the policy learns from")
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -185,10 +185,10 @@ class ScaledRewards(Option):
 class NormalizedObs(Option):
     """Normalisation of observations.
 
-    What is stored is raw; statistics of rollouts come into use at once.
+    Stored observations stay raw; the statistics of each rollout apply from then on.
     """
 
-    normalize_obs: bool = setting(False, "observations to mean 0 and deviation 1, by running statistics")
+    normalize_obs: bool = setting(False, "normalise observations to mean 0, deviation 1, by running statistics")
 
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -208,8 +208,8 @@ def measured(plan: Plan, path: str, workers: Any, gamma: float) -> Plan:
 class Normalized(Option):
     """Observations, rewards or both by running statistics; a subclass says when they come into use."""
 
-    normalize_obs: bool = setting(False, "observations to mean 0 and deviation 1, by running statistics")
-    normalize_rewards: bool = setting(False, "rewards divided by the running deviation of the discounted return")
+    normalize_obs: bool = setting(False, "normalise observations to mean 0, deviation 1, by running statistics")
+    normalize_rewards: bool = setting(False, "divide rewards by the running deviation of the discounted return")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -251,10 +251,10 @@ class NormalizedRollouts(Normalized):
 class NStepReplay(FromReplay, ByPriority, Option):
     """Windows of n steps in a replay buffer, uniform or prioritised."""
 
-    n_step: int = positive(3, "steps of a return before it bootstraps")
-    prioritized: bool = setting(False, "draw rows the more often, the larger their TD error was")
-    priority_beta_end: float = fraction(1.0, "and at the end of its schedule")
-    priority_beta_steps: int = positive(50_000, "env steps of the schedule")
+    n_step: int = positive(3, "rewards summed in a return before it bootstraps")
+    prioritized: bool = setting(False, "sample rows with large TD errors more often")
+    priority_beta_end: float = fraction(1.0, "importance-sampling exponent beta at the end of its schedule")
+    priority_beta_steps: int = positive(50_000, "env steps over which beta changes")
 
     @property
     def rows_at_once(self: Any) -> int:
@@ -290,8 +290,8 @@ class NStepReplay(FromReplay, ByPriority, Option):
 class KLPenalty(Option):
     """A penalty on the divergence from the policy that acted, adapted."""
 
-    kl_coef: float = setting(0.0, "weight of the KL penalty; if not 0, adapted to keep the divergence near kl_target")
-    kl_target: float = positive(0.01, "see kl_coef")
+    kl_coef: float = setting(0.0, "initial weight of the KL penalty, which then adapts to reach kl_target; 0: none")
+    kl_target: float = positive(0.01, "KL divergence that the adaptive penalty aims at")
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -304,8 +304,8 @@ class KLPenalty(Option):
 class Recurrent(MemorySettings, Option):
     """A memory, which learns from sequences."""
 
-    recurrent: Cell | None = setting(None, "a memory before the hidden layers, which both share: lstm or gru")
-    sequence_length: int = positive(32, "steps that it is unrolled over in learning")
+    recurrent: Cell | None = setting(None, "recurrent layer that actor and critic share: lstm or gru; None: none")
+    sequence_length: int = positive(32, "steps that learning unrolls the recurrent layer over")
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -316,9 +316,9 @@ class Recurrent(MemorySettings, Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class Microbatches(Option):
-    """Gradients in parts, which need less memory."""
+    """Gradients computed in parts, which needs less memory."""
 
-    microbatches: int = positive(1, "parts of a batch whose gradients are averaged before the step")
+    microbatches: int = positive(1, "parts of a batch whose gradients are averaged for one step")
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -336,8 +336,8 @@ class Microbatches(Option):
 class ReplayedFragments(Option):
     """Old fragments among the new ones."""
 
-    replay_ratio: float = not_negative(0.0, "old fragments for each new one")
-    replay_slots: int = positive(100, "fragments kept for that")
+    replay_ratio: float = not_negative(0.0, "replayed fragments per new one")
+    replay_slots: int = positive(100, "fragments kept for replay")
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -348,9 +348,9 @@ class ReplayedFragments(Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class Aggregated(Option):
-    """Batches made by processes, from which they go to the learners."""
+    """Batches joined by separate processes, which pass them to the learners."""
 
-    num_aggregators: int = not_negative(0, "processes on Ray that join fragments to batches; 0: this process does")
+    num_aggregators: int = not_negative(0, "Ray processes that join fragments into batches; 0: this process joins them")
 
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -367,10 +367,10 @@ class Aggregated(Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class Learners(Option):
-    """Learning while the next batches come."""
+    """Learning while the next batches are collected."""
 
-    num_learners: int = not_negative(0, "0: this process learns; 1: a thread of it does; more: processes on Ray")
-    learn_in_flight: int = positive(2, "batches that these are given at a time")
+    num_learners: int = not_negative(0, "0: this process learns; 1: a thread of it; more: so many Ray processes")
+    learn_in_flight: int = positive(2, "batches in flight to the learners")
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""

@@ -258,7 +258,7 @@ def _judges(op: Any, attribute: Any, workers: WorkerSet) -> None:
 
     policy = WorkersContract(workers).policy
     learn = policy.learn_mode if isinstance(policy, Learns) else None
-    if not isinstance(learn, KnowsLikelihoods) or learn.in_sequences:
+    if not isinstance(learn, KnowsLikelihoods) or learn.recurrent:
         raise PlanError(
             f"EstimateLogp needs the workers of an actor-critic policy without a memory, as PPO's is, got "
             f"{policy or workers!r}"

@@ -1,4 +1,4 @@
-"""The algorithms: one a file, each runs by `flowrl run plans/NAME.py`; `from flowrl.plans import DQN` is a Trainer."""
+"""The algorithms, one per file: `flowrl run plans/NAME.py` runs one; `from flowrl.plans import DQN` is its Trainer."""
 
 from flowrl._lazy import classes, lazy
 

@@ -26,14 +26,14 @@ class Config(A2CPolicy.Settings, ScaledRewards, Microbatches, NormalizedRollouts
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: act, estimate advantages, take one step, report."""
-    # (1) Act with the newest weights; advantages per environment and fragment.
+    # (1) Act with the newest weights; estimate advantages per environment and fragment.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
     samples = rollouts.for_each(GAE(config.gamma, config.lam))
 
     # (2) One step on each batch.
     train_op = samples.combine(ConcatBatches(config.train_batch_size)).for_each(TrainOneStep(workers))
 
-    # (3) A result every so many env steps.
+    # (3) A result every `report_every` env steps.
     return StandardMetricsReporting(train_op, workers, config)
 
 

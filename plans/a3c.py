@@ -13,7 +13,7 @@ from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
-policy = A2CPolicy.configured  # the loss is that of A2C
+policy = A2CPolicy.configured  # A3C has the loss of A2C
 
 
 @attrs.define(kw_only=True)
@@ -27,14 +27,14 @@ class Config(ActorCriticPolicy.Settings, InFlight, ActingConfig):
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """One branch: gradients from the workers, applied here, and a result."""
-    # (1) Every worker acts, and computes the gradient of what it did.
+    """One branch: workers compute gradients, this process applies them, report."""
+    # (1) Every worker acts, and computes the gradient of its own fragment.
     gradients = AsyncGradients(workers, config.in_flight, steps=config.fragment_steps)
 
-    # (2) One step with each; its worker goes on with the weights that came of it, the others with what they have.
+    # (2) One step per gradient; its worker goes on with the new weights, the others keep theirs.
     train_op = gradients.for_each(ApplyGradients(workers, update_all=False))
 
-    # (3) A result every so many env steps.
+    # (3) A result every `report_every` env steps.
     return StandardMetricsReporting(train_op, workers, config)
 
 

@@ -1,4 +1,4 @@
-"""AIRL with PPO: rewards that explain demonstrations, by a discriminator that knows how probable actions are."""
+"""AIRL with PPO: rewards that explain demonstrations, from a discriminator that uses the policy's probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrl.rollout import WorkerSet
 from flowrl.settings import setting
 from flowrl.trainer.trainer import Trainer
 
-#: What is read of demonstrations.
+#: The columns read from demonstrations.
 NEEDS = ("obs", "action", "next_obs", "terminated")
 
 policy = ppo.policy
@@ -22,18 +22,18 @@ policy = ppo.policy
 
 @attrs.define(kw_only=True)
 class Config(ImitationRewards, ppo.Config):
-    """PPO's, and those of demonstrations and rewards."""
+    """The settings of PPO, of demonstrations and of rewards."""
 
-    state_only: bool = setting(True, "whether the reward that explains depends on the state alone")
-    absorbing: bool = setting(True, "whether what comes after the end of an episode has a reward too")
+    state_only: bool = setting(True, "the learned reward depends on the state alone")
+    absorbing: bool = setting(True, "terminated episodes go on in an absorbing state with a learned reward")
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """PPO's plan; before its advantages a second path, of demonstrations, comes in."""
+    """PPO's plan; a second path, of demonstrations, joins it before the advantages."""
     if config.recurrent:
         raise ConfigError(
-            f"recurrent={config.recurrent!r}: AIRL asks how probable demonstrated actions are, and a policy with a "
-            "memory cannot say that of single rows; leave it out, or take gail_ppo, which does not ask"
+            f"recurrent={config.recurrent!r}: AIRL needs the probabilities of demonstrated actions, which a "
+            "recurrent policy cannot tell from single rows; leave it out, or take gail_ppo, which does not need them"
         )
     airl = AIRL(
         workers.policy.observation_space,
@@ -48,14 +48,14 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         device=config.device,
     )
 
-    # (1) Act, as in PPO; beside that goes what was demonstrated, and how probable it is now.
+    # (1) Act, as in PPO; pair each fragment with demonstrations and their log-probability under the policy.
     size = config.demonstration_batch_size
     shown = Demonstrations(config.demonstrations, workers.policy, size, epochs=None, needs=NEEDS)
     judged = shown.for_each(PolicyActions(workers)).for_each(EstimateLogp(workers))
     plan = ppo.execution_plan(workers, config)
     plan = plan.rewire("GAE", lambda rollouts: rollouts.zip(judged, names=("agent", "shown")))
 
-    # (2) The discriminator learns from both; what the agent did goes on, with its reward. All else is as in PPO.
+    # (2) The discriminator learns from both; the agent's fragment goes on, with its reward. The rest is PPO.
     plan = plan.insert_before("GAE", TrainReward(airl, config.reward_sgd_iter, config.reward_minibatch_size))
     plan = plan.insert_before("GAE", EstimateReward(airl))
     combine = CombineRewards(config.extrinsic_weight, imitation_reward=config.imitation_weight)

@@ -1,4 +1,4 @@
-"""Ape-X: many workers that explore differently fill a prioritised replay memory, one learner draws from it."""
+"""Ape-X: many workers that explore differently fill a prioritised replay memory; one learner samples it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Config(DQNPolicy.Settings, WorkerEpsilon, FromReplay, ByPriority, InFlight
 
     hidden: tuple[int, ...] = (128, 128)
     fragment_steps: int = 4
-    n_step: int = positive(3, "steps of a return before it bootstraps")
+    n_step: int = positive(3, "rewards summed in a return before it bootstraps")
     replay_ratio: float = 8.0
-    replay_shards: int = positive(2, "memories; processes of their own where there are workers")
-    draws_in_flight: int = positive(2, "batches that are asked for at a time")
+    replay_shards: int = positive(2, "shards of the replay memory; Ray processes if there are workers")
+    draws_in_flight: int = positive(2, "batches requested from the memory ahead of learning")
 
     def replay_memory(self) -> ReplayActors:
         """Shards, and a rate limiter that keeps `replay_ratio` between storing and learning."""
@@ -55,20 +55,20 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQN
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Two branches, which meet in the replay memory alone."""
+    """Two branches, which meet only in the replay memory."""
     memory = config.replay_memory()
 
-    # (1) Workers act, and make n-step transitions, which go into the memory.
+    # (1) Workers act, and build n-step transitions, which go into the memory.
     rollouts = ParallelRollouts(workers, mode="raw", steps=config.fragment_steps)
     transitions = rollouts.for_each(NStep(config.n_step, config.gamma)).gather_async(config.in_flight)
     store = transitions.for_each(StoreToReplay(memory))
 
-    # (2) The learner draws by priority, and tells the memory how much there was to learn; the target network follows.
+    # (2) The learner samples by priority and updates the priorities; the target network follows.
     replay = Replay(memory, config.batch_size, config.draws_in_flight)
     train = replay.for_each(TrainOneStep(workers)).for_each(UpdatePriorities(memory))
     train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
-    # (3) Both at once, each as far as the ratio allows; a result every so many env steps.
+    # (3) Both at once, each as far as the ratio allows; a result every `report_every` env steps.
     train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
     return StandardMetricsReporting(train_op, workers, config)
 

@@ -37,17 +37,17 @@ class Config(TowardsTarget, VTraceLimits, ScaledRewards, KLPenalty, Lagging, Tar
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """One branch: fragments as they arrive, the learner, and the target policy behind it."""
-    # (1) Fragments of every worker as they are ready, in batches.
+    """One branch: fragments as they arrive, the learner, then the target policy."""
+    # (1) Fragments of all workers as they become ready, in batches.
     asked: dict[str, Any] = {"in_flight": config.in_flight, "max_weight_lag": config.max_weight_lag}
     rollouts = ParallelRollouts(workers, mode="async", steps=config.fragment_steps, **asked)
     batches = rollouts.combine(ConcatBatches(config.train_batch_size))
 
-    # (2) Several epochs over each of them, around the target policy, which follows.
+    # (2) Several epochs over each batch, clipped around the target policy, which then follows.
     learn = TrainOneStep(workers, num_sgd_iter=config.num_sgd_iter, minibatch_size=config.minibatch_size)
     train_op = batches.for_each(learn).for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
-    # (3) A result every so many env steps.
+    # (3) A result every `report_every` env steps.
     return StandardMetricsReporting(train_op, workers, config)
 
 

@@ -1,4 +1,4 @@
-"""BC: behavioural cloning, an actor that learns from a dataset to do what was done; without an environment."""
+"""BC: behavioural cloning, an actor that learns to repeat the actions of a dataset; without an environment."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Config(BCPolicy.Settings, OfflineConfig):
 
 
 def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
-    """One stream, of which every row counts alike."""
-    # (1) Rows of the dataset, shuffled anew in each epoch, with actions in the policy's numbers.
+    """One stream, in which all rows count alike."""
+    # (1) Rows of the dataset, reshuffled in each epoch, with actions in the policy's scale.
     rows = OfflineRows(workers, config.data, config.batch_size, epochs=config.epochs)
 
-    # (2) Learn to do what was done; a result every so many updates.
+    # (2) Imitate; a result every `report_every` updates.
     train_op = rows.for_each(TrainOneStep(workers))
     return StandardMetricsReporting(train_op, workers, config)
 

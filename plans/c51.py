@@ -1,4 +1,4 @@
-"""C51: DQN that learns the distribution of returns, as probabilities of fixed ones."""
+"""C51: DQN that learns the distribution of returns, as probabilities of fixed atoms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Config(CategoricalSettings, dqn.Config):
 
 
 def policy(config: Config, observation_space: Any, action_space: Any, algorithm: str = "C51") -> DQNPolicy:
-    """DQN's policy, with probabilities of returns in place of their mean."""
+    """DQN's policy, with a distribution of returns in place of their mean."""
     head = CategoricalHead(config.atoms, config.v_min, config.v_max)
     return DQNPolicy.configured(config, observation_space, action_space, head=head, algorithm=algorithm)
 

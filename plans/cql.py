@@ -19,7 +19,7 @@ from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 @attrs.define(kw_only=True)
 class Config(Candidates, DoubleQSettings, Temperature, TargetNetwork, OfflineConfig):
-    """Defaults for both kinds of actions: some settings are of one kind alone."""
+    """Defaults for both kinds of actions; some settings apply to one kind alone."""
 
     hidden: tuple[int, ...] = (256, 256)
     learning_rate: Setting = 3e-4
@@ -29,7 +29,7 @@ class Config(Candidates, DoubleQSettings, Temperature, TargetNetwork, OfflineCon
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DiscreteCQLPolicy | CQLPolicy:
-    """The policy that learns, by the kind of actions."""
+    """The policy for the kind of actions."""
     if isinstance(action_space, spaces.Discrete):
         return DiscreteCQLPolicy.configured(config, observation_space, action_space, epsilon=0.0)
     return CQLPolicy.configured(config, observation_space, action_space)

@@ -1,4 +1,4 @@
-"""DDPG: a deterministic actor climbs the values of one critic; both have targets that follow slowly."""
+"""DDPG: a deterministic actor climbs the values of one critic; both have slowly moving targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ policy = DDPGPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(NoisyActions, NStepReplay, NormalizedReplay, ActingConfig):
-    """Defaults for one environment: an update for each of its steps."""
+    """Defaults for one environment, with one update per step."""
 
     env: str = "Pendulum-v1"
     envs_per_worker: int = 1

@@ -1,4 +1,4 @@
-"""DD-PPO: every worker learns from its own experience with the gradients of all; only scalars come here."""
+"""DD-PPO: every worker learns from its own experience with the gradients of all; only scalars are sent here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ policy = PPOPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(PPOPolicy.Settings, ScaledRewards, StoppedEpochs, ActingConfig):
-    """Defaults that solve CartPole-v1 within 100 000 env steps. Batches and minibatches are those of all workers."""
+    """Defaults that solve CartPole-v1 within 100 000 env steps. Sizes of batches count all workers."""
 
     fragment_steps: int = 32
     gamma: float = 0.98
@@ -38,19 +38,19 @@ class Config(PPOPolicy.Settings, ScaledRewards, StoppedEpochs, ActingConfig):
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """One branch, almost all of it on the workers: act, estimate advantages, learn together, report."""
-    share = max(1, config.num_workers)  # of what all workers learn from, each has one part
+    """One branch, almost all of it on the workers: act, estimate advantages, learn in step, report."""
+    share = max(1, config.num_workers)  # each worker holds one part of the batch
 
-    # (1) Each worker acts with its own weights; advantages per environment and fragment.
+    # (1) Each worker acts with its own weights; estimate advantages per environment and fragment.
     rollouts = ParallelRollouts(workers, mode="raw", steps=config.fragment_steps)
     samples = rollouts.for_each(GAE(config.gamma, config.lam))
     batches = samples.combine(ConcatBatches(-(-config.train_batch_size // share)))
 
-    # (2) Several epochs over its own batch, each step with the mean of everybody's gradients: weights stay the same.
+    # (2) Several epochs over its own batch, each step with the mean of all gradients: weights stay identical.
     epochs: dict[str, Any] = {"num_sgd_iter": config.num_sgd_iter, "minibatch_size": -(-config.minibatch_size // share)}
     learned = batches.for_each(TrainAllReduce(**epochs, target_kl=config.target_kl), name="TrainOneStep")
 
-    # (3) Only scalars come here, and a result every so many env steps.
+    # (3) Only scalars arrive here; a result every `report_every` env steps.
     return StandardMetricsReporting(learned.gather_sync(FollowWorkers(workers)), workers, config)
 
 

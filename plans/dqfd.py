@@ -1,4 +1,4 @@
-"""DQfD: DQN that learns from demonstrations before it acts, and from demonstrations beside what it does then."""
+"""DQfD: DQN that learns from demonstrations before it acts, and from demonstrations and its own steps after."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ policy = DQfDPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(DQfDPolicy.Settings, DemonstratedShare, dqn.Config):
-    """The settings of DQN, and what is learned from demonstrations; defaults for CartPole-v1 from 10 episodes."""
+    """The settings of DQN and of demonstrations; defaults for CartPole-v1 from 10 episodes."""
 
-    pretrain_updates: int = not_negative(3_000, "updates from demonstrations alone, before the first step")
+    pretrain_updates: int = not_negative(3_000, "updates on demonstrations alone, before the first env step")
     margin_weight: float = 30.0
     prioritized: bool = True  # in both buffers
-    epsilon_start: Setting = 0.04  # it has learned before it acts
+    epsilon_start: Setting = 0.04  # it learns before it acts
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Three phases: demonstrations are stored, learned from alone, and then beside fresh rows, as DQN learns."""
+    """Three phases: store demonstrations, learn from them alone, then learn from them and fresh rows as DQN does."""
     data, share = demonstrations_in(config.demonstrations), 1 - config.demonstration_fraction
     fresh, shown = config.replay_buffer(share), config.demonstration_buffer(data.rows)
     mixture = MixedReplay(fresh=(fresh, share), demonstrations=(shown, config.demonstration_fraction))
 
     def stored(steps: Plan, buffer: ReplayBuffer, *, demonstration: bool) -> Plan:
-        """Rows know who acted, and have what came of one step and of n."""
+        """Rows are marked as demonstrated or not, and hold a one-step and an n-step return."""
         steps = steps.for_each(FillColumn("demonstration", demonstration)).for_each(KeepOneStep(config.gamma))
         return steps.for_each(NStep(config.n_step, config.gamma)).for_each(StoreToReplay(buffer))
 
     def learned(rows: Plan) -> Plan:
-        """An update for each batch; the target network follows."""
+        """One update per batch; the target network follows."""
         train = rows.for_each(TrainOneStep(workers))
         return train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
@@ -64,14 +64,14 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     if config.pretrain_updates:
         phases["pretrain"] = learned(Replay(shown, config.batch_size).take(config.pretrain_updates))
 
-    # (2) Act, and store that too.
+    # (2) Act, and store fresh rows.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
     store = stored(rollouts, fresh, demonstration=False)
 
     # (3) Learn from both; demonstrations are never overwritten.
     train = learned(Replay(mixture, config.batch_size))
 
-    # (4) One phase after another, in the last one acting and learning in turn; a result every so many env steps.
+    # (4) One phase after another; the last one acts and learns in turn; a result every `report_every` env steps.
     phases["online"] = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
     return StandardMetricsReporting(Sequentially(phases), workers, config)
 

@@ -1,4 +1,4 @@
-"""DQN: double Q-learning, dueling networks, n-step returns, and a replay buffer, uniform or prioritised."""
+"""DQN: double Q-learning, dueling networks, n-step returns, and a uniform or prioritised replay buffer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Config(DQNPolicy.Settings, EpsilonGreedy, NStepReplay, NormalizedReplay, A
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG learn so too."""
+    """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG share it."""
     buffer = config.replay_buffer()
 
     # (1) Act, and store n-step transitions.
@@ -45,7 +45,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     train = Replay(buffer, config.batch_size).for_each(TrainOneStep(workers))
     train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
-    # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.
+    # (3) Both in turn, each as far as the ratio allows; a result every `report_every` env steps.
     train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
     return StandardMetricsReporting(train_op, workers, config)
 

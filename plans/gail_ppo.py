@@ -1,4 +1,4 @@
-"""GAIL with PPO: rewards by a discriminator that tells the agent's steps from demonstrated ones."""
+"""GAIL with PPO: rewards from a discriminator that tells the agent's steps from demonstrated ones."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ policy = ppo.policy
 
 @attrs.define(kw_only=True)
 class Config(ImitationRewards, ppo.Config):
-    """PPO's, and those of demonstrations and rewards."""
+    """The settings of PPO, of demonstrations and of rewards."""
 
-    reward_form: Literal["positive", "negative", "both"] = setting("positive", "-log(1 - D), log D, or both")
-    gradient_penalty: float = not_negative(0.1, "weight of what keeps the discriminator flat")
+    reward_form: Literal["positive", "negative", "both"] = setting("positive", "-log(1 - D), log D, or their sum")
+    gradient_penalty: float = not_negative(0.1, "weight of the gradient penalty on the discriminator")
     reward_learning_rate: float = 1e-3
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """PPO's plan; before its advantages a second path, of demonstrations, comes in."""
+    """PPO's plan; a second path, of demonstrations, joins it before the advantages."""
     gail = GAIL(
         workers.policy.observation_space,
         workers.policy.action_space,
@@ -41,14 +41,14 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
         device=config.device,
     )
 
-    # (1) Act, as in PPO; beside that goes what was demonstrated.
+    # (1) Act, as in PPO; pair each fragment with demonstrations.
     shown = Demonstrations(config.demonstrations, workers.policy, config.demonstration_batch_size, epochs=None)
     plan = ppo.execution_plan(workers, config)
     plan = plan.rewire(
         "GAE", lambda rollouts: rollouts.zip(shown.for_each(PolicyActions(workers)), names=("agent", "shown"))
     )
 
-    # (2) The discriminator learns from both; what the agent did goes on, with its reward. All else is as in PPO.
+    # (2) The discriminator learns from both; the agent's fragment goes on, with its reward. The rest is PPO.
     plan = plan.insert_before("GAE", TrainReward(gail, config.reward_sgd_iter, config.reward_minibatch_size))
     plan = plan.insert_before("GAE", EstimateReward(gail))
     combine = CombineRewards(config.extrinsic_weight, imitation_reward=config.imitation_weight)

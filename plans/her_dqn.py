@@ -1,4 +1,4 @@
-"""HER with DQN: each step of an episode is stored for its own goal and for some that the episode did reach."""
+"""HER with DQN: each step is stored with its own goal, and again with goals that its episode did reach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrl.rollout import WorkerSet
 from flowrl.settings import Settings, positive, setting
 from flowrl.trainer.trainer import Trainer
 
-#: Whose achieved goals are drawn from: this step's and later ones', the last one's, or those of the whole episode.
+#: The steps whose achieved goals become new goals: this one and later ones, the last one, or the whole episode.
 Strategy = Literal["future", "final", "episode"]
 
 policy = dqn.policy
@@ -21,15 +21,15 @@ policy = dqn.policy
 
 @attrs.frozen(kw_only=True, slots=False)
 class Hindsight(Settings):
-    """What is relabelled. Rows are real and relabelled ones."""
+    """Hindsight relabelling. Settings in rows count real and relabelled ones."""
 
-    her_k: int = positive(4, "relabelled steps for each real one")
-    her_strategy: Strategy = setting("future", "whose achieved goals a step gets")
+    her_k: int = positive(4, "relabelled copies of each real step")
+    her_strategy: Strategy = setting("future", "where in the episode the new goals were achieved")
 
 
 @attrs.define(kw_only=True)
 class Config(Hindsight, dqn.Config):
-    """The settings of DQN, and what is relabelled; defaults for bit flipping."""
+    """The settings of DQN and of hindsight; defaults for bit flipping."""
 
     env: str = "flowrl.envs.goals:bit_flipping"
     hidden: tuple[int, ...] = (256,)
@@ -39,12 +39,12 @@ class Config(Hindsight, dqn.Config):
 
 
 def execution_plan(workers: WorkerSet, config: Any) -> Plan:
-    """The plan of DQN, and so that of SAC, with whole episodes and hindsight in the place of n-step windows."""
+    """The plan of DQN (and SAC), with whole episodes and hindsight in place of n-step windows."""
     reward, terminated = workers.goal_functions
     relabel = HindsightRelabel(reward, terminated, config.gamma, config.her_k, config.her_strategy, config.n_step)
     plan = dqn.execution_plan(workers, config).replace("NStep", Episodes()).insert_after("Episodes", relabel)
 
-    # Of an episode come many rows at once: they are stored in small parts, so that learning keeps pace (F11).
+    # An episode yields many rows at once: they are stored in small parts, so that learning keeps pace (F11).
     return plan.insert_after("HindsightRelabel", SplitBatch(max_rows=config.rows_at_once), "combine")
 
 

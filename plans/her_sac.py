@@ -13,7 +13,7 @@ policy = sac.policy
 
 @attrs.define(kw_only=True)
 class Config(her_dqn.Hindsight, sac.Config):
-    """The settings of SAC, and what is relabelled; defaults for point reaching."""
+    """The settings of SAC and of hindsight; defaults for point reaching."""
 
     env: str = "flowrl.envs.goals:point_reach"
     hidden: tuple[int, ...] = (64, 64)

@@ -1,4 +1,4 @@
-"""ICM with PPO: what cannot be predicted of what one's own actions do is rewarded too."""
+"""ICM with PPO: adds a reward where the agent cannot predict the effect of its own actions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ policy = ppo.policy
 
 @attrs.define(kw_only=True)
 class Config(IntrinsicRewards, ppo.Config):
-    """PPO's, and those of the rewards."""
+    """The settings of PPO and of the rewards."""
 
     intrinsic_weight: float = 10.0
     reward_features: int = 32
-    forward_share: float = fraction(0.2, "β, of the forward model in the loss; the inverse model has the rest")
+    forward_share: float = fraction(0.2, "β, the forward model's share of the loss; the inverse model has the rest")
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """PPO's plan, with three operators before its advantages, which are then of both rewards together."""
+    """PPO's plan, with three operators before its advantages, which then count both rewards."""
     icm = ICM(
         workers.policy.observation_space,
         workers.policy.action_space,
@@ -41,7 +41,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     )
     plan = ppo.execution_plan(workers, config)
 
-    # What was not predicted is rewarded; then it is learned, and expected.
+    # Reward prediction errors first, then learn to predict these steps.
     plan = plan.insert_before("GAE", EstimateReward(icm))
     plan = plan.insert_before("GAE", TrainReward(icm, config.reward_sgd_iter, config.reward_minibatch_size))
     combine = CombineRewards(config.extrinsic_weight, intrinsic_reward=config.intrinsic_weight)

@@ -1,4 +1,4 @@
-"""IMPALA: workers that never wait for the learner, and V-trace for the age of what they send."""
+"""IMPALA: workers that never wait for the learner, and V-trace that corrects for stale weights."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Config(
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: fragments as they arrive, and the learner."""
-    # (1) Fragments of every worker as they are ready, in batches.
+    # (1) Fragments of all workers as they become ready, in batches.
     asked: dict[str, Any] = {"in_flight": config.in_flight, "max_weight_lag": config.max_weight_lag}
     rollouts = ParallelRollouts(workers, mode="async", steps=config.fragment_steps, **asked)
     batches = rollouts.combine(ConcatBatches(config.train_batch_size))
 
-    # (2) A step on each. The loss corrects for their age.
+    # (2) A step on each batch. The loss corrects for stale weights.
     train_op = batches.for_each(TrainOneStep(workers))
 
-    # (3) A result every so many env steps.
+    # (3) A result every `report_every` env steps.
     return StandardMetricsReporting(train_op, workers, config)
 
 

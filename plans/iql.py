@@ -1,4 +1,4 @@
-"""IQL: implicit Q-learning from a dataset, of its own actions alone, for continuous and for discrete ones."""
+"""IQL: implicit Q-learning from the actions of a dataset alone, for continuous and discrete actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrl.policies.iql import ImplicitSettings
 from flowrl.rollout import BaseWorkers
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
-#: The columns of a transition that Q-learning learns from.
+#: The columns that Q-learning reads.
 TRANSITION = ("obs", "action", "reward", "next_obs", "terminated")
 
 policy = IQLPolicy.configured
@@ -22,18 +22,18 @@ policy = IQLPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(ImplicitSettings, TargetNetwork, OfflineConfig):
-    """Defaults as they were published."""
+    """Defaults as published."""
 
     target_every: int = 1
     tau: float = 0.005
 
 
 def execution_plan(workers: BaseWorkers, config: Any) -> Plan:
-    """One stream of transitions; CQL learns so too."""
-    # (1) Rows of the dataset, shuffled anew in each epoch, with actions in the policy's numbers.
+    """One stream of transitions; CQL shares it."""
+    # (1) Rows of the dataset, reshuffled in each epoch, with actions in the policy's scale.
     rows = OfflineRows(workers, config.data, config.batch_size, epochs=config.epochs, needs=TRANSITION)
 
-    # (2) Learn from them; the target networks follow. A result every so many updates.
+    # (2) Learn from them; the target networks follow. A result every `report_every` updates.
     train = rows.for_each(TrainOneStep(workers))
     train_op = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
     return StandardMetricsReporting(train_op, workers, config)

@@ -1,4 +1,4 @@
-"""MARWIL: imitation of a dataset in which what went better than expected counts more; without an environment."""
+"""MARWIL: imitation of a dataset that weights actions by their advantage; without an environment."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ policy = MARWILPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(MARWILPolicy.Settings, bc.Config):
-    """Those of BC, and what advantages count for."""
+    """The settings of BC, and the weighting by advantages."""
 
 
 def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
-    """That of BC, but rows know what came of them."""
-    # (1) Shuffled rows, with the discounted return of the rest of their episodes.
+    """The plan of BC, with rows that carry their returns."""
+    # (1) Shuffled rows, with the discounted return to the end of their episodes.
     needs = ("obs", "action", *OF_STEPS)
     settings: dict[str, Any] = {"epochs": config.epochs, "needs": needs, "returns": config.gamma}
     rows = OfflineRows(workers, config.data, config.batch_size, **settings)
 
-    # (2) Learn to do what was done, the more the better it went; a result every so many updates.
+    # (2) Imitate, weighted by advantage; a result every `report_every` updates.
     train_op = rows.for_each(TrainOneStep(workers))
     return StandardMetricsReporting(train_op, workers, config)
 

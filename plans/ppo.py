@@ -1,4 +1,4 @@
-"""PPO: clipped policy gradients, several epochs over each batch of fresh experience; with a memory where asked for."""
+"""PPO: clipped policy gradients, several epochs over each batch of fresh experience; recurrent on request."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPoli
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """One branch: act, estimate advantages, learn, report. Plans with other rewards put them before the advantages."""
-    # (1) Act with the newest weights; advantages per environment and fragment.
+    """One branch: act, estimate advantages, learn, report. Plans with other rewards insert them before `GAE`."""
+    # (1) Act with the newest weights; estimate advantages per environment and fragment.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
     samples = rollouts.for_each(GAE(config.gamma, config.lam))
 
@@ -45,7 +45,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     batches = samples.combine(ConcatBatches(config.train_batch_size))
     train_op = batches.for_each(TrainOneStep(workers, **epochs, target_kl=config.target_kl))
 
-    # (3) A result every so many env steps.
+    # (3) A result every `report_every` env steps.
     return StandardMetricsReporting(train_op, workers, config)
 
 

@@ -1,4 +1,4 @@
-"""QR-DQN: DQN that learns the distribution of returns, as its quantiles."""
+"""QR-DQN: DQN that learns the quantiles of the distribution of returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Config(QuantileSettings, dqn.Config):
     """The settings of DQN and one more; defaults that solve CartPole-v1 within 50 000 env steps."""
 
     learning_rate: float = positive(2e-3)
-    grad_clip: float | None = None  # it grows with the quantiles
+    grad_clip: float | None = None  # the norm grows with the number of quantiles
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:

@@ -1,4 +1,4 @@
-"""R2D2: Q-learning with a memory, on sequences drawn by priority that begin with the state the actor had."""
+"""R2D2: recurrent Q-learning on prioritised sequences that start from the actor's recurrent state."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ class Config(SequenceSettings, MemorySettings, EpsilonGreedy, FromReplay, Normal
 
     recurrent: Cell = "lstm"
     hidden: tuple[int, ...] = (64,)
-    sequence_length: int = positive(16, "steps of a sequence that count")
-    burn_in: int = not_negative(8, "steps before them that warm up the memory")
-    overlap: int = not_negative(8, "steps that count in two sequences")
+    sequence_length: int = positive(16, "steps of a sequence that the loss counts")
+    burn_in: int = not_negative(8, "steps before them that only warm up the recurrent state")
+    overlap: int = not_negative(8, "steps that two successive sequences share")
     fragment_steps: int = 8
-    batch_size: int = positive(32, "sequences of an update")
+    batch_size: int = positive(32, "sequences per update")
     buffer_size: int = 100_000
     replay_ratio: float = 32.0
-    priority_alpha: float = fraction(0.9, "0 draws uniformly, 1 in proportion to priorities")
-    priority_beta: float = fraction(0.6, "how much of that the weights of the loss make up for")
-    priority_eta: float = fraction(0.9, "a priority is so much of the largest TD error, and of the mean the rest")
+    priority_alpha: float = fraction(0.9, "priority exponent alpha: 0 samples uniformly, 1 in proportion")
+    priority_beta: float = fraction(0.6, "importance-sampling exponent beta; 1 corrects fully")
+    priority_eta: float = fraction(0.9, "priority = eta * largest TD error + (1 - eta) * mean TD error")
     epsilon_steps: int = 20_000
 
     @property
     def steps(self) -> int:
-        """Of a sequence, with those that warm up the memory."""
+        """Steps of a sequence, burn-in included."""
         return self.burn_in + self.sequence_length
 
     def __attrs_post_init__(self) -> None:
         if (of_each := self.buffer_size // self.num_envs) <= self.steps:
             raise ConfigError(
-                f"buffer_size={self.buffer_size} is {of_each} steps of each of {self.num_envs} environments: it must "
-                f"be more than the {self.steps} of a sequence (burn_in + sequence_length)"
+                f"buffer_size={self.buffer_size} leaves {of_each} steps for each of {self.num_envs} environments: "
+                f"expected more than the {self.steps} of a sequence (burn_in + sequence_length)"
             )
 
     def sequences(self, capacity: int, **limited: Any) -> PrioritizedSequenceReplayBuffer:
-        """A buffer of so many steps, of which it draws sequences by priority."""
+        """A buffer of `capacity` steps that samples sequences by priority."""
         return PrioritizedSequenceReplayBuffer(
             capacity,
             length=self.sequence_length,
@@ -80,15 +80,15 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     drawn, added = config.batch_size * config.steps, config.fragment_steps * config.num_envs  # steps at once
     buffer = config.sequences(config.buffer_size, limiter=config.limiter(drawn, added))
 
-    # (1) Act, and store steps with the states that they were acted from.
+    # (1) Act, and store steps with the recurrent states before them.
     store = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps).for_each(StoreToReplay(buffer))
 
-    # (2) Unroll sequences from these states, learn, and tell how much there was to learn; the target network follows.
+    # (2) Unroll sequences from these states, learn, and update priorities; the target network follows.
     replay = Replay(buffer, config.batch_size)
     train = replay.for_each(TrainOneStep(workers)).for_each(UpdatePriorities(buffer))
     train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
-    # (3) Both in turn, each as far as the ratio allows; a result every so many env steps.
+    # (3) Both in turn, each as far as the ratio allows; a result every `report_every` env steps.
     train_op = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
     return StandardMetricsReporting(train_op, workers, config)
 

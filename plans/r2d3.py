@@ -1,4 +1,4 @@
-"""R2D3: R2D2 with demonstrations: sequences of somebody else beside one's own, by a fixed ratio."""
+"""R2D3: R2D2 that mixes demonstrated sequences into every batch, at a fixed ratio."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ policy = r2d2.policy
 
 @attrs.define(kw_only=True)
 class Config(DemonstratedShare, r2d2.Config):
-    """The settings of R2D2, and how many of the sequences are demonstrations."""
+    """The settings of R2D2, and the fraction of demonstrated sequences."""
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Demonstrations are stored first; then the plan of R2D2 takes a part of every batch from them."""
+    """Store demonstrations first; then the plan of R2D2 draws a part of every batch from them."""
     data = demonstrations_in(config.demonstrations)
     shown = config.sequences(max(data.rows, config.steps + 1))
 
-    # (1) Whoever demonstrated had another memory, or none: sequences begin with the state of an episode's first step.
+    # (1) Recorded steps have no recurrent state of this policy: their sequences start from the initial state.
     recorded = Demonstrations(data, workers.policy, needs=TRANSITION)
     demonstrate = recorded.for_each(InitialState(workers)).for_each(StoreToReplay(shown))
 
-    # (2) R2D2, whose `replay_ratio` is of both kinds of sequences.
+    # (2) R2D2, whose `replay_ratio` counts both kinds of sequences.
     ratio = config.replay_ratio * (1 - config.demonstration_fraction)
     online = r2d2.execution_plan(workers, attrs.evolve(config, replay_ratio=ratio))
     return MixInDemonstrations(online, demonstrate, config.demonstration_fraction)

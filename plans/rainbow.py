@@ -21,11 +21,11 @@ class Config(c51.Config):
     noisy: bool = True
     prioritized: bool = True
     priority_alpha: float = 0.5
-    epsilon_end: float = 0.0  # from there on the noise explores
+    epsilon_end: float = 0.0  # the noise explores alone by then
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
-    """That of C51."""
+    """The policy of C51."""
     return c51.policy(config, observation_space, action_space, "Rainbow")
 
 

@@ -1,4 +1,4 @@
-"""RBC: behavioural cloning whose values obey the environment: the squared soft Bellman error regularises it."""
+"""RBC: behavioural cloning, regularised by the squared soft Bellman error of its values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ policy = RBCPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(BellmanSettings, sqil.Config):
-    """The settings of SQIL, and how much of the loss is not cloning."""
+    """The settings of SQIL, and the weight of the regularisation."""
 
     bellman_weight: float = 0.01
 

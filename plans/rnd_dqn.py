@@ -1,4 +1,4 @@
-"""RND with DQN: what is new is rewarded too, by what the model says of rows when they are drawn from replay."""
+"""RND with DQN: adds a reward for novelty, which the model estimates when rows are drawn from replay."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ policy = dqn.policy
 
 @attrs.define(kw_only=True)
 class Config(IntrinsicRewards, dqn.Config):
-    """DQN's, and those of the rewards."""
+    """The settings of DQN and of the rewards."""
 
-    n_step: int = 1  # what is new is said of single steps, so nothing else is possible
+    n_step: int = 1  # novelty belongs to single steps, so no other value works
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """DQN's plan with an operator before its buffer, and two behind it."""
     if config.n_step != 1:
         raise ConfigError(
-            f"n_step={config.n_step}: what is stored must be single steps (n_step=1), since RND says what each is "
-            "worth when it is drawn"
+            f"n_step={config.n_step}: RND rewards single steps when they are drawn from the buffer: take n_step=1"
         )
     rnd, plan = reward_model(workers, config), dqn.execution_plan(workers, config)
 
-    # (1) Act and store, as in DQN; what comes by is learned, and is new no more.
+    # (1) Act and store, as in DQN; the model learns each fragment, which makes it less novel.
     teach = TrainReward(rnd, config.reward_sgd_iter, config.reward_minibatch_size)
     plan = plan.insert_before("NStep", teach)
 
-    # (2) Of the rows that are drawn, the newest model says how new they are; learn and report, as in DQN.
+    # (2) The newest model rewards the novelty of the rows drawn; learn and report, as in DQN.
     plan = plan.insert_before("TrainOneStep", EstimateReward(rnd))
     combine = CombineRewards(config.extrinsic_weight, intrinsic_reward=config.intrinsic_weight)
     return plan.insert_before("TrainOneStep", combine)

@@ -1,4 +1,4 @@
-"""RND with PPO: what is new is rewarded too, so that sparse rewards are found."""
+"""RND with PPO: adds a reward for novelty, so that the agent finds sparse rewards."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ policy = ppo.policy
 
 @attrs.define(kw_only=True)
 class Config(IntrinsicRewards, ppo.Config):
-    """PPO's, and those of the rewards."""
+    """The settings of PPO and of the rewards."""
 
     intrinsic_weight: float = 10.0
 
 
 def reward_model(workers: WorkerSet, config: Any) -> RND:
-    """What is new to it."""
+    """The model that measures novelty."""
     return RND(
         workers.policy.observation_space,
         workers.policy.action_space,
@@ -39,10 +39,10 @@ def reward_model(workers: WorkerSet, config: Any) -> RND:
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """PPO's plan, with three operators before its advantages, which are then of both rewards together."""
+    """PPO's plan, with three operators before its advantages, which then count both rewards."""
     rnd, plan = reward_model(workers, config), ppo.execution_plan(workers, config)
 
-    # What is new is rewarded; then it is learned, and is new no more.
+    # Reward novelty first, then learn these steps, which makes them less novel.
     plan = plan.insert_before("GAE", EstimateReward(rnd))
     plan = plan.insert_before("GAE", TrainReward(rnd, config.reward_sgd_iter, config.reward_minibatch_size))
     combine = CombineRewards(config.extrinsic_weight, intrinsic_reward=config.intrinsic_weight)

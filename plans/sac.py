@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic with twin critics and a learned temperature, for continuous and for discrete actions."""
+"""SAC: soft actor-critic with twin critics and a learned temperature, for continuous and discrete actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ policy = SACPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(SACPolicy.Settings, NStepReplay, NormalizedReplay, ActingConfig):
-    """Defaults as they were published, for one environment: an update for each of its steps."""
+    """Defaults as published, for one environment with one update per step."""
 
     env: str = "Pendulum-v1"
     envs_per_worker: int = 1

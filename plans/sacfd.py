@@ -1,4 +1,4 @@
-"""SACfD: SAC from demonstrations: rows of somebody else beside one's own in every batch, by a fixed ratio."""
+"""SACfD: SAC that mixes demonstrated rows into every batch, at a fixed ratio."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ policy = sac.policy
 
 @attrs.define(kw_only=True)
 class Config(DemonstratedShare, sac.Config):
-    """The settings of SAC, and how many of the rows are demonstrations."""
+    """The settings of SAC, and the fraction of demonstrated rows."""
 
     demonstration_fraction: float = 0.5
 
 
 def execution_plan(workers: WorkerSet, config: Any) -> Plan:
-    """Demonstrations are stored first; then the plan of DQN, and so of SAC, takes a part of every batch from them."""
+    """Store demonstrations first; then the plan of DQN (and SAC) draws a part of every batch from them."""
     data = demonstrations_in(config.demonstrations)
 
-    # (1) What was recorded is in the environment's numbers: continuous actions to those of the policy, and n steps.
+    # (1) Recorded actions are in the environment's scale: convert them to the policy's, then build n-step windows.
     recorded = Demonstrations(data, workers.policy, needs=TRANSITION).for_each(PolicyActions(workers))
     rows = recorded.for_each(NStep(config.n_step, config.gamma))
     demonstrate = rows.for_each(StoreToReplay(config.demonstration_buffer(data.rows)))
 
-    # (2) DQN's plan, whose `replay_ratio` is of both kinds of rows.
+    # (2) DQN's plan, whose `replay_ratio` counts both kinds of rows.
     ratio = config.replay_ratio * (1 - config.demonstration_fraction)
     online = dqn.execution_plan(workers, attrs.evolve(config, replay_ratio=ratio))
     return MixInDemonstrations(online, demonstrate, config.demonstration_fraction)

@@ -1,4 +1,4 @@
-"""SQIL: soft Q-learning from demonstrations at reward 1 and fresh experience at reward 0, half of each."""
+"""SQIL: soft Q-learning on demonstrations with reward 1 and fresh experience with reward 0, half of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flowrl.policies.soft_q import SoftQSettings
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
-#: Columns that demonstrations must have; their rewards are not looked at.
+#: Columns that demonstrations must have; their rewards are not read.
 NEEDED = ("obs", "action", "next_obs", "terminated", "truncated")
 
 policy = SoftQPolicy.configured
@@ -43,18 +43,18 @@ class Config(SoftQSettings, DemonstratedShare, FromReplay, NormalizedObs, Acting
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Demonstrations are stored first; then two branches take turns, kept in their ratio by the fresh rows' limiter."""
+    """Store demonstrations first; then two branches take turns, in the ratio of the fresh buffer's rate limiter."""
     data, share = demonstrations_in(config.demonstrations), 1 - config.demonstration_fraction
     limiter = config.limiter(config.batch_size, config.fragment_steps * config.num_envs, share)
     shown, fresh = ReplayBuffer(data.rows), ReplayBuffer(config.buffer_size, limiter=limiter)
     mixture = MixedReplay(fresh=(fresh, share), demonstrations=(shown, config.demonstration_fraction))
 
     def stored(steps: Plan, buffer: ReplayBuffer, demonstration: bool, reward: float) -> Plan:
-        """Single steps with another reward than the environment's, which know who acted."""
+        """Store single steps, marked as demonstrated or not, with this reward instead of the environment's."""
         steps = steps.for_each(FillColumn("demonstration", demonstration)).for_each(FillColumn("reward", reward))
         return steps.for_each(NStep(1, config.gamma)).for_each(StoreToReplay(buffer))
 
-    # (1) Whoever does what was demonstrated gets 1, and 0 for anything else, whatever the environment says.
+    # (1) Demonstrated steps have reward 1, fresh ones 0; the environment's rewards are not used.
     demonstrate = stored(Demonstrations(data, workers.policy, needs=NEEDED), shown, True, 1.0)
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
     store = stored(rollouts, fresh, False, 0.0)
@@ -63,7 +63,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     train = Replay(mixture, config.batch_size).for_each(TrainOneStep(workers))
     train = train.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
-    # (3) Nothing is learned before the demonstrations are there; a result every so many env steps.
+    # (3) Learning waits until all demonstrations are stored; a result every `report_every` env steps.
     online = Concurrently({"store": store, "train": train}, round_robin_weights=[1, "*"])
     return StandardMetricsReporting(Sequentially({"demonstrate": demonstrate, "online": online}), workers, config)
 

@@ -1,4 +1,4 @@
-"""TD3: DDPG with twin critics, noise on the targets' actions, and an actor and targets that wait for the critics."""
+"""TD3: DDPG with twin critics, noise on the targets' actions, and delayed updates of the actor and the targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ policy = TD3Policy.configured
 
 @attrs.define(kw_only=True)
 class Config(TD3Policy.Settings, ddpg.Config):
-    """The settings of DDPG and those of its three additions; the critics are always two."""
+    """The settings of DDPG and of the three additions; there are always two critics."""
 
     target_every: int = 2
 

@@ -45,10 +45,10 @@ def test_a_number_goes_to_its_end_and_a_schedule_knows_its_own() -> None:
         ("linear(1)", "missing"),
         ("linear(x, 0, 10)", "its arguments are numbers"),
         ("exponential(1, 0, 10)", "must be > 0"),
-        ([[10, 1.0], [0, 0.5]], "in the order of counts"),
+        ([[10, 1.0], [0, 0.5]], "sorted by count"),
         ([[1.0]], r"expected points \(count, value\)"),
-        (-1.0, "it begins with -1"),
-        ("linear(-1, 0, 10)", "it begins with -1"),
+        (-1.0, "it starts at -1"),
+        ("linear(-1, 0, 10)", "it starts at -1"),
     ],
 )
 def test_what_is_no_schedule_is_refused_by_its_key(setting: Any, words: str) -> None:

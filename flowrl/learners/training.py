@@ -117,7 +117,7 @@ class Training:
     ) -> Iterator[Batch]:
         """Those of all epochs; none of a batch without real rows, which an adder gives that completed nothing."""
         if all_reduce is not None and not all_reduce.one_batch:
-            if learn.in_sequences:
+            if learn.recurrent:
                 raise PlanError("workers cannot train a policy with a memory together: use TrainOneStep(workers)")
             yield from self._own_minibatches(rows, generator, all_reduce)
             return
@@ -125,7 +125,7 @@ class Training:
         for _ in range(self.num_sgd_iter if real else 0):
             if size >= real:
                 yield rows
-            elif learn.in_sequences:
+            elif learn.recurrent:
                 yield from _whole_sequences(rows, math.ceil(real / size), generator)
             else:
                 yield from rows.split(size, True, generator)

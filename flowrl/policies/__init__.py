@@ -1,4 +1,4 @@
-"""Policies: one shared model with collect, learn and eval modes; one file per algorithm family."""
+"""Policies: one shared model with collect, learn and eval modes; one file per family of algorithms."""
 
 from flowrl._lazy import classes, lazy
 

@@ -35,7 +35,7 @@ class A2CLearning(ActorCriticLearning):
         "action": "",
         "advantage or value": "",
         "advantage or fragments": OVER_TIME,
-        "on_policy or corrected": "A2C is right only for what the present weights collected: "
+        "on_policy or corrected": "A2C is right only for experience of the current weights: "
         "take it from ParallelRollouts, or put VTrace before it",
     }
     columns = ("obs", "action", "advantage", "target", "value")

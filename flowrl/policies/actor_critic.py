@@ -1,4 +1,4 @@
-"""What actor-critic algorithms share: acting with log-probabilities and values, advantages, the optimiser."""
+"""The base of actor-critic algorithms: acting with log-probabilities and values, advantages, the optimiser."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from flowrl.settings import Settings, fraction, positive, scheduled, setting, si
 
 @attrs.frozen(kw_only=True, slots=False)
 class AnnealedEntropy(Settings):
-    """The end of the entropy's schedule."""
+    """An entropy bonus that follows a schedule."""
 
-    entropy_coef_end: float | None = setting(None, "at the end of the schedule; None: as at the beginning")
+    entropy_coef_end: float | None = setting(None, "weight of the entropy bonus at the end; None: constant")
 
 
 class ActorCriticPolicy(Policy):
-    """A policy network and a value network; a subclass says how they learn.
+    """A policy network and a value network; a subclass defines how they learn.
 
-    Actions may be discrete, several discrete ones, or continuous; see `distribution`.
+    Actions may be discrete, multi-discrete or continuous; see `distribution`.
     collect: draws from the policy; eval: its most probable action.
 
     Raises:
-        ConfigError: there is no distribution for the actions, or no network for the observations; see `Policy` too.
+        ConfigError: no distribution fits the actions, or no network the observations; see `Policy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(Policy.Settings):
-        """The networks, and how they learn; `gamma` and `lam` are used where no `GAE` made the advantages."""
+        """The networks, and how they learn; `gamma` and `lam` apply unless `GAE` has computed the advantages."""
 
-        hidden: tuple[int, ...] = sizes(64, 64, meaning="sizes of the hidden layers, of the actor and of the critic")
-        squash: bool = setting(False, "continuous actions through tanh into their bounds, instead of clipping")
-        log_std: float = setting(0.0, "of continuous actions, before learning")
+        hidden: tuple[int, ...] = sizes(64, 64, meaning="sizes of the hidden layers of the actor and of the critic")
+        squash: bool = setting(False, "map continuous actions into their bounds by tanh instead of clipping")
+        log_std: float = setting(0.0, "initial log standard deviation of continuous actions")
         gamma: float = fraction(0.99, "discount per step")
-        lam: float = fraction(0.95, "decay of the trace of advantages")
+        lam: float = fraction(0.95, "λ of generalised advantage estimation")
         value_coef: float = setting(0.5, "weight of the value loss")
-        entropy_coef: Setting = scheduled(0.0, "weight of the entropy, at the beginning")
-        learning_rate: Setting = scheduled(3e-4, "of Adam, at the beginning")
-        learning_rate_end: float | None = setting(None, "at the end of the schedule; None: as at the beginning")
-        schedule_steps: int = positive(500_000, "env steps of the schedules")
+        entropy_coef: Setting = scheduled(0.0, "weight of the entropy bonus at the start")
+        learning_rate: Setting = scheduled(3e-4, "learning rate of Adam at the start")
+        learning_rate_end: float | None = setting(None, "learning rate at the end of the schedule; None: constant")
+        schedule_steps: int = positive(500_000, "env steps over which the settings with an _end change")
         grad_clip: float | None = 0.5
 
     settings: Settings
@@ -77,7 +77,7 @@ class ActorCriticPolicy(Policy):
 
     @property
     def distribution(self) -> Distribution:
-        """What actions are drawn from."""
+        """The distribution of actions."""
         return self.model.distribution
 
     def from_env(self, action: Array) -> Array:
@@ -95,7 +95,7 @@ class ActorCriticPolicy(Policy):
 
 @attrs.frozen
 class Drawing:
-    """The collect mode: columns action, logp (of the action drawn, G6), value; env_action where it differs."""
+    """The collect mode: columns action, logp (of the drawn action, G6), value; env_action if it differs."""
 
     policy: ActorCriticPolicy
 
@@ -110,13 +110,13 @@ class Drawing:
             return drawn_columns(model.distribution, given, value, noise)
 
     def value(self, obs: Any) -> Array:
-        """Values `[N]` of observations `[N, ...]`, for where an episode or fragment ends."""
+        """Values `[N]` of observations `[N, ...]` at the ends of episodes and fragments."""
         with torch.inference_mode():
             return host(self.policy.acting().value(self.policy.observed(obs)))
 
 
 def drawn_columns(distribution: Acting, given: Any, value: Any, noise: Array) -> dict[str, Array]:
-    """The columns of actions drawn `[N, ...]`, of what a network gives."""
+    """The columns of actions `[N, ...]` drawn from the outputs of a network."""
     action, logp = distribution.sample(given, noise)
     columns = {"action": action, "logp": logp, "value": host(value)}
     if (changed := distribution.for_env(action)) is not action:
@@ -138,7 +138,7 @@ class MostProbable:
         return {"action": action, "env_action": model.distribution.for_env(action)}
 
     def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
-        """The same as the environment gets it, for `Policy.export`."""
+        """The same action in the environment's scale, for `Policy.export`."""
         action: torch.Tensor = model.distribution.mode_for_env(model(obs)[0])
         return action
 
@@ -147,7 +147,7 @@ class MostProbable:
         return Drawing(self.policy).value(obs)
 
 
-#: Why a loss of advantages needs fragments where nobody has estimated them.
+#: Why a loss needs fragments unless advantages are estimated already.
 OVER_TIME = "advantages are estimated along fragments: put GAE before it, or leave it out"
 
 
@@ -156,7 +156,7 @@ class ActorCriticLearning(Learning):
 
     policy: ActorCriticPolicy
 
-    #: Columns that advantages are made of.
+    #: Columns that advantages are computed from.
     needed: ClassVar[tuple[str, ...]] = NEEDED
 
     def __init__(self, policy: ActorCriticPolicy) -> None:
@@ -168,41 +168,41 @@ class ActorCriticLearning(Learning):
         self.entropy_coef = value_at(self.policy.entropy_coef, env_steps)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Rows `[B, ...]` with advantage and target, `estimated` from fragments `[T, N, ...]` where no adder did that.
+        """Rows `[B, ...]` with advantage and target, `estimated` from fragments `[T, N, ...]` unless an adder did.
 
-        Padded steps (`mask` 0) are left out.
+        Drops padded steps (`mask` 0).
         """
         return real_rows(self.advantaged(batch))
 
     def advantaged(self, batch: Batch) -> Batch:
-        """The batch with advantage and target, `estimated` from fragments `[T, N, ...]` where no adder did that."""
+        """The batch with advantage and target, `estimated` from fragments `[T, N, ...]` unless an adder did."""
         if "advantage" not in batch:
             missing = [name for name in self.needed if name not in batch]
             if missing or not is_fragment(batch):
                 what = f"the column {missing[0]!r}" if missing else "fragments [T, N, ...]"
-                raise SchemaError(f"advantages need {what}: put GAE(...) before what made {batch!r}")
+                raise SchemaError(f"advantages need {what}: put GAE(...) before the operator that made {batch!r}")
             batch = self.estimated(batch)
         return batch
 
     def estimated(self, batch: Batch) -> Batch:
-        """A fragment `[T, N, ...]` with advantage and target; here as `GAE` does it (G2)."""
+        """A fragment `[T, N, ...]` with advantage and target; here those of `GAE` (G2)."""
         return with_advantages(batch, self.policy.settings.gamma, self.policy.settings.lam)
 
     def corrected(self, batch: Batch, target_logp: Array | None = None, **settings: float) -> Batch:
-        """A fragment `[T, N, ...]` of older weights with advantage and target as `VTrace` makes them (V1, V2).
+        """A fragment `[T, N, ...]` of older weights with the advantage and target of `VTrace` (V1, V2).
 
         Args:
-            target_logp: `[T, N]`, of the policy that is to be judged; None: of the one that learns.
-            settings: gamma, and the others of `flowrl.returns.v_trace`.
+            target_logp: `[T, N]`, of the policy to evaluate; None: of the one that learns.
+            settings: gamma and the other settings of `flowrl.returns.v_trace`.
         """
         logp, value, next_value = self.evaluate(batch)
         own = batch.replace(value=value, next_value=next_value)
         return with_v_trace(own, logp if target_logp is None else target_logp, **settings)
 
     def evaluate(self, batch: Batch) -> tuple[Array, Array, Array]:
-        """What the present weights make of a fragment `[T, N, ...]`, without a gradient.
+        """Evaluate a fragment `[T, N, ...]` with the current weights, without a gradient.
 
-        Returns: log-probabilities of its actions, values of its observations, and of those arrived in, each `[T, N]`.
+        Returns: log-probabilities of its actions, and values of its `obs` and its `next_obs`, each `[T, N]`.
         """
         batch = batch.to_numpy()
         logp, value = self.judged(batch, self.policy.model)
@@ -218,13 +218,13 @@ class ActorCriticLearning(Learning):
         return logp.cpu().numpy().reshape(shape), value.cpu().numpy().reshape(shape)
 
     def logp_of(self, rows: Batch) -> Array:
-        """Log-probabilities `[B]` of the actions in rows `[B, ...]`, by the present weights."""
+        """Log-probabilities `[B]` of the actions in rows `[B, ...]` under the current weights."""
         model, used = self.policy.model, rows.select(["obs", "action"]).to_torch(self.policy.device)
         with torch.inference_mode():
             logp, _ = model.distribution.evaluate(model(used.obs)[0], used.action)
         return logp.cpu().numpy()
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
-        """explained_variance: 1 − Var(target − value) / Var(target), of the values that acted; 1 is perfect."""
+        """explained_variance: 1 − Var(target − value) / Var(target), with the values at acting time; 1 is perfect."""
         spread = rows.target.var(correction=0).clamp_min(1e-12)
         return {"explained_variance": 1 - (rows.target - rows.value).var(correction=0) / spread}

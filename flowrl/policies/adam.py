@@ -1,4 +1,4 @@
-"""Adam for networks that are so small that finding out what to do takes longer than doing it."""
+"""Adam for small networks, where torch's overhead per step outweighs the arithmetic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrl.policies.torch_private import fused_adam_
 
 @attrs.frozen
 class Moved:
-    """What a step moves, a list entry for each parameter; the `counts` of steps are views of `steps [n]`."""
+    """The tensors that a step updates, one list entry per parameter; the `counts` are views of `steps [n]`."""
 
     parameters: list[torch.Tensor]
     means: list[torch.Tensor]
@@ -23,12 +23,12 @@ class Moved:
 
 
 class Adam(torch.optim.Adam):
-    """`torch.optim.Adam(fused=True)` with a step that takes small networks half as long: `advance`.
+    """`torch.optim.Adam(fused=True)` with `advance`, a step that takes half as long for small networks.
 
-    The state is that of torch's Adam, and may be loaded from there.
+    Its state is that of torch's Adam: either loads the other's.
 
     Args:
-        params: Parameters, or groups of them, which may have an `lr` each.
+        params: Parameters, or groups of them, each of which may have an `lr`.
         lr, eps: See `torch.optim.Adam`.
     """
 
@@ -38,9 +38,9 @@ class Adam(torch.optim.Adam):
         super().__init__(params, lr=lr, eps=eps, fused=True)
 
     def advance(self) -> None:
-        """What `step` does, with what the first one found, and without torch's hooks and records of it.
+        """`step` without torch's hooks and bookkeeping, on the tensors that the first call found.
 
-        So it is where all parameters have a gradient and the same rate; else it is `step`.
+        Falls back to `step` unless all parameters have a gradient and the same rate.
         """
         moved, first = self._moved, self.param_groups[0]
         gradients = [None] if moved is None else [parameter.grad for parameter in moved.parameters]
@@ -69,7 +69,7 @@ class Adam(torch.optim.Adam):
             )
 
     def _find(self) -> Moved | None:
-        """What is to be moved; None where some parameters have not been yet, or where one kernel cannot move all."""
+        """The tensors to update; None if some parameters have no state yet, or one kernel cannot update all."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         states = [self.state[parameter] for parameter in parameters if parameter in self.state]
         if len(states) < len(parameters) or len({(each.device, each.dtype) for each in parameters}) > 1:

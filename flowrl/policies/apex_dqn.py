@@ -1,4 +1,4 @@
-"""Ape-X: the loss of DQN, and workers that explore each at a rate of its own."""
+"""Ape-X: the loss of DQN, and workers that each explore with their own epsilon."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flowrl.settings import Settings, fraction, positive
 
 @attrs.frozen
 class worker_epsilon:
-    """ε_i = ε^(1 + i / (N − 1) · α) of worker i of N, at any time; ε where there is one worker only.
+    """ε_i = ε^(1 + i / (N − 1) · α) of worker i of N, at all times; ε if there is only one worker.
 
-    A worker that came later than the N explores as the last of them.
+    Workers beyond the N explore like the last one.
 
     Source: Horgan et al. 2018, "Distributed Prioritized Experience Replay", section 4.1.
 
@@ -38,18 +38,18 @@ class worker_epsilon:
 class WorkerEpsilon(Settings):
     """How often actions are random."""
 
-    epsilon: float = fraction(0.4, "exploration of the first worker")
-    epsilon_alpha: float = positive(7.0, "of the last one: epsilon to the power of 1 + epsilon_alpha")
+    epsilon: float = fraction(0.4, "probability of a random action of the first worker")
+    epsilon_alpha: float = positive(7.0, "the last worker explores with epsilon ** (1 + epsilon_alpha)")
 
 
 class ApexDQNPolicy(DQNPolicy):
     """Deep Q-learning for many workers; see `DQNPolicy` for its settings.
 
-    collect: epsilon-greedy, with the epsilon of the worker, see `worker_epsilon`.
+    collect: epsilon-greedy with the worker's epsilon, see `worker_epsilon`.
 
     Args:
-        workers: How many there are.
-        epsilon, epsilon_alpha: ε and α of their epsilons, see `WorkerEpsilon`.
+        workers: Number of workers.
+        epsilon, epsilon_alpha: ε and α of `worker_epsilon`, see `WorkerEpsilon`.
     """
 
     epsilon: worker_epsilon
@@ -68,5 +68,5 @@ class ApexDQNPolicy(DQNPolicy):
         super().__init__(observation_space, action_space, epsilon=first, algorithm="Ape-X", **settings)
 
     def collect_mode_of(self, worker: int) -> ActMode:
-        """As that worker explores."""
+        """The mode with that worker's epsilon."""
         return self.exploring(attrs.evolve(self.epsilon, worker=worker))

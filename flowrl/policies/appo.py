@@ -1,4 +1,4 @@
-"""APPO: PPO's clipped loss on experience of older weights, around a target policy that moves now and then."""
+"""APPO: PPO's clipped loss on experience of older weights, around a target policy."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from flowrl.settings import fraction, positive
 class TowardsTarget(Clipped, AnnealedEntropy, ActorCriticPolicy.Settings):
     """The networks, and a clipped loss around a target policy."""
 
-    lam: float = fraction(1.0, "decay of the traces of V-trace; 0 gives one-step targets")
-    old_weight: float = positive(2.0, "largest weight of who acted against the target policy")
+    lam: float = fraction(1.0, "λ of V-trace; 0 gives one-step targets")
+    old_weight: float = positive(2.0, "upper bound of the ratio of the acting policy to the target policy")
 
 
 class APPOPolicy(PPOPolicy):
     """Asynchronous PPO; see `ActorCriticPolicy` and `PPOPolicy`.
 
     Args:
-        limits: Of the weights of V-trace.
+        limits: Upper bounds of the weights of V-trace.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
@@ -61,14 +61,14 @@ class APPOPolicy(PPOPolicy):
 
 
 class APPOLearning(PPOLearning):
-    """The loss of `PPOLearning` with the target policy π_old in the place of the one that acted, μ.
+    """The loss of `PPOLearning` with the target policy π_old in place of the policy that acted, μ.
 
-    r = min(μ/π_old, old_weight) · π/μ, which is π/π_old where the first is not limited (G7). Advantages, weighted by
-    min(ρ̄, π_old/μ), and targets are those of V-trace for π_old, with the values of the weights that learn (V1, V2).
-    The divergence is KL(π_old | π), of the whole distributions.
+    r = min(μ/π_old, old_weight) · π/μ, which is π/π_old unless the minimum cuts in (G7). Advantages, weighted by
+    min(ρ̄, π_old/μ), and targets are those of V-trace for π_old, with the values of the current weights (V1, V2).
+    The divergence is KL(π_old | π) of the whole distributions.
 
-    Source: Luo et al. 2020, "IMPACT", section 3 (the target policy), and RLlib's APPO (the weight's limit, the KL
-    penalty), on Espeholt et al. 2018 and Schulman et al. 2017.
+    Source: Luo et al. 2020, "IMPACT", section 3 (the target policy), and RLlib's APPO (the bound of the weight, the
+    KL penalty), after Espeholt et al. 2018 and Schulman et al. 2017.
     """
 
     policy: APPOPolicy
@@ -82,14 +82,14 @@ class APPOLearning(PPOLearning):
     needed = CORRECTED_FROM
 
     def estimated(self, batch: Batch) -> Batch:
-        """With advantage and target, and a `logp` to which π's is the ratio r of the class."""
+        """Add advantage, target, and a `logp` such that π / exp(logp) is the ratio r of the class."""
         policy, given = self.policy, self.policy.settings
         old, _ = self.judged(batch.to_numpy(), policy.target)
         batch = self.corrected(batch, old, gamma=given.gamma, lam=given.lam, **attrs.asdict(policy.limits))
         return batch.replace(logp=np.maximum(old, batch["logp"] - math.log(given.old_weight)))
 
     def divergence(self, rows: Batch, given: torch.Tensor, log_ratio: torch.Tensor) -> torch.Tensor:
-        """KL(π_old | π), the mean over rows."""
+        """The mean of KL(π_old | π) over rows."""
         old = self.policy.target
         with torch.no_grad():
             old_given, _ = old(rows.obs)

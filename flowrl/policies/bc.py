@@ -1,4 +1,4 @@
-"""BC: behavioural cloning, an actor alone that learns to do what was done."""
+"""BC: behavioural cloning, an actor that learns to repeat recorded actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flowrl.settings import sizes
 
 
 class ActorNetwork(nn.Module):
-    """What actions are chosen by, `[B, outputs]`; actions that are not valid have probability 0."""
+    """The actor network, `[B, outputs]`; invalid actions have probability 0."""
 
     def __init__(self, encoder: Encoder, outputs: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class ActorNetwork(nn.Module):
 
 
 class BCPolicy(Policy):
-    """An actor that learns from what others did: a choice among discrete actions, or a normal distribution.
+    """An actor that learns from recorded actions: a distribution over discrete actions, or a normal distribution.
 
-    collect: draws from the actor; eval: its most probable action. Continuous actions are stored in -1 .. 1 whatever
-    the bounds are.
+    collect: draws from the actor; eval: its most probable action. Continuous actions are stored in -1 .. 1,
+    whatever their bounds.
 
     Raises:
-        ConfigError: the actions are neither discrete nor a bounded Box of floats, or there is no network for the
+        ConfigError: the actions are neither discrete nor a bounded Box of floats, or no network fits the
             observations; see `Policy` too.
     """
 
@@ -59,7 +59,7 @@ class BCPolicy(Policy):
     settings: Settings
     model: ActorNetwork
     choosing: Likely
-    random_steps = 0  #: of uniform actions at first
+    random_steps = 0  #: no uniform actions at the start
 
     def _build(self) -> None:
         self.choosing = likely_choice(self.action_space, type(self).__name__.removesuffix("Policy"))
@@ -78,7 +78,7 @@ class BCPolicy(Policy):
         return BCLearning(self)
 
     def from_env(self, action: Array) -> Array:
-        """Actions `[B, ...]` in the environment's own numbers as the actor gives them."""
+        """Convert actions `[B, ...]` from the environment's scale to the actor's."""
         return self.choosing.from_env(action)
 
     def for_env(self, action: Array) -> Array:
@@ -87,10 +87,10 @@ class BCPolicy(Policy):
 
 
 class BCLearning(Learning):
-    """L = −mean log π(a | s): of discrete actions the cross entropy, of continuous ones that of a normal distribution.
+    """L = −mean log π(a | s): the cross entropy of discrete actions, the normal log-density of continuous ones.
 
-    A squared error would have the same mean and know nothing of the spread; this learns both, so that whoever draws
-    from the policy does what was done in its variety, and where it varied much counts for less.
+    A squared error would learn the mean alone. This learns the spread too, so samples are as varied as the data, and
+    states in which the actions vary much weigh less.
 
     Source: Pomerleau 1988, "ALVINN: An Autonomous Land Vehicle in a Neural Network".
     """
@@ -100,7 +100,7 @@ class BCLearning(Learning):
     requires: ClassVar[tuple[str, ...]] = ("obs", "action")
 
     def prepare(self, batch: Batch) -> Batch:
-        """Rows; padded steps are left out (N6)."""
+        """Rows without padded steps (N6)."""
         return real_rows(batch)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Gradients whose norm is limited."""
+"""Clipping of gradients by their norm."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flowrl.policies.torch_private import foreach_mul_, foreach_norm
 
 
 def clip_norm(parameters: list[nn.Parameter], limit: float, *, finite: bool = True) -> None:
-    """Scale the gradients so that the norm of all of them is at most `limit`; others are not touched.
+    """Scale the gradients so that their total norm is at most `limit`.
 
-    What `torch.nn.utils.clip_grad_norm_` does, in a third of the time for a small network.
+    Like `torch.nn.utils.clip_grad_norm_`, in a third of the time for a small network.
 
     Raises:
-        RuntimeError: the norm is not finite, and should be: before the gradient has spoilt the weights.
+        RuntimeError: the norm is not finite and `finite` is set; raised before the weights change.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -24,6 +24,6 @@ def clip_norm(parameters: list[nn.Parameter], limit: float, *, finite: bool = Tr
     norm = float(torch.linalg.vector_norm(torch.stack(foreach_norm(gradients))))
     if not math.isfinite(norm):
         if finite:
-            raise RuntimeError(f"the gradients have a non-finite norm, {norm}: so has the loss, or what it is made of")
+            raise RuntimeError(f"the norm of the gradients is {norm}, not finite: check the loss and its inputs")
     elif norm > limit:
         foreach_mul_(gradients, limit / (norm + 1e-6))

@@ -1,4 +1,4 @@
-"""CQL: conservative Q-learning, whose values of actions that the data has not are kept low."""
+"""CQL: conservative Q-learning, which keeps the values of actions outside the data low."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Scalars = dict[str, torch.Tensor]
 class Conservative(Settings):
     """The penalty."""
 
-    conservatism: float = not_negative(1.0, "weight of the penalty on values; 0 is DQN or SAC")
+    conservatism: float = not_negative(1.0, "weight of the conservative penalty on values; 0 is DQN or SAC")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class Candidates(Conservative):
-    """The penalty, which is estimated for continuous actions."""
+    """The penalty, estimated by sampling for continuous actions."""
 
-    candidates: int = positive(10, "of continuous actions: how many of each of three kinds it is estimated with")
+    candidates: int = positive(10, "continuous actions: samples per proposal that estimate the penalty")
 
 
 class DiscreteCQLPolicy(DQNPolicy):
@@ -37,7 +37,7 @@ class DiscreteCQLPolicy(DQNPolicy):
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(Conservative, DQNPolicy.Settings):
-        """Those of `DQNPolicy`, and the penalty."""
+        """The settings of `DQNPolicy`, and the penalty."""
 
     settings: Settings
 
@@ -67,7 +67,7 @@ class CQLPolicy(SACPolicy):
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(Candidates, SACPolicy.Settings):
-        """Those of `SACPolicy`, and the penalty."""
+        """The settings of `SACPolicy`, and the penalty."""
 
         conservatism: float = 5.0
 
@@ -84,8 +84,8 @@ class CQLLearning(SACLearning):
     """L = L_SAC + conservatism · mean Σₖ (log ∫ exp Qₖ(s, a) da − Qₖ(s, a_data)).
 
     The integral is estimated by importance sampling, the logarithm of the mean of exp(Qₖ(s, aᵢ) − log pᵢ) over
-    `candidates` uniform actions aᵢ, as many of the actor's at s and as many of its at s', with their densities pᵢ. No
-    gradient of the penalty passes to the actor.
+    `candidates` uniform actions aᵢ, as many from the actor at s and as many at s', with their densities pᵢ. The penalty
+    sends no gradient to the actor.
 
     Source: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", eq. 4, and appendix F.
     """
@@ -93,7 +93,7 @@ class CQLLearning(SACLearning):
     policy: CQLPolicy
 
     def over_minibatch(self, rows: Batch) -> Batch:
-        """With the `candidate_noise [B, 3, candidates, size]` too: uniform in -1 .. 1, and twice normal."""
+        """Add also `candidate_noise [B, 3, candidates, size]`: uniform in -1 .. 1, then twice normal."""
         policy, rows = self.policy, super().over_minibatch(rows)
         shape = rows.rows, policy.settings.candidates, policy.choosing.draws
         normal = [self.normal(rows, math.prod(shape[1:])).reshape(shape) for _ in range(3)]
@@ -114,7 +114,7 @@ class CQLLearning(SACLearning):
 
     @torch.no_grad()
     def drawn(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Actions `[B, 3 · candidates, size]` of the three kinds, and the logarithms of their densities."""
+        """Candidates `[B, 3 · candidates, size]` from the three proposals, and their log-densities."""
         policy, noise, size = self.policy, rows.candidate_noise, self.policy.choosing.draws
         count = policy.settings.candidates
         kinds = [(noise[:, 0], torch.full((*noise.shape[:1], count), -size * math.log(2), device=noise.device))]

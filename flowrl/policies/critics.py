@@ -1,4 +1,4 @@
-"""Critics of an action that is given: several networks computed as one; and the actor that learns from them."""
+"""Critics: several Q-networks computed as one; and the actor that learns from them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from flowrl.policies.networks import Encoder, mlp
 
 
 class Stacked(nn.Module):
-    """Linear layers of k networks side by side: `[k, B, in]` to `[k, B, out]`, begun as `nn.Linear` begins.
+    """Linear layers of k networks side by side: `[k, B, in]` to `[k, B, out]`, initialised like `nn.Linear`.
 
-    Inputs `[1, B, in]` are for the first network alone.
+    Inputs `[1, B, in]` go to the first network alone.
     """
 
     def __init__(self, k: int, fan_in: int, fan_out: int) -> None:
@@ -29,7 +29,7 @@ class Stacked(nn.Module):
         self.bias = nn.Parameter(torch.empty(k, 1, fan_out).uniform_(-bound, bound))
 
     def forward(self, x: torch.Tensor, frozen: bool = False) -> torch.Tensor:
-        """With `frozen` gradients pass to `x`, and none to the weights."""
+        """With `frozen`, gradients flow to `x` but not to the weights."""
         weight, bias = (self.weight.detach(), self.bias.detach()) if frozen else (self.weight, self.bias)
         if len(x) < len(weight):
             weight, bias = weight[: len(x)], bias[: len(x)]
@@ -40,10 +40,10 @@ class Stacked(nn.Module):
 
 
 class Critics(nn.Module):
-    """k networks that judge actions, and the encoder of observations that all of them share.
+    """k networks that evaluate actions, and the encoder of observations that they share.
 
     Args:
-        size: Numbers of an action that is judged; 0: there are n actions, and all are judged at once.
+        size: Numbers of an action; 0: there are n discrete actions, all evaluated at once.
         outputs: 1, or n.
     """
 
@@ -61,24 +61,24 @@ class Critics(nn.Module):
         frozen: bool = False,
         first: bool = False,
     ) -> torch.Tensor:
-        """Values `[k, B]` of actions `[B, ...]`, or without actions `[k, B, n]`, by the encoder's features `[B, ...]`.
+        """Values `[k, B]` of actions `[B, ...]`, or without actions `[k, B, n]`, from features `[B, ...]`.
 
-        With `frozen` gradients pass to the actions, and none to the critics' weights. With `first` the first critic
-        judges alone, `[1, B]`.
+        With `frozen`, gradients flow to the actions but not to the critics' weights. With `first`, only the first
+        critic evaluates, `[1, B]`.
         """
         x = features if action is None else torch.cat([features, action.reshape(len(action), self.size)], 1)
         x = x.expand(1 if first else self.k, *x.shape)
         *hidden, last = self.layers
         for layer in hidden:
             x = torch.relu_(layer(x, frozen))  # in place: large new arrays cost as much as the products
-        values: torch.Tensor = last(x, frozen).float()  # whatever the layers compute in
+        values: torch.Tensor = last(x, frozen).float()  # whatever precision the layers use
         return values if action is None else values.squeeze(2)
 
 
 class ActorAndCritics(nn.Module):
-    """An actor, which acts by the critics' features, and the critics. What is called is the actor: `[B, outputs]`.
+    """An actor on the critics' features, and the critics. `forward` is the actor's: `[B, outputs]`.
 
-    An encoder that learns (of images, say) learns from the critics alone.
+    An encoder with weights (of images, say) learns from the critics alone.
 
     Source: Yarats et al. 2021, "Improving Sample Efficiency in Model-Free Reinforcement Learning from Images".
     """
@@ -92,7 +92,7 @@ class ActorAndCritics(nn.Module):
         return self.choose(self.critics.encoder(obs), obs)
 
     def choose(self, features: torch.Tensor, obs: Any) -> torch.Tensor:
-        """The same by the encoder's features of these observations; actions that are not valid have probability 0."""
+        """The actor's output from the features of these observations; invalid actions have probability 0."""
         given: torch.Tensor = masked(self.actor(features.detach()).float(), action_mask(obs))
         return given
 

@@ -1,6 +1,6 @@
-"""Action distributions: from what a network gives, `[B, outputs]`, to actions, their log-probabilities and entropy.
+"""Action distributions: from network outputs `[B, outputs]` to actions, their log-probabilities and entropy.
 
-Drawing works by inversion of uniform `noise [B, draws]`, each row from its environment's own stream (D2).
+Sampling inverts uniform `noise [B, draws]`, each row from the stream of its environment (D2).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from flowrl.policies.sampling import Array, above_zero, argmax_sample, multinomi
 from flowrl.schedules import Schedule, value_at
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-#: Of the network: a tensor, or an array where it is its copy in numpy that acts.
+#: Outputs of the network: a tensor, or an array if its numpy twin acts.
 Given: TypeAlias = Any
 
 
-#: Of -1 .. 1, where an action that was squashed is taken to be that is at a bound.
+#: An action at a bound of -1 .. 1 counts as ± this, since the inverse of tanh is infinite there.
 AT_BOUND = 1 - 1e-6
 
 
 class Acting(Protocol):
-    """What acting needs of a distribution: `draws` uniform numbers make an action."""
+    """A distribution as acting uses it: `draws` uniform numbers make an action."""
 
     @property
     def draws(self) -> int: ...
 
     def sample(self, given: Given, noise: Array) -> tuple[Array, Array]:
-        """Actions drawn `[B, ...]` and their log-probabilities `[B]` (G6)."""
+        """Sampled actions `[B, ...]` and their log-probabilities `[B]` (G6)."""
         ...
 
     def mode(self, given: Given) -> Array:
@@ -45,12 +45,12 @@ class Acting(Protocol):
         ...
 
     def for_env(self, action: Array) -> Array:
-        """What the environment gets for an action drawn."""
+        """The environment's form of a sampled action."""
         ...
 
 
 class Distribution(Acting, Protocol):
-    """`outputs` numbers of the network and `draws` uniform numbers make an action."""
+    """A distribution over actions, with `outputs` numbers from the network and `draws` uniform numbers per sample."""
 
     outputs: int
 
@@ -59,19 +59,19 @@ class Distribution(Acting, Protocol):
         ...
 
     def divergence(self, given: torch.Tensor, other: Any, other_given: torch.Tensor) -> torch.Tensor:
-        """KL(self | other) `[B]`, of this one and another distribution of its kind."""
+        """KL(self | other) `[B]`, where `other` is a distribution of the same kind."""
         ...
 
     def from_env(self, action: Array) -> Array:
-        """The action that is drawn where the environment gets this one: the way back from `for_env`."""
+        """The sampled action behind an action in the environment's form: the inverse of `for_env`."""
         ...
 
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
-        """`for_env(mode(given))` in torch alone."""
+        """`for_env(mode(given))` in pure torch."""
         ...
 
     def in_numpy(self) -> Acting:
-        """The same for arrays, which follows what is learned."""
+        """The same distribution on arrays, which follows the learned parameters."""
         ...
 
 
@@ -79,11 +79,11 @@ def distribution(space: gymnasium.Space[Any], *, squash: bool = False, log_std: 
     """The distribution for an action space.
 
     Args:
-        squash: Continuous actions through tanh into their bounds; otherwise they are clipped to them.
-        log_std: Logarithm of a Gaussian's standard deviation, before learning.
+        squash: Map continuous actions into their bounds by tanh instead of clipping.
+        log_std: Initial logarithm of a Gaussian's standard deviation.
 
     Raises:
-        ConfigError: there is none, or `squash` without bounds.
+        ConfigError: no distribution fits the space, or `squash` without bounds.
     """
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n), int(space.start))
@@ -97,7 +97,7 @@ def distribution(space: gymnasium.Space[Any], *, squash: bool = False, log_std: 
         return (SquashedGaussian if squash else Gaussian)(space, log_std)
     raise ConfigError(
         f"there is no action distribution for the action space {space}: expected Discrete, MultiDiscrete of one row, "
-        "MultiBinary or a Box of floats; gymnasium.wrappers.TransformAction makes it one"
+        "MultiBinary or a Box of floats; gymnasium.wrappers.TransformAction converts it"
     )
 
 
@@ -188,7 +188,7 @@ class MultiCategorical:
 
 
 class Gaussian(nn.Module):
-    """Independent normal distributions; the network gives their means, the deviations are parameters.
+    """Independent normal distributions; the network outputs the means, the deviations are parameters.
 
     log p(u) = Σᵢ −½ ((uᵢ − μᵢ) / σᵢ)² − log σᵢ − ½ log 2π;  the environment gets u, clipped to its bounds.
     """
@@ -200,7 +200,7 @@ class Gaussian(nn.Module):
         self.log_std = nn.Parameter(torch.full((self.outputs,), float(log_std)))
 
     def sample(self, given: torch.Tensor, noise: Array) -> tuple[Array, Array]:
-        # 0 has no normal quantile; half the smallest step of a uniform number has.
+        # 0 has no normal quantile; half the smallest step of a uniform number does.
         uniform = torch.from_numpy(above_zero(noise)).to(given.device)
         action = given + self.log_std.exp() * torch.special.ndtri(uniform).to(given.dtype)
         logp = self._logp(given, action)
@@ -215,7 +215,7 @@ class Gaussian(nn.Module):
         return self._logp(given, action.reshape(len(action), -1)), entropy.expand(len(action))
 
     def divergence(self, given: torch.Tensor, other: Gaussian, other_given: torch.Tensor) -> torch.Tensor:
-        # Of what is drawn; so it is of what becomes of it through tanh, which takes nothing away.
+        # Of the Gaussian u; tanh is invertible, so the divergence after it is the same.
         wider = other.log_std - self.log_std
         apart = (given - other_given) * (-other.log_std).exp()
         return (wider + 0.5 * ((-2 * wider).exp() + apart.square() - 1)).sum(1)
@@ -240,7 +240,7 @@ class Gaussian(nn.Module):
 class SquashedGaussian(Gaussian):
     """A Gaussian u whose tanh is scaled into the bounds: the environment gets low + (tanh u + 1) / 2 · (high − low).
 
-    The action stored is u; its log-probability is that of what the environment gets:
+    The stored action is u; its log-probability is that of the environment's action:
     log p(u) − Σᵢ log (highᵢ − lowᵢ) / 2 + 2 (log 2 − uᵢ − softplus(−2 uᵢ))  (A1, A2). The entropy is that of u.
     """
 
@@ -257,7 +257,7 @@ class SquashedGaussian(Gaussian):
         return scaled
 
     def from_env(self, action: Array) -> Array:
-        inside = np.clip((action - self.low) / self.reach - 1, -AT_BOUND, AT_BOUND)  # a bound itself is infinitely far
+        inside = np.clip((action - self.low) / self.reach - 1, -AT_BOUND, AT_BOUND)  # atanh of a bound is infinite
         drawn: Array = np.arctanh(inside).astype(np.float32)
         return drawn
 
@@ -270,13 +270,13 @@ class SquashedGaussian(Gaussian):
 
 
 def tanh_log_slope(u: torch.Tensor) -> torch.Tensor:
-    """log d tanh(u) / du = log (1 − tanh² u) = 2 (log 2 − u − softplus(−2 u)), finite however far out u is (A1)."""
+    """log d tanh(u) / du = log (1 − tanh² u) = 2 (log 2 − u − softplus(−2 u)), finite for any u (A1)."""
     slope: torch.Tensor = 2 * (math.log(2) - u - nn.functional.softplus(-2 * u))
     return slope
 
 
 class GaussianInNumpy:
-    """A `Gaussian` that acts with arrays."""
+    """A `Gaussian` on arrays."""
 
     def __init__(self, gaussian: Gaussian) -> None:
         self.draws, self.shape, self.for_env = gaussian.draws, gaussian.shape, gaussian.for_env
@@ -297,7 +297,7 @@ class GaussianInNumpy:
 
 
 class SquashedInNumpy(GaussianInNumpy):
-    """A `SquashedGaussian` that acts with arrays."""
+    """A `SquashedGaussian` on arrays."""
 
     def __init__(self, gaussian: SquashedGaussian) -> None:
         super().__init__(gaussian)
@@ -309,53 +309,53 @@ class SquashedInNumpy(GaussianInNumpy):
         return log_slope
 
 
-#: Between which the logarithm of a standard deviation is kept, as the authors of SAC do.
+#: Bounds of the logarithm of a standard deviation, as in the code of SAC's authors.
 LOG_STD = (-20.0, 2.0)
 
 
 class ActionHead(Protocol):
-    """From what an actor network gives, arrays `[N, outputs]`, to actions `[N, ...]`, with `noise [N, draws]`."""
+    """From outputs of an actor network, arrays `[N, outputs]`, to actions `[N, ...]`, with `noise [N, draws]`."""
 
     outputs: int
     draws: int
 
     def explore(self, given: Array, noise: Array, env_steps: int) -> Array:
-        """What is done to collect experience."""
+        """The actions that collect experience."""
         ...
 
     def greedy(self, given: Array) -> Array:
-        """What is done without noise."""
+        """The actions without noise."""
         ...
 
     def uniform(self, noise: Array, mask: Array | None) -> Array:
-        """A valid action at random, whatever the network gives."""
+        """Uniformly random valid actions."""
         ...
 
     def for_env(self, action: Array) -> Array:
-        """What the environment gets for it."""
+        """Convert actions to the environment's scale."""
         ...
 
     def from_env(self, action: Array) -> Array:
-        """The inverse: what an action in the environment's own numbers is here."""
+        """Convert actions from the environment's scale: the inverse of `for_env`."""
         ...
 
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
-        """`for_env(greedy(given))` in torch alone."""
+        """`for_env(greedy(given))` in pure torch."""
         ...
 
 
 class Likely(ActionHead, Protocol):
-    """And how probable an action is."""
+    """An `ActionHead` that also tells log-probabilities."""
 
     def logp(self, given: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """log π(a) `[B]` of actions `[B, ...]` as they are stored."""
+        """log π(a) `[B]` of stored actions `[B, ...]`."""
         ...
 
 
 def likely_choice(space: gymnasium.Space[Any], algorithm: str) -> Likely:
-    """How an actor chooses that learns from recorded actions: among discrete ones, or by a normal distribution.
+    """The action head of an actor that learns from recorded actions: categorical or normal.
 
-    Raises: ConfigError for another space.
+    Raises: ConfigError if the space is neither discrete nor a bounded Box.
     """
     if isinstance(space, spaces.Discrete):
         return DiscreteChoice(int(space.n), int(space.start))
@@ -365,22 +365,22 @@ def likely_choice(space: gymnasium.Space[Any], algorithm: str) -> Likely:
 class Bounded:
     """Actions of a Box as numbers from -1, the lower bound, to 1, the upper one, in the shape of the space.
 
-    So they are stored, and so critics see them, whatever the bounds are.
+    They are stored like this, and critics see them like this, whatever the bounds.
 
     Raises:
-        ConfigError: the space is no Box of floats, or has no bounds.
+        ConfigError: the space is not a Box of floats, or has no bounds.
     """
 
     def __init__(self, space: gymnasium.Space[Any], algorithm: str) -> None:
         if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             raise ConfigError(
                 f"{algorithm} takes continuous actions, but the environment's action space is {space}: take an "
-                "algorithm for such actions, as dqn or ppo, or an environment with a Box of floats"
+                "algorithm for such actions, such as dqn or ppo, or an environment with a Box of floats"
             )
         if not space.is_bounded() or not np.isfinite(space.high - space.low).all():
             raise ConfigError(
                 f"{algorithm} scales actions between their bounds, but the action space {space} has none: "
-                "gymnasium.wrappers.RescaleAction or TransformAction gives it some, or take ppo, which needs none"
+                "add some with gymnasium.wrappers.RescaleAction or TransformAction, or take ppo, which needs none"
             )
         self.shape, self.low, self.high = space.shape, space.low, space.high
         self.size = self.draws = math.prod(space.shape)
@@ -390,12 +390,12 @@ class Bounded:
 
     def for_env(self, action: Array) -> Array:
         scaled = self.low + (action + 1) * ((self.high - self.low) / 2)
-        # Rounding must not lead out of the space.
+        # Rounding must not leave the space.
         inside: Array = np.clip(scaled, self.low, self.high)
         return inside
 
     def from_env(self, action: Array) -> Array:
-        reach = np.where(self.high > self.low, (self.high - self.low) / 2, 1)  # some space has a number that is fixed
+        reach = np.where(self.high > self.low, (self.high - self.low) / 2, 1)  # a Box may have fixed numbers
         scaled = (action - self.low) / reach - 1
         inside: Array = np.clip(scaled, -1, 1).astype(np.float32)
         return inside
@@ -407,15 +407,15 @@ class Bounded:
 
 
 class GaussianChoice(Bounded):
-    """A normal distribution around tanh of what the network gives, clipped to -1 .. 1; unlike tanh of a normal one it
-    has a density at the bounds too, where many recorded actions are.
+    """A normal distribution around tanh of the network's output, clipped to -1 .. 1; unlike tanh of a normal
+    distribution, it has a density at the bounds, where many recorded actions lie.
 
-    The network gives means and logarithms of deviations, `[B, 2 · size]`.
+    The network outputs means and log-deviations, `[B, 2 · size]`.
 
     Source: Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning", appendix B.
     """
 
-    #: Between which the logarithm of a deviation is kept.
+    #: Bounds of the logarithm of a deviation.
     LOG_STD = (-5.0, 2.0)
 
     def __init__(self, space: gymnasium.Space[Any], algorithm: str) -> None:
@@ -440,7 +440,7 @@ class GaussianChoice(Bounded):
 
 
 class NoisyChoice(Bounded):
-    """tanh of what the network gives, and when exploring normal noise of deviation `std`, clipped to -1 .. 1.
+    """tanh of the network's output, plus normal noise of deviation `std` when exploring, clipped to -1 .. 1.
 
     Args:
         std: A number, or a function of env steps.
@@ -460,7 +460,7 @@ class NoisyChoice(Bounded):
 
 
 class SquashedChoice(Bounded):
-    """tanh of a normal distribution; the network gives means and logarithms of deviations, `[B, 2 · size]`."""
+    """tanh of a normal distribution; the network outputs means and log-deviations, `[B, 2 · size]`."""
 
     def __init__(self, space: gymnasium.Space[Any], algorithm: str) -> None:
         super().__init__(space, algorithm)
@@ -475,11 +475,11 @@ class SquashedChoice(Bounded):
         return np.tanh(given[:, : self.size]).reshape(-1, *self.shape)
 
     def sample(self, given: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Actions `[B, size]` made of normal numbers `[B, size]`, so that gradients pass, and their log π `[B]`.
+        """Reparametrised actions `[B, size]` from normal numbers `[B, size]`, and their log π `[B]`.
 
         a = tanh u, u = μ + σ n;  log π(a) = Σᵢ −½ nᵢ² − log σᵢ − ½ log 2π − log (1 − tanh² uᵢ)  (A1).
-        It is the density of the action in -1 .. 1, in which nothing is rescaled (A2): units of the environment change
-        neither the entropy nor its target.
+        This is the density of the action in -1 .. 1, before rescaling (A2): the environment's units change neither the
+        entropy nor its target.
         """
         mean, log_std = given.chunk(2, 1)
         log_std = log_std.clamp(*LOG_STD)

@@ -1,4 +1,4 @@
-"""DQfD: Q-learning in which demonstrated actions are better than all others, by a margin."""
+"""DQfD: Q-learning that ranks demonstrated actions above all others by a margin."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def large_margin(
 ) -> torch.Tensor:
     """max_a [Q(s, a) + l(a_E, a)] − Q(s, a_E), `[B, A]` and `[B]` to `[B]`, over the valid actions.
 
-    l is 0 for the demonstrated action a_E and `margin` for all others: so the loss is 0 once they are worth less by the
-    margin, and actions that nobody demonstrated have no chance to be overestimated.
+    l is 0 for the demonstrated action a_E and `margin` for all others: the loss is 0 once these are worth less by the
+    margin, which keeps undemonstrated actions from being overestimated.
 
     Source: Hester et al. 2018, "Deep Q-learning from Demonstrations", eq. 2; Piot et al. 2014.
 
@@ -37,25 +37,23 @@ class DQfDPolicy(DQNPolicy):
     """Deep Q-learning from demonstrations: see `DQfDLearning`, and `DQNPolicy`.
 
     Raises:
-        ConfigError: `normalize_rewards`, since of two windows of a row one alone would be scaled; see `DQNPolicy` too.
+        ConfigError: `normalize_rewards`, which would scale only one of the two windows of a row; see `DQNPolicy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(DQNPolicy.Settings):
         """The Q-network, and λ₁, λ₂ and λ₃ of the loss."""
 
-        margin: float = not_negative(0.8, "by how much a demonstrated action is better than all others")
-        margin_weight: float = not_negative(1.0, "of the large-margin loss, on demonstrated rows")
-        n_step_weight: float = not_negative(1.0, "of the loss on windows of n steps, beside that on single ones")
-        l2: float = not_negative(1e-5, "of the squared norm of all weights")
+        margin: float = not_negative(0.8, "margin by which a demonstrated action must beat all others")
+        margin_weight: float = not_negative(1.0, "weight of the large-margin loss on demonstrated rows")
+        n_step_weight: float = not_negative(1.0, "weight of the n-step loss; the one-step loss has weight 1")
+        l2: float = not_negative(1e-5, "weight of the squared norm of all weights")
 
     settings: Settings
 
     def __init__(self, *spaces: Any, **settings: Any) -> None:
         if settings.get("normalize_rewards"):
-            raise ConfigError(
-                "normalize_rewards=True: DQfD learns from rewards as they are, of one step and of several"
-            )
+            raise ConfigError("normalize_rewards=True: DQfD learns from raw rewards, over one step and over several")
         super().__init__(*spaces, **settings)
 
     def _build(self) -> None:
@@ -66,9 +64,9 @@ class DQfDPolicy(DQNPolicy):
 class DQfDLearning(DQNLearning):
     """The mean over rows of wᵢ (J_1 + λ₁ J_n + λ₂ J_E), plus λ₃ ‖θ‖².
 
-    J_1 is the loss of DQN on the step itself (the nested column `one_step`, of `KeepOneStep`), J_n that on the window
-    of n steps, and J_E, of demonstrated rows alone (the column `demonstration`), the `large_margin`. The priority of a
-    row is what J_1 says it is.
+    J_1 is the loss of DQN on the single step (the nested column `one_step` of `KeepOneStep`), J_n its loss on the
+    n-step window, and J_E the `large_margin` of demonstrated rows (the column `demonstration`). J_1 determines the
+    priority of a row.
 
     Source: Hester et al. 2018, "Deep Q-learning from Demonstrations", eq. 3.
     """

@@ -27,14 +27,14 @@ from flowrl.settings import Settings, fraction, positive, scheduled, setting, si
 def best_action(
     q_online_t: torch.Tensor, q_target_t: torch.Tensor, *, double: bool, mask_t: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The action of which a target is made, argmax_a Q(s_t, a), `[B]`.
+    """The action whose value a target uses, argmax_a Q(s_t, a), `[B]`, over the valid actions.
 
-    The argmax is over the online network's values if `double`, so that one network chooses and the other one judges
-    (Q1), else over the target network's; and over the valid actions only.
+    With `double`, the online network selects the action and the target network evaluates it (Q1); else the target
+    network does both.
 
     Args:
         q_online_t, q_target_t: `[B, A]`, both networks' values of the state arrived in.
-        mask_t: `[B, A]` bool, the actions that are valid there; all if not given.
+        mask_t: `[B, A]` bool, the valid actions there; None: all.
 
     Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
     """
@@ -43,7 +43,7 @@ def best_action(
 
 
 def of_action(outputs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    """What is said of one action each: `[B, A]` or `[B, A, K]`, and `[B]`, to `[B]` or `[B, K]`."""
+    """The outputs of one action per row: `[B, A]` or `[B, A, K]`, and actions `[B]`, to `[B]` or `[B, K]`."""
     index = action.unsqueeze(1)
     if outputs.ndim > 2:
         index = index.unsqueeze(2).expand(-1, 1, outputs.shape[2])
@@ -52,57 +52,57 @@ def of_action(outputs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
 
 @attrs.frozen(kw_only=True, slots=False)
 class ValueSettings(Policy.Settings):
-    """A Q-network of discrete actions, and how it learns."""
+    """A Q-network over discrete actions, and how it learns."""
 
     hidden: tuple[int, ...] = sizes(64, 64, meaning="sizes of the hidden layers")
-    dueling: bool = setting(True, "Q = V + A - mean A")
+    dueling: bool = setting(True, "split the Q-network into value and advantage: Q = V + A - mean A")
     gamma: float = fraction(0.99, "discount per step")
     grad_clip: float | None = 10.0
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class DoubleQSettings(ValueSettings):
-    """Q-learning of discrete actions, see `best_action`."""
+    """Q-learning over discrete actions, see `best_action`."""
 
-    double: bool = setting(True, "the online network chooses, the target network judges")
+    double: bool = setting(True, "double Q-learning: the online network selects, the target network evaluates")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class EpsilonGreedy(Settings):
     """How often actions are random."""
 
-    epsilon_start: Setting = scheduled(1.0, "exploration, at first", most=1)
-    epsilon_end: float = fraction(0.04, "exploration at the end of its schedule")
-    epsilon_steps: int = positive(10_000, "env steps of the schedule")
+    epsilon_start: Setting = scheduled(1.0, "probability of a random action at the start", most=1)
+    epsilon_end: float = fraction(0.04, "probability of a random action at the end of its schedule")
+    epsilon_steps: int = positive(10_000, "env steps over which epsilon changes")
 
     @property
     def epsilon(self) -> Schedule:
-        """What a policy takes."""
+        """The schedule of epsilon."""
         return schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)
 
 
 class DQNPolicy(Policy):
-    """Deep Q-learning over discrete actions, with what has been made of it since: all are settings.
+    """Deep Q-learning over discrete actions, with its later improvements as settings.
 
-    collect: epsilon-greedy, on values with noise of each environment's own where the network is noisy; eval: greedy,
-    without noise (Q6); learn: one step of Adam on the loss of the head.
+    collect: epsilon-greedy, with noise per environment if the network is noisy; eval: greedy, without noise (Q6);
+    learn: one step of Adam on the loss of the head.
 
     Args:
-        head: What is learned of returns: their mean (DQN), a categorical distribution (C51), quantiles (QR-DQN).
-        epsilon: Exploration; a number, or a function of env steps. See `EpsilonGreedy`.
-        algorithm: What it is called where it cannot serve.
-        settings: Of `Settings`, and see `Policy`.
+        head: How returns are modelled: their mean (DQN), a categorical distribution (C51), quantiles (QR-DQN).
+        epsilon: Exploration rate: a number, or a function of env steps. See `EpsilonGreedy`.
+        algorithm: Its name in error messages.
+        settings: The fields of `Settings`, see `Policy`.
 
     Raises:
-        ConfigError: the actions are not discrete, or there is no network for the observations; see `Policy` too.
+        ConfigError: the actions are not discrete, or no network fits the observations; see `Policy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(DoubleQSettings):
         """The Q-network, and how it learns."""
 
-        #: See `QNetwork`. An epsilon of 0 leaves exploring to it.
-        noisy: bool = setting(False, "noise in the weights, of learned amount, explores too")
+        #: See `QNetwork`. Set epsilon to 0 to explore by noise alone.
+        noisy: bool = setting(False, "explore by noise of learned scale in the weights (NoisyNet)")
 
     settings: Settings
     model: QNetwork
@@ -135,11 +135,11 @@ class DQNPolicy(Policy):
         self.learn_mode = DQNLearning(self)
 
     def exploring(self, epsilon: Schedule) -> ValueActing:
-        """A collect mode with this epsilon, and with noise in the weights if there is any."""
+        """A collect mode with this epsilon, and with noise in the weights if the network is noisy."""
         return ValueActing(self, eps_greedy_sample(epsilon), noise_draws=self.model.draws)
 
     def noise(self) -> torch.Tensor | None:
-        """Fresh noise for the rows of one forward of learning, `[1, draws]` (Q6); None where the network has none."""
+        """Fresh noise for one forward of learning, `[1, draws]` (Q6); None unless the network is noisy."""
         if not self.model.draws:
             return None
         noise: torch.Tensor = self.tensor(signed_root(self.stream.normal((1, self.model.draws))))
@@ -151,8 +151,8 @@ class DQNPolicy(Policy):
     def update_target(self, tau: float = 1.0) -> None:
         """target ← tau · online + (1 − tau) · target (Q2).
 
-        So it is with the statistics that observations are normalised by, for they are part of the weights (O1): between
-        two moves the target network gives an observation the same values.
+        The statistics of observations move too, as part of the weights (O1): between two updates the target network
+        gives an observation the same values.
         """
         follow(self.target, self.model, tau)
 
@@ -160,8 +160,8 @@ class DQNPolicy(Policy):
 class DQNLearning(Learning):
     """The learn mode of a `DQNPolicy`: the loss and the priority of its head.
 
-    The mean over rows of wᵢ · lossᵢ where they have a `weight`. The online network, the target network and the choice
-    of the best action have each a noise of their own.
+    The mean over rows of wᵢ · lossᵢ if they have a `weight`. The online network, the target network and the selection
+    of the best action each draw their own noise.
     """
 
     policy: DQNPolicy
@@ -171,12 +171,12 @@ class DQNLearning(Learning):
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:
-        """Rows, of one-step windows where no adder made longer ones (T6); padded steps are left out (N6)."""
+        """Rows, as one-step windows unless an adder made longer ones (T6), without padded steps (N6)."""
         return one_step_windows(batch, self.policy.settings.gamma)
 
     @torch.no_grad()
     def target(self, rows: Batch) -> torch.Tensor:
-        """What should be said of actions, `[B, ...]`, after windows with `reward`, `next_obs` and `discount`."""
+        """Targets `[B, ...]` of the head for windows with `reward`, `next_obs` and `discount`."""
         policy, head, double = self.policy, self.policy.model.head, self.policy.settings.double
         outputs_t = policy.target(rows.next_obs, policy.noise(), values=False)
         q_target_t = head(outputs_t)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class Program(nn.Module):
-    """What a policy's eval mode does, in torch alone: observations `[B, ...]` to actions `[B, ...]` for the env.
+    """The eval mode of a policy in pure torch: observations `[B, ...]` to actions `[B, ...]` for the environment.
 
-    Observations are a tensor, or a dict of them, raw: normalisation belongs to it. It is a copy, on the CPU.
+    It takes raw observations, a tensor or a dict of tensors, and normalises them itself. It is a copy, on the CPU.
 
     Raises:
-        ConfigError: the eval mode has a memory, or no form in torch.
+        ConfigError: the eval mode is recurrent, or has no form in torch.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -37,13 +37,13 @@ class Program(nn.Module):
         self.mode: Any = policy.eval_mode
         if hasattr(self.mode, "initial_state"):
             raise ConfigError(
-                f"{policy!r} cannot be exported: it has a memory, and a program of observations alone has none; "
-                "act with flowrl.load(run).act(obs, state=...), which is given the memory and gives it back"
+                f"{policy!r} cannot be exported: it is recurrent, and an exported program takes observations alone; "
+                "act with flowrl.load(run).act(obs, state=...), which takes and returns the state"
             )
         if not hasattr(self.mode, "in_torch"):
             raise ConfigError(
                 f"{policy!r} cannot be exported: its eval mode, {type(self.mode).__name__}, has no method "
-                "in_torch(model, obs) beside act(), which gives the actions as a tensor"
+                "in_torch(model, obs) beside act() that returns the actions as a tensor"
             )
         space: Any = policy.action_space
         self.model = copy.deepcopy(policy.acting_model).cpu().eval().requires_grad_(False)
@@ -56,13 +56,13 @@ class Program(nn.Module):
 
 
 def export(policy: Policy, path: str | Path) -> None:
-    """Write what `Program` computes, for any number of observations at a time.
+    """Write a `Program` to a file; it takes batches of any size.
 
-    A file ".pt2" is for `torch.export.load(path).module()(obs)`. A file ".onnx" is for an ONNX runtime, and needs the
-    extra `onnx`; its input is `obs`, or of dictionaries `obs.KEY` for each, its output `action`.
+    `torch.export.load(path).module()(obs)` runs a ".pt2" file. An ONNX runtime runs an ".onnx" file, which needs the
+    extra `onnx`; its input is `obs`, or `obs.KEY` for each key of a dictionary, its output `action`.
 
     Raises:
-        ConfigError: another suffix, the extra is missing, or a policy that has no form in torch.
+        ConfigError: the suffix is another one, the extra is missing, or the policy has no form in torch.
     """
     path = Path(path)
     if path.suffix not in (".pt2", ".onnx"):
@@ -71,7 +71,7 @@ def export(policy: Policy, path: str | Path) -> None:
         raise ConfigError(f"export to {path} needs the extra onnx: pip install 'flowrl-engine[onnx]'; or take .pt2")
     obs = _example(policy.observation_space)
     batch = torch.export.Dim("batch", min=1)
-    with warnings.catch_warnings():  # torch's own, about its own parts
+    with warnings.catch_warnings():  # torch warns about its own internals
         warnings.simplefilter("ignore")
         program = torch.export.export(Program(policy), (obs,), dynamic_shapes=(_map(obs, lambda _: {0: batch}),))
         with replacing(path) as partial:
@@ -87,7 +87,7 @@ def export(policy: Policy, path: str | Path) -> None:
 
 
 def _example(space: gymnasium.Space[Any]) -> Any:
-    """Three observations of zeros, as tensors: of one, the program would be for one."""
+    """Three observations of zeros, as tensors: one alone would fix the batch size to 1."""
     empty: Any = create_empty_array(space, 3, np.zeros)
     return _map(empty, torch.from_numpy)
 

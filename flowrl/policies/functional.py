@@ -1,4 +1,4 @@
-"""A policy from a model and a loss function, without a class of one's own."""
+"""A policy from a model and a loss function, without writing a class."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from flowrl.settings import FOR_POLICY
 Space: TypeAlias = gymnasium.Space[Any]
 #: (space of observations, space of actions) -> the network.
 ModelFactory: TypeAlias = Callable[[Space, Space], nn.Module]
-#: (model, batch) -> the loss, a mean over the rows; perhaps with scalars to report by name.
+#: (model, batch) -> the loss, a mean over the rows; optionally with scalars to report by name.
 Loss: TypeAlias = Callable[[Any, Batch], torch.Tensor | tuple[torch.Tensor, Mapping[str, Any]]]
 
-#: Wrappers that choose one of A discrete actions from A scores.
+#: Wrappers that choose one of A discrete actions by A scores.
 DISCRETE = (argmax_sample, eps_greedy_sample, multinomial_sample)
 
 
 def adam(learning_rate: float = 1e-3) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    """What makes Adam over parameters."""
+    """A function that builds Adam over parameters."""
     return lambda parameters: torch.optim.Adam(parameters, lr=learning_rate)
 
 
@@ -53,32 +53,32 @@ def policy_from(
 
     Args:
         model: Called with both spaces. The network maps float32 observations `[B, ...]` to scores `[B, A]` (logits,
-            values of actions: whatever the wrappers act on), or to `(scores, value)` with values `[B]`. It is in
-            train mode in the loss and in eval mode where it acts.
+            action values: the input of the wrappers), or to `(scores, value)` with values `[B]`. It is in
+            train mode in the loss and in eval mode when acting.
         loss: Called with the model and rows `[B, ...]`, tensors on the model's device, floats and observations in
-            float32. Gives a scalar, or it and a dict of scalars to report; `priority [B]` among them where rows are
-            drawn by priority, see `Learning.loss`.
-        prepare: What the loss needs and experience lacks: called with a batch of numpy columns, as they were
+            float32. Returns a scalar, or a scalar and a dict of scalars to report, with `priority [B]` among
+            them if rows are drawn by priority, see `Learning.loss`.
+        prepare: Adds columns that the loss needs and experience lacks: called with a batch of numpy columns as
             collected (`[T, N, ...]` from rollouts, `[B, ...]` from replay), before it is cut into rows.
         collect, eval: Model wrappers, see `flowrl.policies.sampling`: called with the scores as an array, the noise
-            and the env steps, and where observations have an action mask with `mask=` `[N, A]`; they give actions
-            `[N, ...]`, or a dict of columns with `action` among them.
+            and the env steps, and with `mask=` `[N, A]` if observations have an action mask; they return actions
+            `[N, ...]`, or a dict of columns that includes `action`.
         optimizer: Called with the parameters.
         grad_clip: Largest norm of the gradient; None for no limit.
-        name: Of the class.
+        name: Name of the class.
 
-    With `multinomial_sample` the column `logp` is stored, with a value the columns `value` and `next_value`.
+    `multinomial_sample` adds the column `logp`; a value adds the columns `value` and `next_value`.
 
     Raises:
-        PlanError: the model or the loss is no function; when the policy is made: the function gives no module, or
-            its scores do not give actions of the action space.
+        PlanError: the model or the loss is not a function; or, when the policy is built, the function returns no
+            module, or its scores do not give actions of the action space.
     """
     if not name.isidentifier():
-        raise PlanError(f"policy_from: name={name!r} is no name of a class")
+        raise PlanError(f"policy_from: name={name!r} is not a valid class name")
     if isinstance(model, nn.Module) or not callable(model):
         raise PlanError(
-            f"policy_from: the model is the {type(model).__name__} {model!r}, expected what makes one: a function "
-            "(observation_space, action_space) -> torch.nn.Module, so that each policy has a network of its own"
+            f"policy_from: the model is the {type(model).__name__} {model!r}, expected a function "
+            "(observation_space, action_space) -> torch.nn.Module, so that each policy has its own network"
         )
     if not callable(loss):
         raise PlanError(f"policy_from: the loss is {loss!r}, expected a function (model, batch) -> tensor")
@@ -99,7 +99,7 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 class _Functional(Policy):
-    """The base of what `policy_from` makes; its parts are attributes of the class."""
+    """Base of the classes of `policy_from`; the arguments are attributes of the class."""
 
     make_model: ModelFactory
     loss: Loss
@@ -118,12 +118,12 @@ class _Functional(Policy):
         **settings: Any,
     ) -> None:
         if settings.get("network") is not None:
-            raise ConfigError(f"network={settings['network']!r}: {type(self).__name__} has a network of its own")
+            raise ConfigError(f"network={settings['network']!r}: {type(self).__name__} has its own network")
         super().__init__(observation_space, action_space, grad_clip=self.clip, **settings)
 
     @classmethod
     def arguments(cls) -> list[str]:
-        """See `Policy.arguments`; how it learns its functions say."""
+        """See `Policy.arguments`; the functions determine how it learns."""
         return [*FOR_POLICY, "normalize_obs", "normalize_rewards"]
 
     def _build(self) -> None:
@@ -139,12 +139,12 @@ class _Functional(Policy):
         self.optimizer = self.make_optimizer(self.model.parameters())
 
     def _try_out(self) -> None:
-        """Act once on an observation of zeros, so that a model that does not fit is refused before any work."""
+        """Act once on an observation of zeros, to reject a model that does not fit before any work."""
         name, space = type(self).__name__, self.action_space
         empty: Any = create_empty_array(self.observation_space, 1, np.zeros)
         zeros: Any = Batch(empty) if isinstance(empty, Mapping) else empty
         try:
-            with torch.no_grad():  # not in inference mode, in which lazy layers would get weights that cannot learn
+            with torch.no_grad():  # not inference mode: lazy layers would get weights that cannot learn
                 output = self.model(_floats(self.tensor(zeros)))
             modes = (self.collect_mode, self.eval_mode)
             acted = [(mode.sample, mode.act(zeros, np.full((1, mode.draws), 0.5), 0)) for mode in modes]
@@ -167,7 +167,7 @@ class _Functional(Policy):
 
 @attrs.frozen
 class FunctionalActing:
-    """Acts on what a model says through a wrapper; columns as `policy_from` says."""
+    """Acts by a wrapper on the scores of a model; for the columns see `policy_from`."""
 
     policy: Policy
     sample: Any
@@ -193,7 +193,7 @@ class FunctionalActing:
     def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
         """The actions of the highest scores, for `Policy.export`.
 
-        Raises: ConfigError for another wrapper than `argmax_sample`, which works on arrays.
+        Raises: ConfigError unless the wrapper is `argmax_sample`; others work on arrays.
         """
         if not isinstance(self.sample, argmax_sample):
             raise ConfigError(f"only argmax_sample() can be exported, but this policy acts by {self.sample!r}")
@@ -204,7 +204,7 @@ class FunctionalActing:
     def value(self, obs: Any) -> Array:
         """The model's values `[B]`."""
         _, value = self._forward(obs)
-        assert value is not None, "asked only where acting gives values"
+        assert value is not None, "called only if acting returns values"
         return host(value)
 
     def _forward(self, obs: Any) -> tuple[Any, Any]:
@@ -214,13 +214,13 @@ class FunctionalActing:
 
 
 class FunctionalLearning(Learning):
-    """Learns with the functions of a `policy_from`."""
+    """Learns with the functions of `policy_from`."""
 
     policy: _Functional
-    reports_priority = True  # if the function does
+    reports_priority = True  # if the loss function does
 
     def prepare(self, batch: Batch) -> Batch:
-        """What the function of that name adds, as rows; padded steps (`mask` 0) are left out (N6)."""
+        """The output of the function `prepare` as rows, without padded steps (`mask` 0, N6)."""
         prepared = self.policy.prepare(batch)
         if not isinstance(prepared, Batch):
             raise PlanError(f"prepare returned a {type(prepared).__name__}, expected a Batch")
@@ -248,12 +248,12 @@ class FunctionalLearning(Learning):
 
 
 def _single(column: torch.Tensor) -> torch.Tensor:
-    """Without double precision: models have none."""
+    """Convert doubles to float32, the precision of models."""
     return column.float() if column.dtype == torch.float64 else column
 
 
 def _floats(obs: Any) -> Any:
-    """Observations for the model: in float32, a nested batch where observations are dictionaries."""
+    """Observations for the model: float32, a nested batch if observations are dictionaries."""
     if isinstance(obs, Batch):
         return obs.map(_floats)
     return obs.float() if isinstance(obs, torch.Tensor) else obs.astype(np.float32, copy=False)

@@ -1,7 +1,7 @@
-"""What a Q-network says of an action's return: its mean, probabilities of fixed returns, or quantiles.
+"""Heads of Q-networks: they model the return of an action by its mean, a categorical distribution, or quantiles.
 
-A head is what differs between DQN, C51 and QR-DQN. `outputs` are what the network says, `[B, A, *shape]`, or of one
-action each, `[B, *shape]`. `_tm1` is the state acted from, `_t` the state arrived in.
+DQN, C51 and QR-DQN differ only in their head. `outputs` of the network are `[B, A, *shape]`, or `[B, *shape]` for one
+action per row. `_tm1` is the state acted from, `_t` the state arrived in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flowrl.settings import Settings, positive, setting
 class ValueHead(nn.Module, abc.ABC):
     """Base of heads."""
 
-    shape: tuple[int, ...]  #: of what is said of one action
+    shape: tuple[int, ...]  #: of the outputs for one action
 
     @abc.abstractmethod
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -29,15 +29,15 @@ class ValueHead(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def in_numpy(self) -> Function:
-        """The same of arrays."""
+        """The same function on arrays."""
 
     @abc.abstractmethod
     def target(self, reward: torch.Tensor, discount: torch.Tensor, outputs_t: torch.Tensor) -> torch.Tensor:
-        """What should be said of the action that was taken, `[B, ...]`, where `outputs_t` is said of the best next one.
+        """Targets `[B, ...]` of the outputs for the action taken, from `outputs_t` of the best next action.
 
         Args:
             reward: `[B]`, the return of the window.
-            discount: `[B]`, gamma**k for a window of k steps, 0 where it ended with the terminal state (N2, T6).
+            discount: `[B]`, gamma**k for a window of k steps, 0 if it ended in a terminal state (N2, T6).
         """
 
     @abc.abstractmethod
@@ -45,7 +45,7 @@ class ValueHead(nn.Module, abc.ABC):
         """The loss of each row, `[B]`."""
 
     def priority(self, errors: torch.Tensor, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """How much there was to learn from each row, `[B]`: here its loss."""
+        """Priority of each row, how much there was to learn from it, `[B]`: here its loss."""
         return errors
 
 
@@ -80,23 +80,23 @@ class MeanHead(ValueHead):
 class CategoricalSettings(Settings):
     """The distribution of returns."""
 
-    atoms: int = positive(51, "returns that have a probability, evenly spaced")
-    v_min: float = setting(0.0, "the least of them: what no discounted return falls below")
-    v_max: float = setting(100.0, "the largest")
+    atoms: int = positive(51, "atoms of the distribution of returns, evenly spaced")
+    v_min: float = setting(0.0, "smallest atom: a lower bound of discounted returns")
+    v_max: float = setting(100.0, "largest atom: an upper bound of discounted returns")
 
 
 class CategoricalHead(ValueHead):
-    """Probabilities of `atoms` returns z_0 .. z_{K−1}, evenly spaced from `v_min` to `v_max`, as their logits.
+    """Logits of the probabilities of `atoms` returns z_0 .. z_{K−1}, evenly spaced from `v_min` to `v_max`.
 
-    The value is Σ p_i z_i. The target is the distribution of r + d z, projected onto the atoms; the loss its cross
-    entropy with the one that is predicted. The priority is their KL divergence: the cross entropy but for what no
-    learning can take away.
+    The value is Σ p_i z_i. The target is the distribution of r + d z, projected onto the atoms; the loss is its
+    cross entropy with the prediction. The priority is their KL divergence: the cross entropy without the entropy of the
+    target, which no learning can reduce.
 
     Source: Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1; of the
     priority: Hessel et al. 2018, "Rainbow", section "The Integrated Agent".
 
     Raises:
-        ConfigError: fewer than two atoms, or no range.
+        ConfigError: fewer than two atoms, or v_min >= v_max.
     """
 
     support: torch.Tensor
@@ -106,9 +106,9 @@ class CategoricalHead(ValueHead):
         if atoms < 2:
             raise ConfigError(f"atoms={atoms}: a categorical distribution of returns needs at least 2")
         if not v_min < v_max:
-            raise ConfigError(f"v_min={v_min} and v_max={v_max}: expected the least and the largest return, in order")
+            raise ConfigError(f"v_min={v_min} and v_max={v_max}: expected v_min < v_max, the bounds of the return")
         self.shape, self.v_min, self.v_max = (atoms,), v_min, v_max
-        # A constant, which need not be saved or sent.
+        # A constant: neither saved nor sent.
         self.register_buffer("support", torch.linspace(v_min, v_max, atoms), persistent=False)
 
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -127,15 +127,15 @@ class CategoricalHead(ValueHead):
 
     def priority(self, errors: torch.Tensor, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         entropy = -torch.xlogy(target, target).sum(-1)
-        return (errors - entropy).clamp(min=0)  # rounding may lead below 0
+        return (errors - entropy).clamp(min=0)  # rounding may give less than 0
 
 
 def project(probabilities: torch.Tensor, returns: torch.Tensor, v_min: float, v_max: float) -> torch.Tensor:
     """Probabilities `[B, K]` of any `returns [B, K]` as those of K atoms evenly spaced from v_min to v_max (Q4).
 
-    A return between two atoms is shared by them, the nearer getting the more; one beyond the range goes to its end. All
-    that is taken from a return is given to its neighbours, also where it is an atom itself: the lower neighbour is
-    never the last atom, so the upper one always is another.
+    The probability of a return between two atoms is split between them, in favour of the nearer; beyond the range it
+    goes to the nearest end. No probability is lost, even if a return equals an atom: the lower neighbour is never the
+    last atom, so the upper one is always another.
 
     >>> project(torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[-1.0, 1.0, 1.5]]), 0.0, 2.0)
     tensor([[0.5000, 0.3750, 0.1250]])
@@ -154,19 +154,19 @@ def project(probabilities: torch.Tensor, returns: torch.Tensor, v_min: float, v_
 class QuantileSettings(Settings):
     """The distribution of returns."""
 
-    quantiles: int = positive(10, "how many, evenly spaced in probability")
+    quantiles: int = positive(10, "quantiles of the distribution of returns, evenly spaced")
 
 
 class QuantileHead(ValueHead):
     """Quantiles θ_0 .. θ_{K−1} of the return, at the midpoints τ_i = (2i + 1) / 2K.
 
     The value is their mean. The target is r + d θ_t, K samples of the return; the loss is the quantile Huber loss, and
-    so is the priority: the paper draws uniformly, and that is what Rainbow's priority is, the loss itself.
+    so is the priority: the paper samples uniformly; the loss as priority follows Rainbow.
 
     Source: Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", algorithm 1.
 
     Raises:
-        ConfigError: no quantile.
+        ConfigError: fewer than one quantile.
     """
 
     levels: torch.Tensor

@@ -1,4 +1,4 @@
-"""IMPALA: the actor-critic loss on experience of older weights, corrected by V-trace where it is learned from."""
+"""IMPALA: the actor-critic loss on experience of older weights, corrected by V-trace in the learner."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from flowrl.policies.a2c import A2CLearning, A2CPolicy
 from flowrl.policies.actor_critic import OVER_TIME
 from flowrl.settings import Settings, fraction, positive
 
-#: Why a loss that corrects experience needs the log-probabilities of who collected it.
+#: Why an off-policy correction needs the log-probabilities of the policy that acted.
 RECORDED = "collect with a policy that records it"
 
-#: Columns that V-trace is made of.
+#: Columns that V-trace reads.
 CORRECTED_FROM = ("obs", "action", "logp", "reward", "terminated", "truncated", "next_obs")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class VTraceLimits(Settings):
-    """Limits of V-trace's weights π/μ: of errors (ρ̄), of traces (c̄) and of advantages; may be inf."""
+    """Upper bounds of V-trace's weights π/μ: of errors (ρ̄), traces (c̄) and advantages; may be inf."""
 
-    rho_bar: float = positive(1.0, "largest weight of an error")
-    c_bar: float = positive(1.0, "largest weight of a trace")
-    rho_pg_bar: float = positive(1.0, "largest weight of an advantage")
+    rho_bar: float = positive(1.0, "V-trace: upper bound of the weight of a TD error (ρ̄)")
+    c_bar: float = positive(1.0, "V-trace: upper bound of the weight of a trace (c̄)")
+    rho_pg_bar: float = positive(1.0, "V-trace: upper bound of the weight of an advantage")
 
     @property
     def limits(self) -> VTraceLimits:
-        """What a policy takes, of a configuration that has these settings."""
+        """These settings alone, as a policy takes them."""
         return VTraceLimits(rho_bar=self.rho_bar, c_bar=self.c_bar, rho_pg_bar=self.rho_pg_bar)
 
 
 class IMPALAPolicy(A2CPolicy):
-    """An actor-critic that learns from what older weights collected; see `ActorCriticPolicy`.
+    """An actor-critic that learns from experience of older weights; see `ActorCriticPolicy`.
 
     Args:
-        limits: Of the weights of V-trace.
+        limits: Upper bounds of the weights of V-trace.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(A2CPolicy.Settings):
         """The networks, and how they learn."""
 
-        lam: float = fraction(1.0, "decay of the traces of V-trace; 0 gives one-step targets")
+        lam: float = fraction(1.0, "λ of V-trace; 0 gives one-step targets")
 
     settings: Settings
 
@@ -56,10 +56,10 @@ class IMPALAPolicy(A2CPolicy):
 
 
 class IMPALALearning(A2CLearning):
-    """The loss of `A2CLearning`; `prepare` makes its advantages, weight included, and its targets by V-trace (V1).
+    """The loss of `A2CLearning`; `prepare` computes advantages, weight included, and targets by V-trace (V1).
 
-    With the values (V2) and log-probabilities of the weights that learn, and the recorded ones of those that acted
-    (V3): so fragments `[T, N, ...]` should come as they are to whoever learns.
+    It uses values (V2) and log-probabilities of the current weights, and the recorded log-probabilities of the acting
+    weights (V3): so fragments `[T, N, ...]` should reach the learner unchanged.
 
     Source: Espeholt et al. 2018, "IMPALA", section 4.
     """

@@ -1,7 +1,7 @@
 """Acting in plain numpy: what a small dense network computes, without torch's cost per call.
 
 `in_numpy(module)` is a function of arrays. It reads the weights where torch keeps them, so it follows every update.
-A module of one's own is served where its class has a method `in_numpy()` beside its `forward`.
+A user's module takes part if its class has a method `in_numpy()` beside `forward`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Function: TypeAlias = Callable[..., Any]
 
-#: What computes in the place of torch's layers; `out` may be the array that came in.
+#: Array functions that replace torch's layers; `out` may be the input array.
 ACTIVATIONS: dict[type[nn.Module], Function] = {
     nn.ReLU: lambda x, out=None: np.maximum(x, 0, out=out),
     nn.Tanh: lambda x, out=None: np.tanh(x, out=out),
@@ -33,12 +33,12 @@ ACTIVATIONS: dict[type[nn.Module], Function] = {
 
 
 class InNumpy:
-    """What acts for a policy with `act_backend="numpy"`: its model as a function of arrays.
+    """The model of a policy with `act_backend="numpy"`, as a function of arrays.
 
-    Weights on this host are not copied; those on a GPU are, when one acts for the first time since they changed.
+    Weights on this host are not copied; those on a GPU are, at the first act after they change.
 
     Raises:
-        ConfigError: the model has a part that there is no numpy for.
+        ConfigError: the model has a part without a numpy form.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -46,9 +46,9 @@ class InNumpy:
         self._read()
 
     def __call__(self) -> Any:
-        """The function, of the weights as they are now."""
+        """The function with the current weights."""
         if self._model is not self._policy.model or self._places != self._where():
-            self._read()  # other tensors than before hold the weights
+            self._read()  # the weights moved to other tensors
         if self._on_host is not self._model and self._copied != self._changes():
             self._copy()
         return self._function
@@ -74,12 +74,12 @@ class InNumpy:
         return list(map(torch.Tensor.data_ptr, self._weights))
 
     def _changes(self) -> list[int]:
-        """Another list after any write: fused optimisers count the policy's version, all else the tensors' own."""
+        """A list that changes with any write: fused optimisers change the version, others the tensors' counts."""
         return [self._policy.version, *writes(self._weights)]
 
 
 def in_numpy(module: nn.Module) -> Function:
-    """A function of arrays that computes what `module` does with tensors, to rounding.
+    """A function of arrays that computes the same as `module` on tensors, up to rounding.
 
     >>> layer = nn.Linear(2, 1)
     >>> function = in_numpy(layer)
@@ -88,7 +88,7 @@ def in_numpy(module: nn.Module) -> Function:
     array([[8.]], dtype=float32)
 
     Raises:
-        ConfigError: there is no numpy for a part of it.
+        ConfigError: a part of the module has no numpy form.
     """
     kind = next(base for base in type(module).__mro__ if "forward" in vars(base))
     hooked = has_hooks(module) or parametrize.is_parametrized(module)
@@ -106,7 +106,7 @@ def in_numpy(module: nn.Module) -> Function:
             return lambda x: x.reshape(len(x), -1)
         if kind is nn.Identity:
             return lambda x: x
-    why = "which has hooks or parametrizations" if hooked else "for which there is no numpy here"
+    why = "which has hooks or parametrizations" if hooked else "which has no numpy form"
     raise ConfigError(
         f"act_backend='numpy' serves small dense networks, but the model has a {module}, {why}: "
         "take act_backend='torch', or give its class a method in_numpy() beside forward()"
@@ -114,7 +114,7 @@ def in_numpy(module: nn.Module) -> Function:
 
 
 def host(given: Any) -> Array:
-    """An array of what may be a tensor."""
+    """An array from a tensor or an array."""
     array: Array = given if isinstance(given, np.ndarray) else given.cpu().numpy()
     return array
 
@@ -130,7 +130,7 @@ def log_softmax(scores: Any) -> Array:
 
 
 def linear_in_numpy(weight: torch.Tensor, bias: torch.Tensor | None) -> Function:
-    """A linear layer of these `[out, in]` and `[out]`."""
+    """A linear layer with weight `[out, in]` and bias `[out]`."""
     weights = weight.detach().numpy().T
     biases = None if bias is None else bias.detach().numpy()
 
@@ -161,7 +161,7 @@ def _sequential(module: nn.Sequential) -> Function:
 
 
 def layers_of(module: nn.Sequential) -> Iterator[nn.Module]:
-    """The layers of a Sequential and of those in it."""
+    """The layers of a Sequential, nested ones flattened."""
     for layer in module:
         if type(layer) is nn.Sequential and not has_hooks(layer):
             yield from layers_of(layer)

@@ -1,4 +1,4 @@
-"""IQL: implicit Q-learning, which never asks for the value of an action that the data has not."""
+"""IQL: implicit Q-learning, which never evaluates an action outside the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flowrl.settings import fraction, not_negative, positive
 
 
 def expectile_loss(error: torch.Tensor, tau: float) -> torch.Tensor:
-    """|τ − 1(u < 0)| u², of each error u = Q − V: what an expectile of Q minimises; of τ = ½ it is half the square.
+    """|τ − 1(u < 0)| u², of each error u = Q − V, which the τ-expectile of Q minimises; half the square for τ = ½.
 
     Source: Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning", eq. 5.
 
@@ -28,14 +28,14 @@ def expectile_loss(error: torch.Tensor, tau: float) -> torch.Tensor:
 
 
 class ActorCriticsAndValue(ActorAndCritics):
-    """And the value of observations, by the critics' features."""
+    """An `ActorAndCritics` with a value of observations, on the critics' features."""
 
     def __init__(self, critics: Critics, outputs: int, hidden: Sequence[int]) -> None:
         super().__init__(critics, outputs, hidden)
         self.state_value = mlp([critics.encoder.features, *hidden, 1])
 
     def value(self, features: torch.Tensor) -> torch.Tensor:
-        """Values `[B]` by the encoder's features, which do not learn from them."""
+        """Values `[B]` from the encoder's features, without a gradient to the encoder."""
         value: torch.Tensor = self.state_value(features.detach()).float().squeeze(1)
         return value
 
@@ -44,13 +44,13 @@ class ActorCriticsAndValue(ActorAndCritics):
 class ImplicitSettings(ActorAndCriticsSettings):
     """Implicit Q-learning."""
 
-    expectile: float = fraction(0.7, "which of the data's actions count: 0.5 their mean, 1 the best")
-    beta: float = not_negative(3.0, "how much an advantage counts in imitating; 0 is BC")
-    max_weight: float = positive(100.0, "the most that a row counts in it")
+    expectile: float = fraction(0.7, "expectile of the value: 0.5 averages the data's actions, 1 takes the best")
+    beta: float = not_negative(3.0, "inverse temperature of advantages in imitation; 0 is BC")
+    max_weight: float = positive(100.0, "largest weight of a row in imitation")
 
 
 class IQLPolicy(QActorCriticPolicy):
-    """Implicit Q-learning: twin critics, the value that the better actions of the data have, and an actor of these.
+    """Implicit Q-learning: twin critics, the value of the better actions in the data, and an actor that imitates them.
 
     collect: draws from the actor; eval: its most probable action. Continuous actions are stored in -1 .. 1.
 
@@ -60,7 +60,7 @@ class IQLPolicy(QActorCriticPolicy):
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(ImplicitSettings, QActorCriticPolicy.Settings):
-        """Those of every actor with critics, and of implicit Q-learning."""
+        """The settings of `QActorCriticPolicy` and of implicit Q-learning."""
 
     settings: Settings
     model: ActorCriticsAndValue
@@ -88,8 +88,8 @@ class IQLLearning(QActorCriticLearning):
     """critics: ½ (Qₖ(s, a) − y)² each, y = r + d V(s');  value: |τ − 1(u < 0)| u², u = minₖ Q'ₖ(s, a) − V(s);
     actor: −min(exp(β u), max_weight) log π(a | s), with u detached.
 
-    All of them are of the data's actions alone. An expectile above ½ is nearer to the best of them, the nearer the
-    more the data has of a state.
+    All terms use the actions of the data alone. An expectile above ½ is nearer to the best of them, the nearer the
+    more rows the data has for a state.
 
     Source: Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning", eqs. 5 to 7.
     """
@@ -118,7 +118,7 @@ class IQLLearning(QActorCriticLearning):
 
 
 def of_actions(critics: Critics, features: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    """Values `[k, B]` of actions that are given, discrete ones `[B]` or numbers `[B, ...]`."""
+    """Values `[k, B]` of discrete actions `[B]`, or of continuous ones `[B, ...]`."""
     values: torch.Tensor = critics(features, action if critics.size else None)
     if critics.size:
         return values

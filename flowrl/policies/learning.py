@@ -1,4 +1,4 @@
-"""Learning: what every algorithm's learn mode does around its own loss; and gradients on their way."""
+"""Learning: the part of the learn mode that all algorithms share; and gradients as data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ log = logging.getLogger("flowrl")
 
 
 class AllReduce(Protocol):
-    """What several learners that hold the same policy agree by; every one of them must ask in the same order."""
+    """Reductions over several learners of the same policy; all of them must call in the same order."""
 
-    #: Every learner is given the same batch, and takes its share of each minibatch; else each has a batch of its own.
+    #: Whether all learners get the same batch and each takes its share of every minibatch; else each has its own.
     one_batch: bool
 
     def mean(self, values: torch.Tensor, rows: int) -> torch.Tensor:
-        """The mean `[n]` of everybody's `values [n]`, each weighted by its rows (F13); the same bits for all."""
+        """The mean `[n]` of all learners' `values [n]`, weighted by their rows (F13); bit-identical for all."""
         ...
 
     def least_and_most(self, number: int) -> tuple[int, int]:
-        """Of everybody's numbers."""
+        """The minimum and maximum of all learners' numbers."""
         ...
 
     def share(self, rows: Batch) -> Batch:
@@ -45,10 +45,10 @@ class AllReduce(Protocol):
 
 @attrs.frozen(eq=False)
 class Gradients:
-    """Gradients of a loss that is a mean over `rows` rows, by parameter; and the scalars to report of it.
+    """Gradients, by parameter, of a loss that is a mean over `rows` rows; and the scalars to report.
 
-    `worker` is the index of the worker that computed them; None: this process, or several workers. `version` is that of
-    the weights that they were computed with.
+    `worker` is the index of the worker that computed them; None: this process, or several workers. `version` is the
+    version of the weights that computed them.
     """
 
     values: dict[str, torch.Tensor]
@@ -59,47 +59,47 @@ class Gradients:
 
 
 class Learning(abc.ABC):
-    """How a policy learns: a subclass has the `loss` and the `columns` that it reads, the rest follows.
+    """How a policy learns: a subclass defines the `loss` and the `columns` that it reads.
 
-    A batch is prepared once, and may then be taken apart into minibatches.
+    A batch is prepared once, and may then be split into minibatches.
     """
 
-    #: Columns that the loss reads, and those that it reads where they are there.
+    #: Columns that the loss reads, and those that it reads if the batch has them.
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
     #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.engine.schema`.
     requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
-    #: Whether the loss of rows with a `weight`, drawn by priority, reports their new `priority` beside the scalars.
+    #: Whether the loss reports the new `priority` of rows with a `weight`, which were drawn by priority.
     reports_priority: ClassVar[bool] = False
 
-    #: Whether it learns from sequences `[T, B, ...]`, so that minibatches are whole ones; else from rows `[B, ...]`.
-    in_sequences: ClassVar[bool] = False
+    #: Whether it learns from sequences `[T, B, ...]`, which minibatches keep whole; else from rows `[B, ...]`.
+    recurrent: ClassVar[bool] = False
 
-    _zero_since: int | None = None  #: env steps at which a scheduled rate was first seen to be 0
+    _zero_since: int | None = None  #: env steps at which a scheduled rate first was 0
     _said = False
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
     def prepare(self, batch: Batch) -> Batch:
-        """Add the columns that the loss needs and the batch lacks; the batch itself if there are none."""
+        """Add the columns that the loss needs and the batch lacks; return the batch itself if none is missing."""
         return batch
 
     def tensors(self, batch: Batch) -> Batch:
         """The columns of a prepared batch that the loss reads, on the policy's device.
 
-        And `index` and `generation` where the loss reports whose priority is what.
+        With `index` and `generation` if the loss reports priorities.
         """
         drawn = PLACE if self.reports_priority and "weight" in batch else ()
         names = [*self.columns, *(name for name in (*self.optional, *drawn) if name in batch)]
         return batch.select(names).to_torch(self.policy.device)
 
     def schedule(self, env_steps: int) -> None:
-        """Set what follows a schedule: here the learning rates that are functions of env steps (Q7).
+        """Set the settings that follow a schedule: here the learning rates that are functions of env steps (Q7).
 
-        A group of the optimiser's parameters with a `name` may have its own, in the policy's `learning_rates`.
+        A parameter group with a `name` may have its own rate, in the policy's `learning_rates`.
         """
         policy, rates = self.policy, []
         for group in policy.optimizer.param_groups:
@@ -111,7 +111,7 @@ class Learning(abc.ABC):
             self._say_if_over(max(rates), env_steps)
 
     def _say_if_over(self, rate: float, env_steps: int) -> None:
-        """Warn, once, of a run that goes on after its learning rate has become 0."""
+        """Warn once if a run goes on after its learning rate became 0."""
         if rate != 0:
             self._zero_since = None
         elif self._zero_since is None:
@@ -119,8 +119,8 @@ class Learning(abc.ABC):
         elif env_steps > self._zero_since and not self._said:
             self._said = True
             log.warning(
-                "the learning rate has been 0 since %d env steps: nothing more is learned. Give a schedule as long as "
-                "the run (schedule_steps), or one that does not end at 0 (learning_rate_end)",
+                "the learning rate has been 0 since env step %d: the policy learns nothing more. Make the schedule as "
+                "long as the run (schedule_steps), or end it above 0 (learning_rate_end)",
                 self._zero_since,
             )
 
@@ -128,26 +128,26 @@ class Learning(abc.ABC):
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The loss, a mean over rows `[B, ...]` of `tensors`, and scalars to report.
 
-        Where rows have a `weight`, the loss is the mean of weighted ones, and `priority [B]` may be among the scalars:
-        how much there was to learn from each row, such as |TD error|, before the step and not weighted.
+        If rows have a `weight`, the loss is the weighted mean, and the scalars may hold `priority [B]`: how much there
+        was to learn from each row, such as |TD error|, before the step and not weighted.
         """
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
-        """Scalars to report of a whole batch of `tensors`, before it is learned from."""
+        """Scalars to report of a whole batch of `tensors`, before learning from it."""
         return {}
 
     def over_minibatch(self, rows: Batch) -> Batch:
-        """What is computed over all `tensors` of a minibatch before several learners share its rows."""
+        """Compute what needs all rows of a minibatch, before several learners share them."""
         return rows
 
     def learn_from(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
-        """`update` on all of a batch as it was collected."""
+        """`update` on a whole batch as it was collected."""
         return self.update(self.tensors(self.prepare(batch)), all_reduce)
 
     def update(self, rows: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
-        """One optimiser step on rows of `tensors`; what `loss` reports, as tensors without a gradient.
+        """Take one optimiser step on rows of `tensors`; return the scalars of `loss`, detached.
 
-        With `all_reduce`, the step and the scalars are those of all learners' rows; a `priority` is of these alone.
+        With `all_reduce`, the step and the scalars cover the rows of all learners; a `priority` covers these alone.
         """
         scalars = self._backward(rows, all_reduce)
         self._step()
@@ -156,10 +156,10 @@ class Learning(abc.ABC):
     def gradients(self, batch: Batch) -> Gradients:
         """The gradients of a prepared batch, without a step.
 
-        Raises: PlanError in float16, whose gradients are scaled for the step of this policy alone.
+        Raises: PlanError in float16, whose gradients carry the loss scale of this policy.
         """
         if self.policy.mixed.scaler is not None:
-            raise PlanError("gradients that are applied elsewhere cannot be of float16: take precision='bfloat16'")
+            raise PlanError("float16 gradients cannot be applied elsewhere: take precision='bfloat16'")
         scalars = self._backward(self.tensors(batch))
         parameters = self.policy.model.named_parameters()
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
@@ -168,9 +168,9 @@ class Learning(abc.ABC):
         return Gradients(values, real_steps(batch), reported, version=self.policy.version)
 
     def apply(self, gradients: Gradients) -> None:
-        """One optimiser step with these gradients."""
+        """Take one optimiser step with these gradients."""
         for name, parameter in self.policy.model.named_parameters():
-            # A copy: clipping works in place, and the gradients belong to whoever made them, on whichever device.
+            # A copy: clipping works in place, and the gradients belong to the caller, on whichever device.
             given = gradients.values.get(name)
             parameter.grad = None if given is None else given.to(parameter.device, copy=True)
         self._step()
@@ -190,7 +190,7 @@ class Learning(abc.ABC):
         return scalars if all_reduce is None else self._agreed(scalars, real_steps(rows), all_reduce)
 
     def _agreed(self, scalars: dict[str, torch.Tensor], rows: int, all_reduce: AllReduce) -> dict[str, torch.Tensor]:
-        """Give every learner the gradients and scalars of all their rows."""
+        """Give every learner the gradients and scalars of all learners' rows."""
         parameters = self.policy.parameters
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         means = {name: value for name, value in scalars.items() if name != "priority"}
@@ -198,7 +198,7 @@ class Learning(abc.ABC):
         mean = all_reduce.mean(torch.cat([value.flatten().float() for value in values]), rows)
         parts = torch.split(mean, [value.numel() for value in values])
         for parameter, part in zip(parameters, parts):
-            if parameter.grad is not None or part.any():  # one that no learner's loss reads has no gradient
+            if parameter.grad is not None or part.any():  # a parameter that no learner's loss reads keeps no gradient
                 parameter.grad = part.view_as(parameter).to(parameter.dtype)
         return {**scalars, **{name: part[0] for name, part in zip(means, parts[len(parameters) :])}}
 

@@ -1,4 +1,4 @@
-"""MARWIL: imitation in which what went better than expected counts exponentially more."""
+"""MARWIL: imitation that weights actions by the exponential of their advantage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowrl.settings import fraction, not_negative, positive, proper_fraction
 
 
 class ActorAndValue(ActorNetwork):
-    """And the value of observations, by the same encoder; and how large advantages have been."""
+    """An `ActorNetwork` with a value on the same encoder, and the running scale of advantages."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -31,7 +31,7 @@ class ActorAndValue(ActorNetwork):
 
 
 class MARWILPolicy(BCPolicy):
-    """Monotonic advantage re-weighted imitation learning. It acts as `BCPolicy` does.
+    """Monotonic advantage re-weighted imitation learning. It acts like `BCPolicy`.
 
     Raises:
         ConfigError: see `BCPolicy`.
@@ -39,13 +39,13 @@ class MARWILPolicy(BCPolicy):
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(BCPolicy.Settings):
-        """The networks, how they learn, and what advantages count for."""
+        """The networks, how they learn, and the weighting by advantages."""
 
-        beta: float = not_negative(1.0, "how much an advantage of the usual size counts; 0 is BC")
+        beta: float = not_negative(1.0, "inverse temperature of normalised advantages; 0 is BC")
         gamma: float = fraction(0.99, "discount per step")
-        value_coef: float = not_negative(1.0, "weight of the value's loss")
-        max_weight: float = positive(20.0, "the most that a row counts")
-        norm_rate: float = proper_fraction(0.01, "how far the mean square of advantages moves in an update")
+        value_coef: float = not_negative(1.0, "weight of the value loss")
+        max_weight: float = positive(20.0, "largest weight of a row")
+        norm_rate: float = proper_fraction(0.01, "step of the running mean square of advantages per update")
 
     settings: Settings
     model: ActorAndValue
@@ -61,9 +61,9 @@ class MARWILPolicy(BCPolicy):
 class MARWILLearning(BCLearning):
     """L = −mean w(s, a) log π(a | s) + value_coef · ½ mean (V(s) − R)²,  w = min(exp(β A / c), max_weight).
 
-    A = R − V(s), detached, with R = reward + discount · V(next_obs): of windows that reach to the end of an episode the
-    return of the rest of it, bootstrapped only where it was cut. c² is the running mean of A², bias-corrected as Adam's
-    moments are, so that β has no unit; it is moved before it is used, and is part of the weights.
+    A = R − V(s), detached, with R = reward + discount · V(next_obs): for windows to the end of an episode, the return
+    to that end, bootstrapped only where the episode was cut. c² is the running mean of A², bias-corrected like
+    Adam's moments, so β has no unit; it moves before it is used, and is part of the weights.
 
     Source: Wang et al. 2018, "Exponentially Weighted Imitation Learning for Batched Historical Data", algorithm 1.
     """
@@ -73,12 +73,12 @@ class MARWILLearning(BCLearning):
     requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
 
     def prepare(self, batch: Batch) -> Batch:
-        """Rows, of one-step windows where nobody made longer ones (T6); padded steps are left out (N6)."""
+        """Rows, as one-step windows unless an adder made longer ones (T6), without padded steps (N6)."""
         return one_step_windows(batch, self.policy.settings.gamma)
 
     @torch.no_grad()
     def over_minibatch(self, rows: Batch) -> Batch:
-        """With the returns R and what each row counts, w; c is that of all rows, whoever learns from which."""
+        """Add the returns R and the weights w; c comes from all rows, before learners share them."""
         given, model = self.policy.settings, self.policy.model
         target = rows.reward.float() + rows.discount * model.value(rows.next_obs)
         advantage = target - model.value(rows.obs)
@@ -95,7 +95,7 @@ class MARWILLearning(BCLearning):
         return loss, {"loss": loss, **means}
 
     def _scale(self, advantage: torch.Tensor) -> torch.Tensor:
-        """c, after the running mean has moved towards that of these rows."""
+        """Move the running mean towards these rows; return c."""
         rate, mean = self.policy.settings.norm_rate, self.policy.model.mean_square
         mean.lerp_(advantage.square().mean(), rate)
         return (mean / (1 - (1 - rate) ** (self.policy.version + 1))).sqrt().clamp(min=1e-8)

@@ -1,4 +1,4 @@
-"""Action masks: which actions are valid, said by the entry `action_mask` of observations that are dictionaries."""
+"""Action masks: the entry `action_mask` of dictionary observations marks the valid actions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
 
-#: What e to the power of is 0; finite also where it is multiplied by a temperature or the like.
+#: The score of an invalid action: exp of it is 0, and a temperature leaves it finite.
 LOWEST = -1e30
 
 
 def action_mask(obs: Any) -> Any:
-    """The valid actions of observations `[B, ...]`: bool `[B, A]`, an array or a tensor as they are; None if all are.
+    """The valid actions of observations `[B, ...]`: bool `[B, A]`, of the mask's library; None if all are valid.
 
     >>> action_mask(Batch(obs=np.zeros((1, 4)), action_mask=np.array([[1, 0, 1]], np.int8)))
     array([[ True, False,  True]])
@@ -27,9 +27,9 @@ def action_mask(obs: Any) -> Any:
 
 
 def masked(scores: Any, mask: Any) -> Any:
-    """Scores `[B, A]` that are very low where an action is not valid: there exp(log-probability) is 0.
+    """Scores `[B, A]` with a very low score for invalid actions, whose probability is then 0.
 
-    They stay finite, and so do entropies, divergences and gradients, also of a row without a valid action.
+    Scores stay finite, and so do entropies, divergences and gradients, even in rows without a valid action.
     """
     if mask is None:
         return scores
@@ -39,7 +39,7 @@ def masked(scores: Any, mask: Any) -> Any:
 
 
 def valid_mean(values: Any, mask: Any) -> Any:
-    """The mean over the valid actions, `[B, A, ...]` -> `[B, 1, ...]`; 0 where there are none.
+    """The mean over the valid actions, `[B, A, ...]` -> `[B, 1, ...]`; 0 if there are none.
 
     >>> valid_mean(np.array([[1.0, 5.0, 3.0]]), np.array([[True, False, True]]))
     array([[2.]])

@@ -1,4 +1,4 @@
-"""Networks: small, for any observation that is an array or a dictionary of arrays."""
+"""Small networks for any observation that is an array or a dictionary of arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flowrl.policies.noisy import NoisyLinear, steps_of, with_noise
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.sampling import Array
 
-#: Image sides from which on the convolutions of the Atari papers fit.
+#: Smallest image side for the convolutions of the Atari papers.
 NATURE_SIDE = 36
 
 
@@ -36,13 +36,13 @@ def encoder(
 ) -> Encoder:
     """A network from observations `[B, ...]` to `[B, features]`.
 
-    Numbers are flattened, choices become one-hot vectors, images (uint8 of three axes) pass convolutions, and
-    a dictionary's parts, each encoded so, are joined in the order of the space; its `action_mask` is left out. With
-    `normalize` numbers pass a `Normalizer` first; `path` are the keys that led to the space. A `network` takes the
-    place of all that, see `flowrl.policies.networks.custom_encoder`.
+    Numbers are flattened, discrete values become one-hot vectors, images (uint8 with three axes) pass convolutions,
+    and the entries of a dictionary, each encoded like this, are joined in the order of the space, without
+    `action_mask`. With `normalize`, numbers pass a `Normalizer` first; `path` holds the keys that lead to the space.
+    A `network` replaces all of this, see `flowrl.policies.networks.custom_encoder`.
 
     Raises:
-        ConfigError: there is no such encoding for the space, or the network does not fit.
+        ConfigError: the space has no encoding, or the network does not fit.
     """
     if network is not None:
         from flowrl.policies.networks import custom_encoder
@@ -51,7 +51,7 @@ def encoder(
     if isinstance(space, spaces.Dict):
         parts = {name: part for name, part in space.spaces.items() if path or name != ACTION_MASK}
         if not parts:
-            raise ConfigError("the observations are nothing but an action_mask: give them what there is to see too")
+            raise ConfigError("the observations hold an action_mask alone: add an entry to learn from")
         return DictEncoder(
             {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in parts.items()}
         )
@@ -67,18 +67,18 @@ def encoder(
         return OneHotEncoder(space.nvec.tolist(), space.start.tolist())
     raise ConfigError(
         f"there is no network for the observation space {space}: "
-        "wrap the environment with gymnasium.wrappers.FlattenObservation, or give a policy with a model of its own"
+        "wrap the environment with gymnasium.wrappers.FlattenObservation, or take a policy with its own model"
     )
 
 
 class Encoder(nn.Module):
-    """Base of encoders; `features` is the width of what they give."""
+    """Base of encoders; `features` is the width of the output."""
 
     features: int
 
 
 class FlatEncoder(Encoder):
-    """Numbers as float32, flattened, and normalised where there is a normalizer."""
+    """Numbers as float32, flattened, and normalised if there is a normalizer."""
 
     def __init__(self, features: int, normalizer: Normalizer | None = None) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class FlatEncoder(Encoder):
 
 
 class OneHotEncoder(Encoder):
-    """Choices `[B]` or `[B, k]` as one-hot vectors side by side."""
+    """Discrete values `[B]` or `[B, k]` as one-hot vectors side by side."""
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int]) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class OneHotEncoder(Encoder):
 
     def in_numpy(self) -> Function:
         starts, sizes = np.array(self.starts), np.array(self.sizes)
-        first = np.cumsum([0, *self.sizes[:-1]])  # columns of the choices' vectors
+        first = np.cumsum([0, *self.sizes[:-1]])  # first columns of the one-hot vectors
 
         def forward(obs: Array) -> Array:
             choices = obs.astype(np.int64).reshape(len(obs), len(starts)) - starts
@@ -166,7 +166,7 @@ class DictEncoder(Encoder):
     def __init__(self, parts: dict[str, Encoder]) -> None:
         super().__init__()
         self.names = tuple(parts)
-        self.parts = nn.ModuleList(parts.values())  # a ModuleDict would refuse names such as "a.b"
+        self.parts = nn.ModuleList(parts.values())  # a ModuleDict rejects names such as "a.b"
         self.features = sum(part.features for part in parts.values())
 
     def forward(self, obs: Any) -> torch.Tensor:
@@ -178,7 +178,7 @@ class DictEncoder(Encoder):
 
 
 def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
-    """How many actions a discrete algorithm chooses from.
+    """The number of actions of a discrete space.
 
     Raises:
         ConfigError: the actions are not discrete.
@@ -187,7 +187,7 @@ def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
         return int(space.n)
     raise ConfigError(
         f"{algorithm} chooses among discrete actions 0 .. n-1, but the environment's action space is {space}; "
-        "take an algorithm for such actions, as ppo, or an environment with Discrete(n) actions that start at 0"
+        "take an algorithm for such actions, such as ppo, or an environment with Discrete(n) actions that start at 0"
     )
 
 
@@ -204,9 +204,9 @@ def mlp(
 
 
 class Dense(nn.Sequential):
-    """A Sequential that computes its linear layers and ReLUs itself: calls of small ones cost as much as they compute.
+    """A Sequential that inlines its linear layers and ReLUs: for small ones a call costs as much as the arithmetic.
 
-    So hooks of these layers are not called.
+    It skips the hooks of these layers.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -236,10 +236,10 @@ def orthogonal(network: nn.Module, last: float) -> None:
 
 
 class QNetwork(nn.Module):
-    """Action values `[B, A]`, or what else of an action's return the head takes; optionally dueling, optionally noisy.
+    """Action values `[B, A]`, or other inputs of a head; optionally dueling, optionally noisy.
 
     Dueling: Q(s, a) = V(s) + A(s, a) − mean over the valid a' of A(s, a')  (Q3), for each number of the head.
-    Noisy: the linear layers are `NoisyLinear`, but those of the encoder are not.
+    Noisy: all linear layers but those of the encoder are `NoisyLinear`.
 
     Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9.
     """
@@ -266,7 +266,7 @@ class QNetwork(nn.Module):
 
     @property
     def draws(self) -> int:
-        """Numbers of noise that it takes; 0 where it is not noisy."""
+        """Numbers of noise per row; 0 unless the network is noisy."""
         return sum(self._noise_parts)
 
     @property
@@ -274,27 +274,27 @@ class QNetwork(nn.Module):
         return [self.trunk, self.advantage, *([] if self.value is None else [self.value])]
 
     def forward(self, obs: Any, noise: torch.Tensor | None = None, *, values: bool = True) -> torch.Tensor:
-        """Values `[B, A]`, or else what the head makes them of, `[B, A, *head.shape]`.
+        """Values `[B, A]`, or the inputs of the head, `[B, A, *head.shape]`.
 
-        With the `noise` of each row, `[B, draws]`, one for all rows, `[1, draws]`, or none.
+        `noise` is `[B, draws]` per row, `[1, draws]` for all rows, or None.
         """
         networks: Sequence[Function] = self._networks
         if noise is not None:
             networks = with_noise(map(steps_of, self._networks), torch.split(noise, self._noise_parts, 1))
         trunk, advantage_of, *value_of = networks
         hidden = trunk(obs)
-        outputs: torch.Tensor = self._of_each(advantage_of(hidden)).float()  # whatever the layers compute in
+        outputs: torch.Tensor = self._of_each(advantage_of(hidden)).float()  # whatever precision the layers use
         if value_of:
             mean = valid_mean(outputs, action_mask(obs))
             outputs = self._of_each(value_of[0](hidden)).float() + outputs - mean
         return self.head(outputs) if values else outputs
 
     def _of_each(self, numbers: Any) -> Any:
-        """Numbers `[B, n * K]` as those of n actions, `[B, n, *head.shape]`; tensors or arrays."""
+        """Reshape `[B, n * K]` to n actions, `[B, n, *head.shape]`; tensors or arrays."""
         return numbers.reshape(numbers.shape[0], -1, *self.head.shape) if self.head.shape else numbers
 
     def in_numpy(self) -> Function:
-        """Values of observations, and of noise if there is any."""
+        """The values as a function of observations, and of noise if the network is noisy."""
         plain = [in_numpy(network) for network in self._networks]
         noisy, ends = [steps_of(network, in_numpy) for network in self._networks], np.cumsum(self._noise_parts)[:-1]
         values_of = self.head.in_numpy()
@@ -316,22 +316,22 @@ class QNetwork(nn.Module):
 def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
     """target ← tau · online + (1 − tau) · target, in place: parameters, and statistics of observations.
 
-    What counts (the batches that a network of one's own has normalised, say) is copied.
+    Counters, such as the number of batches in a user's batch normalisation, are copied.
     """
     learned = online.state_dict()
     with torch.no_grad():
         for name, value in target.state_dict().items():
             if value.is_floating_point():
                 value.lerp_(learned[name], tau)
-            else:  # a count, say, of a network of one's own
+            else:  # a counter of a user's network
                 value.copy_(learned[name])
 
 
 class ActorCritic(nn.Module):
-    """What an action distribution is made of, `[B, outputs]`, and values `[B]`.
+    """The outputs of an action distribution, `[B, outputs]`, and values `[B]`.
 
-    Two networks of tanh units; an encoder that learns (of images, say) is shared by both. Actions that are not valid
-    have probability 0.
+    Two networks of tanh units, which share an encoder that has weights (of images, say). Invalid actions have
+    probability 0.
     """
 
     def __init__(self, encoder: Encoder, distribution: Distribution, hidden: Sequence[int]) -> None:
@@ -345,7 +345,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.encoder(obs)
-        logits = masked(self.actor(features).float(), action_mask(obs))  # whatever the layers compute in
+        logits = masked(self.actor(features).float(), action_mask(obs))  # whatever precision the layers use
         return logits, self.critic(features).float().squeeze(1)
 
     def value(self, obs: Any) -> torch.Tensor:
@@ -360,7 +360,7 @@ class ActorCritic(nn.Module):
 
 @attrs.frozen
 class ActorCriticInNumpy:
-    """What an `ActorCritic` does when it acts, with arrays."""
+    """An `ActorCritic` on arrays, for acting."""
 
     encoder: Function
     actor: Function
@@ -377,21 +377,21 @@ class ActorCriticInNumpy:
         return value
 
 
-#: What a network of one's own is.
+#: The form of a user's network.
 EXPECTED = (
-    "a class, or 'module:Class', that is called with the observation space and makes a torch.nn.Module from "
-    "observations [B, ...] to [B, features], which has an attribute `features`"
+    "a class, or 'module:Class', called with the observation space to make a torch.nn.Module from "
+    "observations [B, ...] to [B, features], with an attribute `features`"
 )
 
 
 def custom_encoder(network: Any, space: gymnasium.Space[Any]) -> Encoder:
-    """The network that a class, or the name of one, makes for observations of a space.
+    """The network that a class, or the name of one, builds for observations of a space.
 
-    It is given what the space holds as tensors `[B, ...]`, a `Batch` of them where it is a Dict: bytes of images as
-    bytes, numbers as they are. It has been tried on observations of zeros, and is in its eval mode.
+    It takes observations as tensors `[B, ...]`, a `Batch` of them for a Dict: bytes of images as bytes, numbers as
+    they are. It is tested on observations of zeros, and left in eval mode.
 
     Raises:
-        ConfigError: there is no such class, or what it makes does not fit.
+        ConfigError: there is no such class, or its network does not fit.
     """
     name = network if isinstance(network, str) else getattr(network, "__name__", repr(network))
     made = (_named(network) if isinstance(network, str) else network)(space)
@@ -399,7 +399,7 @@ def custom_encoder(network: Any, space: gymnasium.Space[Any]) -> Encoder:
         raise ConfigError(f"network={name}: it made a {type(made).__name__}; expected {EXPECTED}")
     features = getattr(made, "features", None)
     if not isinstance(features, int) or features < 1:
-        raise ConfigError(f"network={name}: its `features` are {features!r}, expected how many it gives, 1 or more")
+        raise ConfigError(f"network={name}: its `features` are {features!r}, expected the width of its output")
     empty: Any = create_empty_array(space, 2, np.zeros)
     zeros: Any = Batch(empty).to_torch() if isinstance(empty, Mapping) else torch.from_numpy(empty)
     try:

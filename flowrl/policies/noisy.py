@@ -1,4 +1,4 @@
-"""Noisy networks: exploration by noise in the weights, whose amount is learned with them."""
+"""Noisy networks: exploration by noise in the weights, whose scale is learned with them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from torch import nn
 from flowrl.policies.in_numpy import Function, layers_of, linear_in_numpy
 from flowrl.policies.sampling import Array, above_zero
 
-#: Layers of a network in turn, each with whether it is noisy.
+#: The layers of a network in order, each with a flag whether it is noisy.
 Steps: TypeAlias = list[tuple[Function, bool]]
 
-#: σ_0, of which the noise of a layer with n inputs has σ_0 / √n at first.
+#: σ_0: the noise of a layer with n inputs starts at σ_0 / √n.
 SIGMA = 0.5
 
 
 class NoisyLinear(nn.Linear):
     """A linear layer with factorised noise, y = (μ + σ ∘ ε_out ε_inᵀ) x + μ_b + σ_b ∘ ε_out; without noise σ = 0.
 
-    `weight` and `bias` are the μ. The noise comes in, ε_in and ε_out side by side: of each row, `[B, draws]`, or one
-    for all of them, `[1, draws]`. Neither form makes a matrix of weights for each row.
+    `weight` and `bias` are the μ. The noise is an argument, ε_in and ε_out side by side: `[B, draws]` per row, or
+    `[1, draws]` for all rows. Neither builds a weight matrix per row.
 
     Source: Fortunato et al. 2018, "Noisy Networks for Exploration", eq. 9 to 11 and section 3.2.
     """
@@ -59,7 +59,7 @@ class NoisyLinear(nn.Linear):
 
 
 def signed_root(normal: Array) -> Array:
-    """f(ε) = sign(ε) √|ε|, which makes factors of normally distributed numbers; as float32.
+    """f(ε) = sign(ε) √|ε|, the factors of factorised noise from normal numbers; as float32.
 
     >>> signed_root(np.array([4.0, -9.0]))
     array([ 2., -3.], dtype=float32)
@@ -68,19 +68,19 @@ def signed_root(normal: Array) -> Array:
 
 
 def noise_of(uniform: Array) -> Array:
-    """Noise `[N, draws]` for acting, of uniform numbers in [0, 1) from each environment's own stream (D2)."""
+    """Noise `[N, draws]` for acting, from uniform numbers in [0, 1) of each environment's stream (D2)."""
     return signed_root(ndtri(above_zero(uniform)))
 
 
 def steps_of(network: nn.Module, made: Callable[[nn.Module], Function] = lambda layer: layer) -> Steps:
-    """The layers of a network, or functions made of them, and which of them are noisy."""
+    """The layers of a network, or functions made of them, each with a flag whether it is noisy."""
     return [(made(layer), isinstance(layer, NoisyLinear)) for layer in layers_of(nn.Sequential(network))]
 
 
 def with_noise(networks: Iterable[Steps], parts: Iterable[Any]) -> list[Function]:
-    """Functions that pass `x` through these networks, each to be called once, in turn.
+    """Functions that pass `x` through these networks, each to be called once, in order.
 
-    Every noisy layer on the way takes the next part of the noise. Tensors or arrays.
+    Every noisy layer takes the next part of the noise. Tensors or arrays.
     """
     left = iter(parts)
 

@@ -13,15 +13,15 @@ from flowrl.errors import SchemaError
 from flowrl.policies.in_numpy import Function
 from flowrl.policies.sampling import Array
 
-#: Normalised observations lie within ± this, unless another limit is given.
+#: Default bound: normalised observations lie within ± this.
 LIMIT = 10.0
-#: Added to a variance.
+#: Added to variances.
 EPS = 1e-8
 
 
 @attrs.frozen(eq=False)
 class Moments:
-    """Count, mean and population variance of rows `[B, ...]`, the two `[...]`, float64.
+    """Count of rows `[B, ...]`, and their mean and population variance `[...]`, float64.
 
     >>> halves = Moments.of(np.array([1.0, 2.0])), Moments.of(np.array([3.0]))
     >>> Moments.of(np.array([1.0, 2.0, 3.0])), halves[0].merged(halves[1])
@@ -34,12 +34,12 @@ class Moments:
 
     @classmethod
     def none(cls, shape: tuple[int, ...]) -> Moments:
-        """Of no rows."""
+        """The moments of no rows."""
         return cls(0, np.zeros(shape), np.zeros(shape))
 
     @classmethod
     def of(cls, rows: Array) -> Moments:
-        """Of these rows. From the first of them on, so that a large mean costs no digits and equal rows vary by 0."""
+        """The moments of rows, computed relative to the first: a large mean costs no digits, equal rows vary by 0."""
         if not len(rows):
             return cls.none(rows.shape[1:])
         first = rows[0].astype(np.float64)
@@ -47,7 +47,7 @@ class Moments:
         return cls(len(rows), first + beyond.mean(0), beyond.var(0))
 
     def merged(self, other: Moments) -> Moments:
-        """Of the rows of both, in whatever order they came (O2).
+        """The moments of the rows of both, in any order (O2).
 
         n = a + b, δ = μ_b − μ_a, μ = μ_a + δ b/n, σ² = (a σ²_a + b σ²_b + δ² a b/n) / n.
 
@@ -65,18 +65,18 @@ class Moments:
 
 
 class Normalizer(nn.Module):
-    """Numbers `[B, *shape]` by the statistics in use: clip((x − μ) / σ, ± limit) as float32, σ² = variance + 10⁻⁸.
+    """Normalises numbers `[B, *shape]` to clip((x − μ) / σ, ± limit) as float32, where σ² = variance + 10⁻⁸.
 
-    Before the first update μ = 0 and σ = 1; σ = 1 too where all rows were equal, of whose spread nothing is known.
+    Before the first update μ = 0 and σ = 1; σ = 1 too while all rows were equal, since their spread is unknown.
 
-    The statistics in use are buffers, so they are saved, copied and sent with the weights. `gather` only lets rows
-    wait; `update` puts what waits into use. In between, whoever acted and whoever learns see the same numbers (O1).
-    The operators `GatherStatistics` and `UpdateStatistics` call them for every normalizer in a policy's model.
+    The statistics in use are buffers, so they are saved, copied and sent with the weights. `gather` collects rows
+    that wait; `update` applies them. In between, acting and learning see the same numbers (O1). The operators
+    `GatherStatistics` and `UpdateStatistics` call both for every normalizer in a policy's model.
 
     Args:
-        shape: Of a row.
-        path: The keys that lead to the numbers in an observation that is a dictionary.
-        limit: Largest size of what comes out.
+        shape: The shape of a row.
+        path: The keys that lead to the numbers in a dictionary observation.
+        limit: Largest magnitude of the output.
     """
 
     count: torch.Tensor
@@ -101,23 +101,23 @@ class Normalizer(nn.Module):
         return lambda x: ((x - mean) / std).clip(-self.limit, self.limit).astype(np.float32)
 
     def gather(self, rows: Array, name: str) -> None:
-        """Count rows `[B, ...]` of this name among those that wait.
+        """Add rows `[B, ...]` of this name to the waiting statistics.
 
         Raises:
-            SchemaError: a number in them is not finite, or too large to be squared.
+            SchemaError: a number in them is not finite, or too large to square.
         """
-        with np.errstate(invalid="ignore", over="ignore"):  # what comes of that is refused
+        with np.errstate(invalid="ignore", over="ignore"):  # the check below rejects the result
             gathered = self.waiting.merged(Moments.of(rows.reshape(len(rows), *self.shape)))
         if not np.isfinite(gathered.var).all():
             raise SchemaError(
-                f"{name} has no mean and variance, since not all of its numbers are finite (number "
+                f"{name} has no mean and variance: not all of its numbers are finite (number "
                 f"{np.flatnonzero(~np.isfinite(gathered.var))[0]} of a row is not): clip them in a wrapper of the "
                 "environment, or do not normalise"
             )
         self.waiting = gathered
 
     def update(self) -> None:
-        """Put what waits into use."""
+        """Apply the waiting statistics."""
         in_use = Moments(int(self.count), self.mean.cpu().numpy(), self.var.cpu().numpy())
         merged, self.waiting = in_use.merged(self.waiting), Moments.none(self.shape)
         if merged.count:
@@ -127,7 +127,7 @@ class Normalizer(nn.Module):
             self.std.copy_(torch.where(self.var > 0, self.var + EPS, 1.0).sqrt())
 
     def waiting_state(self) -> dict[str, Any]:
-        """What waits; the rest is in the weights."""
+        """The waiting statistics; the rest is in the weights."""
         return attrs.asdict(self.waiting)
 
     def load_waiting_state(self, state: dict[str, Any]) -> None:

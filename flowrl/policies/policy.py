@@ -32,36 +32,36 @@ from flowrl.policies.torch_rng import TorchStream
 from flowrl.schedules import Schedule, Setting, schedule, value_at
 from flowrl.settings import ForPolicy, construct, positive, scheduled
 
-#: What can compute actions: the model itself, or what it is in numpy.
+#: The backends that compute actions: the torch model, or its numpy twin.
 ACT_BACKENDS = ("torch", "numpy")
 
 
 class ActMode(Protocol):
-    """How a policy acts: `draws` uniform numbers a row in, columns out."""
+    """How a policy acts: it takes `draws` uniform numbers per row and returns columns."""
 
     @property
     def draws(self) -> int: ...
 
     def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
-        """Columns for `obs [N, ...]`: `action [N, ...]` and what else should be stored with it.
+        """Columns for `obs [N, ...]`: `action [N, ...]` and further columns to store with it.
 
-        `obs` is a nested `Batch` of such arrays where the observation space is a Dict. `noise [N, draws]` is uniform
-        in [0, 1); `env_steps` counts the steps so far of the worker that acts. Where there is a column `env_action`
-        (the action clipped, or in the environment's own scale), the environments are given that one; `action`, what
-        the policy drew, is what is stored (G6), and `env_action` is not.
+        `obs` is a nested `Batch` of such arrays if the observation space is a Dict. `noise [N, draws]` is uniform
+        in [0, 1); `env_steps` counts the steps of the acting worker so far. The environments get the column
+        `env_action` (the action clipped, or in the environment's scale) if there is one; stored is always `action`,
+        as the policy drew it (G6).
         """
         ...
 
     def value(self, obs: Array) -> Array:
-        """Values `[B]` of observations `[B, ...]`; asked only of modes whose columns have a `value`."""
+        """Values `[B]` of observations `[B, ...]`; called only on modes that return a column `value`."""
         ...
 
 
 class RecurrentMode(Protocol):
-    """An `ActMode` with a memory: a state for each environment, arrays or nested batches of them `[N, ...]`.
+    """An `ActMode` of a recurrent policy: each environment has a state, arrays or nested batches of them `[N, ...]`.
 
-    Whoever acts keeps it. `state` is the initial one where an episode begins, else the `next_state` of the step before
-    (T8). What is stored with a row is the state that was acted from.
+    The caller keeps the states: the initial state where an episode begins, else the `next_state` of the step before
+    (T8). A stored row holds the state before its action.
     """
 
     @property
@@ -72,62 +72,62 @@ class RecurrentMode(Protocol):
         ...
 
     def act(self, obs: Array, noise: Array, env_steps: int, state: Any) -> dict[str, Any]:
-        """Columns as those of an `ActMode`, and `next_state [N, ...]`."""
+        """The columns of an `ActMode`, and `next_state [N, ...]`."""
         ...
 
     def value(self, obs: Array, state: Any) -> Array:
-        """Values `[B]` of observations `[B, ...]` met in these states."""
+        """Values `[B]` of observations `[B, ...]` in these states."""
         ...
 
 
 class Policy(abc.ABC):
     """Base of policies. Subclasses build `model`, `optimizer` and the three modes inside `_build`.
 
-    What a policy can be told it declares as its `Settings`; each is a keyword argument, and a configuration that has
-    settings of these names makes one with `configured`. Where a setting may be a schedule, an argument may be any
-    function of env steps, and `network` may be a class.
+    A policy declares its options as `Settings`. Each is a keyword argument, and `configured` reads them by name from a
+    configuration. An argument for a scheduled setting may also be any function of env steps, and `network` may be a
+    class.
 
-    `version` counts the updates of the weights; every row that was collected knows its version.
+    `version` counts the updates of the weights; every collected row records it.
 
     Args:
-        observation_space, action_space: Of one environment.
-        learning_rates: Those of parameter groups that have one of their own, by the `name` of the group.
+        observation_space, action_space: The spaces of one environment.
+        learning_rates: Rates of single parameter groups, by the `name` of the group.
         normalize_obs: Normalise the numbers in observations by running statistics; images are left alone.
-        normalize_rewards: Keep running statistics of discounted returns, by which rewards are scaled.
-        settings: Of `Settings`; a setting can be asked of the policy itself too.
+        normalize_rewards: Keep running statistics of discounted returns, which scale rewards.
+        settings: The fields of `Settings`; each is also an attribute of the policy.
 
-    The seed is that of the initialisation and of `stream`, in which a model that draws in its forward must run.
-    Statistics are part of the weights (O1). What they are made of, and when they move, the operators
-    `GatherStatistics` and `UpdateStatistics` say.
+    The seed determines the initialisation and `stream`; a model that draws random numbers in `forward` must run in
+    that stream. Statistics are part of the weights (O1); the operators `GatherStatistics` and `UpdateStatistics`
+    collect and apply them.
 
     Raises:
-        ConfigError: no such setting (with the closest one), a bad value, no such device or backend, or a model that the
-            backend cannot serve.
+        ConfigError: an unknown setting (names the closest one), a bad value, an unknown device or backend, or a model
+            that the backend does not support.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(ForPolicy):
-        """What every policy learns with."""
+        """Settings of learning that every policy has."""
 
-        learning_rate: Setting = scheduled(1e-3, "of Adam")
+        learning_rate: Setting = scheduled(1e-3, "learning rate of Adam")
         grad_clip: float | None = positive(None, "largest norm of the gradient; None: no limit")
 
         def schedule_of(self, name: str) -> Schedule:
-            """What a setting says: to `NAME_end` over `schedule_steps`, where there are such settings."""
+            """A setting as a schedule: towards `NAME_end` over `schedule_steps`, if the policy has these settings."""
             end, steps = getattr(self, f"{name}_end", None), getattr(self, "schedule_steps", 1)
             return schedule(getattr(self, name), end, steps)
 
     settings: Settings
     model: nn.Module
     parameters: list[nn.Parameter]  #: of the model
-    normalizers: dict[str, Normalizer]  #: of the model, by name; of observations, and `returns`
+    normalizers: dict[str, Normalizer]  #: of the model, by name: those of observations, and `returns`
     returns: Normalizer | None  #: statistics of discounted returns
     optimizer: torch.optim.Optimizer
     collect_mode: ActMode | RecurrentMode
     learn_mode: Learning
     eval_mode: ActMode | RecurrentMode
     _in_numpy: InNumpy | None = None
-    _eager: nn.Module | None = None  #: the model as it acts, where it learns compiled
+    _eager: nn.Module | None = None  #: the model that acts, if learning is compiled
 
     def __init__(
         self,
@@ -144,14 +144,14 @@ class Policy(abc.ABC):
             raise ConfigError(f"{type(self).__name__} has no setting {name!r}; {did_you_mean(name, known)}")
         self.settings = given = construct(self.Settings, settings)
         if given.act_backend not in ACT_BACKENDS:
-            raise ConfigError(f"act_backend={given.act_backend!r} is none; take one of {', '.join(ACT_BACKENDS)}")
+            raise ConfigError(f"act_backend={given.act_backend!r} is no backend; take one of {', '.join(ACT_BACKENDS)}")
         check_mask(observation_space, action_space)
         self.observation_space, self.action_space = observation_space, action_space
         self.learning_rate, self.learning_rates = given.schedule_of("learning_rate"), dict(learning_rates or {})
         self.normalize_obs, self.normalize_rewards = normalize_obs, normalize_rewards
         self.device = pick_device(given.device)
         if self.device.type == "mps" and (normalize_obs or normalize_rewards):
-            raise ConfigError("statistics need float64, which device='mps' has not: take 'cpu', or do not normalise")
+            raise ConfigError("statistics need float64, which device='mps' lacks: take 'cpu', or do not normalise")
         self.mixed = Precision(given.precision, self.device)
         self.version = 0
         self.stream = TorchStream(given.seed)
@@ -161,11 +161,11 @@ class Policy(abc.ABC):
         self._keep_statistics()
         if given.compile:
             self._compile()
-        self.acting()  # refuses what the backend cannot serve
+        self.acting()  # raises if the backend does not support the model
 
     @classmethod
     def configured(cls, config: Any, observation_space: Any, action_space: Any, **others: Any) -> Self:
-        """A policy with what a configuration has of its settings and arguments, by name; and with these others."""
+        """A policy with the settings and arguments that a configuration has under the same names, and with `others`."""
         taken = {name: getattr(config, name) for name in cls.arguments() if hasattr(config, name)}
         return cls(observation_space, action_space, **{**taken, **others})
 
@@ -180,10 +180,10 @@ class Policy(abc.ABC):
             by_position = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
             names += [*by_position[3:], *(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)]
             if not any(each.kind is each.VAR_KEYWORD for each in parameters):
-                return names  # it takes no others
+                return names  # it takes no further arguments
         return names + [field.name for field in attrs.fields(cls.Settings)]
 
-    if not TYPE_CHECKING:  # here `settings` is asked, so that a misspelt name is found
+    if not TYPE_CHECKING:  # falls back to `settings`; hidden from type checkers, which then report misspelt names
 
         def __getattr__(self, name: str) -> Any:
             settings = vars(self).get("settings")
@@ -193,25 +193,25 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Make the model, the optimiser and the modes; random numbers come from the policy's stream."""
+        """Build the model, the optimiser and the modes; random numbers come from the policy's stream."""
 
     def _keep_statistics(self) -> None:
         observed = [part for part in self.model.modules() if isinstance(part, Normalizer)]
         if self.normalize_obs and not observed:
             raise ConfigError(
-                f"normalize_obs=True, but no numbers of {self.observation_space} pass a Normalizer: images are scaled "
-                "and choices are one-hot vectors already"
+                f"normalize_obs=True, but {self.observation_space} has no numbers to normalise: images are scaled "
+                "and discrete values are one-hot vectors already"
             )
         self.returns = Normalizer().to(self.device) if self.normalize_rewards else None
         if self.returns is not None:
-            self.model.add_module("returns", self.returns)  # so that it is sent and saved with the weights
+            self.model.add_module("returns", self.returns)  # sent and saved with the weights
         named = self.model.named_modules()
         self.normalizers = {name: part for name, part in named if isinstance(part, Normalizer)}
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Forwards of learning: in them alone a network of one's own drops out, and draws, from the stream (D6)."""
-        if self.settings.network is None:  # others do in learning what they do in acting, and draw nothing
+        """The context of forwards in learning: a user's network is in train mode and draws from the stream (D6)."""
+        if self.settings.network is None:  # built-in networks have no train mode, and draw nothing
             yield
             return
         self.model.train()
@@ -222,31 +222,31 @@ class Policy(abc.ABC):
             self.model.eval()
 
     def rate(self, group: str = "") -> float:
-        """The learning rate that a parameter group of this name begins with."""
+        """The initial learning rate of the parameter group of this name."""
         return value_at(self.learning_rates.get(group, self.learning_rate), 0)
 
     def _compile(self) -> None:
-        """Compile the networks where losses call them; what acts stays as it was, for batches of any size."""
+        """Compile the networks for losses; acting keeps the uncompiled model, for batches of any size."""
         self._eager = copy.copy(self.model)  # shares weights and parts
         compile_networks(self.modules().values())
 
     def collect_mode_of(self, worker: int) -> ActMode | RecurrentMode:
-        """How the worker of this index collects, where workers explore differently; here as all of them do."""
+        """The collect mode of the worker of this index; here the same for all."""
         return self.collect_mode
 
     def from_env(self, action: Array) -> Array:
-        """Actions `[B, ...]` in the environment's own numbers as this policy stores them; here as they are."""
+        """Convert actions `[B, ...]` from the environment's scale to the stored one; here they are equal."""
         return action
 
     def for_env(self, action: Array) -> Array:
-        """What the environment gets for stored actions `[..., *shape]`, within its bounds; here the same."""
+        """Convert stored actions `[..., *shape]` to the environment's scale, within its bounds; here they are equal."""
         return action
 
     def gather_statistics(self, obs: Any, returns: Array | None) -> None:
-        """Let observations `[B, ...]` and discounted returns `[B]` wait for the next update.
+        """Add observations `[B, ...]` and discounted returns `[B]` to the statistics that wait for the next update.
 
-        Only the very first returns come into use at once: nobody acted by their scale, and without it the first
-        rewards that are learned from would not be scaled.
+        Only the very first returns apply at once: nothing was scaled by others before, and the first rewards to learn
+        from need a scale.
         """
         for normalizer in self.normalizers.values():
             if normalizer is not self.returns:
@@ -260,7 +260,7 @@ class Policy(abc.ABC):
                 self.returns.update()
 
     def update_statistics(self) -> None:
-        """Put the statistics that wait into use, for acting and for learning."""
+        """Apply the waiting statistics, for acting and learning."""
         for normalizer in self.normalizers.values():
             normalizer.update()
 
@@ -273,22 +273,22 @@ class Policy(abc.ABC):
 
     @property
     def stamp(self) -> tuple[int, ...]:
-        """Another one after any write to weights or statistics, which `version` alone does not tell.
+        """A value that changes with any write to weights or statistics, unlike `version`.
 
-        Fused optimisers change the version, all else the tensors' own counts.
+        Fused optimisers change the version, all other writes the counts of the tensors.
         """
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())
         return (self.version, *writes(tensors))
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """A copy of what acting needs."""
+        """A copy of the tensors that acting needs."""
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def load_weights(self, weights: dict[str, torch.Tensor]) -> None:
         self.model.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, statistics, optimiser, version and random stream, copied."""
+        """A copy of networks, statistics, optimiser, version and random stream."""
         return copy.deepcopy(
             {
                 "version": self.version,
@@ -311,11 +311,11 @@ class Policy(abc.ABC):
             normalizer.load_waiting_state(state["waiting"][name])
 
     def tensor(self, obs: Any) -> Any:
-        """Observations `[N, ...]`, an array or a `Batch` of several, on the policy's device."""
+        """Observations `[N, ...]`, an array or a `Batch` of arrays, on the policy's device."""
         return obs.to_torch(self.device) if isinstance(obs, Batch) else torch.from_numpy(obs).to(self.device)
 
     def acting(self) -> Any:
-        """What computes actions, as `act_backend` says: the model, or a function of arrays that is equal to it."""
+        """The function that computes actions, by `act_backend`: the model, or its equivalent on arrays."""
         if self.settings.act_backend == "torch":
             return self.acting_model
         if self._in_numpy is None:
@@ -324,35 +324,35 @@ class Policy(abc.ABC):
 
     @property
     def acting_model(self) -> nn.Module:
-        """The model as it acts, not compiled."""
+        """The model that acts, not compiled."""
         return self.model if self._eager is None else self._eager
 
     def export(self, path: str | Path) -> None:
-        """Write the greedy policy as a program, ".pt2" or ".onnx": see `flowrl.policies.export.export`."""
+        """Write the greedy policy to a ".pt2" or ".onnx" file: see `flowrl.policies.export.export`."""
         from flowrl.policies.export import export
 
         export(self, path)
 
     def observed(self, obs: Any) -> Any:
-        """Observations `[N, ...]` as what computes actions takes them."""
+        """Observations `[N, ...]` as the act backend takes them."""
         return self.tensor(obs) if self.settings.act_backend == "torch" else obs
 
     def __getstate__(self) -> dict[str, Any]:
-        # It reads this policy's weights, not those of a copy.
+        # A numpy backend reads this policy's weights, so a copy must build its own.
         return {**self.__dict__, "_in_numpy": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self.settings.compile:  # compiled code is not copied
+        if self.settings.compile:  # compiled code cannot be copied
             self._compile()
 
 
 @attrs.frozen
 class ValueActing:
-    """Acts on a model's values `[N, A]` of the actions through a wrapper, among the valid ones.
+    """Acts by a wrapper on a model's action values `[N, A]`, among the valid actions.
 
-    With `noise_draws` each row's values are those of weights with noise of its own, see `flowrl.policies.noisy`: it
-    comes from the environment's stream, so that actions do not depend on which environments act together (D2).
+    With `noise_draws`, each row has its own noise in the weights, see `flowrl.policies.noisy`, drawn from the
+    environment's stream, so actions do not depend on which environments act together (D2).
     """
 
     policy: Policy

@@ -1,4 +1,4 @@
-"""PPO: the clipped surrogate loss, with value clipping and a penalty on the KL divergence where asked for."""
+"""PPO: the clipped surrogate loss, with optional value clipping and KL penalty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def clipped_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, clip: float)
 
 
 def value_error(value: torch.Tensor, old: torch.Tensor, target: torch.Tensor, clip: float | None) -> torch.Tensor:
-    """Squared error `[B]` of values; with `clip`, the larger of it and that of values clipped around the old ones (G4).
+    """Squared error `[B]` of values; with `clip`, at least that of values clipped around the old ones (G4).
 
     >>> value_error(torch.tensor([2.0]), torch.tensor([0.0]), torch.tensor([3.0]), clip=0.5)
     tensor([6.2500])
@@ -40,7 +40,7 @@ def value_error(value: torch.Tensor, old: torch.Tensor, target: torch.Tensor, cl
 
 
 def standardized(advantage: torch.Tensor) -> torch.Tensor:
-    """(A − mean) / deviation over a minibatch; one row alone stays as it is (G3)."""
+    """(A − mean) / deviation over a minibatch; a single row stays unchanged (G3)."""
     if len(advantage) < 2:
         return advantage
     deviation, mean = torch.std_mean(advantage)
@@ -49,10 +49,10 @@ def standardized(advantage: torch.Tensor) -> torch.Tensor:
 
 @attrs.frozen(kw_only=True, slots=False)
 class Clipped(Settings):
-    """A clipped loss."""
+    """The clipped loss."""
 
-    clip: Setting = scheduled(0.2, "ε of the ratio, at the beginning")
-    standardize: bool = setting(True, "the advantages of each minibatch")
+    clip: Setting = scheduled(0.2, "clip range ε of the probability ratio at the start")
+    standardize: bool = setting(True, "standardise the advantages of each minibatch")
 
 
 class PPOPolicy(ActorCriticPolicy):
@@ -66,8 +66,8 @@ class PPOPolicy(ActorCriticPolicy):
     class Settings(Clipped, AnnealedEntropy, ActorCriticPolicy.Settings):
         """The networks, and the clipped loss."""
 
-        clip_end: float | None = setting(None, "at the end of the schedule; None: as at the beginning")
-        value_clip: float | None = positive(None, "how far values may move from the old ones; None: no limit")
+        clip_end: float | None = setting(None, "clip range at the end of the schedule; None: constant")
+        value_clip: float | None = positive(None, "largest change of a value per batch; None: no limit")
 
     settings: Settings
 
@@ -83,7 +83,7 @@ class PPOPolicy(ActorCriticPolicy):
         return PPOLearning(self)
 
     def update_kl(self, kl: float, target: float) -> None:
-        """kl_coef · 1.5 where the divergence was above 2 targets, / 2 where it was below half of one."""
+        """Multiply kl_coef by 1.5 if the divergence exceeds 2 · target, halve it if below target / 2."""
         if kl > 2 * target:
             self.kl_coef *= 1.5
         elif kl < target / 2:
@@ -100,7 +100,7 @@ class PPOPolicy(ActorCriticPolicy):
 class PPOLearning(ActorCriticLearning):
     """L = mean clipped_surrogate + value_coef · mean value_error − entropy_coef · mean H + kl_coef · KL.
 
-    KL(μ | π) is estimated by mean((r − 1) − log r) (G5), the ratio r being to the recorded log-probabilities (G7).
+    KL(μ | π) is estimated by mean((r − 1) − log r) (G5), where the ratio r is to the recorded log-probabilities (G7).
 
     Source: Schulman et al. 2017, eq. 9 and section 4; Schulman 2020, "Approximating KL Divergence".
     """
@@ -112,7 +112,7 @@ class PPOLearning(ActorCriticLearning):
         "logp": "collect with a policy that records it",
         "advantage or value": "",
         "advantage or fragments": OVER_TIME,
-        "on_policy": "PPO is right only for what almost the present weights collected: take it from ParallelRollouts",
+        "on_policy": "PPO is right only for experience of nearly the current weights: take it from ParallelRollouts",
     }
     columns: tuple[str, ...] = ("obs", "action", "logp", "advantage", "target", "value")
 
@@ -121,7 +121,7 @@ class PPOLearning(ActorCriticLearning):
         self.clip = value_at(self.policy.clip, env_steps)
 
     def over_minibatch(self, rows: Batch) -> Batch:
-        """With standardised advantages, if the policy says so (G3)."""
+        """Standardise the advantages, if the policy's settings ask for it (G3)."""
         return rows.replace(advantage=standardized(rows.advantage)) if self.policy.settings.standardize else rows
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -132,7 +132,7 @@ class PPOLearning(ActorCriticLearning):
     def objective(
         self, rows: Batch, distribution: Distribution, given: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The loss of rows `[B, ...]`, of which the network gave the distribution and values; and the scalars."""
+        """The loss of rows `[B, ...]` from the network's outputs and values, and the scalars to report."""
         policy = self.policy
         logp, entropy = distribution.evaluate(given, rows.action)
         log_ratio = logp - rows.logp
@@ -152,5 +152,5 @@ class PPOLearning(ActorCriticLearning):
         return loss, {**scalars, "entropy": entropy, "kl": kl, "clip_fraction": clipped}
 
     def divergence(self, rows: Batch, given: torch.Tensor, log_ratio: torch.Tensor) -> torch.Tensor:
-        """KL(μ | π), one number: estimated from the actions that were drawn (G5)."""
+        """KL(μ | π), one number, estimated from the actions taken (G5)."""
         return ((log_ratio.exp() - 1) - log_ratio).mean()

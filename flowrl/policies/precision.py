@@ -1,4 +1,4 @@
-"""What learning computes in: float32, or half of it where that is faster (mixed precision)."""
+"""The number format of learning: float32, or 16 bits where that is faster (mixed precision)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 class Precision:
     """Mixed precision by `torch.autocast` in the forward of learning; weights and acting stay in float32.
 
-    The small numbers of float16 need a scaled loss: its scale is `torch.amp.GradScaler`'s. A step whose gradients
-    overflow is left out, and the scale halved.
+    The small range of float16 needs a scaled loss, by `torch.amp.GradScaler`. A step whose gradients overflow is
+    skipped, and the scale halved.
 
     Args:
         name: "float32", "bfloat16" or, on a GPU, "float16".
 
-    State: the scaler's.
-    Raises: ConfigError for another name, and for float16 without a GPU.
+    State: that of the scaler.
+    Raises: ConfigError for any other name, and for float16 without a GPU.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
         if name != "float32" and name not in HALVES:
-            raise ConfigError(f"precision={name!r} is none; take one of float32, {', '.join(HALVES)}")
+            raise ConfigError(f"precision={name!r} is not a precision; take one of float32, {', '.join(HALVES)}")
         if name == "float16" and device.type != "cuda":
-            raise ConfigError(f"precision='float16' is for a GPU, but the device is {device}; take 'bfloat16' there")
+            raise ConfigError(f"precision='float16' needs a GPU, but the device is {device}; take 'bfloat16'")
         self._half, self._device = HALVES.get(name), device
         self.scaler = torch.amp.GradScaler(device.type) if name == "float16" else None
 

@@ -85,6 +85,6 @@ class CorrectsFragments(Protocol):
 class KnowsLikelihoods(Protocol):
     """It says how probable the actions of rows are."""
 
-    in_sequences: bool  #: its rows are those of sequences
+    recurrent: bool  #: it learns from sequences
 
     def logp_of(self, rows: Batch, /) -> Array: ...

@@ -1,4 +1,4 @@
-"""What SAC, TD3 and DDPG share: an actor, critics of its actions, targets that follow, and a loss in one piece."""
+"""The base of SAC, TD3 and DDPG: an actor, critics of its actions, target networks, and one combined loss."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class ActorAndCriticsSettings(Policy.Settings):
 
 
 class QActorCriticPolicy(Policy):
-    """An actor, critics of its actions, and target networks; a subclass says how it chooses and how it learns.
+    """An actor, critics of its actions, and target networks; a subclass defines how it acts and learns.
 
-    collect: uniform actions for `random_steps`, then as the actor explores; eval: its greedy action.
+    collect: uniform actions for `random_steps`, then the actor's exploration; eval: its greedy action.
 
     Args:
-        critics: How many judge an action; targets take the minimum of them (A5).
-        settings: Of `Settings`, and see `Policy`.
+        critics: Number of critics; targets take their minimum (A5).
+        settings: The fields of `Settings`, see `Policy`.
 
     Raises:
-        ConfigError: actions that it cannot take, or no network for the observations; see `Policy` too.
+        ConfigError: the action space does not fit, or no network fits the observations; see `Policy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(ActorAndCriticsSettings):
         """The networks, how they learn, and how the first actions are chosen."""
 
-        critic_learning_rate: Setting | None = scheduled(None, "of the critics; None: the same")
-        random_steps: int = not_negative(0, "env steps of uniform actions at first")
+        critic_learning_rate: Setting | None = scheduled(None, "learning rate of the critics; None: learning_rate")
+        random_steps: int = not_negative(0, "env steps of uniformly random actions at the start")
 
     settings: Settings
     model: ActorAndCritics
@@ -75,7 +75,7 @@ class QActorCriticPolicy(Policy):
 
     @property
     def random_steps(self) -> int:
-        """Env steps of uniform actions at first."""
+        """Env steps of uniform actions at the start."""
         return self.settings.random_steps
 
     def _build(self) -> None:
@@ -96,7 +96,7 @@ class QActorCriticPolicy(Policy):
 
     @abc.abstractmethod
     def _choosing(self) -> ActionHead:
-        """How actions come of what the actor gives."""
+        """How the actor's outputs become actions."""
 
     @abc.abstractmethod
     def _network(self) -> ActorAndCritics:
@@ -113,13 +113,13 @@ class QActorCriticPolicy(Policy):
     @property
     @abc.abstractmethod
     def followed(self) -> nn.Module:
-        """What the target networks follow."""
+        """The module that the target networks follow."""
 
     def modules(self) -> dict[str, nn.Module]:
         return {"model": self.model, "target": self.target}
 
     def from_env(self, action: Array) -> Array:
-        """Actions `[B, ...]` in the environment's own numbers as the critics see them."""
+        """Convert actions `[B, ...]` from the environment's scale to the critics'."""
         return self.choosing.from_env(action)
 
     def for_env(self, action: Array) -> Array:
@@ -127,12 +127,12 @@ class QActorCriticPolicy(Policy):
         return self.choosing.for_env(action)
 
     def update_target(self, tau: float = 1.0) -> None:
-        """target ← tau · online + (1 − tau) · target, parameters and statistics of observations (Q2, O1)."""
+        """target ← tau · online + (1 − tau) · target, for parameters and statistics of observations (Q2, O1)."""
         follow(self.target, self.followed, tau)
 
 
 class ActorNetwork(Protocol):
-    """What acting needs of a policy whose actor chooses."""
+    """A policy as the modes below use it."""
 
     @property
     def choosing(self) -> ActionHead: ...
@@ -144,7 +144,7 @@ class ActorNetwork(Protocol):
 
 @attrs.frozen
 class Exploring:
-    """The collect mode: the action drawn, and `env_action`, what it is in the environment's own numbers (G6)."""
+    """The collect mode: the sampled action, and `env_action`, the same in the environment's scale (G6)."""
 
     policy: ActorNetwork
 
@@ -161,7 +161,7 @@ class Exploring:
         return {"action": action, "env_action": choosing.for_env(action)}
 
     def value(self, obs: Any) -> Array:
-        """Asked only of modes that give values."""
+        """Called only on modes that return values."""
         raise NotImplementedError
 
 
@@ -178,25 +178,25 @@ class Greedy:
         return {"action": action, "env_action": choosing.for_env(action)}
 
     def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
-        """The same as the environment gets it, for `Policy.export`."""
+        """The same action in the environment's scale, for `Policy.export`."""
         return self.policy.choosing.mode_for_env(model(obs))
 
     def value(self, obs: Any) -> Array:
-        """Asked only of modes that give values."""
+        """Called only on modes that return values."""
         raise NotImplementedError
 
 
 def actor_gives(policy: ActorNetwork, obs: Any) -> Array:
-    """What the actor network makes of observations `[N, ...]`: an array `[N, outputs]`."""
+    """The outputs `[N, outputs]` of the actor network for observations `[N, ...]`, as an array."""
     with torch.inference_mode():
         return host(policy.acting()(policy.observed(obs)))
 
 
 class QActorCriticLearning(Learning):
-    """A loss of the critics' squared errors and what a subclass adds for the actor, in one step of Adam.
+    """A loss of the critics' squared errors plus a subclass's terms for the actor, in one step of Adam.
 
-    Everything is computed with the weights before the step. The actor's terms pass through critics whose weights are
-    detached, and act on features that are, so that each network learns from its own terms alone.
+    All terms use the weights before the step. The actor's terms use detached features and detached critic weights, so
+    each network learns from its own terms alone.
     """
 
     policy: QActorCriticPolicy
@@ -206,11 +206,11 @@ class QActorCriticLearning(Learning):
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:
-        """Rows, of one-step windows where no adder made longer ones (T6); padded steps are left out (N6)."""
+        """Rows, as one-step windows unless an adder made longer ones (T6), without padded steps (N6)."""
         return one_step_windows(batch, self.policy.settings.gamma)
 
     def normal(self, rows: Batch, size: int) -> torch.Tensor:
-        """Numbers `[B, size]` for the rows of a minibatch, from the policy's own stream (D6)."""
+        """Normal numbers `[B, size]` for the rows of a minibatch, from the policy's stream (D6)."""
         return torch.from_numpy(self.policy.stream.normal((rows.rows, size))).to(self.policy.device)
 
     def combined(
@@ -224,8 +224,8 @@ class QActorCriticLearning(Learning):
         """The mean over rows of wᵢ (Σₖ ½ (Qₖ(sᵢ, aᵢ) − yᵢ)² + actor termsᵢ), with y = r + d · value_t.
 
         Args:
-            q: `[k, B]`. value_t: `[B]`, of the state arrived in, of which d is the discount (T6, N2).
-            actor_terms: `[B]`, or none.
+            q: `[k, B]`. value_t: `[B]`, of the state arrived in, which d discounts (T6, N2).
+            actor_terms: `[B]`, or None.
 
         Reports the mean over critics of |Qₖ − y| as each row's priority.
         """

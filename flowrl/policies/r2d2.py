@@ -1,4 +1,4 @@
-"""R2D2: Q-learning with a memory, on sequences that begin with the state that the actor had."""
+"""R2D2: recurrent Q-learning on sequences that start from the actor's recurrent state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentEncoder, RecurrentNetwork, sequenced
+from flowrl.policies.recurrent import (
+    RECURRENT_REQUIRES,
+    Cell,
+    Memory,
+    RecurrentEncoder,
+    RecurrentNetwork,
+    recurrent_rows,
+)
 from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample
 from flowrl.returns import n_step
 from flowrl.settings import positive, setting
@@ -27,7 +34,7 @@ EPS = 1e-3
 
 
 def rescaled(x: torch.Tensor) -> torch.Tensor:
-    """h(x) = sign(x) (√(|x| + 1) − 1) + ε x: values of any size in a range that a network can give.
+    """h(x) = sign(x) (√(|x| + 1) − 1) + ε x: compresses values of any size into a range that a network can output.
 
     √(|x| + 1) − 1 is |x| / (√(|x| + 1) + 1), which loses no digits where x is small.
 
@@ -55,27 +62,25 @@ def unscaled(x: torch.Tensor) -> torch.Tensor:
 class SequenceSettings(DoubleQSettings):
     """Q-learning on sequences."""
 
-    n_step: int = positive(5, "steps of a return before it bootstraps, inside a sequence")
-    rescale: bool = setting(True, "learn values on the scale of their square roots")
-    stored_state: bool = setting(
-        True, "sequences begin with the state that the actor had; else with that of an episode"
-    )
+    n_step: int = positive(5, "rewards summed in a return before it bootstraps, within a sequence")
+    rescale: bool = setting(True, "learn values on a square-root scale")
+    stored_state: bool = setting(True, "start sequences from the actor's recurrent state, not the initial one")
 
 
 class R2D2Policy(DQNPolicy):
-    """Recurrent replay: see `DQNPolicy`.
+    """Recurrent Q-learning from replay: see `DQNPolicy`.
 
     Args:
-        units: Size of the memory, which comes after the encoder and before the hidden layers.
+        units: Size of the recurrent layer, between the encoder and the hidden layers.
         cell: "lstm" or "gru".
 
     Raises:
-        ConfigError: a `noisy` network or a `head`, which it has not; see `DQNPolicy` too.
+        ConfigError: a `noisy` network or a `head`, which R2D2 does not support; see `DQNPolicy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(SequenceSettings, DQNPolicy.Settings):
-        """Those of Q-learning, and of its sequences."""
+        """The settings of Q-learning and of its sequences."""
 
     settings: Settings
     model: Any  #: a `RecurrentNetwork` of a `QNetwork`
@@ -103,7 +108,7 @@ class R2D2Policy(DQNPolicy):
 
 @attrs.frozen
 class RecurrentValueActing:
-    """Acts on the values `[N, A]` of a network with a memory through a wrapper."""
+    """Acts by a wrapper on the values `[N, A]` of a recurrent network."""
 
     policy: R2D2Policy
     sample: Any
@@ -137,29 +142,29 @@ class R2D2Learning(Learning):
 
     y_t = h(Σᵢ₌₀ᵏ⁻¹ γⁱ r_t+i + γᵏ h⁻¹(Q_target(s_t+k, argmax_a Q(s_t+k, a))))
 
-    both networks unrolled over the sequence from the same state; Q_target chooses too if not `double` (Q1), and both
-    among the valid actions. Burn-in steps are unrolled and carry neither loss nor gradient (N7).
+    with both networks unrolled over the sequence from the same state. The argmax is over valid actions; without
+    `double` it is Q_target's (Q1). Burn-in steps are unrolled without loss or gradient (N7).
 
-    The mean over the steps that count of wᵢ · huberᵢ where they have a `weight`; their priority is |TD error|, which a
-    `PrioritizedSequenceReplayBuffer` mixes.
+    The mean over the counted steps, of wᵢ · huberᵢ if they have a `weight`; their priority is |TD error|, which a
+    `PrioritizedSequenceReplayBuffer` combines per sequence.
 
     Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 2.3.
     """
 
     policy: R2D2Policy
-    in_sequences = True
+    recurrent = True
     columns = ("obs", "action", "reward", "terminated", "next_obs", "state", "mask")
     optional = ("weight",)
     requires: ClassVar[dict[str, str]] = {
-        **IN_SEQUENCES,
+        **RECURRENT_REQUIRES,
         "sequences": "each of one episode: draw them from a SequenceReplayBuffer, or make them with Unroll",
         **dict.fromkeys(("obs", "action", "reward", "terminated", "truncated", "next_obs"), ""),
     }
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:
-        """See `sequenced`."""
-        return sequenced(batch)
+        """See `recurrent_rows`."""
+        return recurrent_rows(batch)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
@@ -177,14 +182,14 @@ class R2D2Learning(Learning):
         return loss, {"loss": loss, "q": q.mean(), "priority": priority}
 
     def unrolled(self, model: nn.Module, rows: Batch) -> torch.Tensor:
-        """Q-values `[T + 1, B, A]`: of the observation of every step, and of the one that the last arrives in.
+        """Q-values `[T + 1, B, A]`: of the observation of every step, and of the one after the last step.
 
-        Inside an episode the observation arrived in is the next one, so that one unroll gives both, and behind an
-        episode's last step there is padding, whose place that observation takes.
+        Inside an episode the next observation is that of the next step, so one unroll gives both; after an episode's
+        last step, its final observation takes the place of padding.
         """
-        obs = self.met(rows)
+        obs = self.unrolled_obs(rows)
         state = rows.state[0] if self.policy.settings.stored_state else torch.zeros_like(rows.state[0])
-        warm_up = int(rows.mask.int().argmax(0).max())  # 0 where all sequences begin with their episodes
+        warm_up = int(rows.mask.int().argmax(0).max())  # 0 if all sequences start with their episode
         parts = []
         if warm_up:
             values, state = model(obs[:warm_up], state)
@@ -193,16 +198,16 @@ class R2D2Learning(Learning):
         parts.append(model(obs[warm_up:], state)[0])
         return torch.cat(parts).reshape(len(rows.mask) + 1, rows.mask.shape[1], -1)
 
-    def met(self, rows: Batch) -> Any:
-        """The observations `[T + 1, B, ...]` of which `unrolled` gives the values."""
+    def unrolled_obs(self, rows: Batch) -> Any:
+        """The observations `[T + 1, B, ...]` that `unrolled` evaluates."""
         return Batch.cat([Batch(obs=rows.obs[:1]), Batch(obs=rows.next_obs)])["obs"]
 
     def targets(self, rows: Batch, online: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """yₜ `[T, B]`, from both networks' values `[T + 1, B, A]`; right at the steps that count."""
+        """yₜ `[T, B]`, from both networks' values `[T + 1, B, A]`; valid at the counted steps."""
         given, last = self.policy.settings, rows.mask.clone()
         last[:-1] &= ~rows.mask[1:]
         reward, steps, discount = n_step(rows.reward.float(), rows.terminated, last, gamma=given.gamma, n=given.n_step)
-        chooser = masked(online if given.double else target, action_mask(self.met(rows)))
+        chooser = masked(online if given.double else target, action_mask(self.unrolled_obs(rows)))
         best = chooser.argmax(2, keepdim=True)
         value = target.gather(2, best).squeeze(2)
         at = torch.arange(len(steps), device=steps.device)[:, None] + steps

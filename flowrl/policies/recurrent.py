@@ -1,4 +1,4 @@
-"""Networks with a memory: an LSTM or a GRU after the encoder, over sequences or one step at a time."""
+"""Recurrent networks: an LSTM or a GRU after the encoder, over sequences or one step at a time."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from flowrl.settings import Settings, positive, setting
 
 Cell = Literal["lstm", "gru"]
 
-#: What a recurrent learner needs, and the way out.
-IN_SEQUENCES = {
-    "state": "a recurrent policy learns from the states that it acted from: collect with it, it records them",
-    "fragments": "a recurrent policy unrolls over steps in the order of time: leave them fragments, or make sequences "
-    "of them with Unroll, or draw them from a SequenceReplayBuffer",
+#: The needs of a recurrent learner, with the remedy for each.
+RECURRENT_REQUIRES = {
+    "state": "a recurrent policy learns from its recorded states: collect with a recurrent policy",
+    "fragments": "a recurrent policy unrolls steps in the order of time: keep them in fragments, or make sequences "
+    "with Unroll, or draw them from a SequenceReplayBuffer",
 }
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class MemorySettings(Settings):
-    """The memory."""
+    """The recurrent layer."""
 
-    recurrent: Cell | None = setting("lstm", "the memory before the hidden layers: lstm or gru")
-    memory_size: int = positive(64, "its units")
+    recurrent: Cell | None = setting("lstm", "recurrent layer before the hidden layers: lstm or gru")
+    memory_size: int = positive(64, "units of the recurrent layer")
 
     @property
     def cell(self) -> Cell | None:
@@ -48,9 +48,9 @@ class MemorySettings(Settings):
 
 
 class Memory(nn.Module):
-    """Features `[T, B, features]` in, `[T, B, units]` out; what it remembers is a state `[B, width]`.
+    """A recurrent layer: features `[T, B, features]` in, `[T, B, units]` out, with a state `[B, width]`.
 
-    An episode begins with a state of zeros (T8). That of an LSTM is its output and its cell, side by side.
+    An episode begins with a state of zeros (T8). The state of an LSTM is its output and its cell side by side.
     """
 
     def __init__(self, features: int, units: int, cell: Cell = "lstm") -> None:
@@ -66,8 +66,8 @@ class Memory(nn.Module):
 
         Args:
             features: `[T, B, features]`.
-            state: `[B, width]`, that the first step is met in.
-            begins: bool `[T, B]`, steps with which an episode begins; None: there is none.
+            state: `[B, width]`, before the first step.
+            begins: bool `[T, B]`, True at the first steps of episodes; None: there are none.
         """
         assert state.shape == (features.shape[1], self.width)
         if begins is None:
@@ -87,7 +87,7 @@ class Memory(nn.Module):
 
 
 class RecurrentEncoder(Encoder):
-    """What a memory gives, `[rows, units]`, as it is; beside it there may be an action mask."""
+    """Passes the outputs of a memory, `[rows, units]`, through; an action mask may accompany them."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -99,16 +99,16 @@ class RecurrentEncoder(Encoder):
 
 
 class RecurrentNetwork(nn.Module):
-    """An encoder, a memory, and a network of what is `RecurrentEncoder`."""
+    """An encoder, a memory, and a network whose encoder is a `RecurrentEncoder`."""
 
     def __init__(self, encoder: Encoder, memory: Memory, network: nn.Module) -> None:
         super().__init__()
         self.encoder, self.memory, self.network = encoder, memory, network
 
     def forward(self, obs: Any, state: torch.Tensor, begins: torch.Tensor | None = None) -> tuple[Any, torch.Tensor]:
-        """What the network gives for observations `[T, B, ...]`, in rows `[T * B, ...]`, and the state after them.
+        """Outputs `[T * B, ...]` for observations `[T, B, ...]`, and the state after them.
 
-        See `Memory.forward` for the rest.
+        For the arguments see `Memory.forward`.
         """
         steps, envs = obs.shape[:2]
         rows = obs.flat() if isinstance(obs, Batch) else obs.flatten(0, 1)
@@ -119,7 +119,7 @@ class RecurrentNetwork(nn.Module):
         return self.network(remembered), after
 
     def step(self, obs: Any, state: torch.Tensor) -> tuple[Any, torch.Tensor]:
-        """What the network gives for observations `[N, ...]` met in states `[N, width]`, and the states after."""
+        """Outputs for observations `[N, ...]` in states `[N, width]`, and the states after them."""
         return self(obs[None], state)  # type: ignore[no-any-return]
 
     def initial_state(self) -> Array:
@@ -127,23 +127,23 @@ class RecurrentNetwork(nn.Module):
         return np.zeros((1, self.memory.width), np.float32)
 
 
-def sequenced(batch: Batch) -> Batch:
-    """Sequences `[T, B, ...]` as a recurrent learner takes them, with the columns `begins` and `mask`.
+def recurrent_rows(batch: Batch) -> Batch:
+    """Sequences `[T, B, ...]` for a recurrent learner, with the columns `begins` and `mask`.
 
-    `begins` is True where an episode begins, `mask` where a step counts. Padding holds the observations of its
-    sequence's first step, not zeros, which not every encoder can take.
+    `begins` is True where an episode begins, `mask` where a step counts. Padding repeats the observations of the
+    first step, since not every encoder accepts zeros.
 
     Raises:
-        SchemaError: the batch is no sequences, has no `state`, or sequences of which no step counts.
+        SchemaError: the batch holds no sequences, has no `state`, or has a sequence without a step that counts.
     """
     for name, fits in (("state", "state" in batch), ("fragments", is_fragment(batch))):
         if not fits:
-            raise SchemaError(f"{batch!r} cannot be unrolled: {IN_SEQUENCES[name]}")
+            raise SchemaError(f"{batch!r} cannot be unrolled: {RECURRENT_REQUIRES[name]}")
     mask = np.asarray(batch["mask"] != 0) if "mask" in batch else np.ones(batch.shape[:2], bool)
     if not mask.any(0).all():
         raise SchemaError(
             f"{int((~mask.any(0)).sum())} of {mask.shape[1]} sequences of {len(mask)} steps have no step that counts: "
-            "they are no longer than their burn-in; make them longer, or the burn-in shorter"
+            "they are not longer than their burn-in; make them longer, or the burn-in shorter"
         )
     begins = np.zeros(mask.shape, bool)
     begins[1:] = (batch["terminated"][:-1] != 0) | (batch["truncated"][:-1] != 0) | episode_breaks(batch)
@@ -156,5 +156,5 @@ def sequenced(batch: Batch) -> Batch:
 
 
 def _filled(column: Array, padded: Array) -> Array:
-    """The first step's entries where steps are padded, `[T, B, ...]`."""
+    """A column `[T, B, ...]` whose padded steps repeat the first step."""
     return np.where(padded.reshape(*padded.shape, *[1] * (column.ndim - 2)), column[:1], column)

@@ -1,4 +1,4 @@
-"""PPO with a memory: the same loss, over sequences that begin with the states that the actor had."""
+"""Recurrent PPO: the same loss, over sequences that start from the actor's recurrent states."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from flowrl.policies.distributions import Distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
-from flowrl.policies.recurrent import IN_SEQUENCES, Cell, Memory, RecurrentEncoder, RecurrentNetwork, sequenced
+from flowrl.policies.recurrent import (
+    RECURRENT_REQUIRES,
+    Cell,
+    Memory,
+    RecurrentEncoder,
+    RecurrentNetwork,
+    recurrent_rows,
+)
 from flowrl.policies.sampling import Array
 
 
 class RecurrentPPOPolicy(PPOPolicy):
-    """PPO of a network with a memory, which the actor and the critic share; see `PPOPolicy`.
+    """PPO of a recurrent network, whose memory actor and critic share; see `PPOPolicy`.
 
     Args:
-        units: Size of the memory, which comes after the encoder and before the hidden layers.
+        units: Size of the recurrent layer, between the encoder and the hidden layers.
         cell: "lstm" or "gru".
     """
 
@@ -46,7 +53,7 @@ class RecurrentPPOPolicy(PPOPolicy):
 
     @property
     def distribution(self) -> Distribution:
-        """What actions are drawn from."""
+        """The distribution of actions."""
         chosen: Distribution = self.model.network.distribution
         return chosen
 
@@ -56,7 +63,7 @@ class RecurrentPPOPolicy(PPOPolicy):
 
 @attrs.frozen
 class RecurrentActing:
-    """What both modes share."""
+    """Base of both modes."""
 
     policy: RecurrentPPOPolicy
 
@@ -66,7 +73,7 @@ class RecurrentActing:
         return state
 
     def value(self, obs: Any, state: Array) -> Array:
-        """Values `[N]` of observations `[N, ...]` met in these states."""
+        """Values `[N]` of observations `[N, ...]` in these states."""
         with torch.inference_mode():
             (_, value), _ = self._step(obs, state)
         return host(value)
@@ -105,23 +112,28 @@ class RecurrentMostProbable(RecurrentActing):
 
 
 class RecurrentPPOLearning(PPOLearning):
-    """The loss of `PPOLearning`, a mean over the steps that count (N6), of sequences `[T, B, ...]`.
+    """The loss of `PPOLearning` over sequences `[T, B, ...]`, a mean over the steps that count (N6).
 
-    They are unrolled from `state[0]`, and begin anew where an episode does (T8). Minibatches are whole sequences.
-    Advantages are estimated along fragments, as without a memory, and standardised over the steps that count.
+    Sequences unroll from `state[0]`, and the state resets where an episode begins (T8). Minibatches are whole
+    sequences. Advantages are estimated along fragments, and standardised over the steps that count.
     """
 
     policy: RecurrentPPOPolicy
-    in_sequences = True
-    requires: ClassVar[dict[str, str]] = {**PPOLearning.requires, **IN_SEQUENCES, "terminated": "", "truncated": ""}
+    recurrent = True
+    requires: ClassVar[dict[str, str]] = {
+        **PPOLearning.requires,
+        **RECURRENT_REQUIRES,
+        "terminated": "",
+        "truncated": "",
+    }
     columns = (*PPOLearning.columns, "state", "begins", "mask")
 
     def prepare(self, batch: Batch) -> Batch:
-        """Sequences with advantage and target, `estimated` where no adder did that; see `sequenced`."""
-        return sequenced(self.advantaged(batch))
+        """Sequences with advantage and target, `estimated` unless an adder did; see `recurrent_rows`."""
+        return recurrent_rows(self.advantaged(batch))
 
     def over_minibatch(self, rows: Batch) -> Batch:
-        """See `PPOLearning.over_minibatch`; padding has no part in it."""
+        """See `PPOLearning.over_minibatch`; padding is left out."""
         if not self.policy.settings.standardize:
             return rows
         advantage = torch.zeros_like(rows.advantage)
@@ -135,14 +147,14 @@ class RecurrentPPOLearning(PPOLearning):
         return self.objective(self._counted(rows), self.policy.model.network.distribution, given[counts], value[counts])
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
-        """See `ActorCriticLearning.describe`; of the steps that count."""
+        """See `ActorCriticLearning.describe`; over the steps that count."""
         return super().describe(self._counted(rows))
 
     def evaluate(self, batch: Batch) -> tuple[Array, Array, Array]:
-        """Refused: the present weights would have had other states."""
-        raise SchemaError("V-trace is of policies without a memory: leave VTrace out, or the memory")
+        """Not supported: the current weights would have had other recurrent states."""
+        raise SchemaError("V-trace does not support recurrent policies: leave out VTrace, or take recurrent=None")
 
     def _counted(self, rows: Batch) -> Batch:
-        """The steps that count as rows `[B, ...]`, of the columns that the loss reads beside observations."""
+        """The steps that count, as rows `[B, ...]` of the columns that the loss reads, without observations."""
         names = [name for name in PPOLearning.columns if name != "obs"]
         return rows.select(names).map(lambda column: column[rows.mask])

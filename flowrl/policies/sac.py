@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic with a learned temperature, for continuous and for discrete actions."""
+"""SAC: soft actor-critic with a learned temperature, for continuous and discrete actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Scalars = dict[str, torch.Tensor]
 
 
 class SoftActorAndCritics(ActorAndCritics):
-    """And the logarithm of the temperature."""
+    """An `ActorAndCritics` with the logarithm of the temperature."""
 
     def __init__(self, critics: Critics, outputs: int, hidden: tuple[int, ...], temperature: float) -> None:
         super().__init__(critics, outputs, hidden)
@@ -32,18 +32,18 @@ class SoftActorAndCritics(ActorAndCritics):
 
 @attrs.frozen(kw_only=True, slots=False)
 class Temperature(Settings):
-    """What a unit of entropy is worth, α, and the entropy H that it keeps (A3)."""
+    """The temperature α, the value of a unit of entropy, and the target entropy H (A3)."""
 
-    temperature: float = positive(1.0, "what a unit of entropy is worth, at first")
-    learn_temperature: bool = setting(True, "whether it follows the entropy")
-    target_entropy: float | None = setting(None, "what it keeps; None: minus the numbers of an action")
+    temperature: float = positive(1.0, "entropy temperature α at the start")
+    learn_temperature: bool = setting(True, "adapt the temperature to reach target_entropy")
+    target_entropy: float | None = setting(None, "entropy that the temperature aims at; None: minus the action size")
 
 
 class SACPolicy(QActorCriticPolicy):
     """Soft actor-critic: twin critics, a stochastic actor, and a temperature that keeps its entropy at a target.
 
     collect: draws from the actor; eval: tanh of the mean, or the most probable of discrete actions.
-    Actions are stored as they were drawn: continuous ones in -1 .. 1 whatever the bounds are.
+    Actions are stored as drawn: continuous ones in -1 .. 1, whatever their bounds.
 
     Raises:
         ConfigError: the actions are neither discrete nor a bounded Box of floats; see `QActorCriticPolicy` too.
@@ -53,8 +53,8 @@ class SACPolicy(QActorCriticPolicy):
     class Settings(Temperature, QActorCriticPolicy.Settings):
         """An actor and critics, the entropy, and how they learn."""
 
-        #: So much of log n, which is the most that there can be (A3).
-        entropy_fraction: float = fraction(0.5, "of n discrete actions: the entropy aimed at is so much of log n")
+        #: A fraction of log n, the largest possible entropy (A3).
+        entropy_fraction: float = fraction(0.5, "target entropy of n discrete actions, as a fraction of log n")
 
     settings: Settings
     model: SoftActorAndCritics
@@ -64,7 +64,9 @@ class SACPolicy(QActorCriticPolicy):
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], **settings: Any
     ) -> None:
         if not 0 < (share := settings.get("entropy_fraction", 0.5)) < 1:
-            raise ConfigError(f"entropy_fraction={share}: it lies between 0 and 1, for no policy has more")
+            raise ConfigError(
+                f"entropy_fraction={share}, expected 0 .. 1: it is a fraction of the largest possible entropy"
+            )
         self.discrete = isinstance(action_space, spaces.Discrete)
         super().__init__(observation_space, action_space, **settings)
 
@@ -76,7 +78,7 @@ class SACPolicy(QActorCriticPolicy):
 
     @property
     def entropy(self) -> float:
-        """H, what the temperature keeps the actor's entropy at, where all actions are valid (A3)."""
+        """H, the target entropy of the actor if all actions are valid (A3)."""
         if self.settings.target_entropy is not None:
             return self.settings.target_entropy
         outputs = self.choosing.outputs
@@ -98,7 +100,7 @@ class SACPolicy(QActorCriticPolicy):
 
 
 class SACLearning(QActorCriticLearning):
-    """The learn mode for continuous actions, which are drawn anew: a of s_tm1, a' of s_t.
+    """The learn mode for continuous actions; it samples new ones: a at s_tm1, a' at s_t.
 
     critics: ½ (Qₖ(s_tm1, a_tm1) − y)² each, y = r + d (minₖ Q'ₖ(s_t, a') − α log π(a' | s_t))  (A5);
     actor: α log π(a | s_tm1) − minₖ Qₖ(s_tm1, a), through a;
@@ -111,7 +113,7 @@ class SACLearning(QActorCriticLearning):
     policy: SACPolicy
 
     def over_minibatch(self, rows: Batch) -> Batch:
-        """With the `noise` and `next_noise [B, size]` that actions are drawn with."""
+        """Add the `noise` and `next_noise [B, size]` that sample the actions."""
         size = self.policy.choosing.draws
         return rows.replace(noise=self.normal(rows, size), next_noise=self.normal(rows, size))
 
@@ -138,7 +140,7 @@ class SACLearning(QActorCriticLearning):
         entropy: torch.Tensor,
         wanted: torch.Tensor | float,
     ) -> tuple[torch.Tensor, Scalars]:
-        """The loss of all three; `entropy [B]` is the actor's, or what it is in the mean, and `wanted` is H."""
+        """The loss of all three; `entropy [B]` is the actor's, exact or sampled, and `wanted` is H."""
         log_temperature, entropy = self.policy.model.log_temperature, entropy.detach()
         temperature = log_temperature * (entropy - wanted)
         reported = {
@@ -150,7 +152,7 @@ class SACLearning(QActorCriticLearning):
 
 
 class DiscreteSACLearning(SACLearning):
-    """The learn mode for discrete actions: in place of an action that is drawn the mean over all, by π.
+    """The learn mode for discrete actions: expectations under π replace sampled actions.
 
     critics: y = r + d Σₐ π(a | s_t) (minₖ Q'ₖ(s_t, a) − α log π(a | s_t));
     actor: Σₐ π(a | s_tm1) (α log π(a | s_tm1) − minₖ Qₖ(s_tm1, a)).
@@ -159,7 +161,7 @@ class DiscreteSACLearning(SACLearning):
     """
 
     def over_minibatch(self, rows: Batch) -> Batch:
-        """The rows: nothing is drawn."""
+        """The rows unchanged: nothing is sampled."""
         return rows
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
@@ -181,7 +183,7 @@ class DiscreteSACLearning(SACLearning):
         return self.with_temperature(rows, values.gather(2, taken).squeeze(2), value_t, actor, entropy, wanted)
 
     def wanted(self, mask: torch.Tensor | None) -> torch.Tensor | float:
-        """H `[B]`: its fraction of the logarithm of how many actions are valid (A3), unless a number was given."""
+        """H `[B]`: `entropy_fraction` of the logarithm of the number of valid actions (A3), unless it is set."""
         if mask is None or self.policy.settings.target_entropy is not None:
             return self.policy.entropy
         return self.policy.settings.entropy_fraction * mask.sum(1).clamp(min=1).log()

@@ -1,9 +1,9 @@
 """Model wrappers: one shared model, several behaviours.
 
-A wrapper turns what a model says about `[N]` observations into the columns of `[N]` actions. They work on host
-arrays, since N is the number of environments that act together. Randomness comes in as `noise`, uniform in
-[0, 1) `[N, draws]`, each row from its environment's own stream, so that actions do not depend on which
-environments act together (D2).
+A wrapper turns a model's outputs for `[N]` observations into the columns of `[N]` actions. Wrappers work on host
+arrays, since N is the number of environments that act together. Randomness is an argument: `noise`, uniform in
+[0, 1) `[N, draws]`, each row from the stream of its environment, so actions do not depend on which environments act
+together (D2).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def above_zero(noise: Array) -> Array:
-    """Uniform numbers in (0, 1) of those in [0, 1): where there is no lower bound, 0 has no quantile."""
+    """Uniform numbers in (0, 1) from those in [0, 1): 0 has no quantile if there is no lower bound."""
     return np.maximum(noise, 2.0**-54)
 
 
 def uniform_choice(noise: Array, mask: Array) -> Array:
-    """One of the valid actions `[N, A]` at random, by uniform noise `[N]`; 0 where none is valid."""
+    """One of the valid actions `[N, A]` at random, by uniform noise `[N]`; 0 if none is valid."""
     rank = (noise * mask.sum(1)).astype(np.int64)
     chosen: Array = (mask.cumsum(1) > rank[:, None]).argmax(1)
     return chosen
@@ -32,7 +32,7 @@ def uniform_choice(noise: Array, mask: Array) -> Array:
 
 @attrs.frozen
 class argmax_sample:
-    """The action of the highest value `[N, A]` among the valid ones. Draws nothing."""
+    """The valid action of highest value `[N, A]`. Draws nothing."""
 
     draws = 0
 
@@ -45,7 +45,7 @@ class argmax_sample:
 
 @attrs.frozen
 class eps_greedy_sample:
-    """With probability epsilon a valid action at random, else that of the highest value.
+    """With probability epsilon a random valid action, else the valid action of highest value.
 
     One coin per environment (Q8), from `noise[:, 0]`; `noise[:, 1]` chooses the random action. `epsilon` is a
     number, or a function of the env steps so far (Q7).

@@ -1,4 +1,4 @@
-"""Policies that do not learn: random actions, and a function of one's own; for baselines, warm-up, demonstrations."""
+"""Policies that do not learn: random actions, or a user's function; for baselines, warm-up, demonstrations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flowrl.policies.sampling import Array, above_zero, uniform_choice
 
 
 class FixedPolicy:
-    """Base of policies without weights: they act alike when they collect and when they are evaluated.
+    """Base of policies without weights, which act the same in collecting and in evaluation.
 
-    `draws` and `act` are those of an `ActMode`. There is nothing to learn, hence no `learn_mode`, and no state.
+    `draws` and `act` are those of an `ActMode`. There is no `learn_mode` and no state.
     """
 
     version = 0
@@ -42,7 +42,7 @@ class FixedPolicy:
         return action
 
     def value(self, obs: Any) -> Array:
-        """Asked only of modes that give values."""
+        """Called only on modes that return values."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class FixedPolicy:
 
 
 class ScriptedPolicy(FixedPolicy):
-    """Acts by a function: observations `[N, ...]` to actions `[N, ...]`, in the numbers of the action space.
+    """Acts by a function from observations `[N, ...]` to actions `[N, ...]` of the action space.
 
     >>> upright = ScriptedPolicy(lambda obs: (obs[:, 2] + obs[:, 3] > 0).astype(int))
     >>> upright.act(np.array([[0, 0, 0.1, 0.2], [0, 0, 0.1, -0.2]]), np.empty((2, 0)), 0)
@@ -72,14 +72,14 @@ class ScriptedPolicy(FixedPolicy):
 
 
 class RandomPolicy(FixedPolicy):
-    """Draws actions as `action_space.sample()` does, but from each environment's own stream (D2).
+    """Draws actions like `action_space.sample()`, but from the stream of each environment (D2).
 
-    Choices are uniform, among the valid ones where there is an action mask. So are numbers between two bounds; with one
-    bound they are exponentially, without any normally distributed. As with other policies choices are stored counted
-    from 0, and the environment gets them from the space's start on.
+    Discrete actions are uniform, among the valid ones if there is an action mask. Numbers are uniform between two
+    bounds, exponential with one bound, and normal with none. Like other policies, it stores discrete actions counted
+    from 0; the environment gets them counted from the space's start.
 
     Raises:
-        ConfigError: the actions are of another kind.
+        ConfigError: the action space is of another kind.
     """
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
@@ -87,7 +87,7 @@ class RandomPolicy(FixedPolicy):
         super().__init__(observation_space, action_space)
         known = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
         if not isinstance(action_space, known):
-            raise ConfigError(f"RandomPolicy draws no actions of {action_space}; flatten it with a wrapper")
+            raise ConfigError(f"RandomPolicy cannot draw actions of {action_space}; flatten it with a wrapper")
         self.draws = math.prod(action_space.shape or ())
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
@@ -108,17 +108,17 @@ class RandomPolicy(FixedPolicy):
 
 
 def _valid(uniform: Array, mask: Array, sizes: list[int]) -> Array:
-    """Choices among the valid actions of each, whose masks are side by side."""
+    """Valid choices of several discrete actions, whose masks are side by side."""
     parts = zip(uniform.reshape(len(mask), -1).T, np.split(mask, np.cumsum(sizes)[:-1], 1))
     return np.stack([uniform_choice(noise, part) for noise, part in parts], 1).reshape(uniform.shape)
 
 
 def _in_box(space: spaces.Box, uniform: Array) -> Array:
-    """Numbers of a box by inversion of uniform ones in [0, 1)."""
+    """Numbers of a box, by inversion of uniform numbers in [0, 1)."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     uniform = above_zero(uniform)
     whole = np.issubdtype(space.dtype, np.integer)
-    with np.errstate(invalid="ignore"):  # of bounds that are not there
+    with np.errstate(invalid="ignore"):  # of infinite bounds
         between = low + uniform * (high - low + whole)
     action = np.select(
         [space.bounded_below & space.bounded_above, space.bounded_below, space.bounded_above],
@@ -126,5 +126,5 @@ def _in_box(space: spaces.Box, uniform: Array) -> Array:
         ndtri(uniform),
     )
     rounded: Array = np.floor(action) if whole else action
-    # Rounding to few digits may lead out of the bounds.
+    # Rounding to a shorter dtype may leave the bounds.
     return rounded.clip(low, high).astype(space.dtype)

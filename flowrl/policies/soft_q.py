@@ -1,4 +1,4 @@
-"""Soft Q-learning over discrete actions, and the regularised behavioural cloning that is made of it."""
+"""Soft Q-learning over discrete actions, and regularised behavioural cloning on top of it."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def soft_value(q: torch.Tensor, temperature: float, mask: torch.Tensor | None = 
 class SoftQSettings(ValueSettings):
     """Soft Q-learning."""
 
-    temperature: float = positive(1.0, "what a unit of entropy is worth; a demonstrated step is worth 1")
+    temperature: float = positive(1.0, "entropy temperature α, where a demonstrated step has reward 1")
 
 
 class SoftQPolicy(DQNPolicy):
-    """Q-values of returns to which the entropy of the policy is added: π(a|s) ∝ exp(Q(s, a) / α).
+    """Q-values of returns that include the entropy of the policy: π(a|s) ∝ exp(Q(s, a) / α).
 
     collect: draws from π; eval: its most probable action; learn: see `SoftQLearning`.
 
     Raises:
-        ConfigError: arguments of the greedy kind (`head`, `epsilon`); see `DQNPolicy` too.
+        ConfigError: `head` or `epsilon`, which it does not support; see `DQNPolicy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(SoftQSettings, DQNPolicy.Settings):
-        """Those of `DQNPolicy` too."""
+        """With the settings of `DQNPolicy`."""
 
     settings: Settings
 
@@ -64,15 +64,15 @@ class SoftQPolicy(DQNPolicy):
 class SoftQLearning(DQNLearning):
     """The mean over rows of (Q(s, a) − y)², y = r + d · V_target(s'), with the soft value V; priority |Q(s, a) − y|.
 
-    It is made for windows of one step: in longer ones the entropy of the steps between would be missing.
+    It takes one-step windows only: longer ones would miss the entropy of the steps between.
 
-    Source: Reddy et al. 2019, "SQIL", section 3, there with the online network in the place of the target network.
+    Source: Reddy et al. 2019, "SQIL", section 3, there with the online network in place of the target network.
     """
 
     policy: SoftQPolicy
 
     def error(self, q: torch.Tensor, rows: Batch, reward: torch.Tensor | float) -> torch.Tensor:
-        """The soft Bellman error `[B]` of values `[B, A]`, at this reward."""
+        """The soft Bellman error `[B]` of values `[B, A]` at this reward."""
         policy = self.policy
         with torch.no_grad():
             q_t = policy.target(rows.next_obs, policy.noise())
@@ -92,20 +92,17 @@ class SoftQLearning(DQNLearning):
 
 @attrs.frozen(kw_only=True, slots=False)
 class BellmanSettings(SoftQSettings):
-    """Soft Q-learning that clones."""
+    """Soft Q-learning that clones demonstrations."""
 
-    bellman_weight: float = not_negative(1.0, "of the squared soft Bellman error at reward 0; 0 clones alone")
+    bellman_weight: float = not_negative(1.0, "weight of the squared soft Bellman error at reward 0; 0 is BC")
 
 
 class RBCPolicy(SoftQPolicy):
-    """Regularised behavioural cloning: see `RBCLearning`.
-
-    See `SoftQPolicy` for the rest.
-    """
+    """Regularised behavioural cloning: see `RBCLearning` and `SoftQPolicy`."""
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(BellmanSettings, SoftQPolicy.Settings):
-        """Those of `SoftQPolicy` too."""
+        """With the settings of `SoftQPolicy`."""
 
     settings: Settings
 
@@ -115,12 +112,12 @@ class RBCPolicy(SoftQPolicy):
 
 
 class RBCLearning(SoftQLearning):
-    """Behavioural cloning with the policy π(a|s) ∝ exp(Q(s, a) / α), and Q held to what the environment can do:
+    """Behavioural cloning with the policy π(a|s) ∝ exp(Q(s, a) / α), and Q regularised by the environment's dynamics:
 
     mean over demonstrations of −log π(a|s) + λ · mean over all rows of (Q(s, a) − d · V_target(s'))²
 
-    Cloning alone leaves open how large values are in states that nobody showed; the squared soft Bellman error at
-    reward 0 makes them those of a way back to states that somebody did show. No reward is read.
+    Cloning alone leaves values open in states without demonstrations; the squared soft Bellman error at reward 0 ties
+    them to the values of the demonstrated states they lead to. It reads no reward.
 
     Source: Reddy et al. 2019, "SQIL: Imitation Learning via Regularized Behavioral Cloning" (the first version of
     arXiv 1905.11108), section 3.

@@ -18,28 +18,28 @@ from flowrl.settings import not_negative, positive, scheduled
 
 @attrs.frozen(kw_only=True, slots=False)
 class NoisyActions(QActorCriticPolicy.Settings):
-    """A deterministic actor, which explores by noise in the scale of actions from -1 to 1."""
+    """A deterministic actor that explores by noise, in the scale of actions from -1 to 1."""
 
-    exploration_noise: Setting = scheduled(0.1, "deviation of the normal noise on actions after that")
+    exploration_noise: Setting = scheduled(0.1, "deviation of the Gaussian exploration noise")
 
 
 class TD3Policy(QActorCriticPolicy):
     """Twin delayed deep deterministic policy gradients, for bounded continuous actions.
 
-    collect: the actor's action and normal noise, clipped to the bounds; eval: the actor's action.
-    Actions are stored in -1 .. 1 whatever the bounds are, and all noise is in that scale.
+    collect: the actor's action plus normal noise, clipped to the bounds; eval: the actor's action.
+    Actions are stored in -1 .. 1, whatever their bounds, and all noise is in that scale.
 
     Raises:
-        ConfigError: the actions are no bounded Box of floats; see `QActorCriticPolicy` too.
+        ConfigError: the actions are not a bounded Box of floats; see `QActorCriticPolicy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(NoisyActions):
-        """Those of noisy actions, and of TD3's additions to DDPG."""
+        """The settings of noisy actions and of TD3's additions to DDPG."""
 
-        policy_delay: int = positive(2, "the actor learns in every so many updates")
-        target_noise: float = not_negative(0.2, "deviation of the noise on the target actor's actions")
-        target_noise_clip: float = positive(0.5, "its bound")
+        policy_delay: int = positive(2, "updates of the critics per update of the actor")
+        target_noise: float = not_negative(0.2, "deviation of the smoothing noise on target actions")
+        target_noise_clip: float = positive(0.5, "bound of that noise, on either side")
 
     settings: Settings
     algorithm = "TD3"
@@ -61,7 +61,7 @@ class TD3Policy(QActorCriticPolicy):
 
 
 class DDPGPolicy(TD3Policy):
-    """Deep deterministic policy gradients: TD3 with one critic, and neither delay nor noise in its targets."""
+    """Deep deterministic policy gradients: TD3 with one critic, without delay and target noise."""
 
     algorithm = "DDPG"
 
@@ -73,13 +73,13 @@ class DDPGPolicy(TD3Policy):
 
 
 class TD3Learning(QActorCriticLearning):
-    """The learn mode of a `TD3Policy`. μ is the actor, ' are the targets.
+    """The learn mode of a `TD3Policy`. μ is the actor; ' marks target networks.
 
     critics: ½ (Qₖ(s_tm1, a_tm1) − y)² each, y = r + d minₖ Q'ₖ(s_t, a')  (A5),
     a' = clip(μ'(s_t) + clip(σ n, −c, c), −1, 1), n normal  (A6);
     actor: −Q₁(s_tm1, μ(s_tm1)), in every `policy_delay`-th update of the policy.
 
-    Which update it is follows from the policy's version, so it is the same after a resume.
+    The policy's version counts the updates, so a resumed run continues the same pattern.
 
     Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", algorithm 1;
     without noise, delay and a second critic: Lillicrap et al. 2016, "Continuous control with deep reinforcement
@@ -89,7 +89,7 @@ class TD3Learning(QActorCriticLearning):
     policy: TD3Policy
 
     def over_minibatch(self, rows: Batch) -> Batch:
-        """With the `next_noise [B, size]` of the targets' actions."""
+        """Add the `next_noise [B, size]` of the target actions."""
         if not self.policy.settings.target_noise:
             return rows
         return rows.replace(next_noise=self.normal(rows, self.policy.choosing.size))

@@ -1,4 +1,4 @@
-"""The one place where torch's global generator is used: with a stream's state swapped in, and restored after (D6)."""
+"""The only user of torch's global generator: swaps a stream's state in, and restores the old state after (D6)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _one_at_a_time = threading.RLock()
 
 
 class TorchStream:
-    """A random stream for torch code that can draw from nothing but the global generator.
+    """A random stream for torch code that can only draw from the global generator.
 
-    A policy's networks are made inside `swapped_in()`; a forward that draws (dropout, say) belongs there too.
+    A policy builds its networks inside `swapped_in()`; a forward that draws (dropout, say) runs there too.
 
-    State: the generator's; the next block continues where the last one ended.
+    State: that of the generator; the next block continues where the last one ended.
     """
 
     def __init__(self, seed: int) -> None:
@@ -29,7 +29,7 @@ class TorchStream:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Run a block on this stream; a block of another thread, a learner's say, waits for its end."""
+        """Run a block on this stream; a block of another thread (of a learner, say) waits."""
         with _one_at_a_time:
             outside = torch.get_rng_state()
             torch.set_rng_state(self._generator.get_state())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def save_weights(policy: Policy, path: Path) -> None:
-    """Write the weights to a file, whole or not at all."""
+    """Write the weights to a file, atomically."""
     buffer = io.BytesIO()
     torch.save(policy.weights(), buffer)
     write(path, buffer.getvalue())
@@ -27,16 +27,16 @@ def load_weights(policy: Policy, path: Path) -> None:
     """Load the weights of a file into a policy.
 
     Raises:
-        CheckpointError: the file is not there or is damaged, or its weights are those of another model.
+        CheckpointError: the file is missing or damaged, or its weights belong to another model.
     """
     try:
         weights = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise CheckpointError(f"no saved policy can be read at {path}: {error.strerror or error}") from error
-    except pickle.UnpicklingError as error:  # torch's own words would recommend to trust the file
-        raise CheckpointError(f"{path} holds no weights that can be read, but what might run code") from error
-    except Exception as error:  # torch has no error of its own for bytes that are no file of weights
-        raise CheckpointError(f"{path} holds no weights that can be read: {type(error).__name__}: {error}") from error
+    except pickle.UnpicklingError as error:  # torch's message would recommend trusting the file
+        raise CheckpointError(f"{path} holds no readable weights, but objects that could run code") from error
+    except Exception as error:  # torch has no error class for bytes that are not a file of weights
+        raise CheckpointError(f"{path} holds no readable weights: {type(error).__name__}: {error}") from error
     try:
         policy.load_weights(weights)
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:

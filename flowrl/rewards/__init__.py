@@ -1,4 +1,4 @@
-"""Reward models: what a step is worth beside what the environment says; one model a file."""
+"""Reward models: learned rewards beside the environment's; one model per file."""
 
 from flowrl.rewards.airl import AIRL
 from flowrl.rewards.curiosity import Curiosity

@@ -1,4 +1,4 @@
-"""AIRL: a reward that explains demonstrations, apart from what only helps to get it."""
+"""AIRL: a reward that explains demonstrations, separated from its shaping."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from flowrl.rewards.gail import Discriminating
 
 
 class AIRL(Discriminating):
-    """Adversarial inverse reinforcement learning: a discriminator in which a reward g is told from its shaping h.
+    """Adversarial inverse reinforcement learning: a discriminator that separates a reward g from its shaping h.
 
         f(s, a, s') = g(s) + γ (1 − terminated) h(s') − h(s),   D = exp f / (exp f + π(a | s))
         reward = log D − log(1 − D) = f − log π(a | s)
 
-    π is the policy that acted, known by the column `logp`; demonstrations are given one by `EstimateLogp`, of the
-    policy as it is now. With `state_only=False` g sees actions too: it explains more, and holds in other worlds less.
+    The column `logp` holds log π of the policy that acted; `EstimateLogp` adds it to demonstrations, under the current
+    policy. With `state_only=False` g sees actions too: it explains more, but transfers less to other dynamics.
 
-    With `absorbing` an episode that was terminated stays for ever in a state whose only action is to stay. Its reward
-    is learned as that of other states, and what is worth ever after, γ / (1 − γ) times as much, belongs to the reward
-    of the last step. Else nothing comes after an end, and whoever cannot be taken for a demonstrator, so that rewards
-    are below 0, learns to end soon.
+    With `absorbing`, a terminated episode enters a state whose only action is to stay. Its reward is learned like that
+    of other states, and its discounted sum, γ / (1 − γ) times as much, is added to the reward of the last step.
+    Without it an end is worth 0, and an agent that does not pass for a demonstrator, so that its rewards are negative,
+    learns to end episodes early.
 
     Args:
         gamma: Discount per step.
         state_only: Whether g depends on s alone.
-        absorbing: Whether ends have a reward.
+        absorbing: Whether terminal states have a reward.
         settings: See `RewardModel`.
 
     State: both networks, statistics, optimiser.
-    Raises: ValueError: gamma is no discount; ConfigError: it is 1, and absorbing ends would be worth infinitely much.
+    Raises: ValueError if gamma is not in 0 .. 1; ConfigError if it is 1 with `absorbing`: the sum would be infinite.
     Source: Fu et al. 2018, "Learning Robust Rewards with Adversarial Inverse Reinforcement Learning", eq. 4; absorbing
         states: Kostrikov et al. 2019, "Discriminator-Actor-Critic", section 4.2.
     """
@@ -56,7 +56,7 @@ class AIRL(Discriminating):
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
         if absorbing and gamma == 1:
-            raise ConfigError("gamma is 1: an absorbing state would be worth infinitely much; take absorbing=False")
+            raise ConfigError("gamma is 1: the return of an absorbing state would be infinite; take absorbing=False")
         self.gamma, self.state_only, self.absorbing = gamma, state_only, absorbing
         super().__init__(observation_space, action_space, **settings)
 
@@ -67,7 +67,7 @@ class AIRL(Discriminating):
         parts: dict[str, nn.Module] = {"seen": seen, "reward": mlp([width, *self.hidden, 1], nn.Tanh)}
         parts["shaping"] = nn.Sequential(shaping, mlp([shaping.features, *self.hidden, 1], nn.Tanh))
         self.model = nn.ModuleDict(parts if done is None else {**parts, "done": done})
-        if self.absorbing:  # a 1 in the last place tells it from all other states
+        if self.absorbing:  # a 1 in the last place marks the absorbing state
             self.model.register_buffer("absorbed", torch.eye(width)[-1:], persistent=False)
 
     def estimate(self, rows: Batch) -> torch.Tensor:
@@ -77,7 +77,7 @@ class AIRL(Discriminating):
         return reward
 
     def logits(self, rows: Batch) -> torch.Tensor:
-        """Those of the rows, and for each that was terminated one of the absorbing state."""
+        """The logits of the rows, then one of the absorbing state for each terminated row."""
         logits = self.logit(rows)
         if not self.absorbing:
             return logits
@@ -93,7 +93,7 @@ class AIRL(Discriminating):
         return self.explained(rows) + self.gamma * goes_on * self._shaping(rows.next_obs) - self._shaping(rows.obs)
 
     def explained(self, rows: Batch) -> torch.Tensor:
-        """The reward g that explains what was demonstrated, `[B]`."""
+        """The reward g that explains the demonstrations, `[B]`."""
         inputs = self.model["seen"](rows.obs)
         if not self.state_only:
             inputs = torch.cat([inputs, self.model["done"](rows.action)], 1)
@@ -103,7 +103,7 @@ class AIRL(Discriminating):
         return reward
 
     def end(self) -> torch.Tensor:
-        """The logit of the absorbing state, `[1]`: its g, for h is 0 there, and so is log π."""
+        """The logit of the absorbing state, `[1]`: its g, since h and log π are 0 there."""
         reward: torch.Tensor = self.model["reward"](self.model.absorbed)[:, 0]
         return reward
 

@@ -1,4 +1,4 @@
-"""What rewards of curiosity share: they are errors of predictions, in units of what they come to over an episode."""
+"""Rewards of curiosity: prediction errors, scaled by the deviation of their discounted sum."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from flowrl.rewards.model import RewardModel
 class Curiosity(RewardModel):
     """Base of models whose reward is how badly they predict a step: `novelty` / σ.
 
-    σ is the running standard deviation of the discounted sum of novelties, as rewards are scaled by (O3); nothing is
-    subtracted. Until the model has learned from a batch there is no σ, and the reward is 0.
+    σ is the running standard deviation of the discounted sum of novelties, the scale that `normalize_rewards` uses
+    (O3); no mean is subtracted. Until the model has learned from a batch, σ is unknown and the reward is 0.
 
     Args:
-        gamma: Discount per step of that sum.
+        gamma: Discount of that sum, per step.
         settings: See `RewardModel`.
 
-    State: also the sum so far of every running episode.
+    State: also the sum of every running episode so far.
     """
 
     column = "intrinsic_reward"
     learns_from: ClassVar[dict[str, str]] = {
-        "fragments": "its rewards are scaled by returns, which need the order of time: put it after ParallelRollouts",
+        "fragments": "it scales rewards by returns, which need the order of time: put it after ParallelRollouts",
         "reward": "",
         **dict.fromkeys(ENDS, ""),
     }
@@ -52,10 +52,10 @@ class Curiosity(RewardModel):
         self.running: Running = {}
         super().__init__(observation_space, action_space, **settings)
         self.returns = Normalizer().to(self.device)
-        self.model.add_module("returns", self.returns)  # so that it is saved with the weights
+        self.model.add_module("returns", self.returns)  # saved with the weights
 
     def novelty(self, batch: Batch) -> Array:
-        """How badly each step is predicted, `[T, N]` or `[B]`, not scaled."""
+        """The prediction error of each step, `[T, N]` or `[B]`, not scaled."""
         return super().reward(batch)
 
     def reward(self, batch: Batch) -> Array:

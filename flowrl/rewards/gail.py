@@ -1,4 +1,4 @@
-"""GAIL: who cannot be told from a demonstrator is rewarded."""
+"""GAIL: rewards for steps that pass for demonstrated ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrl.errors import ConfigError
 from flowrl.policies.networks import mlp
 from flowrl.rewards.model import RewardModel
 
-#: What a step is worth that a discriminator gives the logit x: D = sigmoid(x).
+#: The reward of a step by its logit x, where D = sigmoid(x).
 FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "positive": lambda x: nn.functional.softplus(x),  # −log(1 − D)
     "negative": lambda x: -nn.functional.softplus(-x),  # log D
@@ -23,22 +23,22 @@ FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class Discriminating(RewardModel):
-    """Base of models that tell demonstrated steps from the agent's: D = sigmoid(`logit`), 1 for demonstrated ones.
+    """Base of models that tell demonstrated steps (D = 1) from the agent's (D = 0), where D = sigmoid(`logit`).
 
         L = −½ mean log D(demonstrated) − ½ mean log(1 − D(agent's))
 
-    `TrainReward` gives it pairs: a batch of the agent's, and one of demonstrations.
+    `TrainReward` passes pairs of batches: one of the agent's, one of demonstrations.
     """
 
     column = "imitation_reward"
     demonstrations = True
 
     def logit(self, rows: Batch) -> torch.Tensor:
-        """How much more rows look demonstrated than the agent's, `[B]`."""
+        """Log-odds that rows are demonstrated rather than the agent's, `[B]`."""
         raise NotImplementedError
 
     def logits(self, rows: Batch) -> torch.Tensor:
-        """Those of the rows, and of what they imply besides, `[B + ...]`."""
+        """The logits of the rows, and of further states that a subclass derives from them, `[B + ...]`."""
         return self.logit(rows)
 
     def loss(self, *rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -50,24 +50,24 @@ class Discriminating(RewardModel):
 
 
 class GAIL(Discriminating):
-    """Generative adversarial imitation: reward of (s, a) by a discriminator D(s, a) of the agent and the demonstrator.
+    """Generative adversarial imitation: the reward of (s, a) is a discriminator's D(s, a).
 
-    `form` says which reward:
+    `form` selects the reward:
 
-        "positive"  −log(1 − D)          above 0: whoever goes on gains by it, so it suits tasks where ending is failure
-        "negative"  log D                below 0: whoever ends soon loses least, so it suits tasks with a goal to reach
-        "both"      log D − log(1 − D)   of either sign: no such bias where D is right
+        "positive"  −log(1 − D)          above 0, favours long episodes: suits tasks where an end is a failure
+        "negative"  log D                below 0, favours short episodes: suits tasks with a goal to reach
+        "both"      log D − log(1 − D)   of either sign: no such bias if D is right
 
-    A bias is no imitation: with "positive" even rewards that say nothing teach to survive. The gradient penalty,
-    λ mean ‖∇ₓ logit(x)‖² at points x drawn between pairs of rows, keeps D from telling everything apart at once, and
-    lets it come to rest where agent and demonstrator do the same; without it both go round in circles.
+    A bias is not imitation: with "positive", even a constant D teaches the agent to survive. The gradient penalty,
+    λ mean ‖∇ₓ logit(x)‖² at random points x between pairs of rows, keeps D from separating the rows perfectly, and lets
+    it converge where agent and demonstrator act alike; without it the two oscillate.
 
     Args:
-        form: Of the reward.
-        gradient_penalty: λ; 0 for none.
+        form: "positive", "negative" or "both".
+        gradient_penalty: λ; 0 disables it.
         settings: See `RewardModel`.
 
-    State: the network, statistics, optimiser, the stream that points are drawn from.
+    State: the network, statistics, optimiser, and the random stream of the points x.
     Source: Ho & Ermon 2016, "Generative Adversarial Imitation Learning"; the penalty, there at demonstrated points:
         Mescheder et al. 2018, "Which Training Methods for GANs do actually Converge?", eq. 9; the biases: Kostrikov et
         al. 2019, "Discriminator-Actor-Critic".
@@ -86,9 +86,9 @@ class GAIL(Discriminating):
         **settings: Any,
     ) -> None:
         if form not in FORMS:
-            raise ConfigError(f"form={form!r} is no form of the reward; take one of {', '.join(FORMS)}")
+            raise ConfigError(f"form={form!r} is not a form of the reward; take one of {', '.join(FORMS)}")
         if not gradient_penalty >= 0:
-            raise ConfigError(f"gradient_penalty is {gradient_penalty}: it is at least 0")
+            raise ConfigError(f"gradient_penalty is {gradient_penalty}, expected at least 0")
         self.form, self.gradient_penalty = form, gradient_penalty
         super().__init__(observation_space, action_space, **settings)
 
@@ -118,7 +118,7 @@ class GAIL(Discriminating):
         return logits
 
     def _penalty(self, agent: Batch, shown: Batch) -> torch.Tensor:
-        """‖∇ₓ logit(x)‖² in the mean over points x between pairs of rows."""
+        """The mean of ‖∇ₓ logit(x)‖² over points x between pairs of rows."""
         count = min(len(agent), len(shown))
         one, other = self._input(agent[:count]), self._input(shown[:count])
         share = torch.rand(count, 1).to(one.device)  # from the model's stream

@@ -1,4 +1,4 @@
-"""ICM: what the agent cannot predict of what its own actions do."""
+"""ICM: rewards where the agent cannot predict the effect of its own actions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from flowrl.rewards.curiosity import Curiosity, squared_error
 
 
 class ICM(Curiosity):
-    """An intrinsic curiosity module: reward = ½ ‖f(φ(s), a) − φ(s')‖² / σ, in features φ of what actions change.
+    """An intrinsic curiosity module: reward = ½ ‖f(φ(s), a) − φ(s')‖² / σ, in features φ of what actions affect.
 
-    φ is learned with an inverse model g, which tells the action from what came before and after it, so that it need
-    not hold what no action has to do with; f, the forward model, predicts what an action leads to:
+    The inverse model g infers the action from the features before and after it, so φ need not represent anything that
+    actions do not affect; the forward model f predicts the features after an action:
 
         L_I = mean −log g(a | φ(s), φ(s')),   L_F = mean ½ ‖f(φ(s), a) − φ(s')‖²,   L = (1 − β) L_I + β L_F.
 
-    Discrete actions have their log-probability in L_I, and continuous ones ½ ‖a − ĝ‖². Norms are over the width: mean
-    squares. σ is the running deviation of the discounted sum of the errors, see `Curiosity`.
+    For continuous actions, ½ ‖a − ĝ‖² replaces the log-probability in L_I. Norms are mean squares over the width. σ is
+    the running deviation of the discounted sum of the errors, see `Curiosity`.
 
     Args:
         features: Width of φ.
         beta: β, the weight of the forward model's loss.
         settings: See `Curiosity` and `RewardModel`.
 
-    State: the three networks, statistics, optimiser; the sum so far of every running episode.
+    State: the three networks, statistics, optimiser; the sum of every running episode so far.
     Source: Pathak et al. 2017, "Curiosity-driven Exploration by Self-supervised Prediction", section 2.
     """
 
@@ -48,7 +48,7 @@ class ICM(Curiosity):
         **settings: Any,
     ) -> None:
         if not 0 <= beta <= 1:
-            raise ConfigError(f"beta is {beta}: the share of the forward model's loss lies in 0 .. 1")
+            raise ConfigError(f"beta is {beta}: the weight of the forward model's loss, expected 0 .. 1")
         self.features, self.beta = features, beta
         super().__init__(observation_space, action_space, **settings)
 

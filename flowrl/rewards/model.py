@@ -1,4 +1,4 @@
-"""Reward models: networks that say what a step is worth, beside what the environment says; and their learning."""
+"""Reward models: networks that estimate rewards beside the environment's; and how they learn."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from flowrl.policies.torch_rng import TorchStream
 
 
 class RewardModel(abc.ABC):
-    """Base of reward models. A subclass makes `model` in `_build`, and has an `estimate` and a `loss`.
+    """Base of reward models. A subclass builds `model` in `_build`, and defines `estimate` and `loss`.
 
-    `EstimateReward(model)` puts what it says of each step into the column named `column`, and `TrainReward(model)`
-    teaches it; a run owns it, and a checkpoint holds it, as a policy.
+    `EstimateReward(model)` writes the reward of each step into the column named `column`, and `TrainReward(model)`
+    trains the model; the run owns it, and checkpoints hold it, like a policy.
 
-    Numbers in observations are normalised by running statistics of all rows that the model has learned from, never of
-    a minibatch, and clipped to ± `obs_limit`; images are scaled.
+    Running statistics of all rows that the model has learned from, never of a minibatch, normalise the numbers in
+    observations, which are then clipped to ± `obs_limit`; images are scaled.
 
     Args:
-        observation_space, action_space: Of one environment.
+        observation_space, action_space: The spaces of one environment.
         hidden: Sizes of the hidden layers of each network.
-        learning_rate: Of Adam.
+        learning_rate: The rate of Adam.
         grad_clip: Largest norm of the gradient; None for no limit.
-        for_env: What the environment gets for continuous actions as they are stored: the `for_env` of the policy that
-            acts. A model that reads actions sees those, as demonstrations have them; None: they are stored so.
-        seed: Of all that is drawn: the initialisation, and in learning. Streams of models of another class, and of
-            policies, are others for the same seed (D6).
+        for_env: Converts stored continuous actions to the environment's scale, which demonstrations have and the model
+            reads: the `for_env` of the policy that acts. None: actions are stored in that scale.
+        seed: Seed of the initialisation and of learning. Models of other classes, and policies, derive different
+            streams from the same seed (D6).
         device: "auto" takes a GPU if there is one.
 
     State: networks, statistics, optimiser, random stream.
-    Raises: ConfigError for a device that there is not, and spaces that no network takes.
+    Raises: ConfigError if the device does not exist, or no network takes a space.
     """
 
-    #: The column that it fills.
+    #: The column that the rewards go into.
     column: str
 
     #: The columns that `estimate` and `loss` read.
     requires: ClassVar[tuple[str, ...]] = ("next_obs",)
 
-    #: Words and columns that learning needs beside: see `flowrl.engine.schema`; a mapping gives each the way out.
+    #: Further words and columns that learning needs, see `flowrl.engine.schema`; a mapping adds the remedy for each.
     learns_from: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
-    #: Whether it learns from pairs: what the agent did, and what was demonstrated.
+    #: Whether it learns from pairs of batches: the agent's and demonstrations.
     demonstrations: ClassVar[bool] = False
 
     obs_limit: ClassVar[float] = 5.0
@@ -81,7 +81,7 @@ class RewardModel(abc.ABC):
         self.for_env = for_env if isinstance(action_space, spaces.Box) else None
         self.device = pick_device(device)
         if self.device.type == "mps":
-            raise ConfigError("the statistics of reward models need float64, which device='mps' has not: take 'cpu'")
+            raise ConfigError("the statistics of reward models need float64, which device='mps' lacks: take 'cpu'")
         self.stream = TorchStream(SeedTree(seed).integer(type(self).__name__))
         with self.stream.swapped_in():
             self._build()
@@ -89,29 +89,29 @@ class RewardModel(abc.ABC):
         self.parameters = [each for each in self.model.parameters() if each.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, learning_rate)
 
-    # -- what a subclass says
+    # -- what a subclass defines
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Make `model`; random numbers come from the model's stream."""
+        """Build `model`; random numbers come from the model's stream."""
 
     @abc.abstractmethod
     def estimate(self, rows: Batch) -> torch.Tensor:
-        """What each of these rows `[B, ...]` is worth: `[B]`."""
+        """The rewards `[B]` of rows `[B, ...]`."""
 
     @abc.abstractmethod
     def loss(self, *rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The loss of rows `[B, ...]`, a mean over them, and scalars to report.
 
-        Where the model learns from demonstrations, those of the agent come first, and the demonstrated ones second.
+        If the model learns from demonstrations, the agent's rows come first, the demonstrated ones second.
         """
 
-    # -- what operators ask
+    # -- what operators call
 
     def reward(self, batch: Batch) -> Array:
-        """What the model says of each step of fragments `[T, N, ...]` or rows `[B, ...]`: `[T, N]` or `[B]`, float32.
+        """The float32 rewards `[T, N]` of fragments `[T, N, ...]`, or `[B]` of rows `[B, ...]`.
 
-        0 where steps do not count (`mask` 0). Raises: SchemaError where a column is missing.
+        Steps that do not count (`mask` 0) have reward 0. Raises: SchemaError if a column is missing.
         """
         axes = 2 if is_fragment(batch) else 1
         shape = batch.shape[:axes]
@@ -119,12 +119,12 @@ class RewardModel(abc.ABC):
             return np.zeros(shape, np.float32)
         used = self._read(batch)
         with torch.inference_mode():
-            said = self.estimate((used.flat() if axes == 2 else used).to_torch(self.device))
-        reward: Array = said.float().cpu().numpy().reshape(shape)
+            estimated = self.estimate((used.flat() if axes == 2 else used).to_torch(self.device))
+        reward: Array = estimated.float().cpu().numpy().reshape(shape)
         return np.where(np.asarray(batch["mask"]) != 0, reward, np.float32(0)) if "mask" in batch else reward
 
     def observe(self, *batches: Batch) -> None:
-        """Count every row of the next batches of the stream in the running statistics, once; they come into use."""
+        """Add every row of new batches to the running statistics, which apply from then on; call once per batch."""
         seen = "obs" if "obs" in self.requires else "next_obs"
         for batch in batches:
             used = batch.select([name for name in (seen, "mask") if name in batch]).to_numpy()
@@ -138,16 +138,16 @@ class RewardModel(abc.ABC):
             normalizer.update()
 
     def rows(self, batch: Batch) -> Batch:
-        """What is learned from of a batch: rows `[B, ...]` without padding, on the device.
+        """The rows `[B, ...]` of a batch that the model learns from: without padding, on the device.
 
-        Raises: SchemaError where a column is missing.
+        Raises: SchemaError if a column is missing.
         """
         used = self._read(batch, also=("mask",) if "mask" in batch else ())
         rows = real_rows(used, fragment=is_fragment(batch))
         return rows.select(self.requires).to_torch(self.device)
 
     def update(self, *rows: Batch) -> dict[str, torch.Tensor]:
-        """One optimiser step on rows `[B, ...]`; what `loss` reports."""
+        """Take one optimiser step on rows `[B, ...]`; return the scalars of `loss`."""
         self.model.train()
         try:
             with self.stream.swapped_in():
@@ -164,15 +164,15 @@ class RewardModel(abc.ABC):
     # -- parts of networks
 
     def _encoder(self) -> Encoder:
-        """An encoder of observations, whose numbers are normalised."""
-        made = encoder(self.observation_space, normalize=True)
-        for part in made.modules():
+        """An encoder of observations that normalises their numbers."""
+        observations = encoder(self.observation_space, normalize=True)
+        for part in observations.modules():
             if isinstance(part, Normalizer):
                 part.limit = self.obs_limit
-        return made
+        return observations
 
     def _action_encoder(self) -> Encoder:
-        """An encoder of actions as policies store them: choices count from 0."""
+        """An encoder of actions as policies store them: discrete ones count from 0."""
         space = self.action_space
         if isinstance(space, spaces.Discrete):
             return OneHotEncoder([int(space.n)], [0])
@@ -182,13 +182,13 @@ class RewardModel(abc.ABC):
 
     @property
     def _of_observations(self) -> list[Normalizer]:
-        """What normalises observations; a subclass may keep statistics of other things too."""
+        """The normalizers of observations; a subclass may hold others too."""
         encoders = [part for part in self.model.modules() if isinstance(part, Encoder)]
-        found = [part for each in encoders for part in each.modules() if isinstance(part, Normalizer)]
-        return list(dict.fromkeys(found))
+        normalizers = [part for each in encoders for part in each.modules() if isinstance(part, Normalizer)]
+        return list(dict.fromkeys(normalizers))
 
     def _read(self, batch: Batch, also: Sequence[str] = ()) -> Batch:
-        """The columns that it reads; the batch is left as it is."""
+        """The columns that the model reads; the batch is not changed."""
         for name in self.requires:
             if name not in batch:
                 raise SchemaError(f"{type(self).__name__} needs the column {name!r}: {did_you_mean(name, batch)}")
@@ -203,7 +203,7 @@ class RewardModel(abc.ABC):
         return f"{type(self).__name__}(column={self.column})"
 
     def state_dict(self) -> dict[str, Any]:
-        """See the class; copied."""
+        """A copy of the state, see the class."""
         return copy.deepcopy(
             {
                 "model": dict(self.model.state_dict()),

@@ -1,4 +1,4 @@
-"""RND: what the agent has not seen before is what a network cannot predict that was trained on what it has seen."""
+"""RND: rewards for novelty, the error of a network that is trained on the observations seen so far."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from flowrl.rewards.curiosity import Curiosity, squared_error
 
 
 class RND(Curiosity):
-    """Random network distillation: reward = ‖f̂(s') − f(s')‖² / σ, of a fixed random f and a predictor f̂ of it.
+    """Random network distillation: reward = ‖f̂(s') − f(s')‖² / σ, of a fixed random network f and its predictor f̂.
 
     s' is the observation arrived in, its numbers normalised by running statistics and clipped to ±5, and σ the running
-    deviation of the discounted sum of these errors. L = mean ‖f̂(s') − f(s')‖². The norms are over the width of what
-    the networks give: its mean square.
+    deviation of the discounted sum of these errors. L = mean ‖f̂(s') − f(s')‖². Norms are mean squares over the width
+    of the outputs.
 
-    Here the sum ends with an episode, and both rewards have one value function; the paper's go on over episodes, with
-    a value function of their own.
+    Here the sum ends with the episode, and one value function serves both rewards; in the paper the novelty reward
+    continues across episodes and has its own value function.
 
     Args:
-        features: Width of what f gives.
+        features: Width of the output of f.
         settings: See `Curiosity` and `RewardModel`.
 
-    State: both networks, statistics, optimiser; the sum so far of every running episode.
+    State: both networks, statistics, optimiser; the sum of every running episode so far.
     Source: Burda et al. 2018, "Exploration by Random Network Distillation", sections 2.2 and 2.4.
     """
 
@@ -50,7 +50,7 @@ class RND(Curiosity):
         self.model = nn.ModuleDict({"target": self.target, "predictor": self.predictor})
 
     def _network(self, *, deeper: bool = False) -> nn.Module:
-        """The predictor has a layer more, so that it can come close to the target."""
+        """The target, or the predictor, which has one layer more so that it can match the target."""
         encoder: Encoder = self._encoder()
         hidden = [*self.hidden, *self.hidden[-1:]] if deeper else self.hidden
         network = nn.Sequential(encoder, mlp([encoder.features, *hidden, self.features]))

@@ -41,53 +41,51 @@ class Configuration(ForPolicy, Option):
     clock: ClassVar[str] = "env_steps"
 
     #: What `gymnasium.make` knows, "module:factory", or of another library "gym:ID", "pettingzoo:ID", "envpool:ID".
-    env: str = setting("CartPole-v1", "a gymnasium id, module:factory, gym:ID, pettingzoo:ID, envpool:ID")
+    env: str = setting("CartPole-v1", "gymnasium id, module:factory, gym:ID, pettingzoo:ID or envpool:ID")
     env_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the environment")
     #: Names of gymnasium.wrappers or "module:Wrapper", with arguments as in a call, "FrameStackObservation(4)".
     wrappers: list[str] = setting(attrs.Factory(list), "wrappers around each environment, the first one innermost")
-    env_manager: str = setting("local", "who steps the environments: local, subprocess, async, thread or vector")
-    env_manager_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of that manager")
+    env_manager: str = setting("local", "what steps the environments: local, subprocess, async, thread or vector")
+    env_manager_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the manager")
     episode_seeds: list[int] | None = setting(
         None,
-        "seeds of the episodes in turn; None: fresh ones that follow from seed",
+        "seeds of the episodes, repeated in order; None: new ones derived from seed",
         range="one or more",
         validator=validators.optional(validators.min_len(1)),
     )
-    eval_env: str | None = setting(None, "the environment that evaluates; None: as for collecting")
+    eval_env: str | None = setting(None, "environment of evaluations; None: env")
     eval_env_args: dict[str, Any] | None = setting(
-        None, "its keyword arguments; None: as for collecting, but none with another eval_env"
+        None, "keyword arguments of eval_env; None: env_args, or none if eval_env is set"
     )
-    eval_wrappers: list[str] | None = setting(None, "wrappers around each that evaluates; None: as for collecting")
-    eval_env_manager: str | None = setting(
-        None, "who steps those that evaluate; None: as for collecting, with the same arguments"
-    )
-    num_workers: int = not_negative(0, "processes that sample, on Ray; 0: this one does")
-    envs_per_worker: int = at_least_one(8, "environments of each of them")
+    eval_wrappers: list[str] | None = setting(None, "wrappers of evaluation environments; None: wrappers")
+    eval_env_manager: str | None = setting(None, "env_manager of evaluations; None: env_manager with its arguments")
+    num_workers: int = not_negative(0, "Ray processes that sample; 0: this process samples")
+    envs_per_worker: int = at_least_one(8, "environments per worker")
     #: The same groups over another number of workers give the same stream.
     env_groups: int | None = at_least_one(
-        None, "groups of the environments of all workers, each acted in with one batch; None: one a worker"
+        None, "groups that the environments of all workers form, each acting as one batch; None: one per worker"
     )
-    worker_cpus: float = not_negative(1.0, "logical cores that each worker process takes of its machine")
-    worker_gpus: float = not_negative(0.0, "GPUs that each takes; without any its policy acts on the CPU")
-    worker_memory: int = not_negative(0, "bytes of memory that each takes; 0: it is not said")
+    worker_cpus: float = not_negative(1.0, "logical cores that each worker process reserves")
+    worker_gpus: float = not_negative(0.0, "GPUs that each worker reserves; with 0 it acts on the CPU")
+    worker_memory: int = not_negative(0, "bytes of memory that each worker reserves; 0: no reservation")
     worker_resources: dict[str, float] = setting(
-        attrs.Factory(dict), "other resources of the cluster's machines that each takes, by name"
+        attrs.Factory(dict), "custom Ray resources that each worker reserves, by name"
     )
-    max_worker_restarts: int = not_negative(10, "how often each worker process may be made again after its death")
+    max_worker_restarts: int = not_negative(10, "restarts allowed per worker process that dies")
     on_worker_death: Literal["stop", "go_on"] = setting(
-        "stop", "after the death of one that may not: stop, or go_on with the others while there are any"
+        "stop", "once a worker has no restarts left: stop, or go_on with the others"
     )
     #: "host:port", "ray://host:port", or "auto" on a machine of it; None: a Ray of this machine, while it is needed.
-    address: str | None = setting(None, "the Ray cluster that actors run on; None: a Ray of this machine")
-    torch_threads: int = at_least_one(1, "threads of torch in this process; more than one pays for large networks only")
-    eval_episodes: int = at_least_one(100, "episodes of one evaluation")
-    eval_max_steps: int = at_least_one(10_000, "steps after which an episode that is evaluated is cut")
+    address: str | None = setting(None, "Ray cluster that actors run on; None: a local Ray")
+    torch_threads: int = at_least_one(1, "torch threads of this process; more than one pays for large networks only")
+    eval_episodes: int = at_least_one(100, "episodes per evaluation")
+    eval_max_steps: int = at_least_one(10_000, "steps after which an evaluation cuts an episode")
     eval_every: int | None = at_least_one(
-        None, "env steps between evaluations; None: 1/20 of the budget of `flowrl run`, and none in a Trainer"
+        None, "env steps between evaluations; None: 1/20 of the budget in `flowrl run`, never in a Trainer"
     )
     #: A `Trainer` saves when it is told to.
     checkpoint_every: int | None = at_least_one(
-        None, "of `flowrl run`: env steps between checkpoints; None: as between evaluations, else 10 000"
+        None, "env steps between checkpoints of `flowrl run`; None: eval_every, else 10 000"
     )
 
     def __getitem__(self, key: str) -> Any:

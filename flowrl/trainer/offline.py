@@ -29,12 +29,12 @@ class OfflineConfig(Configuration):
     clock: ClassVar[str] = "updates"
 
     env: str | None = setting(  # type: ignore[assignment]
-        None, "where the policy is evaluated, if at all; None: where the dataset was recorded"
+        None, "environment of evaluations; None: the one that the dataset was recorded in"
     )
-    data: str = setting("data/cartpole", "the dataset: a folder that `flowrl record` or `Record` wrote, or minari:ID")
-    epochs: int | None = at_least_one(None, "how often it is read; None: until the run is stopped")
-    batch_size: int = positive(256, "rows of an update")
-    normalize_obs: bool = setting(False, "observations to mean 0 and deviation 1, by the statistics of the dataset")
+    data: str = setting("data/cartpole", "dataset: a folder that `flowrl record` or `Record` wrote, or minari:ID")
+    epochs: int | None = at_least_one(None, "passes over the dataset; None: until the run stops")
+    batch_size: int = positive(256, "rows per update")
+    normalize_obs: bool = setting(False, "normalise observations to mean 0, deviation 1, by the dataset's statistics")
     report_every: int = positive(500, "updates between results")
 
     @property

@@ -46,7 +46,7 @@ class ActingConfig(Configuration):
     The plan of `Trainer` itself has no more.
     """
 
-    fragment_steps: int = positive(128, "steps of each environment in a fragment")
+    fragment_steps: int = positive(128, "steps per environment in a fragment")
     report_every: int = positive(1_000, "env steps between results")
 
 

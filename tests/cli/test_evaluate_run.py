@@ -195,7 +195,7 @@ def test_what_cannot_be_evaluated_is_bad_input(run: Path, tiny: Path, tmp_path: 
         (("empty",), "empty has no config.json"),
         (("lost",), "lost has no policy.pt"),
         (("lost", "--last"), "lost has no policy_last.pt"),
-        (("damaged",), "damaged/policy.pt holds no weights that can be read"),
+        (("damaged",), "damaged/policy.pt holds no readable weights"),
         ((run, "--env", "Acrobot-v1"), "policy.pt does not fit"),
         ((run, "--env", "CartPol-v1"), "did you mean 'CartPole-v1'"),
         ((run, "--env-arg", "x"), "--env-arg 'x': expected KEY=VALUE"),

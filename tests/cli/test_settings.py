@@ -45,7 +45,7 @@ def test_type_default_range_and_meaning_are_shown_the_plans_own_first() -> None:
     rows = shown("dqn")
     assert rows["gamma"] == ["float", "0.99", "0 .. 1", "discount per step"]
     assert rows["learning_rate"][:3] == ["number or schedule", "0.001", ">= 0"]
-    assert rows["dueling"] == ["bool", "True", "Q = V + A - mean A"]
+    assert rows["dueling"] == ["bool", "True", "split the Q-network into value and advantage: Q = V + A - mean A"]
     names = list(rows)
     assert max(map(names.index, ("noisy", "prioritized", "normalize_obs"))) < names.index("env") < names.index("seed")
 

@@ -359,7 +359,7 @@ FAULTS = [
         "uniform = noise[::-1].reshape(",
         "tests/policies/test_scripted.py::test_random_actions_come_from_each_environments_own_stream",
     ),
-    Fault(  # a copy of the weights in the place of their memory
+    Fault(  # a copy of the weights in place of their memory
         "F3",
         "flowrl/policies/in_numpy.py",
         "weights = weight.detach().numpy().T",

@@ -149,7 +149,7 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/r2d2.py",
-        "action_mask(self.met(rows)))",
+        "action_mask(self.unrolled_obs(rows)))",
         "None)",
         MASKS + "test_the_target_of_r2d2_is_of_valid_actions",
     ),

@@ -74,11 +74,11 @@ def test_a_wrong_item_is_refused_on_its_edge() -> None:
 
 
 def test_learning_from_a_buffer_what_must_be_on_policy_is_found() -> None:
-    requires = {"on_policy": "its loss is right only for what the present weights collected"}
+    requires = {"on_policy": "its loss is right only for experience of the current weights"}
     (found,) = examine(off_policy(workers(requires))).problems
     assert found.startswith("train.TrainOneStep (")
     assert "needs 'on_policy', which does not come through train.Replay (" in found
-    assert found.endswith(": its loss is right only for what the present weights collected")
+    assert found.endswith(": its loss is right only for experience of the current weights")
     of = workers(requires)
     ops.ParallelRollouts(of).for_each(ops.TrainOneStep(of)).check()
 

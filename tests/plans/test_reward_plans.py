@@ -67,7 +67,7 @@ def test_what_is_stored_is_what_was_collected() -> None:
 
 def test_windows_of_several_steps_are_refused() -> None:
     """N4."""
-    with pytest.raises(ConfigError, match=r"n_step=3: what is stored must be single steps \(n_step=1\)"):
+    with pytest.raises(ConfigError, match=r"n_step=3: RND rewards single steps"):
         make("rnd_dqn", n_step=3)
 
 
@@ -114,7 +114,7 @@ def test_models_see_the_actions_that_the_environment_got(name: str, squash: bool
 
 def test_a_memory_and_airl_do_not_go_together() -> None:
     """Before anything is learned, with the way out; GAIL is taught beside a memory, see `SMALL`."""
-    with pytest.raises(ConfigError, match=r"recurrent='gru': AIRL asks how probable .* or take gail_ppo"):
+    with pytest.raises(ConfigError, match=r"recurrent='gru': AIRL needs the probabilities .* or take gail_ppo"):
         make("airl_ppo", recurrent="gru")
 
 

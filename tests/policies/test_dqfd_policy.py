@@ -103,5 +103,5 @@ def test_a_batch_without_demonstrations_has_no_margin() -> None:
 
 def test_scaled_rewards_are_refused() -> None:
     """O1: of two windows one alone would be scaled."""
-    with pytest.raises(ConfigError, match="normalize_rewards=True: DQfD learns from rewards as they are"):
+    with pytest.raises(ConfigError, match="normalize_rewards=True: DQfD learns from raw rewards"):
         made(normalize_rewards=True)

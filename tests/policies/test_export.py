@@ -149,7 +149,7 @@ def test_the_policies_of_the_plans_are_onnx_programs(name: str, tmp_path: Path) 
     with workers:
         if hasattr(workers.policy.eval_mode, "initial_state"):
             pytest.importorskip("onnxscript")
-            with pytest.raises(ConfigError, match="it has a memory"):
+            with pytest.raises(ConfigError, match="it is recurrent"):
                 workers.policy.export(tmp_path / "policy.onnx")
         else:
             check_onnx(workers.policy, tmp_path)
@@ -177,7 +177,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no method in_torch"):
         policy.export(tmp_path / "policy.pt2")
     for kind in (R2D2Policy, RecurrentPPOPolicy):
-        with pytest.raises(ConfigError, match="it has a memory"):
+        with pytest.raises(ConfigError, match="it is recurrent"):
             kind(NUMBERS, spaces.Discrete(3), device="cpu").export(tmp_path / "policy.pt2")
     by_coin = policy_from(
         lambda obs, act: nn.Linear(4, act.n), lambda model, batch: model(batch.obs).mean(), eval=eps_greedy_sample(0.1)

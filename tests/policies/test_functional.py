@@ -52,7 +52,7 @@ def make(model: Any = linear, loss: Callable[..., Any] = no_loss, seed: int = 0,
 
 
 def test_a_model_or_loss_that_is_no_function_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"the model is the Linear Linear\(.*, expected what makes one: a function"):
+    with pytest.raises(PlanError, match=r"the model is the Linear Linear\(.*, expected a function"):
         policy_from(nn.Linear(4, 2), no_loss)
     with pytest.raises(PlanError, match="the model is the str 'mlp'"):
         policy_from("mlp", no_loss)  # type: ignore[arg-type]
@@ -280,7 +280,7 @@ def test_what_the_functions_return_is_checked() -> None:
             learn_mode.learn_from(rows)
     with pytest.raises(PlanError, match="prepare returned a NoneType, expected a Batch"):
         make(prepare=lambda batch: None).learn_mode.prepare(rows)  # type: ignore[arg-type,return-value]
-    with pytest.raises(PlanError, match="'my policy' is no name"):
+    with pytest.raises(PlanError, match="'my policy' is not a valid class name"):
         policy_from(linear, no_loss, name="my policy")
 
 

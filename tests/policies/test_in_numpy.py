@@ -305,7 +305,7 @@ def test_a_choice_that_there_is_not_is_refused() -> None:
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(ConfigError, match="act_backend='jax' is none; take one of torch, numpy"):
+    with pytest.raises(ConfigError, match="act_backend='jax' is no backend; take one of torch, numpy"):
         make(act_backend="jax")
 
 

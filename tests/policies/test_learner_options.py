@@ -291,7 +291,7 @@ def test_bfloat16_is_for_learning_alone(kind: type[Policy]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "words"), [("float16", "for a GPU, but the device is cpu"), ("half", "take one of float32")]
+    ("precision", "words"), [("float16", "needs a GPU, but the device is cpu"), ("half", "take one of float32")]
 )
 def test_a_precision_that_cannot_be_had_is_refused(precision: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

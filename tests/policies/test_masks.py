@@ -380,5 +380,5 @@ def test_a_mask_that_does_not_fit_is_refused(make: Any, mask: Any, actions: Any,
 
 
 def test_a_mask_is_nothing_to_learn_from() -> None:
-    with pytest.raises(ConfigError, match="nothing but an action_mask"):
+    with pytest.raises(ConfigError, match="hold an action_mask alone"):
         DQNPolicy(spaces.Dict(action_mask=spaces.MultiBinary(2)), spaces.Discrete(2))

@@ -12,7 +12,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies import R2D2Policy, RecurrentPPOPolicy
-from flowrl.policies.recurrent import Memory, sequenced
+from flowrl.policies.recurrent import Memory, recurrent_rows
 from flowrl.policies.torch_rng import TorchStream
 from tests.policies.recurrent_parts import ACTIONS, OBSERVATIONS, make, steps
 
@@ -49,7 +49,7 @@ def test_acting_equals_the_unroll(kind: Any) -> None:
         state = np.where(begins[:, None], fresh, state)
         values.append(mode.value(batch.obs[t], state))
         state = mode.act(batch.obs[t], np.zeros((3, mode.draws)), 0, state)["next_state"]
-    rows = sequenced(batch).to_torch()
+    rows = recurrent_rows(batch).to_torch()
     with torch.no_grad():
         given, _ = policy.model(rows.obs, rows.state[0], rows.begins)
     found = given[1] if kind is RecurrentPPOPolicy else given.max(1).values
@@ -66,7 +66,7 @@ def test_an_episode_begins_after_an_end_and_where_provenance_breaks() -> None:
     mask = ~no
     mask[2:, 0] = False
     batch = Batch(obs=np.ones((5, 3, 2)), state=np.ones((5, 3, 2)), terminated=ends[0], truncated=ends[1])
-    found = sequenced(batch.replace(episode_id=episode, mask=mask)).begins
+    found = recurrent_rows(batch.replace(episode_id=episode, mask=mask)).begins
     assert list(zip(*np.nonzero(found))) == [(3, 1), (3, 2)]
 
 
@@ -75,7 +75,7 @@ def test_padding_holds_what_an_encoder_can_take() -> None:
     mask = np.array([[True], [True], [False]])
     no = np.zeros((3, 1), bool)
     batch = Batch(obs=np.array([[2], [3], [0]]), state=np.ones((3, 1, 2)), terminated=no, truncated=no, mask=mask)
-    assert sequenced(batch).obs.T.tolist() == [[2, 3, 2]]
+    assert recurrent_rows(batch).obs.T.tolist() == [[2, 3, 2]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,7 +85,7 @@ def test_what_is_in_no_sequences_is_refused(kind: Any) -> None:
     batch = batch.replace(advantage=batch.reward, target=batch.reward, value=batch.reward, logp=batch.reward)
     with pytest.raises(SchemaError, match="SequenceReplayBuffer"):
         prepare(batch.flat())
-    with pytest.raises(SchemaError, match="states that it acted from"):
+    with pytest.raises(SchemaError, match="learns from its recorded states"):
         prepare(batch.select([name for name in batch if name != "state"]))
     mask = np.ones((7, 3), bool)
     mask[:, 1] = False

@@ -147,7 +147,7 @@ def test_the_loss_of_appo_against_a_loop(old_weight: float) -> None:
 
 
 def test_on_policy_impala_is_the_actor_critic() -> None:
-    """V1: what the present weights collected has weights of 1, so targets are those of TD(1)."""
+    """V1: experience of the current weights has weights of 1, so targets are those of TD(1)."""
     with workers(IMPALAPolicy) as of:
         of.start(Context())
         batch = of.local.sample(steps=20)

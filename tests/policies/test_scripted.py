@@ -64,7 +64,7 @@ def test_random_actions_are_in_the_space_at_the_ends_of_the_noise(name: str) -> 
 
 
 def test_unknown_actions_are_refused() -> None:
-    with pytest.raises(ConfigError, match="draws no actions of Text"):
+    with pytest.raises(ConfigError, match="cannot draw actions of Text"):
         RandomPolicy(spaces.Discrete(2), spaces.Text(3))
 
 

@@ -38,7 +38,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
     """Nothing in a file can run code."""
     save_weights(make(hidden=9), tmp_path / "wide.pt")
     (tmp_path / "pickle.pt").write_bytes(pickle.dumps(make, protocol=2))
-    reasons = {"none.pt": "no saved policy", "wide.pt": "does not fit", "pickle.pt": "no weights that can be read"}
+    reasons = {"none.pt": "no saved policy", "wide.pt": "does not fit", "pickle.pt": "no readable weights"}
     for name, reason in reasons.items():
         with pytest.raises(CheckpointError, match=reason):
             load_weights(make(), tmp_path / name)

@@ -168,12 +168,12 @@ def test_what_looks_demonstrated_is_worth_more(name: str) -> None:
 
 
 def test_what_it_cannot_do_is_said() -> None:
-    with pytest.raises(ConfigError, match="form='best' is no form of the reward; take one of positive, negative, both"):
+    with pytest.raises(ConfigError, match="form='best' is not a form of the reward; take one of positive, negative"):
         GAIL(BOX, TWO, form="best")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="gradient_penalty is -1"):
         make("gail", gradient_penalty=-1)
     with pytest.raises(ValueError, match="gamma is 3: a discount lies in 0"):
         make("airl", gamma=3)
-    with pytest.raises(ConfigError, match="gamma is 1: an absorbing state would be worth infinitely much"):
+    with pytest.raises(ConfigError, match="gamma is 1: the return of an absorbing state would be infinite"):
         make("airl", gamma=1)
     make("airl", gamma=1, absorbing=False)

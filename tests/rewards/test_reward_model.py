@@ -203,7 +203,7 @@ def test_what_it_cannot_do_is_said(name: str) -> None:
     seen = "obs" if "obs" in model.requires else "next_obs"
     with pytest.raises(SchemaError, match=f"{seen} has no mean and variance"):
         model.observe(*learned_from(model, fragment(**{seen: np.full((4, 2, 3), np.inf, np.float32)})))
-    with pytest.raises(ConfigError, match="device='tpu' is none"):
+    with pytest.raises(ConfigError, match="device='tpu' is not a device"):
         make(name, device="tpu")
 
 

@@ -200,7 +200,7 @@ def test_damaged_or_foreign_weights_are_refused(copy: Path) -> None:
         flowrl.load(copy)
     change(copy, hidden=[8])
     (copy / "policy.pt").write_bytes((copy / "policy.pt").read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"policy\.pt holds no weights"):
+    with pytest.raises(CheckpointError, match=r"policy\.pt holds no readable weights"):
         flowrl.load(copy)
 
 
@@ -217,7 +217,7 @@ class Bomb:
 def test_a_file_of_weights_cannot_run_code(copy: Path, tmp_path: Path) -> None:
     for write in (lambda path: torch.save(Bomb(tmp_path / "ran"), path), lambda path: path.write_bytes(bomb(tmp_path))):
         write(copy / "policy.pt")
-        with pytest.raises(CheckpointError, match="holds no weights"):
+        with pytest.raises(CheckpointError, match="holds no readable weights"):
             flowrl.load(copy)
     assert not (tmp_path / "ran").exists()
 
@@ -238,7 +238,7 @@ def test_another_environment_may_stand_for_one_that_is_not_here(copy: Path) -> N
 def test_arguments_of_the_environment_and_the_device_may_be_others(dqn_run: Path) -> None:
     short = flowrl.load(dqn_run, env_args={"max_episode_steps": 3}, device="cpu")
     assert short.evaluate(episodes=2)["length_mean"] == 3
-    with pytest.raises(ConfigError, match="cannot be loaded here: device='tpu' is none"):
+    with pytest.raises(ConfigError, match="cannot be loaded here: device='tpu' is not a device"):
         flowrl.load(dqn_run, device="tpu")
 
 

@@ -70,7 +70,7 @@ def test_flowrl_gives_it_when_asked() -> None:
 
 @pytest.mark.parametrize("name", ["Batch", "Trainer", "load"])
 def test_no_file_shadows_what_is_loaded_when_asked_for(name: str) -> None:
-    """Importing a module of that name would put it in the place of the function or class."""
+    """Importing a module of that name would put it in place of the function or class."""
     assert not (Path(flowrl.__file__).parent / f"{name}.py").exists()
 
 
