@@ -5,6 +5,7 @@ Read it in this order:
     plan        Plan, the immutable graph, its verbs and its edits
     graph       the paths of operators in a plan, and finding an operator by its path
     operator    what an operator is: `@operator`, `state()`, `context()`
+    protocols   what operators, resources and workers may have: each member once, with its default
     context     what a run shares with its operators: counters, records, the seed tree (`seeds`), the bell
     transforms  the operators behind `filter`, `combine`, `batch`, `flatten`, `take`
     stages      Source and Chain: a running plan consists of stages, and a stage takes one step at a time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -53,12 +54,14 @@ class Call(Stage):
     pending: list[tuple[str, Any]] = state(factory=list)
     _running: deque[tuple[Any, Future[Any]]] = runtime(factory=deque)
     _asked: Any = runtime()
+    _receive: Callable[[Any], Any] = runtime()
     _contract: CalleeContract = runtime(
         default=attrs.Factory(lambda self: CalleeContract(self.worker), takes_self=True)
     )
 
     def bind(self, meter: Meter, inputs: list[Stage]) -> None:
         super().bind(meter, inputs)
+        self._receive = self._contract.receive
         self._asked = as_worker(self.worker, thread=self.thread, name=meter.path)
 
     @property
@@ -109,7 +112,7 @@ class Call(Stage):
         return self._received(future.result())
 
     def _received(self, answer: Any) -> Any:
-        answer = self._contract.receive(answer)
+        answer = self._receive(answer)
         if isinstance(answer, Remote) and not self.gives_remote:
             answer = answer.fetch()
         if not isinstance(answer, Answer):

@@ -49,6 +49,7 @@ class SubplanWorker:
         self.parts[key] = SubplanRun(plan, named, context, on_error)
 
     def pull_plan(self, key: str) -> Answer:
+        """One item, or the end, with what was counted and recorded on the way."""
         run = self.parts[key]
         item = next(run, _ENDED)
         counters, records = run.context.metrics.take()
@@ -60,9 +61,11 @@ class SubplanWorker:
         return answer._replace(item=None), answer.item
 
     def save_plan(self, key: str) -> dict[str, Any]:
+        """The state of the part."""
         return self.parts[key].state_dict()
 
     def load_plan(self, key: str, state: dict[str, Any]) -> None:
+        """Continue where a state of the part was taken."""
         self.parts[key].load_state_dict(state, partial=True)  # the run has compared it with the whole plan
 
     def close_plan(self, key: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import methodcaller
 from typing import Any
@@ -25,7 +25,7 @@ class InlineWorker:
     def submit(self, method: str, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(methodcaller(method, *args)(self.target))
+            future.set_result(getattr(self.target, method)(*args))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -69,21 +69,25 @@ def as_worker(target: Any, *, thread: bool, name: str) -> Any:
 
 def ask(worker: Any, method: str, *args: Any) -> Future[Any]:
     """Ask a worker; one that cannot even be asked, because it is dead, say, has failed to answer."""
-    return _asked(lambda: worker.submit(method, *args))
+    try:
+        future: Future[Any] = worker.submit(method, *args)
+    except Exception as error:
+        future = _failed(error)
+    return future
 
 
 def ask_apart(worker: StoringWorker, method: str, *args: Any) -> Future[Any]:
     """Ask a worker with which items stay."""
-    return _asked(lambda: worker.submit_apart(method, *args))
-
-
-def _asked(request: Callable[[], Future[Any]]) -> Future[Any]:
     try:
-        return request()
+        return worker.submit_apart(method, *args)
     except Exception as error:
-        future: Future[Any] = Future()
-        future.set_exception(error)
-        return future
+        return _failed(error)
+
+
+def _failed(error: Exception) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
 
 
 def all_of(futures: Sequence[Future[Any]]) -> Future[list[Any]]:

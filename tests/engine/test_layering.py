@@ -43,6 +43,12 @@ UP = {
 }
 
 
+#: Call sites of `hasattr` and `getattr` in all rooms that are not in `PROBING`. They look at what others have written.
+MOST_PROBES = 40
+#: Rooms, and single files, whose own objects are still probed.
+PROBING = {"actors", "cli", "envs", "policies", "rewards", "settings", "storage", "trainer"}
+
+
 class Import(NamedTuple):
     """One imported module; `late` where it is in a function, `typed` for annotations only."""
 
@@ -159,6 +165,18 @@ def test_no_file_imports_itself_by_others() -> None:
             TopologicalSorter(wanted).prepare()
         except CycleError as error:
             pytest.fail(f"a cycle: {' -> '.join(error.args[1])}")
+
+
+def test_what_an_object_has_is_asked_in_its_contract() -> None:
+    """Nobody else probes objects of flowrl's own, see `flowrl.engine.protocols`."""
+    sites = [
+        f"{file.relative_to(ROOT).as_posix()}:{node.lineno}"
+        for file in FILES
+        if _room(_module(file.relative_to(ROOT).as_posix())) not in PROBING
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("hasattr", "getattr")
+    ]
+    assert 5 < len(sites) <= MOST_PROBES, "\n".join(sites)
 
 
 def test_nobody_imports_a_second_copy() -> None:
