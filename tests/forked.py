@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO
 
 DEADLINE = 120.0
@@ -29,7 +30,7 @@ SERVER.set_forkserver_preload(
 
 
 class Python:
-    """What `subprocess.Popen([sys.executable, *words], text=True, ...)` is: `-m MODULE` or `-c CODE`, after `-W error`.
+    """What `subprocess.Popen([sys.executable, *words], text=True, ...)` is: `-m MODULE`, `-c CODE` or a file.
 
     Its streams go to ours where nothing is said, and are buffered by the line; `begin` is called there first. It ends
     without what the interpreter of a program does last.
@@ -125,6 +126,7 @@ def _run(
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     os.environ.clear()
     os.environ.update(env)
+    sys.path[:0] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if start_new_session:
         os.setsid()
@@ -135,13 +137,18 @@ def _run(
 
 def execute(words: list[str]) -> None:
     """What Python does with these words of its command line."""
-    sys.path.insert(0, "")
     if words[:2] == ["-W", "error"]:
         warnings.simplefilter("error")
-        del words[:2]
-    kind, what, *arguments = words
-    sys.argv = [kind, *arguments]
-    if kind == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        words = words[2:]
+    if words[0] == "-m":
+        sys.path.insert(0, "")
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.path.insert(0, "")
+        sys.argv = [words[0], *words[2:]]
+        exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
     else:
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        sys.path.insert(0, str(Path(words[0]).parent))
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")

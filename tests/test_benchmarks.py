@@ -6,9 +6,8 @@ import inspect
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,19 +15,23 @@ import pytest
 
 from flowrl.plans import apex_dqn
 from flowrl.trainer.plan_file import builtin_plans
+from tests.forked import PIPE, Python
 
 ROOT = Path(__file__).parents[1]
 
 
 def printed(name: str, *options: str, code: int = 0, path: Sequence[Path] = ()) -> str:
     """What a benchmark prints that ends with this exit code, where modules of `path` are found too."""
-    command = [sys.executable, f"benchmarks/{name}", *options]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *path)))}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == code, done.stderr
-    return done.stdout
+    found = os.pathsep.join(map(str, (ROOT, *path)))
+    words = [str(ROOT / "benchmarks" / name), *options]
+    env, begin = os.environ | {"PYTHONPATH": found}, partial(os.chdir, ROOT)
+    with Python(words, stdout=PIPE, stderr=PIPE, env=env, begin=begin) as process:
+        out, err = process.communicate(timeout=240)
+    assert process.returncode == code, err
+    return out
 
 
+@pytest.mark.slow
 def test_environment_managers_are_compared() -> None:
     """Each row steps with what is installed, and compares with gymnasium's at least."""
     rows = printed("env_managers.py", "--rounds", "1", "--scale", "0.01").split("\n\n")[1:]
@@ -146,6 +149,7 @@ def test_the_scheduler_is_measured_with_simulated_workers() -> None:
     assert len(re.findall(r"^  20 / 2 workers: \d+\.\d\d$", text, re.MULTILINE)) == 4, text
 
 
+@pytest.mark.slow
 def test_every_plan_has_its_lines_counted_beside_those_of_rllib() -> None:
     """And none has functions that it alone calls, which would make it shorter than it is to read."""
     text = printed("plan_lines.py")

@@ -20,14 +20,18 @@ from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
+from tests.plans.small import settings_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
 PROMPT = "(flowrl) "
 
+#: Pages that learn for seconds.
+LONG = ("dqfd.md", "offline.md", "r2d3.md", "sac.md", "sacfd.md", "tune.md")
 
-@pytest.fixture(autouse=True)
+
+@pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder of its own, with the plans where a page has them."""
     shutil.copytree(ROOT / "plans", tmp_path / "plans", ignore=shutil.ignore_patterns("__pycache__"))
@@ -38,7 +42,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.name in LONG else ()) for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_a_page_does_what_it_says(page, capsys):
     """Its blocks in order: Python in one namespace, commands with what they print, and runs that are looked into."""
     names: dict[str, Any] = {}
@@ -88,6 +97,7 @@ def _record_for(plan: str) -> None:
         shutil.copytree(offline_data("CartPole-v1"), "data/cartpole")
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("plan", builtin_plans())
 def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
     """The tree but for places in files; every setting that the page names is one, with the default it says."""
@@ -102,27 +112,24 @@ def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
     assert dict(settings) == {name: str(config[name]) for name, _ in settings}
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("plan", builtin_plans())
 def test_a_page_explains_all_that_a_result_holds(plan):
     """The keys of the table are those of the results of a run."""
-    _record_for(plan)
     text = (ROOT / "docs" / f"{plan}.md").read_text()
     table = text.partition("## What a result holds\n")[2]
     told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    settings = ["--set", "hidden=[8]", "--set", "eval_episodes=1", "--quiet", "--out", "run", "--stop-steps", "2500"]
-    off_policy = ("dqn", "c51", "qrdqn", "rainbow", "r2d2", "sac", "td3", "ddpg", "her_dqn", "her_sac", "rnd_dqn")
-    off_policy += ("sqil", "rbc", "dqfd", "r2d3", "sacfd")
-    of_ppo = ("ppo", "rnd_ppo", "icm_ppo", "gail_ppo", "airl_ppo")
-    few = {**dict.fromkeys(off_policy, "replay_ratio=0.2"), **dict.fromkeys(of_ppo, "num_sgd_iter=1")}
-    few |= dict.fromkeys(("bc", "marwil", "cql", "iql"), "batch_size=8")
-    settings += ["--set", few[plan]] if plan in few else []
-    settings += ["--set", "pretrain_updates=5"] if plan == "dqfd" else []
-    settings += _recorded(plan)
-    assert CliRunner().invoke(cli, ["run", plan, *settings]).exit_code == 0
+    offline = load_plan_file(plan).Config.clock == "updates"
+    steps = 20 if offline else 500
+    evaluated = {} if offline else {"eval_episodes": 1, "eval_every": steps // 2}
+    Path("small.json").write_text(json.dumps(settings_of(plan, **evaluated)))
+    done = CliRunner().invoke(cli, ["run", plan, "--config", "small.json", "--stop-steps", str(steps), "--out", "run"])
+    assert done.exit_code == 0, done.output
     lines = (Path("run") / "metrics.jsonl").read_text().splitlines()
     assert told == set().union(*(json.loads(line) for line in lines))
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("plan", builtin_plans())
 def test_the_picture_is_what_draw_writes(plan):
     """If this fails: `flowrl draw NAME docs/NAME.svg`, with what the plan needs."""
@@ -186,7 +193,7 @@ def _commands(block):
 
 def _run_shortly(words):
     """A run for the snippets that load it: as long as shows that it works."""
-    short = ["--stop-steps", "400", "--set", "eval_episodes=2", "--quiet"]
+    short = ["--stop-steps", "200", "--set", "eval_episodes=2", "--quiet"]
     done = CliRunner().invoke(cli, [*words, *short], catch_exceptions=False)
     assert done.exit_code in (0, 3), done.output
 

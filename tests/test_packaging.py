@@ -44,6 +44,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def test_every_package_is_listed() -> None:
+    """In setup.cfg, one by one: what is not listed is not in the wheel."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    files = [file for name in ("flowrl", "flowrl/operators", "flowrl/plans") for file in (ROOT / name).rglob("*.py")]
+    packages = {".".join(file.parent.relative_to(ROOT).parts) for file in files}
+    assert set(settings["options"]["packages"].split()) == packages
+
+
+@pytest.mark.slow
 def test_no_file_is_missing(wheel: Path) -> None:
     folders = {"flowrl": ROOT / "flowrl", "flowrl/operators": ROOT / "operators", "flowrl/plans": ROOT / "plans"}
     expected = {
@@ -64,6 +74,7 @@ def test_every_extra_is_told_where_it_is_told_how_to_install() -> None:
     assert set(settings["options.extras_require"]) == set(re.findall(r"`(\w+)`\s\(", listed))
 
 
+@pytest.mark.slow
 def test_a_plan_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     """Installed without dependencies over this environment's packages, outside the repository."""
     site = tmp_path / "site"

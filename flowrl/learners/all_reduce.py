@@ -98,13 +98,17 @@ class GroupAllReduce:
 
     def close(self) -> None:
         """Leave: the others' next request fails at once, and does not wait for this one."""
-        with suppress(RuntimeError):
-            self._group.abort()
+        group, self._group = self._group, None  # its connections end with it
+        if group is not None:
+            with suppress(RuntimeError):
+                group.abort()
 
     def _reduce(self, values: torch.Tensor, how: Any) -> None:
         options = distributed.AllreduceOptions()
         options.reduceOp = how
         try:
+            if self._group is None:
+                raise RuntimeError("this one has left")
             self._group.allreduce([values], options).wait()
         except RuntimeError as error:
             self.close()

@@ -134,7 +134,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan by what declares them, with its title: those of the plan first, of all plans last.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('What every plan has.', 25), ('What every policy takes.', 7)]
+    [('What every plan has.', 25), ('Settings of every policy.', 7)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}

@@ -111,7 +111,6 @@ def test_an_error_arrives_as_itself(remote):
         assert _ask(actors.members[0], "add", 1) == 1
 
 
-@pytest.mark.parametrize("remote", ["here", "ray"], indirect=True)
 def test_one_is_made_again_with_the_others_as_they_were(remote):
     """F10: as often as it may."""
     with Actors([Account] * 2, kind="account", remote=remote, max_restarts=1) as actors:
@@ -166,6 +165,7 @@ def test_a_death_is_noticed_whatever_it_was_doing(ray_cluster, before):
         assert _ask(actors.members[0], "process") != process
 
 
+@pytest.mark.slow
 def test_an_item_outlives_the_process_that_made_it(ray_cluster):
     with _some() as actors:
         _, item = actors.members[0].submit_apart("fragment", 50_000).result(SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -91,7 +92,12 @@ def _files(folder: str) -> list[Path]:
 
 
 FILES = [file for folder in ("flowrl", "operators", "plans") for file in _files(folder)]
-IMPORTS = [each for file in FILES for each in _imports(file)]
+
+
+@functools.cache
+def imports() -> list[Import]:
+    """All of flowrl."""
+    return [each for file in FILES for each in _imports(file)]
 
 
 def _module(file: str) -> str:
@@ -129,7 +135,7 @@ def test_every_room_has_its_line() -> None:
 
 def test_rooms_import_those_below_them() -> None:
     """The matrix; an arrow that points up is one of two, and never taken while a module is imported."""
-    for each in IMPORTS:
+    for each in imports():
         room, other = _room(_module(each.file)), _room(_imported(each.module))
         if not room or room == "__main__" or not other or room == other or other in GROUND:
             continue
@@ -145,7 +151,7 @@ def test_rooms_import_those_below_them() -> None:
 def test_no_line_of_the_matrix_is_idle() -> None:
     """What a room may import, it does."""
     used: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
-    for each in IMPORTS:
+    for each in imports():
         room, other = _room(_module(each.file)), _room(_imported(each.module))
         if room in MAY_IMPORT and other in MAY_IMPORT and room != other:
             used[room].add(other)
@@ -156,7 +162,7 @@ def test_no_line_of_the_matrix_is_idle() -> None:
 def test_no_file_imports_itself_by_others() -> None:
     """No cycle between files, imports in functions aside, and none between rooms."""
     graph: dict[str, set[str]] = {}
-    for each in IMPORTS:
+    for each in imports():
         module, other = _module(each.file), _imported(each.module)
         if other and other != module and not each.late and not each.typed:
             graph.setdefault(module, set()).add(other)
@@ -180,12 +186,12 @@ def test_what_an_object_has_is_asked_in_its_contract() -> None:
 
 
 def test_nobody_imports_a_second_copy() -> None:
-    assert [each for each in IMPORTS if _is(each, *LINKED)] == []
+    assert [each for each in imports() if _is(each, *LINKED)] == []
 
 
 def test_the_engine_knows_no_arrays_and_no_environments() -> None:
     """Nor does what looks at plans: no torch, Ray or gymnasium at all; numpy only inside functions (random streams)."""
-    engine = [each for each in IMPORTS if _room(_module(each.file)) in ("engine", "inspect", "testing")]
+    engine = [each for each in imports() if _room(_module(each.file)) in ("engine", "inspect", "testing")]
     assert len(engine) > 100
     assert [each for each in engine if _is(each, "torch", "ray", "gymnasium", "gym")] == []
     assert [each for each in engine if _is(each, "numpy") and not (each.late or each.typed)] == []
@@ -194,9 +200,9 @@ def test_the_engine_knows_no_arrays_and_no_environments() -> None:
 def test_one_file_imports_ray() -> None:
     """With Tune's, and nobody loads them but a function that needs them."""
     allowed = {"flowrl/actors/ray_backend.py", "flowrl/trainer/tune.py"}
-    assert [each for each in IMPORTS if _is(each, "ray") and each.file not in allowed] == []
+    assert [each for each in imports() if _is(each, "ray") and each.file not in allowed] == []
     theirs = [_module(file) for file in allowed]
-    assert [each for each in IMPORTS if _is(each, *theirs) and not each.late] == []
+    assert [each for each in imports() if _is(each, *theirs) and not each.late] == []
 
 
 @pytest.mark.parametrize("module", ["flowrl", "flowrl.operators.concurrency", "flowrl.testing"])

@@ -35,18 +35,20 @@ def together(size: int, work: Callable[[GroupAllReduce], Any], *, one_batch: boo
     store = listen("127.0.0.1", seconds)
     rendezvous = Rendezvous("127.0.0.1", store.port, size, one_batch, seconds)
 
+    joined: list[GroupAllReduce] = []
+
     def member(rank: int) -> Any:
         try:
-            joined = GroupAllReduce(rendezvous, rank, store=store if rank == 0 else None)
-            try:
-                return work(joined)
-            finally:
-                joined.close()
+            joined.append(group := GroupAllReduce(rendezvous, rank, store=store if rank == 0 else None))
+            return work(group)
         except Exception as error:
             return error
 
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(member, range(size)))
+        results = list(pool.map(member, range(size)))
+    for group in joined:  # not before the last has its result: who leaves takes the others' connections along
+        group.close()
+    return results
 
 
 def test_the_mean_divides_by_the_rows() -> None:

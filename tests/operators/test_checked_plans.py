@@ -21,6 +21,7 @@ from flowrl.rollout import WorkerSet
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
+from tests.plans.small import FAMILY_PLANS, first
 from tests.scripted import ScriptedPolicy
 
 
@@ -37,7 +38,7 @@ def off_policy(of: WorkerSet, add: Callable[[Plan], Plan] = lambda plan: plan) -
     return ops.Concurrently({"store": store, "train": add(ops.Replay(buffer, 4)).for_each(ops.TrainOneStep(of))})
 
 
-@pytest.mark.parametrize("name", builtin_plans())
+@pytest.mark.parametrize("name", first(builtin_plans(), of=FAMILY_PLANS, rest="slow"))
 def test_what_is_predicted_for_the_built_in_plans_is_what_flows(name: str) -> None:
     """Every item on every edge, and results that are those of a run without checks (D4)."""
     plan_file = load_plan_file(name)

@@ -191,12 +191,18 @@ SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory
 KINDS = ("dqn", "c51", "rainbow", "apex_dqn", "r2d2", "dqfd", "sqil", "rbc", "ppo", "ppo recurrent", "a2c", "impala")
 KINDS += ("appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
 
+#: One for each way to store, to learn and to be resumed. What every plan promises is tested quickly with these; the
+#: slow tests take all.
+FAMILIES = ("dqn prioritized", "her_dqn", "dqfd", "apex_dqn", "r2d2", "rnd_dqn", "ppo recurrent", "ppo normalized")
+FAMILIES += ("ddppo", "a3c", "impala replayed", "gail_ppo", "sac", "cql continuous", "bc")
+FAMILY_PLANS = frozenset(name.split()[0] for name in FAMILIES)
+
 Edit = Callable[[Plan], Plan]
 
 
-def first(names: Iterable[str], of: Collection[str]) -> list[Any]:
-    """Parameters of a test; those that are not `of` these are for the exhaustive tests."""
-    return [name if name in of else pytest.param(name, marks=pytest.mark.exhaustive) for name in names]
+def first(names: Iterable[str], of: Collection[str], rest: str = "exhaustive") -> list[Any]:
+    """Parameters of a test; those that are not `of` these are for the exhaustive tests, or for another tier."""
+    return [name if name in of else pytest.param(name, marks=getattr(pytest.mark, rest)) for name in names]
 
 
 def settings_of(name: str, **settings: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from flowrl.operators import Evaluate
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import check_plan, same
 from flowrl.trainer.plan_file import builtin_plans
-from tests.plans.small import KINDS, SMALL, final, first, make
+from tests.plans.small import FAMILIES, KINDS, SMALL, final, first, make
 
 PLANS = sorted(SMALL)
 RESULTS = 6
@@ -32,7 +32,7 @@ def test_none_is_forgotten() -> None:
     assert {type(make(name)[0].policy) for name in KINDS} == {type(make(name)[0].policy) for name in PLANS}
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", first(PLANS, of=FAMILIES, rest="slow"))
 def test_the_contract_of_plans(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """D1, D3, D4, D5, D6, P6, Q7, S3: the same seed gives the same run, and another seed another one; resumed from the
     disk at steps drawn from all of it, before and after learning starts, it ends as if nothing had happened; taps
@@ -66,7 +66,13 @@ def global_generators() -> Any:
     return copy.deepcopy((np.random.get_state(), torch.get_rng_state()))  # noqa: NPY002
 
 
-@pytest.mark.parametrize("name", first(PLANS, of=SHAPES))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *first(SHAPES, of=["impala replayed"], rest="slow"),
+        *first([name for name in PLANS if name not in SHAPES], of=()),
+    ],
+)
 def test_the_contract_of_plans_at_every_step(name: str) -> None:
     """D1, D3, D4, D5."""
     check_plan(lambda: make(name)[1], items=4)

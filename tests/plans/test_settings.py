@@ -20,7 +20,7 @@ from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from flowrl.trainer.trainer import Trainer
 from tests.demonstrations import cartpole, fewer_of_pendulum, one_episode
 from tests.plans.built import built, described
-from tests.plans.small import SMALL, final, settings_of, weights
+from tests.plans.small import FAMILY_PLANS, SMALL, final, first, settings_of, weights
 
 Settings = dict[str, Any]
 Field = attrs.Attribute
@@ -47,7 +47,7 @@ PLACES: list[Settings] = [{"env": "Pendulum-v1"}, {"env_groups": 2, "envs_per_wo
 NOT_LEARNED = {"num_learners", "learn_in_flight", "num_aggregators", "max_weight_lag", "microbatches", "data", "epochs"}
 
 
-@pytest.mark.parametrize("plan", builtin_plans())
+@pytest.mark.parametrize("plan", first(builtin_plans(), of=FAMILY_PLANS, rest="slow"))
 def test_every_setting_shapes_what_is_built(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reaches operators, policy, buffers or workers, by itself or beside another that is switched on.
 

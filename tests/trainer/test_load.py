@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import flowrl
 from flowrl.cli.main import cli
 from flowrl.errors import CheckpointError, ConfigError, SchemaError
 from flowrl.testing import same
+from tests.forked import PIPE, Python
 
 PLAN = '''"""Steers a pendulum by chance: continuous actions, clipped for the environment."""
 
@@ -80,7 +79,8 @@ def copy(dqn_run: Path, tmp_path: Path) -> Path:
 def test_two_lines(dqn_run: Path) -> None:
     """In a process that knows nothing but the directory."""
     code = f"import flowrl\nprint(repr(flowrl.load({str(dqn_run)!r}).act([0.1, 0.0, 0.0, 0.0])))"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    with Python(["-c", code], stdout=PIPE) as process:
+        printed, _ = process.communicate()
     assert printed.strip() == repr(flowrl.load(dqn_run).act([0.1, 0.0, 0.0, 0.0]))
 
 

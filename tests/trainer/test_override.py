@@ -157,7 +157,7 @@ def test_a_policy_must_act_as_the_configuration_says() -> None:
         assert trainer.workers.policy.act_backend == "torch"
     with pytest.raises(ConfigError, match=r"act_backend=config\.act_backend, or \*\*config\.for_policy, in .*forgets"):
         DQN(config=SMALL, policy=forgets, act_backend="numpy")
-    with pytest.raises(ConfigError, match="act_backend='numpi' is none; take one of torch, numpy"):
+    with pytest.raises(ConfigError, match="act_backend='numpi' is no backend; take one of torch, numpy"):
         DQN(config=SMALL, act_backend="numpi")
 
 

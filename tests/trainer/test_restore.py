@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from flowrl.errors import CheckpointError
 from flowrl.plans import DQN
 from flowrl.testing import same
+from tests.forked import PIPE, Python
 from tests.plans import small as small_plans
 from tests.plans.small import without_clock
 
@@ -53,7 +52,8 @@ with DQN("CartPole-v1", {SMALL!r}, seed=1) as trainer:
     trainer.restore({str(tmp_path / "point")!r})
     print(json.dumps([trainer.train() for _ in range(3)]))
 """
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    with Python(["-c", code], stdout=PIPE) as process:
+        printed, _ = process.communicate()
     assert [without_clock(result) for result in json.loads(printed)] == expected
 
 

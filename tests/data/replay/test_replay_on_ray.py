@@ -113,6 +113,7 @@ def test_what_a_remote_shard_refuses_is_raised_later() -> None:
         assert (shards.inserts, len(shards)) == (4, 4)
 
 
+@pytest.mark.slow
 def test_a_plan_stores_the_rows_of_workers_without_having_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The adder runs on the worker; what it makes goes from there to the shards. This process sees what is drawn."""
     seen: list[Any] = []
