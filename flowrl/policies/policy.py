@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import attrs
 import gymnasium
@@ -60,6 +60,7 @@ class ActMode(Protocol):
         ...
 
 
+@runtime_checkable
 class RecurrentMode(Protocol):
     """An `ActMode` with a memory: a state for each environment, arrays or nested batches of them `[N, ...]`.
 
@@ -117,8 +118,8 @@ class Policy(abc.ABC):
 
         def schedule_of(self, name: str) -> Schedule:
             """What a setting says: to `NAME_end` over `schedule_steps`, where there are such settings."""
-            end, steps = getattr(self, f"{name}_end", None), getattr(self, "schedule_steps", 1)
-            return schedule(getattr(self, name), end, steps)
+            values = attrs.asdict(self, recurse=False)
+            return schedule(values[name], values.get(f"{name}_end"), values.get("schedule_steps", 1))
 
     settings: Settings
     model: nn.Module
@@ -169,7 +170,8 @@ class Policy(abc.ABC):
     @classmethod
     def configured(cls, config: Any, observation_space: Any, action_space: Any, **others: Any) -> Self:
         """A policy with what a configuration has of its settings and arguments, by name; and with these others."""
-        taken = {name: getattr(config, name) for name in cls.arguments() if hasattr(config, name)}
+        asked = {name: getattr(config, name, attrs.NOTHING) for name in cls.arguments()}  # it may derive some
+        taken = {name: value for name, value in asked.items() if value is not attrs.NOTHING}
         return cls(observation_space, action_space, **{**taken, **others})
 
     @classmethod
@@ -190,8 +192,8 @@ class Policy(abc.ABC):
 
         def __getattr__(self, name: str) -> Any:
             settings = vars(self).get("settings")
-            if hasattr(settings, name):
-                return getattr(settings, name)
+            if settings is not None and name in vars(settings):
+                return vars(settings)[name]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @abc.abstractmethod

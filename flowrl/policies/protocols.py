@@ -1,4 +1,4 @@
-"""What a policy may have besides its modes; one of a user's own need not be a `flowrl.policies.Policy` to have it."""
+"""What some policies and modes have, and others not; one of a user's own need not be a `Policy` to have it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ class HasWeights(Protocol):
 
     def load_weights(self, weights: dict[str, Any]) -> None:
         """Take them."""
+        ...
+
+
+@runtime_checkable
+class InTorch(Protocol):
+    """A mode whose actions torch alone can compute, for `Policy.export`."""
+
+    def in_torch(self, model: Any, obs: Any) -> Any:
+        """Actions `[B, ...]` as a tensor."""
         ...
 
 

@@ -20,6 +20,7 @@ from flowrl.schedules import Setting
 from flowrl.settings import FOR_POLICY, ForPolicy, Option, at_least_one, construct, not_negative, setting
 
 _Config = TypeVar("_Config")
+_FACTORY: Any = attrs.Factory  # a class, which attrs annotates as a function
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -91,10 +92,10 @@ class Configuration(ForPolicy, Option):
     )
 
     def __getitem__(self, key: str) -> Any:
-        names = [field.name for field in attrs.fields(type(self))]
-        if key not in names:
-            raise ConfigError(f"no configuration key {key!r}; {did_you_mean(key, names)}")
-        return getattr(self, key)
+        values = self.to_dict()
+        if key not in values:
+            raise ConfigError(f"no configuration key {key!r}; {did_you_mean(key, values)}")
+        return values[key]
 
     @property
     def num_envs(self) -> int:
@@ -114,11 +115,12 @@ class Configuration(ForPolicy, Option):
     @property
     def for_policy(self) -> dict[str, Any]:
         """What every policy takes, whatever it learns: `DQNPolicy(..., **config.for_policy)`."""
-        return {name: getattr(self, name) for name in FOR_POLICY}
+        values = self.to_dict()
+        return {name: values[name] for name in FOR_POLICY}
 
     def to_dict(self) -> dict[str, Any]:
         """All keys and values, as `build_config` takes them."""
-        return {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
+        return attrs.asdict(self, recurse=False)
 
 
 def grouping(values: Mapping[str, Any]) -> tuple[int, int]:
@@ -155,7 +157,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
 def default_of(field: attrs.Attribute[Any]) -> Any:
     """The value of a setting that nobody gave; `attrs.NOTHING` where it must be given."""
     default: Any = field.default
-    return default.factory() if hasattr(default, "factory") else default
+    return default.factory() if isinstance(default, _FACTORY) else default
 
 
 def _parts(cls: Any) -> Iterator[Any]:
@@ -184,7 +186,7 @@ def type_text(expected: Any) -> str:
         return f"{origin.__name__} of {type_text(args[0])}"
     if origin is dict:
         return "table"
-    return "None" if expected is type(None) else getattr(expected, "__name__", str(expected))
+    return "None" if expected is type(None) else _type_name(expected)
 
 
 def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,6 +16,7 @@ import attrs
 from flowrl.engine.graph import graph, paths
 from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
+from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.settings import positive
 from flowrl.trainer.config import Configuration, build_config
@@ -317,8 +318,8 @@ class Trainer:
             closing.callback(self.workers.close)
             if self.run is not None:
                 for resource in self.run.resources.values():
-                    if hasattr(resource, "__exit__") and resource is not self.workers:
-                        closing.callback(resource.close)
+                    if isinstance(resource, AbstractContextManager) and resource is not self.workers:
+                        closing.push(resource)
                 closing.callback(self.run.close)
 
     def __enter__(self) -> Self:
@@ -433,7 +434,7 @@ def named(env: Any) -> dict[str, Any]:
         return {"env": env}
     if hasattr(env, "num_envs"):
         return {"env": type(env).__name__, "envs_per_worker": env.num_envs}
-    return {"env": f"{getattr(env, '__module__', '')}:{getattr(env, '__qualname__', type(env).__name__)}"}
+    return {"env": path_of(env)}
 
 
 def _checked(until: Any) -> dict[str, float]:
