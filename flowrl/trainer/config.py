@@ -62,33 +62,45 @@ class Configuration(ForPolicy, Option):
     eval_env_manager: str | None = setting(
         None, "who steps those that evaluate; None: as for collecting, with the same arguments"
     )
-    num_workers: int = not_negative(0, "processes that sample, on Ray; 0: this one does")
-    envs_per_worker: int = at_least_one(8, "environments of each of them")
+    num_workers: int = not_negative(0, "processes that sample, on Ray; 0: this one does", resume="grouping")
+    envs_per_worker: int = at_least_one(8, "environments of each of them", resume="grouping")
     #: The same groups over another number of workers give the same stream.
     env_groups: int | None = at_least_one(
-        None, "groups of the environments of all workers, each acted in with one batch; None: one a worker"
+        None,
+        "groups of the environments of all workers, each acted in with one batch; None: one a worker",
+        resume="grouping",
     )
-    worker_cpus: float = not_negative(1.0, "logical cores that each worker process takes of its machine")
-    worker_gpus: float = not_negative(0.0, "GPUs that each takes; without any its policy acts on the CPU")
-    worker_memory: int = not_negative(0, "bytes of memory that each takes; 0: it is not said")
+    worker_cpus: float = not_negative(1.0, "logical cores that each worker process takes of its machine", resume="free")
+    worker_gpus: float = not_negative(
+        0.0, "GPUs that each takes; without any its policy acts on the CPU", resume="free"
+    )
+    worker_memory: int = not_negative(0, "bytes of memory that each takes; 0: it is not said", resume="free")
     worker_resources: dict[str, float] = setting(
-        attrs.Factory(dict), "other resources of the cluster's machines that each takes, by name"
+        attrs.Factory(dict), "other resources of the cluster's machines that each takes, by name", resume="free"
     )
-    max_worker_restarts: int = not_negative(10, "how often each worker process may be made again after its death")
+    max_worker_restarts: int = not_negative(
+        10, "how often each worker process may be made again after its death", resume="free"
+    )
     on_worker_death: Literal["stop", "go_on"] = setting(
-        "stop", "after the death of one that may not: stop, or go_on with the others while there are any"
+        "stop", "after the death of one that may not: stop, or go_on with the others while there are any", resume="free"
     )
     #: "host:port", "ray://host:port", or "auto" on a machine of it; None: a Ray of this machine, while it is needed.
-    address: str | None = setting(None, "the Ray cluster that actors run on; None: a Ray of this machine")
-    torch_threads: int = at_least_one(1, "threads of torch in this process; more than one pays for large networks only")
-    eval_episodes: int = at_least_one(100, "episodes of one evaluation")
-    eval_max_steps: int = at_least_one(10_000, "steps after which an episode that is evaluated is cut")
+    address: str | None = setting(
+        None, "the Ray cluster that actors run on; None: a Ray of this machine", resume="free"
+    )
+    torch_threads: int = at_least_one(
+        1, "threads of torch in this process; more than one pays for large networks only", resume="rounding"
+    )
+    eval_episodes: int = at_least_one(100, "episodes of one evaluation", resume="free")
+    eval_max_steps: int = at_least_one(10_000, "steps after which an episode that is evaluated is cut", resume="free")
     eval_every: int | None = at_least_one(
-        None, "env steps between evaluations; None: 1/20 of the budget of `flowrl run`, and none in a Trainer"
+        None,
+        "env steps between evaluations; None: 1/20 of the budget of `flowrl run`, and none in a Trainer",
+        resume="free",
     )
     #: A `Trainer` saves when it is told to.
     checkpoint_every: int | None = at_least_one(
-        None, "of `flowrl run`: env steps between checkpoints; None: as between evaluations, else 10 000"
+        None, "of `flowrl run`: env steps between checkpoints; None: as between evaluations, else 10 000", resume="free"
     )
 
     def __getitem__(self, key: str) -> Any:

@@ -18,11 +18,11 @@ from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
 from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
-from flowrl.settings import positive
+from flowrl.settings import positive, resumable
 from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.plan_end import with_end
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
-from flowrl.trainer.run_info import FREE, ROUNDING, may_differ
+from flowrl.trainer.run_info import may_differ
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -363,14 +363,15 @@ class Trainer:
 
         then, now = about["config"], plain(self.config.to_dict())
         changed = [key for key in now if key in then and not _same_setting(key, then[key], now[key])]
-        if refused := [key for key in changed if key not in may_differ(then, now)]:
+        if refused := [key for key in changed if key not in may_differ(self.config, then)]:
             listed = ", ".join(f"{key}={then[key]!r} (here it is {now[key]!r})" for key in refused)
+            free = ", ".join(sorted(resumable(self.Config, "free", "rounding")))
             name, other = type(self).__name__, about.get("trainer", type(self).__name__)
             raise CheckpointError(
                 f"{path} was saved {'' if other == name else f'by {other} '}with {listed}: restore it in a {other} "
-                f"with the same settings; only {', '.join(sorted(FREE | ROUNDING))} may differ"
+                f"with the same settings; only {free} may differ"
             )
-        if rounding := [key for key in changed if key in ROUNDING]:
+        if rounding := [key for key in changed if key in resumable(self.Config, "rounding")]:
             log.warning("%s changed: training goes on, but not bit for bit", " and ".join(rounding))
 
     def _take(self, result: Any) -> None:
