@@ -76,6 +76,11 @@ def is_death(error: object) -> TypeGuard[WorkerDied]:
     return isinstance(error, WorkerDied) and not isinstance(error, ValueLost)
 
 
+def notes_of(error: BaseException) -> list[str]:
+    """What was added to an error on its way."""
+    return getattr(error, "__notes__", [])
+
+
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """The closest option and the list of all options, to end an error message.
 

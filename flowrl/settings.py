@@ -20,25 +20,32 @@ _Settings = TypeVar("_Settings")
 _Field = type(attrs.field())
 
 
-def setting(default: Any, meaning: str = "", *, range: str = "", **how: Any) -> Any:
+#: What another value than before means for a resumed run: see `setting`.
+Resume = Literal["free", "grouping", "rounding"]
+
+
+def setting(default: Any, meaning: str = "", *, range: str = "", resume: Resume | None = None, **how: Any) -> Any:
     """A setting that takes any value of its type; `meaning` describes it in one line.
 
     Args:
         range: The values that its validator accepts, in words.
+        resume: What another value means for a resumed run. None: it would be another run, and is refused. "free": no
+            parameter of the policy changes. "grouping": none changes while the environments form the same groups (D2).
+            "rounding": the last bits change; the run warns.
         how: Passed to `attrs.field`.
     """
-    said = {name: text for name, text in (("meaning", meaning), ("range", range)) if text}
-    return attrs.field(default=default, metadata=said, **how)
+    said = {"meaning": meaning, "range": range, "resume": resume}
+    return attrs.field(default=default, metadata={name: text for name, text in said.items() if text}, **how)
 
 
-def positive(default: Any, meaning: str = "") -> Any:
+def positive(default: Any, meaning: str = "", **how: Any) -> Any:
     """A setting whose value is above 0, or None where its annotation allows that."""
-    return setting(default, meaning, range="> 0", validator=validators.optional(validators.gt(0)))
+    return setting(default, meaning, range="> 0", validator=validators.optional(validators.gt(0)), **how)
 
 
-def at_least_one(default: int | None, meaning: str = "") -> Any:
+def at_least_one(default: int | None, meaning: str = "", **how: Any) -> Any:
     """A setting whose value is at least 1, or None where its annotation allows that."""
-    return setting(default, meaning, range=">= 1", validator=validators.optional(validators.ge(1)))
+    return setting(default, meaning, range=">= 1", validator=validators.optional(validators.ge(1)), **how)
 
 
 def fraction(default: float, meaning: str = "") -> Any:
@@ -52,9 +59,9 @@ def proper_fraction(default: float, meaning: str = "") -> Any:
     return setting(default, meaning, range="> 0, < 1", validator=within)
 
 
-def not_negative(default: Any, meaning: str = "") -> Any:
+def not_negative(default: Any, meaning: str = "", **how: Any) -> Any:
     """A setting whose value is at least 0, or None where its annotation allows that."""
-    return setting(default, meaning, range=">= 0", validator=validators.optional(validators.ge(0)))
+    return setting(default, meaning, range=">= 0", validator=validators.optional(validators.ge(0)), **how)
 
 
 def scheduled(default: Setting | None, meaning: str = "", *, most: float = float("inf")) -> Any:
@@ -117,6 +124,11 @@ def _declaration(bases: Iterable[type], name: str) -> attrs.Attribute[Any] | Non
     return next((field for field in fields if field.name == name), None)
 
 
+def resumable(cls: type[Settings], *kinds: Resume) -> set[str]:
+    """The settings of a class that a run may go on with other values of, of these kinds: see `setting`."""
+    return {field.name for field in attrs.fields(cls) if field.metadata.get("resume") in kinds}
+
+
 @attrs.frozen(kw_only=True, slots=False)
 class Option(Settings):
     """Settings that cut across plans, and the edit of the plan that implements them.
@@ -135,14 +147,18 @@ class ForPolicy(Settings):
     """Settings of every policy."""
 
     seed: int = not_negative(0, "seed of the run; every random stream derives from it")
-    device: str = setting("auto", "device of the networks: cpu, cuda ...; auto: a GPU if there is one")
+    device: str = setting(
+        "auto", "device of the networks: cpu, cuda ...; auto: a GPU if there is one", resume="rounding"
+    )
     #: "numpy" is faster for small dense networks; results agree up to rounding.
-    act_backend: str = setting("torch", "library that computes actions: torch, or numpy on the CPU")
+    act_backend: str = setting("torch", "library that computes actions: torch, or numpy on the CPU", resume="rounding")
     network: str | None = setting(None, "module:Class of an observation encoder that replaces the built-in one")
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32", "number format of learning: float32, bfloat16, or float16 (GPU only)"
     )
-    compile: bool = setting(False, "learn with torch.compile; compiling takes about a minute at the start")
+    compile: bool = setting(
+        False, "learn with torch.compile; compiling takes about a minute at the start", resume="rounding"
+    )
     grad_clip_value: float | None = positive(None, "largest magnitude of a gradient entry, clipped before the norm")
 
 

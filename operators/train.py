@@ -24,19 +24,25 @@ if TYPE_CHECKING:
 
 
 def _has_policy(op: Any, attribute: Any, workers: Any) -> None:
-    if not hasattr(workers, "policy"):
+    from flowrl.rollout import BaseWorkers
+
+    if not isinstance(workers, BaseWorkers):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
 
 
-def _has_target(op: Any, attribute: Any, workers: BaseWorkers) -> None:
+def _has_target(op: Any, attribute: Any, workers: Any) -> None:
+    from flowrl.policies.protocols import HasTarget
+
     _has_policy(op, attribute, workers)
-    if not hasattr(workers.policy, "update_target"):
+    if not isinstance(workers.policy, HasTarget):
         raise PlanError(f"UpdateTargetNetwork: {type(workers.policy).__name__} has no target network")
 
 
-def _has_kl(op: Any, attribute: Any, workers: BaseWorkers) -> None:
+def _has_kl(op: Any, attribute: Any, workers: Any) -> None:
+    from flowrl.policies.protocols import HasKL
+
     _has_policy(op, attribute, workers)
-    if not hasattr(workers.policy, "update_kl"):
+    if not isinstance(workers.policy, HasKL):
         raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")
 
 
@@ -233,7 +239,7 @@ class ComputeGradients:
 
     @property
     def requires(self) -> Required:
-        return required(getattr(self.workers, "policy", None))
+        return () if self.workers is None else required(self.workers.policy)
 
     def schema(self, given: Schema) -> Schema:
         return Schema()

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import metadata
+from operator import methodcaller
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -66,7 +67,7 @@ class ActorProcess:
             if self._broken is not None:
                 return self._broken
             with redirect_stdout(self._said.out):
-                value = getattr(self._target, method)(*args)
+                value = methodcaller(method, *args)(self._target)
             return value, None, self._said.taken()
         except BaseException as error:  # Ray would take a sys.exit() of an environment for a death, without a word
             return self._failed(error)

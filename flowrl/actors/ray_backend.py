@@ -55,26 +55,24 @@ class RayWorker:
         where = "SPREAD" if get_current_placement_group() is None else None
         actor = ray.remote(ActorProcess).options(resources=needs, scheduling_strategy=where, **options)
         self._actor: Any = actor.remote(name)
-        self.began: Future[Any] = self._ask("begin", (versions(), sys.path, resources.threads, packed))
+        self.began: Future[Any] = self._ask(self._actor.begin, (versions(), sys.path, resources.threads, packed))
 
     def __repr__(self) -> str:
         return self.name
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        return self._ask("do", (method, *args))
+        return self._ask(self._actor.do, (method, *args))
 
     def submit_apart(self, method: str, *args: Any) -> Future[tuple[Any, Remote]]:
         """Ask for `method(*args)`, which gives `(answer, item)`: the answer comes here, the item stays there."""
-        return self._ask("do_apart", (method, *args))
+        return self._ask(self._actor.do_apart.options(num_returns=2), (method, *args))
 
-    def _ask(self, call: str, args: tuple[Any, ...]) -> Future[Any]:
+    def _ask(self, call: Any, args: tuple[Any, ...]) -> Future[Any]:
         future: Future[Any] = Future()
         sent = [arg.ref if isinstance(arg, Remote) else arg for arg in args]
         try:
-            if call == "do_apart":
-                reply, item = self._actor.do_apart.options(num_returns=2).remote(*sent)
-            else:
-                reply, item = getattr(self._actor, call).remote(*sent), None
+            made = call.remote(*sent)
+            reply, item = made if isinstance(made, list) else (made, None)
         except TypeError as error:
             future.set_exception(refusal(sent[1:], f"what {self.name} is asked, {args[0]!r},", error))
             return future

@@ -12,13 +12,14 @@ import numpy as np
 
 from flowrl.cli.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.trainer.config import load_config_file
-from flowrl.trainer.run_info import FREE, ROUNDING, read_about
+from flowrl.settings import resumable
+from flowrl.trainer.config import Configuration, load_config_file
+from flowrl.trainer.run_info import read_about
 
 #: Points of the grid on which the runs of a group are compared.
 POINTS = 200
 #: Configuration keys in which runs of one group may differ: they do not change what is learnt from a seed on average.
-SAME_GROUP = {"seed", "report_every"} | FREE | ROUNDING
+SAME_GROUP = {"seed", "report_every"} | resumable(Configuration, "free", "rounding")
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -125,7 +125,8 @@ _DIGITS = {"return_mean": 2, "reward_per_step": 4, "win_rate": 3}
 
 
 def _middles(group: Sequence[Evaluation]) -> dict[str, Any]:
-    return {name: middle([getattr(each.scores, name) for each in group]) for name in _WORDS}
+    scores = [attrs.asdict(each.scores) for each in group]
+    return {name: middle([each[name] for each in scores]) for name in _WORDS}
 
 
 def evaluate_given(paths: Sequence[Path], **options: Any) -> Evaluation | Comparison:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flowrl._version import __version__
-from flowrl.errors import ConfigError, FlowError, PlanError
+from flowrl.errors import ConfigError, FlowError, PlanError, notes_of
 
 if TYPE_CHECKING:
     from flowrl.cli.progress import Budget
@@ -98,7 +98,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FlowError as error:
-            raise BadInput("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
+            raise BadInput("\n".join([str(error), *notes_of(error)])) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
@@ -489,7 +489,7 @@ def _reporting(config: Configuration, budget: Budget) -> Configuration:
     """With results often enough for every evaluation and for the end, where the plan lets one say how often."""
     import attrs
 
-    every = getattr(config, "report_every", None)
+    every = config.to_dict().get("report_every")
     if not isinstance(every, int):
         return config
     bounds = [bound for bound in (config.eval_every, budget.steps) if bound is not None]

@@ -12,10 +12,11 @@ import attrs
 from flowrl.cli.directory import versions
 from flowrl.cli.progress import Budget
 from flowrl.errors import ConfigError
+from flowrl.settings import resumable
 from flowrl.storage.checkpoint import Checkpoints
 from flowrl.trainer.config import Configuration, load_config_file
 from flowrl.trainer.plan_file import BUILTIN, PlanFile, load_plan_file
-from flowrl.trainer.run_info import FREE, ROUNDING, may_differ, read_about
+from flowrl.trainer.run_info import may_differ, read_about
 
 log = logging.getLogger("flowrl")
 
@@ -121,13 +122,14 @@ class EarlierRun:
         """
         old, new = before.to_dict(), config.to_dict()
         changed = sorted(key for key in new if new[key] != old[key])
-        if refused := [key for key in changed if key not in may_differ(old, new)]:
+        if refused := [key for key in changed if key not in may_differ(config, old)]:
+            free = ", ".join(sorted(resumable(type(config), "free", "rounding")))
             listed = ", ".join(f"{key}={new[key]!r} (it was {old[key]!r})" for key in refused)
             raise ConfigError(
-                f"{listed}: a resumed run keeps its settings, but for {', '.join(sorted(FREE | ROUNDING))} and the "
+                f"{listed}: a resumed run keeps its settings, but for {free} and the "
                 f"--stop options; begin a new run with --config {self.path / 'config.json'}"
             )
-        if rounding := [key for key in changed if key in ROUNDING]:
+        if rounding := [key for key in changed if key in resumable(type(config), "rounding")]:
             log.warning("%s changed: the run goes on, but not bit for bit", " and ".join(rounding))
         then, now = self.about.get("versions", {}), versions()
         for name in sorted(key for key in now if key in then and then[key] != now[key]):

@@ -17,9 +17,10 @@ from flowrl.engine.graph import graph
 from flowrl.engine.operator import state_fields
 from flowrl.engine.plan import Plan
 from flowrl.engine.run import Run
-from flowrl.errors import CheckpointError
+from flowrl.errors import CheckpointError, notes_of
 from flowrl.inspect.debugger import is_breakpoint
 from flowrl.interrupts import Interrupts
+from flowrl.rollout import WorkerSet
 from flowrl.storage.checkpoint import Checkpoints
 from flowrl.storage.files import plain, write
 from flowrl.trainer.trainer import as_result
@@ -158,7 +159,7 @@ class Session:
 
     @staticmethod
     def _cut(run: Run) -> str:
-        cut = sum(getattr(resource, "lost", {}).get("cut_episodes", 0) for resource in run.resources.values())
+        cut = sum(each.lost.get("cut_episodes", 0) for each in run.resources.values() if isinstance(each, WorkerSet))
         return f"; {cut} episodes that could not be saved were cut" if cut else ""
 
     def _checkpoint(self, run: Run) -> None:
@@ -256,6 +257,5 @@ class Session:
             "last": self.last,
         }
         if self.error is not None:
-            notes = getattr(self.error, "__notes__", [])
-            found["error"] = "\n".join([f"{type(self.error).__name__}: {self.error}", *notes])
+            found["error"] = "\n".join([f"{type(self.error).__name__}: {self.error}", *notes_of(self.error)])
         return found

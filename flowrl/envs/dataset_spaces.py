@@ -20,7 +20,7 @@ from flowrl.data.datasets.open import ROWS, parts_of
 from flowrl.data.types import Array
 from flowrl.engine.schema import ColumnSchema, schema_of
 from flowrl.envs.masks import choices_of
-from flowrl.envs.spaces import dict_form, fits, make_store
+from flowrl.envs.spaces import dict_form, fits, make_store, start_of
 from flowrl.envs.spec import importable
 from flowrl.errors import DatasetError, SchemaError, did_you_mean
 
@@ -286,8 +286,7 @@ def _check_valid(data: Dataset | MinariEpisodes, numbers: Array, part: Batch, pl
 
 def _chosen(action: Array, space: Any) -> Array:
     """Choices `[B, k]`, counted from 0."""
-    start = getattr(space, "start", 0)
-    counted: Array = (action.astype(np.int64) - start).reshape(len(action), -1)
+    counted: Array = (action.astype(np.int64) - start_of(space)).reshape(len(action), -1)
     return counted
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.wrappers import NormalizeReward
 
 from flowrl.data.columns import GOALS
@@ -168,13 +169,13 @@ def goal_functions(env: Any) -> GoalFunctions | str:
     units than real ones.
     """
     found = [next((layer for layer in layers(env) if hasattr(layer, name)), None) for name in METHODS]
-    space = getattr(env, "single_observation_space", env.observation_space)  # of a VectorEnv, and of one environment
+    space = _space(env)
     parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
     lacking = [f"{part!r} in its observations" for part in GOALS if part not in parts]
     lacking += [f"method {name}" for name, layer in zip(METHODS, found) if layer is None]
     if lacking:
         return f"has no {', no '.join(lacking)}"
-    inner = getattr(found[0], "single_observation_space", found[0].observation_space)  # type: ignore[union-attr]
+    inner = _space(found[0])
     if any(inner[part] != parts[part] for part in GOALS):
         return "has a wrapper around it that changes goals, and has no compute_reward of its own"
     for layer in layers(env):
@@ -183,3 +184,8 @@ def goal_functions(env: Any) -> GoalFunctions | str:
         if isinstance(layer, _CHANGE_REWARDS):
             return f"has a {type(layer).__name__} around it, which changes rewards and has no compute_reward of its own"
     return GoalFunctions(*(getattr(layer, name) for layer, name in zip(found, METHODS)))
+
+
+def _space(env: Any) -> Any:
+    """Of the observations of one environment."""
+    return env.single_observation_space if isinstance(env, VectorEnv | VectorWrapper) else env.observation_space

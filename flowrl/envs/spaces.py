@@ -29,6 +29,11 @@ RowShape: TypeAlias = Any
 """The shape of one observation, or a nested dict of shapes."""
 
 
+def start_of(space: Any) -> Any:
+    """The number of the first choice, of each where there are several; 0 where a space, or an old version, has none."""
+    return getattr(space, "start", 0)
+
+
 def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and dtype of one observation or action.
 

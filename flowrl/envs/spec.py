@@ -115,9 +115,15 @@ def importable(spec: object) -> str | None:
     """
     if isinstance(spec, str):
         return spec
-    module, name = getattr(spec, "__module__", None), getattr(spec, "__qualname__", "")
-    found = getattr(sys.modules.get(str(module)), name, None)
+    module, _, name = path_of(spec).partition(":")
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
     return f"{module}:{name}" if found is spec and module != "__main__" else None
+
+
+def path_of(spec: object) -> str:
+    """Where an environment or a wrapper says that it is, as "module:name", whether or not it is there."""
+    kind = spec if hasattr(spec, "__qualname__") else type(spec)
+    return f"{getattr(spec, '__module__', '')}:{kind.__qualname__}"
 
 
 def _from_gymnasium(env_id: str, /, **args: Any) -> Any:

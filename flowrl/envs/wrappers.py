@@ -38,6 +38,7 @@ from gymnasium.wrappers import (
 )
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
+from flowrl.envs.adapters.gym import ClassicEnv
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.errors import CheckpointError
 from flowrl.storage.codec import Pickled
@@ -113,7 +114,7 @@ def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> 
     below = wrappers[recorders[-1] + 1 :] if recorders else wrappers
     if isinstance(base, AsyncVectorEnv):  # its environments are out of sight
         return False
-    keeps = getattr(base, "keeps_rewards", True)  # a classic environment has wrappers of its own
+    keeps = base.keeps_rewards if isinstance(base, ClassicEnv) else True  # which has wrappers of its own
     return all(isinstance(layer, KEEP_REWARDS) for layer in below) and keeps and all(map(has_raw_returns, singles))
 
 

@@ -16,6 +16,7 @@ from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
 
 if TYPE_CHECKING:
+    from flowrl.policies import Policy
     from flowrl.policies.learning import AllReduce, Learning
 
 #: What an operator needs of its input: words, perhaps with the way out, see `flowrl.engine.schema`.
@@ -172,18 +173,27 @@ def _told(drawn: Batch, priority: Any) -> Batch:
 
 def required(policy: Any) -> Required:
     """The words that a policy's loss needs, if it says so, and those of what it normalises by."""
-    words: Required = getattr(getattr(policy, "learn_mode", None), "requires", ())
-    if not getattr(policy, "normalizers", None):
+    if not isinstance(policy, _policies()):
+        return ()
+    words: Required = policy.learn_mode.requires
+    if not policy.normalizers:
         return words
     words = dict.fromkeys(words, "") if isinstance(words, tuple) else dict(words)
     words["statistics"] = "its policy normalises: put GatherStatistics after ParallelRollouts"
-    if getattr(policy, "returns", None) is not None:
+    if policy.returns is not None:
         words["normalized_rewards"] = "its policy has normalize_rewards=True: put NormalizeRewards before it"
     return words
 
 
 def reported(policy: Any, given: Schema) -> Schema:
     """What training on such batches gives: scalars, and priorities where rows were drawn by them."""
-    learn = getattr(policy, "learn_mode", None)
-    by_priority = all(map(given.has, ("weight", "index", "generation"))) and getattr(learn, "reports_priority", True)
+    silent = isinstance(policy, _policies()) and not policy.learn_mode.reports_priority
+    by_priority = all(map(given.has, ("weight", "index", "generation"))) and not silent
     return Schema().having("priorities") if by_priority else Schema()
+
+
+def _policies() -> type[Policy]:
+    """The base of policies that say what they learn from: others, of a user's own, may need and report anything."""
+    from flowrl.policies import Policy
+
+    return Policy

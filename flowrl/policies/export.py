@@ -17,6 +17,8 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.policies.policy import RecurrentMode
+from flowrl.policies.protocols import InTorch
 from flowrl.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -35,12 +37,12 @@ class Program(nn.Module):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.mode: Any = policy.eval_mode
-        if hasattr(self.mode, "initial_state"):
+        if isinstance(self.mode, RecurrentMode):
             raise ConfigError(
                 f"{policy!r} cannot be exported: it is recurrent, and an exported program takes observations alone; "
                 "act with flowrl.load(run).act(obs, state=...), which takes and returns the state"
             )
-        if not hasattr(self.mode, "in_torch"):
+        if not isinstance(self.mode, InTorch):
             raise ConfigError(
                 f"{policy!r} cannot be exported: its eval mode, {type(self.mode).__name__}, has no method "
                 "in_torch(model, obs) beside act() that returns the actions as a tensor"

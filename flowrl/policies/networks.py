@@ -18,6 +18,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
+from flowrl.envs.spec import name_of
 from flowrl.errors import ConfigError, SchemaError, closest
 from flowrl.policies.distributions import Acting, Distribution
 from flowrl.policies.heads import MeanHead, ValueHead
@@ -393,7 +394,7 @@ def custom_encoder(network: Any, space: gymnasium.Space[Any]) -> Encoder:
     Raises:
         ConfigError: there is no such class, or its network does not fit.
     """
-    name = network if isinstance(network, str) else getattr(network, "__name__", repr(network))
+    name = name_of(network)
     made = (_named(network) if isinstance(network, str) else network)(space)
     if not isinstance(made, nn.Module):
         raise ConfigError(f"network={name}: it made a {type(made).__name__}; expected {EXPECTED}")

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import attrs
 import gymnasium
@@ -57,6 +57,7 @@ class ActMode(Protocol):
         ...
 
 
+@runtime_checkable
 class RecurrentMode(Protocol):
     """An `ActMode` of a recurrent policy: each environment has a state, arrays or nested batches of them `[N, ...]`.
 
@@ -166,7 +167,8 @@ class Policy(abc.ABC):
     @classmethod
     def configured(cls, config: Any, observation_space: Any, action_space: Any, **others: Any) -> Self:
         """A policy with the settings and arguments that a configuration has under the same names, and with `others`."""
-        taken = {name: getattr(config, name) for name in cls.arguments() if hasattr(config, name)}
+        asked = {name: getattr(config, name, attrs.NOTHING) for name in cls.arguments()}  # it may derive some
+        taken = {name: value for name, value in asked.items() if value is not attrs.NOTHING}
         return cls(observation_space, action_space, **{**taken, **others})
 
     @classmethod
@@ -187,7 +189,7 @@ class Policy(abc.ABC):
 
         def __getattr__(self, name: str) -> Any:
             settings = vars(self).get("settings")
-            if hasattr(settings, name):
+            if settings is not None and name in vars(settings):
                 return getattr(settings, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

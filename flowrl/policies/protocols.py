@@ -31,6 +31,15 @@ class HasWeights(Protocol):
 
 
 @runtime_checkable
+class InTorch(Protocol):
+    """A mode whose actions torch alone can compute, for `Policy.export`."""
+
+    def in_torch(self, model: Any, obs: Any) -> Any:
+        """Actions `[B, ...]` as a tensor."""
+        ...
+
+
+@runtime_checkable
 class HasTarget(Protocol):
     """A target network follows it."""
 

@@ -12,6 +12,8 @@ from gymnasium import spaces
 from scipy.special import ndtri
 
 from flowrl.envs.masks import check_mask, choices_of
+from flowrl.envs.spaces import start_of
+from flowrl.envs.spec import name_of
 from flowrl.errors import ConfigError
 from flowrl.policies.masks import action_mask
 from flowrl.policies.sampling import Array, above_zero, uniform_choice
@@ -65,7 +67,7 @@ class ScriptedPolicy(FixedPolicy):
         self.function = function
 
     def __repr__(self) -> str:
-        return f"ScriptedPolicy({getattr(self.function, '__name__', self.function)})"
+        return f"ScriptedPolicy({name_of(self.function)})"
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         return {"action": np.asarray(self.function(obs))}
@@ -103,7 +105,7 @@ class RandomPolicy(FixedPolicy):
 
     def for_env(self, action: Array) -> Array:
         space: Any = self.action_space
-        sent: Array = (action + getattr(space, "start", 0)).astype(space.dtype)
+        sent: Array = (action + start_of(space)).astype(space.dtype)
         return action if isinstance(space, spaces.Box) else sent
 
 

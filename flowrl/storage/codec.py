@@ -156,7 +156,7 @@ class _Encoder:
         if torch is not None and kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
             return self.tensor(value)
         if _is_record(kind, value):
-            values = {name: self.node(getattr(value, name), f"{where}/{name}") for name in _field_names(kind)}
+            values = {name: self.node(inner, f"{where}/{name}") for name, inner in _fields_of(value).items()}
             return _tag("record", type=f"{kind.__module__}:{kind.__qualname__}", fields=values)
         self.into.pickles.append(_pickle(value, where))
         return _tag("object", at=len(self.into.pickles) - 1)
@@ -209,7 +209,7 @@ class _Decoder:
     def tensor(self, node: Any) -> Any:
         import torch
 
-        array, dtype = self.arrays(node["at"]), getattr(torch, node["dtype"])
+        array, dtype = self.arrays(node["at"]), vars(torch).get(node["dtype"])
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"torch has no dtype {node['dtype']!r}")
         tensor = torch.from_numpy(array)
@@ -295,7 +295,8 @@ def _is_record(kind: type, value: Any) -> bool:
     path = f"{kind.__module__}.{kind.__qualname__}"
     if not re.fullmatch(r"flowrl(\.[a-z]\w*)+\.[A-Za-z]\w*", path):
         return False
-    if getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
+    module = sys.modules.get(kind.__module__)
+    if module is None or vars(module).get(kind.__qualname__) is not kind:
         return False
     return _is_named_tuple(kind) or (
         _is_own_attrs(kind) and set(getattr(value, "__dict__", ())) <= {*_field_names(kind)}
@@ -303,7 +304,7 @@ def _is_record(kind: type, value: Any) -> bool:
 
 
 def _is_named_tuple(kind: Any) -> bool:
-    return isinstance(kind, type) and kind.__bases__ == (tuple,) and hasattr(kind, "_fields")
+    return isinstance(kind, type) and kind.__bases__ == (tuple,) and "_fields" in vars(kind)
 
 
 def _is_own_attrs(kind: Any) -> bool:
@@ -312,6 +313,11 @@ def _is_own_attrs(kind: Any) -> bool:
 
 def _field_names(kind: Any) -> list[str]:
     return list(kind._fields) if _is_named_tuple(kind) else [field.name for field in attrs.fields(kind)]
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    made: dict[str, Any] = value._asdict() if _is_named_tuple(type(value)) else attrs.asdict(value, recurse=False)
+    return made
 
 
 def _pickle(value: Any, where: str) -> bytes:

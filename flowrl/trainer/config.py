@@ -20,6 +20,7 @@ from flowrl.schedules import Setting
 from flowrl.settings import FOR_POLICY, ForPolicy, Option, at_least_one, construct, not_negative, setting
 
 _Config = TypeVar("_Config")
+_FACTORY: Any = attrs.Factory  # a class, which attrs annotates as a function
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -59,40 +60,46 @@ class Configuration(ForPolicy, Option):
     )
     eval_wrappers: list[str] | None = setting(None, "wrappers of evaluation environments; None: wrappers")
     eval_env_manager: str | None = setting(None, "env_manager of evaluations; None: env_manager with its arguments")
-    num_workers: int = not_negative(0, "Ray processes that sample; 0: this process samples")
-    envs_per_worker: int = at_least_one(8, "environments per worker")
+    num_workers: int = not_negative(0, "Ray processes that sample; 0: this process samples", resume="grouping")
+    envs_per_worker: int = at_least_one(8, "environments per worker", resume="grouping")
     #: The same groups over another number of workers give the same stream.
     env_groups: int | None = at_least_one(
-        None, "groups that the environments of all workers form, each acting as one batch; None: one per worker"
+        None,
+        "groups that the environments of all workers form, each acting as one batch; None: one per worker",
+        resume="grouping",
     )
-    worker_cpus: float = not_negative(1.0, "logical cores that each worker process reserves")
-    worker_gpus: float = not_negative(0.0, "GPUs that each worker reserves; with 0 it acts on the CPU")
-    worker_memory: int = not_negative(0, "bytes of memory that each worker reserves; 0: no reservation")
+    worker_cpus: float = not_negative(1.0, "logical cores that each worker process reserves", resume="free")
+    worker_gpus: float = not_negative(0.0, "GPUs that each worker reserves; with 0 it acts on the CPU", resume="free")
+    worker_memory: int = not_negative(0, "bytes of memory that each worker reserves; 0: no reservation", resume="free")
     worker_resources: dict[str, float] = setting(
-        attrs.Factory(dict), "custom Ray resources that each worker reserves, by name"
+        attrs.Factory(dict), "custom Ray resources that each worker reserves, by name", resume="free"
     )
-    max_worker_restarts: int = not_negative(10, "restarts allowed per worker process that dies")
+    max_worker_restarts: int = not_negative(10, "restarts allowed per worker process that dies", resume="free")
     on_worker_death: Literal["stop", "go_on"] = setting(
-        "stop", "once a worker has no restarts left: stop, or go_on with the others"
+        "stop", "once a worker has no restarts left: stop, or go_on with the others", resume="free"
     )
     #: "host:port", "ray://host:port", or "auto" on a machine of it; None: a Ray of this machine, while it is needed.
-    address: str | None = setting(None, "Ray cluster that actors run on; None: a local Ray")
-    torch_threads: int = at_least_one(1, "torch threads of this process; more than one pays for large networks only")
-    eval_episodes: int = at_least_one(100, "episodes per evaluation")
-    eval_max_steps: int = at_least_one(10_000, "steps after which an evaluation cuts an episode")
+    address: str | None = setting(None, "Ray cluster that actors run on; None: a local Ray", resume="free")
+    torch_threads: int = at_least_one(
+        1, "torch threads of this process; more than one pays for large networks only", resume="rounding"
+    )
+    eval_episodes: int = at_least_one(100, "episodes per evaluation", resume="free")
+    eval_max_steps: int = at_least_one(10_000, "steps after which an evaluation cuts an episode", resume="free")
     eval_every: int | None = at_least_one(
-        None, "env steps between evaluations; None: 1/20 of the budget in `flowrl run`, never in a Trainer"
+        None,
+        "env steps between evaluations; None: 1/20 of the budget in `flowrl run`, never in a Trainer",
+        resume="free",
     )
     #: A `Trainer` saves when it is told to.
     checkpoint_every: int | None = at_least_one(
-        None, "env steps between checkpoints of `flowrl run`; None: eval_every, else 10 000"
+        None, "env steps between checkpoints of `flowrl run`; None: eval_every, else 10 000", resume="free"
     )
 
     def __getitem__(self, key: str) -> Any:
-        names = [field.name for field in attrs.fields(type(self))]
-        if key not in names:
-            raise ConfigError(f"no configuration key {key!r}; {did_you_mean(key, names)}")
-        return getattr(self, key)
+        values = self.to_dict()
+        if key not in values:
+            raise ConfigError(f"no configuration key {key!r}; {did_you_mean(key, values)}")
+        return values[key]
 
     @property
     def num_envs(self) -> int:
@@ -112,11 +119,12 @@ class Configuration(ForPolicy, Option):
     @property
     def for_policy(self) -> dict[str, Any]:
         """What every policy takes, whatever it learns: `DQNPolicy(..., **config.for_policy)`."""
-        return {name: getattr(self, name) for name in FOR_POLICY}
+        values = self.to_dict()
+        return {name: values[name] for name in FOR_POLICY}
 
     def to_dict(self) -> dict[str, Any]:
         """All keys and values, as `build_config` takes them."""
-        return {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
+        return attrs.asdict(self, recurse=False)
 
 
 def grouping(values: Mapping[str, Any]) -> tuple[int, int]:
@@ -153,7 +161,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
 def default_of(field: attrs.Attribute[Any]) -> Any:
     """The value of a setting that nobody gave; `attrs.NOTHING` where it must be given."""
     default: Any = field.default
-    return default.factory() if hasattr(default, "factory") else default
+    return default.factory() if isinstance(default, _FACTORY) else default
 
 
 def _parts(cls: Any) -> Iterator[Any]:
@@ -182,7 +190,7 @@ def type_text(expected: Any) -> str:
         return f"{origin.__name__} of {type_text(args[0])}"
     if origin is dict:
         return "table"
-    return "None" if expected is type(None) else getattr(expected, "__name__", str(expected))
+    return "None" if expected is type(None) else _type_name(expected)
 
 
 def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:

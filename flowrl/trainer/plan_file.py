@@ -111,7 +111,8 @@ def _trainer(path: Path, module: ModuleType) -> type[Trainer]:
         )
     if leaves:
         return leaves[0]
-    missing = [name for name in PARTS if not hasattr(module, name)]
+    parts = {name: vars(module)[name] for name in PARTS if name in vars(module)}
+    missing = [name for name in PARTS if name not in parts]
     if missing:
         raise ConfigError(
             f"{path} has no {' and no '.join(missing)}: a plan file defines Config, "
@@ -119,9 +120,8 @@ def _trainer(path: Path, module: ModuleType) -> type[Trainer]:
             "or a subclass of flowrl.Trainer"
         )
     for name in ("policy", "execution_plan"):
-        if not callable(getattr(module, name)):
-            raise ConfigError(f"{path}: {name} must be a function, got {getattr(module, name)!r}")
-    parts = {name: getattr(module, name) for name in PARTS}
+        if not callable(parts[name]):
+            raise ConfigError(f"{path}: {name} must be a function, got {parts[name]!r}")
     try:
         return type(path.stem, (Trainer,), {**parts, "__module__": module.__name__, "__doc__": module.__doc__})
     except ConfigError as error:

@@ -48,18 +48,20 @@ class PolicyFactory:
     def __call__(self, observation_space: Any, action_space: Any) -> Policy:
         from torch.nn import Module
 
+        from flowrl.policies import Policy
+
         make, config = self.make, self.config
         made: Policy
         default = {field.name: field.default for field in attrs.fields(type(config))}
         asked = {name: value for name, value in config.for_policy.items() if value != default[name]}
-        if isinstance(make, type) and hasattr(make, "configured"):
+        if isinstance(make, type) and issubclass(make, Policy):
             made = make.configured(config, observation_space, action_space)
         elif isinstance(make, type):
             # A class of one's own need not know of settings that were not asked for.
             made = make(observation_space, action_space, **{"seed": config.seed, "device": config.device, **asked})
         else:
             made = make(config, observation_space, action_space)
-        if not hasattr(made, "collect_mode") and isinstance(made, (NoneType, str, type, Module)):
+        if isinstance(made, (NoneType, str, type, Module)):
             raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
         for name in asked.keys() - {"seed", "device"}:
             if asked[name] != getattr(made, name, default[name]):

@@ -8,25 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.errors import ConfigError
-from flowrl.trainer.config import grouping
-
-#: Settings that change no parameter of the policy: a resumed run may have other ones.
-FREE = {"checkpoint_every", "eval_every", "eval_episodes", "eval_max_steps", "address"}
-FREE |= {"worker_cpus", "worker_gpus", "worker_memory", "worker_resources", "max_worker_restarts", "on_worker_death"}
-#: Settings that change none either while they form the same groups of environments (D2).
-GROUPING = {"num_workers", "envs_per_worker", "env_groups"}
-#: Settings that change the last bits only: allowed, with a warning.
-ROUNDING = {"act_backend", "compile", "device", "torch_threads"}
+from flowrl.settings import resumable
+from flowrl.trainer.config import Configuration, grouping
 
 
-def may_differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
-    """The settings in which a resumed run may differ from what it was, with these values.
+def may_differ(config: Configuration, then: Mapping[str, Any]) -> set[str]:
+    """The settings in which a run that goes on with this configuration may differ from what it was, with these values.
 
-    >>> here = {"num_workers": 0, "envs_per_worker": 16, "env_groups": 2}
-    >>> sorted(may_differ(here, {"num_workers": 2, "envs_per_worker": 8}) - FREE - ROUNDING)
-    ['env_groups', 'envs_per_worker', 'num_workers']
+    The settings themselves say so, see `flowrl.settings.setting`.
+
+    >>> here = Configuration(num_workers=2, envs_per_worker=8)
+    >>> "num_workers" in may_differ(here, {"num_workers": 0, "envs_per_worker": 16, "env_groups": 2})
+    True
+    >>> "num_workers" in may_differ(here, {"num_workers": 0, "envs_per_worker": 8})
+    False
     """
-    return FREE | ROUNDING | (GROUPING if grouping(then) == grouping(now) else set())
+    alike = config.grouping == grouping({"envs_per_worker": config.envs_per_worker, **then})
+    free = resumable(type(config), "free", "rounding")
+    return free | (resumable(type(config), "grouping") if alike else set())
 
 
 def read_about(path: Path) -> dict[str, Any]:

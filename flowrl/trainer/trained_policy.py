@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import gymnasium
 import numpy as np
+import torch
 
 from flowrl.data import Batch
 from flowrl.engine.seeds import SeedTree
@@ -163,7 +164,7 @@ def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
     assert shape is not None, "the workers have refused other spaces"
     assert dtype is not None, "the workers have refused other spaces"
     try:
-        given = np.asarray(obs.detach().cpu() if hasattr(obs, "detach") else obs)  # a tensor, if need be of a GPU
+        given = np.asarray(obs.detach().cpu() if isinstance(obs, torch.Tensor) else obs)
     except (ValueError, TypeError, RuntimeError) as error:
         raise SchemaError(f"the observation cannot be an array of {dtype}{list(shape)}: {error}") from error
     fits = given.dtype.kind in "biu" or np.can_cast(given.dtype, dtype, "same_kind")

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,12 +16,13 @@ import attrs
 from flowrl.engine.graph import graph, paths
 from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
+from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
-from flowrl.settings import positive
+from flowrl.settings import positive, resumable
 from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.plan_end import with_end
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
-from flowrl.trainer.run_info import FREE, ROUNDING, may_differ
+from flowrl.trainer.run_info import may_differ
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -317,8 +318,8 @@ class Trainer:
             closing.callback(self.workers.close)
             if self.run is not None:
                 for resource in self.run.resources.values():
-                    if hasattr(resource, "__exit__") and resource is not self.workers:
-                        closing.callback(resource.close)
+                    if isinstance(resource, AbstractContextManager) and resource is not self.workers:
+                        closing.push(resource)
                 closing.callback(self.run.close)
 
     def __enter__(self) -> Self:
@@ -362,14 +363,15 @@ class Trainer:
 
         then, now = about["config"], plain(self.config.to_dict())
         changed = [key for key in now if key in then and not _same_setting(key, then[key], now[key])]
-        if refused := [key for key in changed if key not in may_differ(then, now)]:
+        if refused := [key for key in changed if key not in may_differ(self.config, then)]:
             listed = ", ".join(f"{key}={then[key]!r} (here it is {now[key]!r})" for key in refused)
+            free = ", ".join(sorted(resumable(self.Config, "free", "rounding")))
             name, other = type(self).__name__, about.get("trainer", type(self).__name__)
             raise CheckpointError(
                 f"{path} was saved {'' if other == name else f'by {other} '}with {listed}: restore it in a {other} "
-                f"with the same settings; only {', '.join(sorted(FREE | ROUNDING))} may differ"
+                f"with the same settings; only {free} may differ"
             )
-        if rounding := [key for key in changed if key in ROUNDING]:
+        if rounding := [key for key in changed if key in resumable(self.Config, "rounding")]:
             log.warning("%s changed: training goes on, but not bit for bit", " and ".join(rounding))
 
     def _take(self, result: Any) -> None:
@@ -433,7 +435,7 @@ def named(env: Any) -> dict[str, Any]:
         return {"env": env}
     if hasattr(env, "num_envs"):
         return {"env": type(env).__name__, "envs_per_worker": env.num_envs}
-    return {"env": f"{getattr(env, '__module__', '')}:{getattr(env, '__qualname__', type(env).__name__)}"}
+    return {"env": path_of(env)}
 
 
 def _checked(until: Any) -> dict[str, float]:

@@ -215,8 +215,8 @@ FAULTS = [
     Fault(
         "S4",
         "flowrl/cli/evaluate.py",
-        "middle([getattr(each.scores, name) for each in group])",
-        "middle([getattr(each.scores, name) for each in group[:-1]])",
+        "middle([each[name] for each in scores])",
+        "middle([each[name] for each in scores[:-1]])",
         "tests/cli/test_evaluate_run.py::test_several_runs_have_a_middle",
     ),
     Fault(
@@ -348,7 +348,7 @@ FAULTS = [
     Fault(
         "F15",
         "flowrl/trainer/trainer.py",
-        "                        closing.callback(resource.close)\n",
+        "                        closing.push(resource)\n",
         "                        pass\n",
         TRAINER + "test_stopping_ends_what_the_plan_has_started",
     ),

@@ -10,12 +10,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 
 def test_its_commands_and_settings_exist() -> None:
     from flowrl.cli.main import cli
+    from flowrl.settings import resumable
     from flowrl.trainer.config import Configuration
-    from flowrl.trainer.run_info import FREE, ROUNDING
 
     known = {name for option in cli.commands["run"].params for name in option.opts}
     text = PAGE.read_text()
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", text.replace("--stop-...", ""))) <= known
-    keys = {field.name for field in Configuration.__attrs_attrs__}
-    assert keys >= FREE | ROUNDING
-    assert all(f"`{key}`" in text for key in FREE | ROUNDING)
+    assert all(f"`{key}`" in text for key in resumable(Configuration, "free", "rounding"))

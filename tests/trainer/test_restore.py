@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import gymnasium
 import pytest
 
 from flowrl.errors import CheckpointError
 from flowrl.plans import DQN
+from flowrl.settings import setting
 from flowrl.testing import same
 from tests.forked import PIPE, Python
 from tests.plans import small as small_plans
@@ -48,6 +50,7 @@ def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
     code = f"""
 import json
 from flowrl.plans import DQN
+from flowrl.settings import setting
 with DQN("CartPole-v1", {SMALL!r}, seed=1) as trainer:
     trainer.restore({str(tmp_path / "point")!r})
     print(json.dumps([trainer.train() for _ in range(3)]))
@@ -131,6 +134,33 @@ def test_settings_that_change_no_parameter_may_differ(tmp_path: Path, caplog: py
         assert result["env_steps"] == expected
         assert "eval_return" not in result
     assert "act_backend and torch_threads changed: training goes on, but not bit for bit" in caplog.text
+
+
+def test_a_setting_of_ones_own_may_say_that_it_changes_no_parameter(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever adds a setting says it there, and nowhere else; what an old checkpoint has besides is left alone."""
+
+    @attrs.frozen(kw_only=True)
+    class Config(DQN.Config):  # type: ignore[misc, name-defined]
+        comment: str = setting("", "is printed", resume="free")
+        digits: int = setting(8, "that are computed", resume="rounding")
+        width: int = setting(4, "of what is learned")
+
+    class Own(DQN):
+        pass
+
+    Own.Config = Config
+    values = {**SMALL, "hidden": [4]}
+    with Own(config=values) as trainer:
+        place = trainer.save(tmp_path / "point")
+    with Own(config={**values, "comment": "again", "digits": 9}) as restored:
+        restored.restore(place)
+    assert "digits changed: training goes on, but not bit for bit" in caplog.text
+    with Own(config={**values, "width": 5}) as other, pytest.raises(CheckpointError, match=r"with width=4 \(here"):
+        other.restore(place)
+    with DQN(config=values) as parent:  # which has none of them
+        parent.restore(place)
 
 
 def test_a_function_of_a_script_is_the_same_environment_when_the_script_is_imported(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import inspect
 import io
 import logging
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from flowrl.envs.spaces import start_of
 from flowrl.errors import ConfigError, SchemaError, closest
 
 log = logging.getLogger("flowrl")
@@ -63,7 +65,8 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
             any(kind.__name__ in _KEEP_REWARDS for kind in type(layer).__mro__) for layer in list(_layers(env))[:-1]
         )
         self._reset_seeds = all(_takes(layer.reset, "seed") for layer in _layers(env))
-        if not self._reset_seeds and not hasattr(env, "seed"):
+        self._has_seed = hasattr(env, "seed")
+        if not self._reset_seeds and not self._has_seed:
             log.warning("%s has no seed: what happens in it cannot be repeated", env)
 
     def __str__(self) -> str:
@@ -74,7 +77,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         if self._reset_seeds:
             found = self.env.reset(seed=seed, **({} if options is None else {"options": options}))
         else:
-            if seed is not None and hasattr(self.env, "seed"):
+            if seed is not None and self._has_seed:
                 self.env.seed(seed)
             found = self.env.reset()
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict):
@@ -121,9 +124,9 @@ def _without_checker(env: Any) -> Any:
     """The checker looks for `np.bool8`, which NumPy 2 has not, at each step."""
     if type(env).__name__ == "PassiveEnvChecker":
         return env.env
-    for layer in _layers(env):
-        if type(getattr(layer, "env", None)).__name__ == "PassiveEnvChecker":
-            layer.env = layer.env.env
+    for layer, inner in pairwise(list(_layers(env))):
+        if type(inner).__name__ == "PassiveEnvChecker":
+            layer.env = inner.env
     return env
 
 
@@ -141,7 +144,7 @@ def _space(space: Any, what: str) -> gymnasium.Space[Any]:
             case "Box":
                 return spaces.Box(space.low, space.high, dtype=space.dtype)
             case "Discrete":
-                return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+                return spaces.Discrete(int(space.n), start=int(start_of(space)))
             case "MultiDiscrete":
                 return spaces.MultiDiscrete(np.array(space.nvec), dtype=space.dtype)
             case "MultiBinary":

@@ -118,8 +118,8 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
         self.envs, self.agents = list(envs), list(envs[0].possible_agents)
         self.num_envs = len(envs) * len(self.agents)
         self.metadata = {**envs[0].metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space = self._shared("observation")
-        self.single_action_space = self._shared("action")
+        self.single_observation_space = self._shared("observation", envs[0].observation_space)
+        self.single_action_space = self._shared("action", envs[0].action_space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._seeds = [np.random.default_rng() for _ in envs]
@@ -194,8 +194,7 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
             ended, left = self.agents[int(over.argmax())], self.agents[int(over.argmin())]
             raise SchemaError(f"{env}: agent {ended!r} has ended while {left!r} goes on: that is not served yet (M1)")
 
-    def _shared(self, role: str) -> gymnasium.Space[Any]:
-        of = getattr(self.envs[0], f"{role}_space")
+    def _shared(self, role: str, of: Callable[[Any], Any]) -> gymnasium.Space[Any]:
         first: gymnasium.Space[Any] = of(self.agents[0])
         for agent in self.agents[1:]:
             if of(agent) != first:

@@ -147,7 +147,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
             "sent": self._sent.tolist(),
             "lost": self._lost.tolist(),
             "noted": sorted(self._noted),
-            "answers": {name: getattr(x, name).copy() for name in _COLUMNS},
+            "answers": {name: vars(x)[name].copy() for name in _COLUMNS},
             "arrived": plain_copy(x.stores[0]),
             "began": plain_copy(x.began),
         }
@@ -156,7 +156,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         super()._load_envs(state)
         x, cut = self._x, np.array([packed is None for packed in state["envs"]])
         for name, column in state["answers"].items():
-            getattr(x, name)[:] = column
+            vars(x)[name][:] = column
         for store, saved in ((x.stores[0], state["arrived"]), (x.began, state["began"])):
             store[:] = Batch(saved) if isinstance(saved, dict) else saved
         self._sent[:], self._lost[:] = np.array(state["sent"]) & ~cut, np.array(state["lost"]) & ~cut

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -87,7 +88,7 @@ def memory_file(fill: Callable[[Zeros], Any]) -> int:
         return np.broadcast_to(np.zeros((), dtype), shape)
 
     fill(measure)
-    if hasattr(os, "memfd_create"):
+    if sys.platform == "linux":
         file = os.memfd_create("flowrl")
     else:
         with tempfile.TemporaryFile() as temporary:

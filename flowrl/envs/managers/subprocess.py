@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -281,7 +282,7 @@ def _disown() -> None:
         manager._phase = "closed" if manager._phase == "closed" else "forked"
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_disown)
 
 

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -202,7 +203,7 @@ def _forget() -> None:
             process.let_go()
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_forget)
 atexit.register(lambda: end_all(list(_started)))
 
@@ -516,7 +517,7 @@ def _checked_method(start_method: str | None) -> str:
 
 def cores() -> int:
     """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _spread(num_envs: int, envs_per_process: int | None) -> list[list[int]]:

@@ -66,13 +66,15 @@ class _ThreadHost(Host):
 class EnvThread(EnvProcess):
     """A thread where there would be a process. One that is given up may live on, but has no say any more."""
 
+    _given_up: Sequence[threading.Thread] = ()
+
     def start(self) -> None:
         theirs = self._begin()
         self._host = _ThreadHost(theirs, self._factories, self.host)
         # A daemon, for if it stays stuck the interpreter must be able to exit; else it is joined.
         self._thread = threading.Thread(target=self._host.live, name=f"flowrl-env-{self.env_ids[0]}", daemon=True)
-        before = [thread for thread in getattr(self, "_given_up", []) if thread.is_alive()]
-        self._given_up: list[threading.Thread] = [*before, self._thread]
+        before = [thread for thread in self._given_up if thread.is_alive()]
+        self._given_up = [*before, self._thread]
         try:
             self._thread.start()
         except BaseException:  # there are as many as there may be
@@ -110,7 +112,7 @@ class EnvThread(EnvProcess):
     def stuck(self) -> list[tuple[threading.Thread, FrameType]]:
         """The threads that are still alive, and where they are."""
         frames = sys._current_frames()
-        alive = [thread for thread in getattr(self, "_given_up", []) if thread.is_alive()]
+        alive = [thread for thread in self._given_up if thread.is_alive()]
         return [(thread, frames[thread.ident]) for thread in alive if thread.ident in frames]
 
 

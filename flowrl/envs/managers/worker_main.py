@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from operator import methodcaller
 from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -32,7 +33,7 @@ def run(orders: Connection, lifeline: Connection, factories: Mapping[int, Callab
     code = 1
     try:
         stand_apart(lifeline)
-        if hasattr(os, "register_at_fork"):  # a fork that outlives this process must not hide its end
+        if sys.platform != "win32":  # a fork that outlives this process must not hide its end
             os.register_at_fork(after_in_child=orders.close)
         Host(orders, factories, host).serve()
         code = 0
@@ -57,7 +58,7 @@ def stand_apart(lifeline: Connection) -> None:
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
     signal.set_wakeup_fd(-1)
-    if hasattr(signal, "pthread_sigmask"):
+    if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
     _die_with(lifeline)
 
@@ -66,7 +67,7 @@ def _die_with(lifeline: Connection) -> None:
     """The kernel kills this process group when the last writer is gone, also while C code holds the interpreter."""
     import fcntl
 
-    if not hasattr(fcntl, "F_SETSIG"):
+    if sys.platform != "linux":
         return  # then the end of file among the orders must do
     file = lifeline.fileno()
     fcntl.fcntl(file, fcntl.F_SETOWN, -os.getpgrp())
@@ -94,7 +95,7 @@ class Host:
                 self._work()
                 continue
             name, *arguments = self._orders.recv()
-            answer = getattr(self, name)(*arguments)
+            answer = methodcaller(name, *arguments)(self)
             if name != "share":
                 self._answer(answer)
             if name == "close":
