@@ -272,7 +272,7 @@ def _accumulated(xp: Any, own: Array, goes_on: Array, factor: Array) -> Array:
     loop over time.
     """
     span, link = 1, xp.asarray(goes_on[:-1], dtype=own.dtype)
-    one_number = not getattr(factor, "shape", ())
+    one_number = np.ndim(factor) == 0
     link = link * factor if one_number else xp.where(link != 0, factor[:-1], 0)
     while span < len(own):
         # `where`, not a product: a NaN beyond the episode's end must not leak in.

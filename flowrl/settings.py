@@ -117,6 +117,10 @@ class Settings:
                 how: dict[str, Any] = {"validator": declared.validator, "metadata": declared.metadata}
                 setattr(cls, name, attrs.field(default=given, **how))
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a setting by its name; the default where there is none of that name."""
+        return getattr(self, name, default)
+
 
 def _declaration(bases: Iterable[type], name: str) -> attrs.Attribute[Any] | None:
     """The nearest declaration of a setting along the bases."""

@@ -10,6 +10,7 @@ import attrs
 from flowrl.engine.context import Context
 from flowrl.engine.operator import describe
 from flowrl.engine.protocols import OperatorContract
+from flowrl.errors import notes_of
 
 log = logging.getLogger("flowrl")
 
@@ -94,4 +95,4 @@ class Meter:
 
 def judged(error: BaseException) -> bool:
     """Has an operator, maybe one on a worker, judged this error already?"""
-    return any(note.startswith("in operator ") for note in getattr(error, "__notes__", ()))
+    return any(note.startswith("in operator ") for note in notes_of(error))

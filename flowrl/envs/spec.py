@@ -122,8 +122,8 @@ def importable(spec: object) -> str | None:
 
 def path_of(spec: object) -> str:
     """Where an environment or a wrapper says that it is, as "module:name", whether or not it is there."""
-    kind = spec if hasattr(spec, "__qualname__") else type(spec)
-    return f"{getattr(spec, '__module__', '')}:{kind.__qualname__}"
+    kind: Any = spec if inspect.isclass(spec) or inspect.isroutine(spec) else type(spec)
+    return f"{kind.__module__ or ''}:{kind.__qualname__}"
 
 
 def _from_gymnasium(env_id: str, /, **args: Any) -> Any:

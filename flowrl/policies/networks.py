@@ -425,7 +425,7 @@ def _named(name: str) -> Any:
         module = importlib.import_module(module_name)
     except (ModuleNotFoundError, ValueError) as error:
         raise ConfigError(f"network={name!r}: {error}. Expected {EXPECTED}") from error
-    if (found := getattr(module, attribute, None)) is None:
+    if (found := vars(module).get(attribute)) is None:
         there = [each for each, value in vars(module).items() if isinstance(value, type)]
         raise ConfigError(f"network={name!r}: {module_name} has no {attribute!r}; {closest(attribute, there)}")
     return found

@@ -115,8 +115,7 @@ class Policy(abc.ABC):
 
         def schedule_of(self, name: str) -> Schedule:
             """A setting as a schedule: towards `NAME_end` over `schedule_steps`, if the policy has these settings."""
-            end, steps = getattr(self, f"{name}_end", None), getattr(self, "schedule_steps", 1)
-            return schedule(getattr(self, name), end, steps)
+            return schedule(self.get(name), self.get(f"{name}_end"), self.get("schedule_steps", 1))
 
     settings: Settings
     model: nn.Module
@@ -190,7 +189,7 @@ class Policy(abc.ABC):
         def __getattr__(self, name: str) -> Any:
             settings = vars(self).get("settings")
             if settings is not None and name in vars(settings):
-                return getattr(settings, name)
+                return settings.get(name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @abc.abstractmethod

@@ -82,8 +82,7 @@ def _flaws(step: Step, space: gymnasium.Space[Any]) -> Iterator[Flaw]:
         yield "rewards: NaN", "problem", "the reward is NaN"
     elif np.isinf(reward):
         yield "rewards: infinite", "problem", f"the reward is {reward}: no mean or estimate survives that"
-    for name in ("terminated", "truncated"):
-        flag = getattr(step, name)
+    for name, flag in (("terminated", step.terminated), ("truncated", step.truncated)):
         if not isinstance(flag, bool | np.bool_):
             yield f"flags: {name}", "problem", f"{name} is {flag!r} ({type(flag).__name__}), expected a bool"
     if not isinstance(step.info, dict):
@@ -242,8 +241,9 @@ def _copied(steps: Iterator[Step]) -> list[Step]:
 def _difference(one: list[Step], other: list[Step]) -> str:
     """Where two transcripts begin to differ; "" if they do not, as far as both go."""
     for ours, theirs in zip(one, other):
+        found, others = ours._asdict(), theirs._asdict()
         for name in ("obs", "reward", "terminated", "truncated"):
-            if not same(getattr(ours, name), getattr(theirs, name)):
+            if not same(found[name], others[name]):
                 return f"{ours.place}, in {name}"
     return ""
 

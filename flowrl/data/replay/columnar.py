@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -151,9 +152,9 @@ def in_directory(directory: str | Path) -> New:
 
 def _fill(file: Any, size: int) -> None:
     """Give a file its full size, for writing to a mapped one without room would kill the process."""
-    if hasattr(os, "posix_fallocate"):
+    if sys.platform == "linux":
         os.posix_fallocate(file.fileno(), 0, size)
-        return
-    for at in range(0, size, _BLOCK):
-        file.write(bytes(min(_BLOCK, size - at)))
-    file.flush()
+    else:
+        for at in range(0, size, _BLOCK):
+            file.write(bytes(min(_BLOCK, size - at)))
+        file.flush()

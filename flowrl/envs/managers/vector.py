@@ -254,7 +254,7 @@ def _references(env: AnyVectorEnv) -> Any:
 
     See `test_a_last_observation_that_was_overwritten_is_not_passed_off_as_true`.
     """
-    return getattr(env.unwrapped, "_env_obs", None)
+    return env.unwrapped._env_obs if isinstance(env.unwrapped, SyncVectorEnv) else None
 
 
 def _masked(infos: Mapping[str, Any], key: str, env_id: int) -> bool:
