@@ -19,7 +19,6 @@ from tests.clock_envs import (
     TERMINATED,
     TRUNCATED,
     ClockEnv,
-    EchoEnv,
     Table,
     actions_at,
     clock_envs,
@@ -45,7 +44,7 @@ def hosted(manager: Callable[..., Manager]) -> Callable[..., Manager]:
 
 
 MANAGERS = {"own": own, **{mode.name: vector(mode) for mode in AutoresetMode}}
-FAULTS_ARE_ERRORS = pytest.mark.parametrize("make", MANAGERS.values(), ids=MANAGERS)
+in_this_thread = pytest.mark.parametrize("make", MANAGERS.values(), ids=MANAGERS)  # of others: test_conformance.py
 OF_flowrl = {"own": own, "subprocess": hosted(SubprocessEnvManager), "thread": hosted(ThreadEnvManager)}
 EVERY = MANAGERS | OF_flowrl
 every_manager = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
@@ -56,7 +55,7 @@ tables = st.lists(
 )
 
 
-@every_manager
+@in_this_thread
 @given(table=tables)
 def test_every_row_is_a_transition_of_its_own_environment(make: Callable[..., Manager], table: Table) -> None:
     """T1, T2, T6: next == obs + 1 on the clock in every row, at episode ends too; nothing else is counted."""
@@ -72,7 +71,7 @@ def test_every_row_is_a_transition_of_its_own_environment(make: Callable[..., Ma
         assert sum(map(len, rows)) == finished + int(manager.t.sum())
 
 
-@every_manager
+@in_this_thread
 @given(table=tables)
 def test_episodes_are_numbered_and_summed_up(make: Callable[..., Manager], table: Table) -> None:
     """T4, T7, S1, T10: each episode is the table's, its statistics are those of its rows, flags come as they are.
@@ -128,27 +127,7 @@ def test_all_modes_give_the_same_sequences(table: Table) -> None:
         assert sequences["own"][i][: len(first)] == first
 
 
-@every_manager
-def test_managers_agree_where_resets_are_deterministic(make: Callable[..., Manager]) -> None:
-    """T3: without chance the manager in this process gives the very sequences of the others."""
-    with make(TABLE) as manager, own(TABLE) as reference:
-        manager.launch(1)
-        reference.launch(2)
-        ours, theirs = collect(manager, 14), collect(reference, 14)
-    for mine, other in zip(ours, theirs):
-        assert [(*row[:3], *row[4:]) for row in mine] == [(*row[:3], *row[4:]) for row in other][: len(mine)]
-
-
-@every_manager
-def test_actions_meet_their_environment(make: Callable[..., Manager]) -> None:
-    """T11: the observation echoes the action that led to it."""
-    with make(TABLE, kind=EchoEnv) as manager:
-        manager.launch(0)
-        for rows in collect(manager, 12):
-            assert all(row[7][1] == row[3] for row in rows)
-
-
-@every_manager
+@in_this_thread
 @pytest.mark.parametrize("saved_at", range(8))
 def test_a_resumed_manager_goes_on_as_if_nothing_happened(make: Callable[..., Manager], saved_at: int) -> None:
     """D3, D5: saved mid-episode, at an end, or with a reset pending, into a manager that was never launched."""
@@ -250,7 +229,7 @@ def test_a_state_of_other_environments_is_refused(make: Callable[..., Manager]) 
             smaller.load_state_dict({**manager.state_dict(), "kind": "another"})
 
 
-@FAULTS_ARE_ERRORS
+@in_this_thread
 def test_a_failing_environment_is_named(make: Callable[..., Manager]) -> None:
     """The error keeps its type; the manager does not go on with rows that are out of step."""
     table = [[(3, TERMINATED)], [(9, TERMINATED)], [(9, TERMINATED)]]  # the first has ended when the second fails

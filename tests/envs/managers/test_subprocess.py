@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -33,9 +32,15 @@ def here(table: Table = TABLE, *, kind: Any = ClockEnv, **options: Any) -> EnvMa
 # -- transitions
 
 
-@pytest.mark.parametrize("options", [{"envs_per_process": 1}, {"envs_per_process": 2}, {"start_method": "spawn"}])
-@pytest.mark.parametrize("kind", [ClockEnv, ReusedDictClockEnv])
-def test_rows_are_those_of_the_manager_in_this_process(options: Any, kind: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ClockEnv, {"envs_per_process": 1}),
+        (ReusedDictClockEnv, {"envs_per_process": 2}),
+        (ReusedDictClockEnv, {"start_method": "spawn"}),
+    ],
+)
+def test_rows_are_those_of_the_manager_in_this_process(kind: Any, options: Any) -> None:
     """T3: whatever is seeded at random; the seeds of all episodes are drawn in the parent."""
     with in_processes(kind=kind, **options) as manager, here(kind=kind) as reference:
         for each in (manager, reference):
@@ -50,17 +55,6 @@ def test_rows_are_those_of_the_manager_in_this_process(options: Any, kind: Any) 
         assert manager.finished == reference.finished
         assert manager.cut_episodes == reference.cut_episodes == 3
         np.testing.assert_equal(manager.state_dict()["streams"], reference.state_dict()["streams"])
-
-
-def test_fixed_seeds_begin_episodes_in_their_turn() -> None:
-    """Environment i begins its k-th episode with seeds[(k N + i) % len]."""
-    seeds = [3, 5, 8, 9, 11]
-    with in_processes(episode_seeds=seeds) as manager, here(episode_seeds=seeds) as reference:
-        for each in (manager, reference):
-            each.launch(0)
-        assert collect(manager, 9) == collect(reference, 9)
-        expected = seeds[(int(manager.episode_id[1]) * 3 + 1) % 5]
-        assert manager.obs[1, 1] == gymnasium.utils.seeding.np_random(expected)[0].integers(2**20)
 
 
 def test_an_action_may_be_kept_by_its_environment() -> None:
