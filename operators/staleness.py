@@ -1,4 +1,4 @@
-"""Staleness of what was learned from, in a result; see `flowrl.learners.training.lags`."""
+"""Staleness of training rows, in a result; see `flowrl.learners.training.lags`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from flowrl.learners.training import LAG
 
-#: The quantiles that a result has, by the end of their names.
+#: The quantiles of a result, by the suffix of their names.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "max": 1.0}
 
 
 def lags_in(recorded: list[Any]) -> dict[str, float]:
-    """Mean and quantiles over all rows that were recorded; nothing of none.
+    """Mean and quantiles over all recorded rows; empty if there are none.
 
     >>> lags_in([np.array([0, 0, 1]), np.array([3])])
     {'policy_lag': 1.0, 'policy_lag_p50': 0.0, 'policy_lag_p90': 3.0, 'policy_lag_max': 3.0}
@@ -21,6 +21,6 @@ def lags_in(recorded: list[Any]) -> dict[str, float]:
     lags = np.concatenate(recorded) if recorded else np.empty(0)
     if not len(lags):
         return {}
-    # One that occurred, not one between two.
+    # A lag that occurred, not an interpolated one.
     found = np.quantile(lags, list(QUANTILES.values()), method="inverted_cdf")
     return {LAG: float(lags.mean())} | {f"{LAG}_{name}": float(lag) for name, lag in zip(QUANTILES, found)}
