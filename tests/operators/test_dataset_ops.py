@@ -227,7 +227,7 @@ def test_what_cannot_be_read_is_refused(path: Path, tmp_path: Path) -> None:
     DatasetWriter(path).rewind(3)
     with FromDataset(path).run() as run:
         run.load_state_dict(state)
-        with pytest.raises(DatasetError, match="has 3 batches, this run has seen 5"):
+        with pytest.raises(DatasetError, match="has 3 batches, but this run has read 5"):
             next(run)
     reward = path / "01-reward.bin"
     reward.write_bytes(bytes(8) + reward.read_bytes()[8:-1] + b"x")
