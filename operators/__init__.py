@@ -1,4 +1,4 @@
-"""The operators: one family a file."""
+"""The operators, one family per file."""
 
 from flowrl.operators.adders import GAE, NStep, VTrace
 from flowrl.operators.batches import (

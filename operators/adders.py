@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _TRANSITION = ("obs", "action", "reward", *OF_LAST)
 _MAKERS = {"discount": "an NStep", "advantage": "a GAE or VTrace", "target": "a GAE or VTrace"}
-_NO_VALUES = "the policy's collect mode gives no values, as that of an actor-critic policy does"
-_NO_LOGP = "collect with a policy that records it, as an actor-critic policy does"
+_NO_VALUES = "collect with a policy that records values, such as an actor-critic policy"
+_NO_LOGP = "collect with a policy that records it, such as an actor-critic policy"
 _WHY_MISSING = {
     "value": _NO_VALUES,
     "logp": _NO_LOGP,
-    "next_value": f"{_NO_VALUES}, and to which the workers then add those of the observations arrived in",
+    "next_value": f"{_NO_VALUES}; workers then add the values of `next_obs`",
 }
 
 
@@ -38,7 +38,7 @@ def _has_values(op: Any, attribute: Any, workers: WorkerSet) -> None:
 
     policy = WorkersContract(workers).policy
     if not (isinstance(policy, Learns) and isinstance(policy.learn_mode, CorrectsFragments)):
-        raise PlanError(f"VTrace needs the workers of an actor-critic policy, as A2C's is, got {policy or workers!r}")
+        raise PlanError(f"VTrace needs the workers of an actor-critic policy, such as A2C's, got {policy or workers!r}")
 
 
 @operator
@@ -46,18 +46,18 @@ class NStep:
     """Write-time n-step transitions: fragments `[T, N, ...]` in, flat rows `[B, ...]` out (rules N1-N5, N8).
 
     reward = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ and discount = γᵏ · (1 − terminatedₜ₊ₖ₋₁) over a window of k ≤ n steps, which stops
-    at its episode's end; next_obs, terminated and truncated are those of the window's last step. Every other
+    at the end of its episode; next_obs, terminated and truncated are those of the window's last step. Every other
     column (obs, action, provenance ...) is that of its first step.
 
-    Where the columns `worker` and `env_id` are there, streams from several workers may take turns; where
-    `episode_id` and `t` are, a window also stops where an episode was lost (its worker died, it was reset).
-    A batch with a `mask`, of whole episodes or sequences, is complete in itself: padded steps (`mask` 0) are in no
-    window, and none goes on in the next batch.
+    With the columns `worker` and `env_id`, streams of several workers may interleave; with `episode_id` and `t`, a
+    window also stops where an episode was lost (its worker died, or it was reset). A batch with a `mask`, of whole
+    episodes or sequences, is complete in itself: windows skip padded steps (`mask` 0) and do not continue in the next
+    batch.
 
-    Emits: a row once its window is complete or its episode ended; time-major by the window's start, then by
-        environment. A fragment that completes no window gives a batch of 0 rows.
+    Emits: a row once its window is complete or its episode ended, ordered by the window's start, then by
+        environment; a batch of 0 rows for a fragment that completes no window.
     State: the last n − 1 steps of every environment.
-    Raises: SchemaError where a needed column is missing or the number of environments changes.
+    Raises: SchemaError if a column is missing or the number of environments changes.
     Source: Sutton & Barto 2018, section 7.1.
 
     >>> b = Batch(obs=[[0], [1], [2]], reward=[[1.0], [1.0], [1.0]], next_obs=[[1], [2], [3]],
@@ -104,13 +104,13 @@ class NStep:
         return self._windows(rows, before, flush=False)
 
     def finish(self) -> list[Batch]:
-        """The stream has ended: what is still open, as windows shorter than n."""
+        """Flush at the end of the stream: open windows, shorter than n."""
         tails, self.tails = self.tails, {}
         flushed = [self._windows(tail, len(tail), flush=True) for tail in tails.values()]
         return [rows for rows in flushed if not rows.is_empty]
 
     def _windows(self, rows: Batch, before: int, *, flush: bool) -> Batch:
-        """The windows that the steps from `before` on have closed; to flush, those still open."""
+        """The windows that the steps from `before` on closed, or with `flush` those still open."""
         reward, terminated = rows["reward"], rows["terminated"]
         length, envs = reward.shape
         flagged = (terminated != 0) | (rows["truncated"] != 0)
@@ -125,7 +125,7 @@ class NStep:
         if flush:
             emit = ~closed
         else:
-            # An episode that went missing at the seam was still open when the fragment before it was done.
+            # An episode lost between two fragments was still open at the end of the first one.
             missing = (ended & ~flagged)[before - 1] if before else 0
             emit = closed & (last >= before - missing)
         if "mask" in rows:
@@ -142,16 +142,16 @@ class NStep:
 class GAE:
     """Generalised advantage estimates: fragments `[T, N, ...]` in, the same with `advantage` and `target` out.
 
-    advantage is `flowrl.returns.gae`, each environment by itself (G1); target = advantage + value, taken before
-    anybody normalises (G2). Both are float32.
+    advantage is `flowrl.returns.gae` per environment (G1); target = advantage + value, before any normalisation (G2).
+    Both are float32.
 
-    The trace is cut where an episode ended or went missing (see `NStep`). Padded steps (`mask` 0) enter no other
-    step's estimate and get 0.
+    The trace stops where an episode ended or was lost (see `NStep`). Padded steps (`mask` 0) affect no other step's
+    estimate and get 0.
 
     Args:
         gamma: discount per step. lam: 0 gives the one-step error, 1 the discounted return − value.
 
-    Raises: SchemaError where a needed column is missing, advantages are there already, or steps are not in order.
+    Raises: SchemaError if a column is missing, advantages exist already, or steps are not in order.
     Source: Schulman et al. 2016, "High-dimensional continuous control using generalized advantage estimation", eq. 16.
 
     >>> no = np.zeros((2, 1), bool)
@@ -175,33 +175,33 @@ class GAE:
         return given.having(advantage="float32[T, N]", target="float32[T, N]")
 
     def __call__(self, batch: Batch) -> Batch:
-        """The fragment with its advantages."""
+        """The fragment with advantages."""
         check_fragment("GAE", batch, needs=NEEDED, makes=("advantage", "target"))
         return with_advantages(batch, self.gamma, self.lam)
 
 
 @operator
 class VTrace:
-    """Advantages of old experience for the policy that learns now: fragments `[T, N, ...]` in, the same out.
+    """Off-policy advantages by V-trace: fragments `[T, N, ...]` of older weights in, the same out.
 
-    With the learner's own values and log-probabilities, computed here, `advantage` and `target` are those of
-    `flowrl.returns.v_trace`, float32, each environment by itself; `value` and `next_value` become the learner's (V2).
-    `logp` stays what was recorded of the policy that acted (V3, G7).
+    It evaluates the fragments with the learner's weights: `advantage` and `target` are those of
+    `flowrl.returns.v_trace` per environment, float32; `value` and `next_value` become the learner's (V2). `logp`
+    stays that of the policy that acted (V3, G7).
 
-    It belongs where the learner is, right before it: after the gather, and after `ConcatBatches`. The advantage
-    holds its weight, so it fits a loss of log π · advantage, as that of A2C. PPO's own ratio is such a weight
-    already: take `GAE` for PPO.
+    Put it right before the learner: after the gather, and after `ConcatBatches`. The advantage includes its
+    importance weight, so it fits a loss of log π · advantage, like A2C's. PPO's ratio is such a weight already: take
+    `GAE` for PPO.
 
-    The trace is cut where an episode ended or went missing (see `NStep`). Padded steps (`mask` 0) enter no other
-    step's estimate and get 0.
+    The trace stops where an episode ended or was lost (see `NStep`). Padded steps (`mask` 0) affect no other step's
+    estimate and get 0.
 
     Args:
-        workers: Whose policy learns, an actor-critic.
+        workers: Workers of the policy that learns, an actor-critic.
         gamma: discount per step. lam: 0 gives one-step targets.
-        rho_bar, c_bar, rho_pg_bar: limits of the weights of errors, of traces and of advantages; may be inf.
+        rho_bar, c_bar, rho_pg_bar: upper bounds of the weights of errors, traces and advantages; may be inf.
 
-    Raises: SchemaError where a needed column is missing or advantages are there already; PlanError for a policy
-        without values, and on a worker.
+    Raises: SchemaError if a column is missing or advantages exist already; PlanError for a policy without values,
+        and on a worker.
     Source: Espeholt et al. 2018, "IMPALA", section 4.1.
     """
 
@@ -223,7 +223,7 @@ class VTrace:
         check_rates(gamma=self.gamma, lam=self.lam)
         for name, limit in self._limits().items():
             if not limit > 0:
-                raise ValueError(f"{name} is {limit}: the limit of a weight is above 0")
+                raise ValueError(f"{name} is {limit}: expected an upper bound above 0")
 
     def _limits(self) -> dict[str, float]:
         return {"rho_bar": self.rho_bar, "c_bar": self.c_bar, "rho_pg_bar": self.rho_pg_bar}
@@ -233,9 +233,9 @@ class VTrace:
         return given.having(**dict.fromkeys(("advantage", "target", "value", "next_value"), "float32[T, N]"))
 
     def __call__(self, batch: Batch) -> Batch:
-        """The fragment with its advantages for the present weights."""
+        """The fragment with advantages for the current weights."""
         if self.context.worker is not None:
-            raise PlanError("VTrace needs the learner's weights, which a worker may not have: put it after the gather")
+            raise PlanError("VTrace needs the learner's weights, which a worker may lack: put it after the gather")
         check_fragment("VTrace", batch, needs=(*_TRANSITION, "logp"), makes=("advantage", "target"))
         learn: Any = self.workers.policy.learn_mode
         corrected: Batch = learn.corrected(batch, gamma=self.gamma, lam=self.lam, **self._limits())
@@ -243,20 +243,20 @@ class VTrace:
 
 
 def _stream(batch: Batch) -> str:
-    """What tells the environments of one worker from those of another, "" if nothing does."""
+    """The key of a worker's stream of environments; "" if the batch has none."""
     names = [name for name in ("worker", "env_id") if name in batch]
     return "/".join(np.asarray(batch[name][0]).tobytes().hex() for name in names)
 
 
 def check_rates(**rates: float) -> None:
-    """Refuse what is no discount."""
+    """Raise unless the rates lie in 0 .. 1."""
     for name, rate in rates.items():
         if not 0 <= rate <= 1:
-            raise ValueError(f"{name} is {rate}: a discount lies in 0 .. 1")
+            raise ValueError(f"{name} is {rate}, expected a discount in 0 .. 1")
 
 
 def check_fragment(name: str, batch: Batch, *, needs: Sequence[str], makes: Sequence[str] = ()) -> None:
-    """Refuse a batch that the adder of this name cannot use."""
+    """Raise unless the adder of this name can use the batch."""
     for column in needs:
         if column not in batch:
             raise SchemaError(
@@ -264,12 +264,12 @@ def check_fragment(name: str, batch: Batch, *, needs: Sequence[str], makes: Sequ
             )
     _check_free(name, batch, makes)
     if not is_fragment(batch):
-        raise SchemaError(f"{name} needs fragments [T, N, ...], in the order of time, not {batch!r}")
+        raise SchemaError(f"{name} needs fragments [T, N, ...] in the order of time, not {batch!r}")
 
 
 def _check_free(name: str, columns: Container[str], makes: Sequence[str]) -> None:
     for column in makes:
         if column in columns:
             raise SchemaError(
-                f"{name} makes the column {column!r}, which is there already: is there {_MAKERS[column]} before this?"
+                f"{name} makes the column {column!r}, which exists already: is there {_MAKERS[column]} before it?"
             )

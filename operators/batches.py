@@ -1,4 +1,4 @@
-"""Making larger batches of small ones, scaling and standardising them, and choosing whose experience to learn from."""
+"""Joining, splitting, scaling and standardising batches, and selecting the experience of policies."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def _names(values: Iterable[str]) -> tuple[str, ...]:
 class ConcatBatches:
     """Batches -> one of at least `min_batch_size` steps. For `combine`.
 
-    Fragments `[T, N, ...]` of equal T go side by side along N, so that each environment stays a column of its
-    own (G1); rows `[B, ...]` go one after another. `MultiAgentBatch`es are joined policy by policy.
+    Fragments `[T, N, ...]` of equal T join along N, so each environment keeps its own column (G1); rows `[B, ...]` are
+    concatenated. A `MultiAgentBatch` joins policy by policy.
 
     Args:
         min_batch_size: Steps; padding (`mask` 0) does not count.
-        count_steps_by: "env_steps", or "agent_steps": the rows of all policies. They differ for
-            `MultiAgentBatch` only.
+        count_steps_by: "env_steps", or "agent_steps": the rows of all policies. They differ only for
+            `MultiAgentBatch`.
 
-    Emits: nothing, or one batch; what is left at the end. State: the batches that wait.
+    Emits: nothing, or one batch; the remainder at the end. State: the waiting batches.
     Raises: SchemaError for batches that cannot be joined: fragments of unequal T, fragments and rows, other columns.
 
     >>> concat = ConcatBatches(min_batch_size=8)
@@ -57,7 +57,7 @@ class ConcatBatches:
     steps: int = state(default=0)
 
     def __call__(self, batch: _Experience) -> list[_Experience]:
-        if batch.is_empty:  # of an adder that completed nothing
+        if batch.is_empty:  # an adder completed no row
             return []
         self._check(batch)
         if isinstance(batch, MultiAgentBatch):
@@ -75,7 +75,7 @@ class ConcatBatches:
         return [MultiAgentBatch.cat(parts) if isinstance(parts[0], MultiAgentBatch) else joined(parts)]
 
     def _check(self, batch: Experience) -> None:
-        """Refuse what does not fit beside the batches that wait, before it is among them."""
+        """Raise if a batch does not fit the waiting ones, before it joins them."""
         if not self.waiting:
             return
         if isinstance(batch, Batch) and isinstance(self.waiting[0], Batch):
@@ -88,17 +88,17 @@ class ConcatBatches:
         else:
             raise SchemaError(
                 f"ConcatBatches got a {type(self.waiting[0]).__name__}, then a {type(batch).__name__}: "
-                "the branches that meet before it must all give one or all give the other"
+                "all branches before it must emit the same kind"
             )
 
 
 @operator
 class CollectBatches:
-    """Batches -> lists of them, of together at least `min_batch_size` rows. For `combine`.
+    """Batches -> lists of batches with at least `min_batch_size` rows in total. For `combine`.
 
-    They are not joined, nor looked at: batches may be `Remote`, and stay where they are for `Aggregators`.
+    It does not open them: batches may be `Remote`, and stay where they are for `Aggregators`.
 
-    Emits: nothing, or one list; what is left at the end. State: the batches that wait.
+    Emits: nothing, or one list; the remainder at the end. State: the waiting batches.
 
     >>> collect = CollectBatches(min_batch_size=4)
     >>> [len(collect(Batch(reward=np.ones(3)))) for _ in range(2)]
@@ -126,13 +126,13 @@ class CollectBatches:
 class SplitBatch:
     """A batch -> several of its rows `[B, ...]`, equal or one row apart. For `combine`.
 
-    Padded steps (`mask` 0) are left out. The gradients of the parts, averaged by `AverageGradients(parts)`, are
-    that of the whole, in less memory.
+    Drops padded steps (`mask` 0). `AverageGradients(parts)` of the parts' gradients gives the gradient of the whole, in
+    less memory.
 
     Args:
-        parts: So many batches. max_rows: as few batches as have at most so many rows each; say the one or the other.
+        parts: Number of batches. max_rows: instead, most rows per batch, in as few batches as possible.
 
-    Emits: the parts, of a batch without rows none if `max_rows` is said.
+    Emits: the parts; with `max_rows` none for a batch without rows.
     Raises: SchemaError for a batch of fewer rows than parts.
 
     >>> [part.reward.tolist() for part in SplitBatch(2)(Batch(reward=np.arange(3)))]
@@ -157,25 +157,25 @@ class SplitBatch:
         parts = self.parts if self.max_rows is None else -(-rows.rows // self.max_rows)
         assert parts is not None
         if self.parts is not None and rows.rows < parts:
-            raise SchemaError(f"SplitBatch({parts}) got {rows.rows} rows: each part needs one at least")
+            raise SchemaError(f"SplitBatch({parts}) got {rows.rows} rows: each part needs at least one")
         bounds = np.linspace(0, rows.rows, parts + 1).astype(int)[::-1]
-        cuts = rows.rows - bounds  # the larger parts first
+        cuts = rows.rows - bounds  # larger parts first
         return [rows[start:end] for start, end in pairwise(cuts)]
 
 
 @operator
 class StandardizeFields:
-    """Columns of a batch to mean 0 and standard deviation 1: (x − mean) / (std + eps), and the others as they are.
+    """Columns of a batch to mean 0 and standard deviation 1: (x − mean) / (std + eps), and the others unchanged.
 
-    The scope is the batch (G3): all its steps together, each feature of a column by itself, each policy of a
-    `MultiAgentBatch` by itself. Padded steps (`mask` 0) do not count and become 0. A column that is the same
-    everywhere, as in a batch of one row, becomes 0. Integers become float32. The input is left as it is.
+    Mean and deviation cover all steps of the batch (G3), separately per feature of a column and per policy of a
+    `MultiAgentBatch`. Padded steps (`mask` 0) do not count and become 0. A constant column, as in a batch of one row,
+    becomes 0. Integers become float32. The input is not modified.
 
     Args:
         fields: Names of the columns, such as ["advantage"].
         eps: Added to the (population) standard deviation.
 
-    Raises: SchemaError for a column that is not there or is a nested batch.
+    Raises: SchemaError if a column is missing or is a nested batch.
 
     >>> StandardizeFields(["advantage"])(Batch(advantage=[1.0, 3.0], target=[1.0, 3.0]))
     Batch[2](advantage=float64[2], target=float64[2])
@@ -206,8 +206,8 @@ class StandardizeFields:
 
 
 def _standardized(column: Any, mask: Any, axes: int, eps: float) -> Any:
-    """A column `[T, N, ...]` or `[B, ...]`, as `axes` says, over its leading axes where `mask` is true."""
-    torch = sys.modules.get("torch")  # whoever holds a tensor has loaded it
+    """Standardise a column over its `axes` leading axes (`[T, N, ...]` or `[B, ...]`) where `mask` is true."""
+    torch = sys.modules.get("torch")  # loaded already if anyone holds a tensor
     tensor = torch is not None and isinstance(column, torch.Tensor)
     xp: Any = torch if tensor else np
     kept = column.is_floating_point() if tensor else column.dtype.kind == "f"
@@ -216,7 +216,7 @@ def _standardized(column: Any, mask: Any, axes: int, eps: float) -> Any:
     counted = wide.reshape(-1, *column.shape[axes:]) if mask is None else wide[xp.asarray(mask)]
     if not len(counted):
         return xp.zeros_like(column, dtype=dtype)
-    # From one of them on: a mean of equal numbers that is rounded would deviate from each by as much as they do.
+    # Relative to one of them: the rounded mean of equal numbers may differ from each of them.
     wide, counted = wide - counted[0], counted - counted[0]
     mean = counted.mean(0)
     deviation = ((counted - mean) ** 2).mean(0) ** 0.5
@@ -229,14 +229,14 @@ def _standardized(column: Any, mask: Any, axes: int, eps: float) -> Any:
 
 @operator
 class ScaleRewards:
-    """Rewards times a number, so that the values of states are numbers that a network finds quickly.
+    """Multiplies rewards by a constant, so that values have a size that networks learn quickly.
 
-    Returns that are reported stay those of the environment (S1). `NormalizeRewards` finds the number itself.
+    Reported returns stay those of the environment (S1). `NormalizeRewards` finds the factor itself.
 
     Args:
-        scale: More than 0; returns of some hundreds want about 0.1.
+        scale: Above 0; for returns of some hundreds about 0.1.
 
-    Raises: SchemaError where there is no reward.
+    Raises: SchemaError if there is no reward.
 
     >>> ScaleRewards(0.5)(Batch(reward=[2.0, -4.0])).reward
     array([ 1., -2.])
@@ -249,7 +249,7 @@ class ScaleRewards:
 
     def __attrs_post_init__(self) -> None:
         if not 0 < self.scale < float("inf"):
-            raise ValueError(f"scale is {self.scale}: it must be a finite number, more than 0")
+            raise ValueError(f"scale is {self.scale}, expected a finite number above 0")
 
     def __call__(self, batch: _Experience) -> _Experience:
         return batch.map(self._scaled) if isinstance(batch, MultiAgentBatch) else self._scaled(batch)
@@ -262,15 +262,15 @@ class ScaleRewards:
 
 @operator
 class SelectExperiences:
-    """The experience of the named policies alone: a `MultiAgentBatch` of theirs, with all its env steps (M3).
+    """Keeps the experience of the named policies alone: a `MultiAgentBatch` with all its env steps (M3).
 
-    A policy that has not acted is not in the result. A plain batch is that of the policy "default_policy" and
-    passes if that is named.
+    A policy that has not acted is not in the result. A plain batch belongs to the policy "default_policy", and passes
+    if that is named.
 
     Args:
         policy_ids: Names of the policies.
 
-    Raises: SchemaError for a plain batch where "default_policy" is not named.
+    Raises: SchemaError for a plain batch unless "default_policy" is named.
 
     >>> both = MultiAgentBatch({"cat": Batch(reward=np.ones(4)), "mouse": Batch(reward=np.ones(8))}, env_steps=4)
     >>> SelectExperiences(["mouse"])(both)
@@ -286,7 +286,7 @@ class SelectExperiences:
             return batch.select(self.policy_ids)
         if DEFAULT_POLICY not in self.policy_ids:
             raise SchemaError(
-                f"SelectExperiences({list(self.policy_ids)}) got {batch!r}, which is that of the one policy "
+                f"SelectExperiences({list(self.policy_ids)}) got {batch!r}, which belongs to the policy "
                 f"{DEFAULT_POLICY!r}; name it, or let the workers act with the policies {', '.join(self.policy_ids)}"
             )
         return batch

@@ -1,4 +1,4 @@
-"""Branches of a plan: running them concurrently, and queues between them."""
+"""Branches of a plan that run concurrently or in sequence, and queues between them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def Concurrently(
 ) -> Plan:
     """Several branches as one stream.
 
-    `round_robin`: each branch in turn gives as many items as its weight says; a fraction gives one every
-    so often, "*" what is ready (at most 100). It waits for a branch whose workers are busy and skips one
-    that only another branch can help, so the order is deterministic. `async`: one item a turn from each
-    branch that is ready.
+    `round_robin`: each branch in turn emits as many items as its weight; a fraction spreads one item over several
+    turns, "*" takes all that are ready (at most 100). It waits for a branch whose workers are busy, and skips a branch
+    that only another branch can unblock, so the order is deterministic. `async`: one item per turn from each branch
+    that is ready.
 
     Args:
         branches: Plans, or plans by name; the names are the first part of their operators' paths.
         mode: "round_robin" or "async".
-        output_indexes: Branches (numbers or names) whose items come out; the others run all the same.
-            Everything ends when these have ended.
-        round_robin_weights: Items a turn, by branch; 1 each if not given.
+        output_indexes: Branches (numbers or names) whose items are emitted; the others run without output.
+            All branches end when these end. None: all.
+        round_robin_weights: Items per turn, by branch; None: 1 each.
 
     >>> from flowrl import from_items
     >>> list(Concurrently([from_items([1, 2, 3]), from_items([4, 5, 6])]))
@@ -40,14 +40,14 @@ def Concurrently(
 
 
 def Sequentially(branches: Mapping[str, Plan], output_indexes: Sequence[int | str] | None = None) -> Plan:
-    """Several branches as one stream, one after another: each begins when the one before has ended.
+    """Several branches as one stream, one after another: each begins when the one before ends.
 
-    So what must be done first is a part of the plan: demonstrations that are read before anything is learned, learning
-    from them before anything is collected.
+    The plan thus includes what must come first: reading demonstrations before learning, or learning from them before
+    collecting.
 
     Args:
         branches: Plans by name, in their order; the names are the first part of their operators' paths.
-        output_indexes: Branches (numbers or names) whose items come out; the others run all the same.
+        output_indexes: Branches (numbers or names) whose items are emitted; the others run without output.
 
     >>> from flowrl import from_items
     >>> list(Sequentially({"first": from_items([1, 2]), "then": from_items([3])}))
@@ -102,7 +102,7 @@ class Dequeued:
         return self.queue
 
     def pull(self) -> Any:
-        closed = self.queue.closed  # looked at first, so that an item put before the end is seen
+        closed = self.queue.closed  # read first, so that an item put before the end is not missed
         if len(self.queue):
             return self.queue.get()
         if closed:
@@ -114,5 +114,5 @@ class Dequeued:
 
 
 def Dequeue(queue: Queue) -> Plan:
-    """The items of a queue as a stream. Blocks when: the queue is empty (waits, if it is fed from outside)."""
+    """The items of a queue as a stream. Blocks when: the queue is empty (waits if it is filled from outside)."""
     return Plan(Dequeued(queue), name="Dequeue")

@@ -1,4 +1,4 @@
-"""Recording experience to disk, and reading it again."""
+"""Recording experience to disk, and reading it back."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 @operator
 class Record:
-    """Adds each batch `[T, N, ...]` or `[B, ...]` to a dataset on disk and passes it on as it is.
+    """Adds each batch `[T, N, ...]` or `[B, ...]` to a dataset on disk and passes it on unchanged.
 
-    The dataset is readable while it grows. A resumed run goes on after the batch that its checkpoint knows as the
-    last: later ones are recorded anew, so none is lost or doubled (F2).
+    The dataset is readable while it grows. A resumed run continues after the last batch of its checkpoint: it records
+    later batches again, so none is lost or doubled (F2).
 
-    With `workers` it is as `flowrl record` writes it: the manifest says which environment it is, in which wrappers, and
-    its spaces, so that one can learn from it without an environment; and actions are as the environment got them,
-    without `logp` where the policy draws others.
+    With `workers` it writes what `flowrl record` writes: a manifest with the environment, its wrappers and its spaces,
+    so that learning from it needs no environment; and actions in the environment's scale, without `logp` if that
+    differs from the policy's.
 
     Args:
         path: The folder; all batches have the columns of the first.
-        overwrite: Whether a dataset that is there when a run begins is removed; otherwise it is refused.
-        workers: Whose rollouts they are.
+        overwrite: Whether to remove a dataset that exists when a run begins; otherwise it is an error.
+        workers: The workers whose rollouts it records.
 
     State: the number of batches recorded. Counts: recorded (rows, padding included).
-    Raises: SchemaError for what is no batch or has other columns than the first; DatasetError where the path is taken
+    Raises: SchemaError if an item is not a batch or has other columns than the first; DatasetError if the path is taken
         or cannot be written.
 
     >>> import tempfile
@@ -74,7 +74,7 @@ class Record:
     def __call__(self, batch: Batch) -> Batch:
         if not isinstance(batch, Batch):
             raise SchemaError(
-                f"Record stores batches, got a {type(batch).__name__}; of a MultiAgentBatch record one policy: "
+                f"Record stores batches, got a {type(batch).__name__}; for a MultiAgentBatch, record one policy: "
                 ".for_each(lambda both: both['cat'])"
             )
         if self._writer is None:
@@ -96,38 +96,38 @@ class Record:
     def _begin(self, writer: DatasetWriter) -> None:
         if len(writer) and not self.overwrite:
             raise DatasetError(
-                f"{self.path} has {len(writer)} batches already, from before this run (or before its checkpoint, if it "
-                "was resumed): give another path, or overwrite=True"
+                f"{self.path} already has {len(writer)} batches, from before this run (or before its checkpoint, if it "
+                "was resumed): take another path, or overwrite=True"
             )
         writer.clear()
 
 
 def _as_sent(batch: Batch, policy: Any) -> Batch:
-    """The batch with actions as the environment got them; `logp` is that of what was drawn."""
+    """The batch with actions in the environment's scale; drops `logp` if these differ from the stored ones."""
     if "action" not in batch:
         return batch
     stored = np.asarray(batch["action"])
     drawn = stored.reshape(-1, *stored.shape[1 + is_fragment(batch) :])  # modes act on rows
     sent = policy.for_env(drawn)
     kept = batch if sent is drawn else batch.select([name for name in batch if name != "logp"])
-    dtype = sent.dtype if policy.action_space is None else policy.action_space.dtype  # a scripted one may know of none
+    dtype = sent.dtype if policy.action_space is None else policy.action_space.dtype  # a scripted policy may have none
     return kept.replace(action=sent.astype(dtype, copy=False).reshape(stored.shape))
 
 
 def _at_least_one(op: Any, attribute: Any, value: int | None) -> None:
     if value is not None and (not isinstance(value, int) or value < 1):
-        raise ValueError(f"{attribute.name} is {value}: it must be a whole number, at least 1")
+        raise ValueError(f"{attribute.name} is {value}, expected a whole number of at least 1")
 
 
 @operator
 class Recorded:
-    """Source of what a dataset holds: its batches as they were, or batches `[batch_size, ...]` of its rows.
+    """Source of a dataset: its batches as recorded, or batches `[batch_size, ...]` of its rows.
 
-    An epoch gives each of them once, of what has been recorded when it begins. Padded steps (`mask` 0) are no rows.
-    The last batch of an epoch may be shorter.
+    An epoch covers, once each, the batches or rows that exist when it begins. Padded steps (`mask` 0) are not rows. The
+    last batch of an epoch may be shorter.
 
-    State: epoch, batches given in it, batches that it reads. Counts: read (rows).
-    Raises: DatasetError when it starts for a dataset that is damaged or has nothing in it.
+    State: epoch, batches emitted in it, batches that it reads. Counts: read (rows).
+    Raises: DatasetError at the start if the dataset is damaged or empty.
     """
 
     data: Rows
@@ -135,15 +135,15 @@ class Recorded:
     shuffle: bool | None = None
     epochs: int | None = attrs.field(default=1, validator=_at_least_one)
     verify: bool = True
-    without: tuple[str, ...] = attrs.field(default=(), repr=False)  # columns that are left out
-    at_most: int | None = attrs.field(default=None, repr=False)  # batches of an epoch, the first ones
+    without: tuple[str, ...] = attrs.field(default=(), repr=False)  # columns to leave out
+    at_most: int | None = attrs.field(default=None, repr=False)  # limit: the first batches of the dataset
     context: Context = context()
     epoch: int = state(default=0)
     given: int = state(default=0)
     batches: int | None = state(default=None)
     _order: Array | None = runtime()  # of this epoch
     _of: tuple[int, int, int] = runtime(default=(-1, -1, -1))
-    _rows: Rows | None = runtime()  # those of this epoch
+    _rows: Rows | None = runtime()  # of this epoch
     _verified: int = runtime(default=0)
 
     @property
@@ -161,7 +161,7 @@ class Recorded:
         assert self._rows is not None
         rows, size = self._rows, self.batch_size or 1
         part = order[self.given * size : (self.given + 1) * size]
-        # Copies either way: whoever gets a batch may write to it.
+        # Copies either way: the consumer may write to a batch.
         batch = rows.take(part) if self.batch_size else rows[int(part[0])].map(np.array)
         self.given += 1
         if self.given * size >= len(order):
@@ -170,7 +170,7 @@ class Recorded:
         return batch.select([name for name in batch if name not in self.without]) if self.without else batch
 
     def _of_epoch(self) -> Array:
-        """The numbers of the batches, or of the rows, of this epoch in their order."""
+        """The indices of the batches, or rows, of this epoch in order."""
         if self.batches is None:
             self.batches = len(self.data.refresh())
             self.batches = self.batches if self.at_most is None else min(self.batches, self.at_most)
@@ -181,7 +181,7 @@ class Recorded:
             order = np.arange(self.batches) if self.batch_size is None else self._rows.real_rows(self.batches)
             if not len(order):
                 self.batches = None
-                raise DatasetError(f"{self.data.path} has nothing in it yet")
+                raise DatasetError(f"{self.data.path} is empty")
             if self.shuffle or (self.shuffle is None and self.batch_size is not None):
                 order = np.random.default_rng([self.context.seed("shuffle"), self.epoch]).permutation(order)
             self._order, self._of = order, of
@@ -189,7 +189,7 @@ class Recorded:
 
     def _check(self, batches: int) -> None:
         if len(self.data) < batches and len(self.data.refresh()) < batches:
-            raise DatasetError(f"{self.data.path} has {len(self.data)} batches, this run has seen {batches} in it")
+            raise DatasetError(f"{self.data.path} has {len(self.data)} batches, but this run has read {batches}")
         if self.verify:
             self.data.verify(self._verified)
             self._verified = len(self.data)
@@ -203,18 +203,17 @@ def FromDataset(
     epochs: int | None = 1,
     verify: bool = True,
 ) -> Plan:
-    """What was recorded, as a stream. See `Recorded`.
+    """A recorded dataset as a stream. See `Recorded`.
 
     Args:
-        dataset: The folder, which may grow meanwhile, or "minari:" and the id of a dataset of Minari; or either opened.
-        batch_size: Rows of each batch; without it the batches come as they were recorded.
-        shuffle: In an order that follows from the run's seed, another one in each epoch; if not said, rows are
-            shuffled and batches are not.
-        epochs: How often; None for ever.
-        verify: Whether checksums are compared first, which reads everything once.
+        dataset: The folder, which may grow meanwhile, or "minari:" and the id of a Minari dataset; or either, opened.
+        batch_size: Rows of each batch; None: batches as recorded.
+        shuffle: Whether to shuffle anew in each epoch, by the run's seed; None: shuffle rows, but not batches.
+        epochs: Number of passes; None: for ever.
+        verify: Whether to compare checksums first, which reads the dataset once.
 
     Raises:
-        DatasetError: there is none, or it is damaged.
+        DatasetError: the dataset is missing or damaged.
     """
     return Plan(Recorded(open_dataset(dataset), batch_size, shuffle, epochs, verify), name="FromDataset")
 
@@ -223,12 +222,12 @@ def demonstrations_in(source: str | Path | Dataset | MinariEpisodes | None) -> D
     """The dataset that a configuration's `demonstrations` names.
 
     Raises:
-        ConfigError: it names none. DatasetError: there is none, or it is damaged.
+        ConfigError: `demonstrations` is None. DatasetError: the dataset is missing or damaged.
     """
     if source is None:
         raise ConfigError(
-            "demonstrations=None: this plan learns from recorded episodes. Record some of a trained run, with "
-            "`flowrl record RUN --episodes 10 --out DIR`, and give --set demonstrations=DIR, or minari:ID"
+            "demonstrations=None: this plan learns from recorded episodes. Record some from a trained run, with "
+            "`flowrl record RUN --episodes 10 --out DIR`, and pass --set demonstrations=DIR, or minari:ID"
         )
     return open_dataset(source)
 
@@ -241,20 +240,20 @@ def Demonstrations(
     epochs: int | None = 1,
     needs: Sequence[str] = ("obs", "action"),
 ) -> Plan:
-    """What somebody else did, as a stream to learn from, without `policy_version`, which was that of other weights.
+    """Recorded demonstrations as a stream to learn from, without `policy_version`, which belongs to other weights.
 
     See `FromDataset`.
 
     Args:
         source: As for `FromDataset`.
-        policy: Who is to learn from it: its spaces must be those of the demonstrations.
-        batch_size: Rows of each batch, shuffled; without it the batches come as they were recorded, and those that
-            another process adds to a dataset from now on do not: buffers are as large as what is there.
-        epochs: How often; None for ever.
-        needs: The columns that are learned from.
+        policy: The policy that learns from it; its spaces must match those of the demonstrations.
+        batch_size: Rows of each batch, shuffled; None: batches as recorded, without those that another process
+            adds from now on, since buffers are sized for the present ones.
+        epochs: Number of passes; None: for ever.
+        needs: The columns to learn from.
 
     Raises:
-        ConfigError, DatasetError: there is none, or it is damaged, or does not fit: see
+        ConfigError, DatasetError: the dataset is missing, damaged, or does not fit: see
             `flowrl.envs.dataset_spaces.check_dataset`.
     """
     from flowrl.envs.dataset_spaces import check_bounds, check_dataset
@@ -269,11 +268,10 @@ def Demonstrations(
 
 @operator
 class PolicyActions:
-    """Rows whose `action` is in the environment's own numbers -> the same in those of the policy that learns from them.
+    """Converts the `action` of rows from the environment's scale to that of the policy that learns from them.
 
-    A policy with critics sees continuous actions from -1, the lower bound, to 1, the upper one, and stores them so;
-    what others recorded, and what `flowrl record` wrote, is in the environment's numbers. Converted twice they would
-    be too small: check() refuses that.
+    A policy with critics stores continuous actions in -1 .. 1, from the lower to the upper bound; datasets hold them
+    in the environment's scale. Converting twice would make them too small: check() rejects that.
     """
 
     requires = ("action",)
@@ -282,7 +280,7 @@ class PolicyActions:
 
     def schema(self, given: Schema) -> Schema:
         if "policy_actions" in given.words:
-            raise SchemaError("these actions are in the policy's numbers already: leave one PolicyActions out")
+            raise SchemaError("these actions are in the policy's scale already: leave out one PolicyActions")
         if "action" not in given.columns:
             return given
         policy, column = self.workers.policy, given.columns["action"]
@@ -303,17 +301,17 @@ def OfflineRows(
     needs: Sequence[str] = ("obs", "action"),
     returns: float | None = None,
 ) -> Plan:
-    """Shuffled rows of a dataset for the policy of `workers`: `Demonstrations`, and their actions as it has them.
+    """Shuffled rows of a dataset for the policy of `workers`: `Demonstrations` with actions in its scale.
 
-    A policy made with `normalize_obs` normalises by the statistics of this dataset, see `DatasetStatistics`.
+    A policy with `normalize_obs` normalises by the statistics of this dataset, see `DatasetStatistics`.
 
     Args:
-        workers: Whose policy learns.
+        workers: Workers of the policy that learns.
         source, batch_size, epochs, needs: See `Demonstrations`.
-        returns: Discount per step of rows that reach to the end of their episodes, see
-            `flowrl.data.datasets.returns_view.ReturnsView`; None: of single steps.
+        returns: Discount per step for rows with the return to the end of their episode, see
+            `flowrl.data.datasets.returns_view.ReturnsView`; None: rows are single steps.
 
-    Raises: DatasetError as `Demonstrations` does.
+    Raises: DatasetError, see `Demonstrations`.
     """
     policy, data = workers.policy, open_dataset(source)
     rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
@@ -326,12 +324,12 @@ def OfflineRows(
 def from_minari(dataset: Any) -> Plan:
     """The episodes of a Minari dataset, as a stream, with the columns of `flowrl.data.datasets.minari.MinariEpisodes`.
 
-    `FromDataset("minari:...", batch_size)` draws shuffled rows of them, which it keeps in memory.
+    `FromDataset("minari:...", batch_size)` emits shuffled rows instead, which it keeps in memory.
 
     Args:
-        dataset: A MinariDataset, or the id of one that is on this machine.
+        dataset: A MinariDataset, or the id of one on this machine.
 
     Raises:
-        DatasetError: Minari is not installed (the extra `data`), or there is no such dataset here.
+        DatasetError: Minari is not installed (the extra `data`), or this machine has no such dataset.
     """
     return Plan(Recorded(MinariEpisodes(dataset)), name="from_minari")

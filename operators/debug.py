@@ -1,4 +1,4 @@
-"""Operators for looking into a running plan."""
+"""Operators that show the items of a running plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 @pure
 @declare(provides=())
 def debug_print(item: Item) -> Item:
-    """Print what an item looks like, and pass it on.
+    """Print a summary of an item, and pass it on.
 
     >>> debug_print({"loss": 0.5})
     dict(loss: float)

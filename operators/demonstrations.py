@@ -1,4 +1,4 @@
-"""Demonstrations beside fresh experience: what is done to both before they are stored, and how they are mixed."""
+"""Demonstrations beside fresh experience: columns to add before storing, and mixing both in batches."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
 
 
 def MixInDemonstrations(plan: Plan, demonstrate: Plan, fraction: float) -> Plan:
-    """A plan that learns from replay, edited: a fixed part of every batch is of demonstrations.
+    """Edit a plan that learns from replay so that a fixed fraction of every batch is demonstrations.
 
-    They are stored before the plan begins. Then its `Replay` draws from a `MixedReplay` of its own buffer (`fresh`) and
-    theirs (`demonstrations`), and its `UpdatePriorities`, where it has one, tells each of both. All else is as it was.
+    It stores the demonstrations before the plan begins. Then `Replay` draws from a `MixedReplay` of the plan's buffer
+    (`fresh`) and theirs (`demonstrations`), and `UpdatePriorities`, if there is one, updates both. The rest of the plan
+    stays.
 
     Args:
-        plan: With one `StoreToReplay` and one `Replay`, as those of DQN, SAC and R2D2 are. The rate limiter of its
-            buffer counts what is drawn from there, which is 1 - fraction of the rows.
-        demonstrate: Demonstrations until they are stored: its last operator is a `StoreToReplay`.
-        fraction: Of every batch, above 0 and below 1; exact in the long run, see `MixedReplay`.
+        plan: A plan with one `StoreToReplay` and one `Replay`, such as those of DQN, SAC and R2D2. The rate limiter of
+            its buffer counts the rows drawn from that buffer, 1 - fraction of all.
+        demonstrate: A plan that stores demonstrations: its last operator is a `StoreToReplay`.
+        fraction: Fraction of every batch, above 0 and below 1; exact in the long run, see `MixedReplay`.
 
-    Raises: PlanError where such operators are missing; ValueError for buffers that cannot be mixed.
+    Raises: PlanError if these operators are missing; ValueError for buffers that cannot be mixed.
     Source: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data", section 4.1.
 
     >>> from flowrl import from_items
@@ -59,9 +60,9 @@ def MixInDemonstrations(plan: Plan, demonstrate: Plan, fraction: float) -> Plan:
 
 @operator
 class FillColumn:
-    """Gives every step of a batch `[T, N, ...]` or `[B, ...]` the same value in one column, new or not.
+    """Sets one column, new or not, to the same value in every step of a batch `[T, N, ...]` or `[B, ...]`.
 
-    The batch that came is left as it was (H4).
+    The input batch is not modified (H4).
 
     >>> FillColumn("reward", 1.0)(Batch(obs=np.zeros((3, 4)), reward=np.zeros(3))).reward
     array([1., 1., 1.])
@@ -85,12 +86,12 @@ class FillColumn:
 
 @operator
 class KeepOneStep:
-    """Keeps of every step what `NStep` makes windows of, so that a row has both: for `NStep` to come after it.
+    """Keeps each single step in a nested column, so that rows of a following `NStep` hold both windows.
 
     Fragments `[T, N, ...]` in, the same with a nested column `one_step` out: the step's own `reward` and `next_obs`,
     and discount = γ (1 − terminated).
 
-    Raises: SchemaError where a needed column is missing.
+    Raises: SchemaError if a column is missing.
 
     >>> step = Batch(reward=[[2.0]], next_obs=[[7]], terminated=[[False]], truncated=[[False]])
     >>> kept = KeepOneStep(gamma=0.5)(step).one_step
@@ -126,15 +127,15 @@ def _remembers(op: Any, attribute: Any, workers: Any) -> None:
     from flowrl.policies.protocols import HasMemory
 
     if not isinstance(workers.policy.collect_mode, HasMemory):
-        raise PlanError(f"{type(op).__name__} needs a policy with a memory, got {workers.policy!r}")
+        raise PlanError(f"{type(op).__name__} needs a recurrent policy, got {workers.policy!r}")
 
 
 @operator
 class InitialState:
-    """Gives every step of fragments `[T, N, ...]` the `state [T, N, width]` with which the workers' policy begins.
+    """Gives every step of fragments `[T, N, ...]` the initial `state [T, N, width]` of the workers' policy.
 
-    For experience of somebody with another memory, or with none: sequences are unrolled from where an episode begins,
-    and burn-in does the rest. Kapturowski et al. 2019 compare it with states that the actor had (their "zero state").
+    For experience without recurrent states of this policy: sequences unroll from the initial state, and burn-in warms
+    it up. Kapturowski et al. 2019 compare this "zero state" with the actor's states.
     """
 
     requires = ("fragments",)

@@ -1,6 +1,6 @@
 """Evaluation inside a plan, and when to stop.
 
-What is no result passes through: whoever pulls the plan says what is wrong with it.
+Items that are not results pass through; the consumer of the plan reports them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _play(workers: BaseWorkers, policy: Any, seed: int, purpose: str, **options:
     from flowrl.rollout import evaluate, scores
 
     seed = SeedTree(seed).integer(f"evaluation/{purpose}")
-    num_envs = workers.num_eval_envs  # the same wherever the groups are
+    num_envs = workers.num_eval_envs  # the same wherever the groups run
     return scores(evaluate(policy, workers.evaluation_env, seed=seed, num_envs=num_envs, **options))
 
 
@@ -40,8 +40,8 @@ def clock_of(workers: BaseWorkers) -> str:
 def _can_be_made_again(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     if workers.evaluation_env.is_one_object:
         raise PlanError(
-            f"{type(op).__name__} needs environments of its own (S3), but the workers were given one environment "
-            "object; give them its id or a function that makes it, or another one as eval_env"
+            f"{type(op).__name__} needs its own environments (S3), but the workers got one environment "
+            "object; pass its id or a function that makes it, or another one as eval_env"
         )
 
 
@@ -49,22 +49,22 @@ def _can_be_made_again(op: Any, attribute: Any, workers: BaseWorkers) -> None:
 class Evaluate:
     """Adds `eval_return` to the first result of every `every` env steps, and passes all results on.
 
-    It is the mean raw return of `episodes` episodes of the policy in its eval mode, from the same starts each
-    time (S6), in environments of their own (S3); `best_eval_return` is the best so far. Of the same episodes,
-    `eval_reward_per_step` and, where the environment says who won, `eval_win_rate` (S5, see `flowrl.rollout.scores`);
-    `eval_cut_episodes` where some did not end. A return that is no number is never the best.
+    It is the mean raw return of `episodes` episodes of the policy in its eval mode, from the same starts each time
+    (S6), in separate environments (S3); `best_eval_return` is the best so far. The same episodes give
+    `eval_reward_per_step`; `eval_win_rate` if the environment reports wins (S5, see `flowrl.rollout.scores`); and
+    `eval_cut_episodes` if some did not end. A return of NaN is never the best.
 
     Args:
-        workers: Whose policy, in which environment.
-        every: Env steps between evaluations, or updates: see `BaseWorkers.clock`.
-        episodes: Played each time.
-        seed: The starts follow from it.
-        save: File that gets the weights of the best policy so far, the latest of equals.
+        workers: Workers with the policy and the environment.
+        every: Env steps (or updates, see `BaseWorkers.clock`) between evaluations.
+        episodes: Episodes per evaluation.
+        seed: Seed of the starts.
+        save: File for the weights of the best policy so far, the latest of equals.
         stop_value: The stream ends after the first result whose `eval_return` is at least this.
-        max_steps: After so many an episode is taken to be one that never ends.
-        video: Folder that gets films of the first episodes of each evaluation, in step-N.
+        max_steps: Steps after which an episode is cut.
+        video: Folder for films of the first episodes of each evaluation, in step-N.
 
-    State: when it is due again, the best return and the latest.
+    State: when the next evaluation is due, the best return and the latest.
     """
 
     requires: ClassVar[dict[str, str]] = {
@@ -116,11 +116,11 @@ class Evaluate:
 class Confirm:
     """Adds `confirmed_return` to a result whose `eval_return` reaches a goal within a budget of steps.
 
-    The policy that was just evaluated is saved beside `path`, loaded into a policy of its own, and plays on fresh
-    seeds: a goal reached on the fixed seeds alone may be luck (S6). So each policy is tried once. Only one that is
-    confirmed takes the place of what is at `path`, the best policy of the evaluations.
+    It saves the evaluated policy beside `path`, loads it into a separate policy and plays on new seeds: a goal reached
+    on the fixed seeds alone may be luck (S6). Each policy is tried once. Only a confirmed policy replaces the file at
+    `path`, the best policy of the evaluations.
 
-    State: how often a goal was reached, so that the seeds are fresh each time.
+    State: how often a goal was reached, so that the seeds are new each time.
     """
 
     requires = ("eval_return",)
@@ -162,10 +162,10 @@ class StopWhen:
     """Ends the stream after the first result that reaches one of the bounds.
 
     Args:
-        bounds: Lower bounds of entries of a result, by name; one that a result lacks is not reached.
-        seconds: That the run has been open.
+        bounds: Lower bounds of entries of a result, by name; a missing entry does not reach its bound.
+        seconds: Bound of the time that the run has been open.
 
-    State: what the last result had of that, so that a run that has ended goes on with larger bounds.
+    State: these entries of the last result, so that an ended run can continue with larger bounds.
 
     >>> stop = StopWhen({"env_steps": 100})
     >>> [stop({"env_steps": n})["env_steps"] for n in (50, 100)], stop.done

@@ -1,4 +1,4 @@
-"""Hindsight: the goals that an episode did reach, as if they had been the ones to reach."""
+"""Hindsight: relabels steps with goals that their episode reached."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     from flowrl.envs.goals import OfGoals
 
 _NEEDED = ("obs", "reward", *OF_LAST)
-#: What was estimated for the goal that was given, and would be wrong for another.
+#: Columns estimated for the original goal, which would be wrong for another.
 _OF_ONE_GOAL = ("value", "next_value", "advantage", "target")
 
 
 @operator
 class HindsightRelabel:
-    """Whole episodes in, `[T, E, ...]` with a `mask`; their steps and k relabelled ones each out, `[B, ...]` (H1-H6).
+    """Whole episodes `[T, E, ...]` with a `mask` in; each step and k relabelled copies out, `[B, ...]` (H1-H6).
 
-    Observations are dictionaries with the parts `achieved_goal` and `desired_goal`, as those of gymnasium-robotics. A
-    relabelled step has another `desired_goal`, one that its episode achieved, in `obs` and `next_obs` alike (H2). Its
-    reward and termination are what `reward` and `terminated` say of the goal achieved with it (H3).
+    Observations are dictionaries with the entries `achieved_goal` and `desired_goal`, like those of
+    gymnasium-robotics. A relabelled step has a `desired_goal` that its episode achieved, in both `obs` and `next_obs`
+    (H2). Its reward and termination are those of the functions `reward` and `terminated` (H3).
 
-    With n > 1 all rows are n-step transitions, as `NStep` makes them, relabelled ones with one goal in all steps of
-    the window. That ends at its first success, so where the goal was taken from at the latest: what follows was not
-    done for this goal (H1). An end of the episode that is none for the new goal counts as a truncation.
+    With n > 1 all rows are n-step transitions, like those of `NStep`; a relabelled window has one goal in all steps. It
+    ends at its first success, at the latest where the goal was achieved: later steps did not pursue this goal (H1).
+    Where the episode ended but the new goal does not end it, the window counts as truncated.
 
     Args:
-        reward, terminated: functions of (achieved_goal, desired_goal, info), `[B, ...]` each, that give `[B]`: the
-            environment's own `compute_reward` and `compute_terminated`. The info is empty. One that gives a single
-            number for all goals is asked about each by itself.
+        reward, terminated: functions of (achieved_goal, desired_goal, info), `[B, ...]` each, to `[B]`: the
+            environment's `compute_reward` and `compute_terminated`. The info is empty. A function that returns a
+            single number for a batch of goals is called for each goal.
         gamma: discount per step.
-        k: relabelled steps for each real one: the fraction of relabelled ones is k / (k + 1) (H6).
-        strategy: which goals are drawn, uniformly, for a step: those achieved by it and the steps after it
-            ("future"), by all of its episode ("episode"), or by the last one ("final").
+        k: relabelled copies of each real step: their fraction is k / (k + 1) (H6).
+        strategy: goals are drawn uniformly from those achieved by the step and later ones ("future"), by all steps
+            of its episode ("episode"), or by the last step ("final").
         n: longest window, in steps.
 
-    Emits: for each batch the real rows, then the relabelled ones. Columns that belong to one goal (value,
-        advantage ...) are dropped.
-    Draws: from the run's seed and the operator's path (D6).
-    Raises: SchemaError where a needed column is missing, a column is no one episode, or a function gives another shape.
+    Emits: for each batch the real rows, then the relabelled ones. Drops columns that belong to one goal (value,
+        advantage ...).
+    Draws: goals, by the run's seed and the operator's path (D6).
+    Raises: SchemaError if a column is missing, a column is not one episode, or a function returns a wrong shape.
     Source: Andrychowicz et al. 2017, "Hindsight experience replay", section 3.
 
     >>> reached = lambda achieved, desired, info: (achieved == desired)[:, 0]
@@ -80,10 +80,10 @@ class HindsightRelabel:
 
     def schema(self, given: Schema) -> Schema:
         if "scaled_rewards" in given.words:
-            raise SchemaError("the rewards of relabelled steps are the environment's own: put ScaleRewards after it")
+            raise SchemaError("relabelled steps get raw rewards of the environment: put ScaleRewards after it")
         for part in GOALS:
             if given.has("obs") and not given.has(f"obs.{part}"):
-                raise SchemaError(f"HindsightRelabel needs {part!r} among the parts of 'obs', a dictionary")
+                raise SchemaError(f"HindsightRelabel needs the entry {part!r} of 'obs', a dictionary")
         given = given.without("mask", "on_policy", "episodes", *_OF_ONE_GOAL)
         windows = ("windows",) if self.n > 1 else ()
         return given.rows().having(*windows, discount="float32[B]")
@@ -119,14 +119,14 @@ class HindsightRelabel:
         return rows
 
     def _drawn(self, steps: _Steps) -> Index:
-        """For each step the time of the one whose achieved goal becomes its goal."""
+        """For each step, the time of the step whose achieved goal it gets."""
         if self.strategy == "final":
             return steps.lengths - 1
         first = steps.time if self.strategy == "future" else np.zeros_like(steps.time)
         return self.context.generator("goals").integers(first, steps.lengths)
 
     def _transitions(self, table: Batch, window: Index, reward: Array, terminated: Array, stops: Array) -> Batch:
-        """Rows of the windows `[n, B]` of a table, given what happens in each of their steps."""
+        """The rows of windows `[n, B]` of a table, from the reward and ends of each of their steps."""
         total, steps, discount = n_step(reward, terminated, stops, gamma=self.gamma, n=self.n)
         last = (steps[0] - 1, np.arange(window.shape[1]))
         rows: Batch = table[window[0]]
@@ -141,7 +141,7 @@ class HindsightRelabel:
 
 @attrs.frozen
 class _Steps:
-    """Some steps of episodes `[T, E]`, each `[B]`: at which time, in which episode, and of `lengths` how long."""
+    """Steps of episodes `[T, E]`: their times and episodes, each `[B]`, and the `lengths` of their episodes."""
 
     time: Index
     episode: Index
@@ -155,17 +155,17 @@ class _Steps:
         return _Steps(np.repeat(self.time, k), np.repeat(self.episode, k), self.of_episodes)
 
     def rows(self, time: Index) -> Index:
-        """The numbers of rows `[T * E]`, time-major: of these episodes at other times."""
+        """Indices of rows `[T * E]`, time-major: these episodes at other times."""
         return time * len(self.of_episodes) + self.episode
 
     def windows(self, n: int) -> tuple[Index, Array]:
-        """The rows of these steps and those after them, `[n, B]`, and whether their episode stops at each."""
+        """The rows of the windows from these steps, `[n, B]`, and whether the episode stops at each."""
         time = self.time + np.arange(n)[:, None]
         return self.rows(np.minimum(time, self.lengths - 1)), time >= self.lengths - 1
 
 
 def _lengths(episodes: Batch) -> Index:
-    """How long the episodes `[T, E]` are; refuses what are none."""
+    """The lengths of episodes `[T, E]`; raises unless each column is one episode."""
     steps, count = episodes["reward"].shape
     lengths = np.full(count, steps)
     if "mask" in episodes:
@@ -177,23 +177,23 @@ def _lengths(episodes: Batch) -> Index:
         wrong |= inside & (episodes["mask"][:-1] == 0)
     if wrong.any():
         raise SchemaError(
-            f"HindsightRelabel needs whole episodes, one a column: column {int(wrong.any(0).argmax())} holds more than "
-            "one, or padding before its end; put Episodes() before it"
+            f"HindsightRelabel needs whole episodes, one per column: column {int(wrong.any(0).argmax())} holds "
+            "several, or padding before its end; put Episodes() before it"
         )
     return lengths
 
 
 def _asked(name: str, function: OfGoals, achieved: Array, desired: Array) -> Array:
-    """What a function of goals `[B, ...]` says of goals `[n, B, ...]`; one of single goals is asked for each."""
+    """Apply a function of goals `[B, ...]` to goals `[n, B, ...]`; call a function of single goals for each."""
     shape, goal = achieved.shape[:2], achieved.shape[2:]
     achieved, desired = achieved.reshape(-1, *goal), desired.reshape(-1, *goal)
     said = np.asarray(function(achieved, desired, {}))
-    if said.shape == ():  # as the `compute_terminated` of gymnasium-robotics
+    if said.shape == ():  # like the `compute_terminated` of gymnasium-robotics
         said = np.array([function(*goals, {}) for goals in zip(achieved, desired)])
     if said.shape != (shape[0] * shape[1],):
         raise SchemaError(
-            f"HindsightRelabel: {name}(achieved_goal, desired_goal, info) of {shape[0] * shape[1]} goals each must "
-            f"give as many numbers, not an array of shape {list(said.shape)}"
+            f"HindsightRelabel: {name}(achieved_goal, desired_goal, info) must return one number "
+            f"for each of {shape[0] * shape[1]} goals, not an array of shape {list(said.shape)}"
         )
     return said.reshape(shape)
 
@@ -201,6 +201,6 @@ def _asked(name: str, function: OfGoals, achieved: Array, desired: Array) -> Arr
 def _check_goals(name: str, obs: Any) -> None:
     for part in GOALS:
         if not isinstance(obs, Batch):
-            raise SchemaError(f"HindsightRelabel needs {part!r} among the parts of {name!r}, a dictionary; got {obs!r}")
+            raise SchemaError(f"HindsightRelabel needs the entry {part!r} of {name!r}, a dictionary; got {obs!r}")
         if part not in obs:
-            raise SchemaError(f"HindsightRelabel needs {part!r} among the parts of {name!r}: {did_you_mean(part, obs)}")
+            raise SchemaError(f"HindsightRelabel needs the entry {part!r} of {name!r}: {did_you_mean(part, obs)}")

@@ -1,4 +1,4 @@
-"""The end of a plan: results."""
+"""Results: the end of a plan."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowrl")
 
-#: The quantiles of staleness that a result has, by the end of their names.
+#: The quantiles of staleness in a result, by the suffix of their names.
 QUANTILES = {"p50": 0.5, "p90": 0.9, "max": 1.0}
-#: What is recorded of every episode.
+#: Records of every episode.
 EPISODES = ("episode_return", "episode_length")
-#: The episodes over which `episode_return` and `episode_length` are averaged.
+#: The number of recent episodes in the means `episode_return` and `episode_length`.
 RECENT_EPISODES = 100
-#: Env steps without a finished episode after which the log says so (T10).
+#: Env steps without a finished episode after which the log warns (T10).
 LONG_WITHOUT_EPISODE = 100_000
 
-#: Env steps between results where a plain dict says nothing.
+#: Env steps between results if a plain dict has no `report_every`.
 REPORT_EVERY = 1_000
 
 #: Keys of a result that depend on the clock; all others follow from the seed.
@@ -43,20 +43,19 @@ CLOCK_KEYS = ("seconds", "steps_per_second")
 
 @operator
 class Report:
-    """Learner's scalars -> a result every `every` env steps, or whatever else `unit` counts, and one at the end.
+    """Learner's scalars -> a result every `every` env steps (or other `unit`), and one at the end.
 
-    Items that are no dicts, such as experience that was stored, only move that clock.
+    Items that are not dicts, such as stored experience, only advance that clock.
 
-    A result has the run's counters by their names; `episodes` finished so far; `episode_return` (raw, S1) and
-    `episode_length`, means of the last 100, None before the first; `ratio`, the rows sampled per row inserted
-    since the last result; the means of the learner's scalars since then, and of the numbers that operators have
-    recorded under any other name (`context.record("entropy", 0.7)`); of the rows that were learned from, by how many
-    versions the weights that made them are older than those that learned: the mean `policy_lag`, and its quantiles
-    `policy_lag_p50`, `policy_lag_p90` and `policy_lag_max`; `seconds` that the run has been open and
-    `steps_per_second` since the last result, of what the unit counts. Of two with one name, what comes later here is
-    left out, but for the learner's scalars.
+    A result has the run's counters by name; the finished `episodes` so far; `episode_return` (raw, S1) and
+    `episode_length`, means of the last 100 episodes, None before the first; `ratio`, the rows sampled per row inserted
+    since the last result; the means since then of the learner's scalars, and of numbers that operators record under
+    other names (`context.record("entropy", 0.7)`); `policy_lag`, the mean number of versions by which the weights that
+    collected a row are older than those that learned from it, with `policy_lag_p50`, `policy_lag_p90` and
+    `policy_lag_max`; `seconds` that the run has been open, and `steps_per_second` since the last result, in the unit.
+    If names collide, the earlier in this list wins, but the learner's scalars win over all.
 
-    Emits: nothing or one dict for an item. State: recent episodes, when the next is due, sums since the last.
+    Emits: nothing or one dict per item. State: recent episodes, when the next result is due, sums since the last.
     """
 
     verb = "combine"
@@ -74,8 +73,8 @@ class Report:
 
     def schema(self, given: Schema) -> Schema:
         if "results" in given.words:
-            raise SchemaError("Report makes results of scalars, but these are results: is there a Report before this?")
-        return UNKNOWN  # the scalars and counters that there are
+            raise SchemaError("Report takes scalars, but its input has results: is there a Report before it?")
+        return UNKNOWN  # the scalars and counters of the run
 
     def __call__(self, scalars: Any) -> list[dict[str, Any]]:
         if isinstance(scalars, dict):
@@ -90,11 +89,11 @@ class Report:
         return [self.result()] if self.context.counters != self.last else []
 
     def result(self) -> dict[str, Any]:
-        """The result as of now; sums begin anew."""
+        """The current result; resets the sums."""
         counters, now = dict(self.context.counters), clock()
         since = {unit: n - self.last.get(unit, 0) for unit, n in counters.items()}
         self._take_episodes(counters.get("env_steps", 0))
-        # Counted where they end: of very many between two results not all are kept in the records.
+        # Counted where they end: the records do not keep all of very many between two results.
         result: dict[str, Any] = {**counters, "episodes": counters.get("episodes", self.episodes)}
         for name, values in self.recent.items():
             result[name] = float(np.mean(values)) if values else None
@@ -110,7 +109,7 @@ class Report:
         return result
 
     def _take_others(self) -> dict[str, float]:
-        """Means of what was recorded since the last result, but for episodes and what is no number."""
+        """Means of the numbers recorded since the last result, without those of episodes."""
         ledger, means = self.context.metrics, {}
         for name in [name for name in ledger.records if name not in EPISODES]:
             numbers = [float(value) for value in ledger.drain(name) if isinstance(value, Real)]
@@ -133,8 +132,8 @@ class Report:
 def StandardMetricsReporting(train_op: Plan, workers: BaseWorkers, config: Any) -> Plan:
     """The usual end of an algorithm: a stream of results, one every `config["report_every"]` env steps.
 
-    Of a plan without an environment they are updates, see `BaseWorkers.clock`. A plain dict without that key gives one
-    every `REPORT_EVERY`. See `Report` for what a result holds.
+    A plan without an environment counts updates instead, see `BaseWorkers.clock`. For a plain dict without that key the
+    interval is `REPORT_EVERY`. For the contents of a result see `Report`.
     """
     plain = isinstance(config, Mapping) and "report_every" not in config
     every = REPORT_EVERY if plain else config["report_every"]
@@ -142,7 +141,7 @@ def StandardMetricsReporting(train_op: Plan, workers: BaseWorkers, config: Any) 
 
 
 def lags_in(recorded: list[Any]) -> dict[str, float]:
-    """Mean and quantiles of staleness over all rows that were recorded (see `flowrl.learners.training.lags`).
+    """Mean and quantiles of the staleness of all recorded rows (see `flowrl.learners.training.lags`).
 
     >>> lags_in([np.array([0, 0, 1]), np.array([3])])
     {'policy_lag': 1.0, 'policy_lag_p50': 0.0, 'policy_lag_p90': 3.0, 'policy_lag_max': 3.0}
@@ -150,6 +149,6 @@ def lags_in(recorded: list[Any]) -> dict[str, float]:
     lags = np.concatenate(recorded) if recorded else np.empty(0)
     if not len(lags):
         return {}
-    # One that occurred, not one between two.
+    # A lag that occurred, not an interpolated one.
     found = np.quantile(lags, list(QUANTILES.values()), method="inverted_cdf")
     return {LAG: float(lags.mean())} | {f"{LAG}_{name}": float(lag) for name, lag in zip(QUANTILES, found)}

@@ -1,18 +1,18 @@
-"""Normalising observations and rewards by running statistics: what they are made of, and when they come into use.
+"""Normalising observations and rewards by running statistics: collecting the statistics, and applying them.
 
-What the weights collected is learned from by the same statistics; so they come into use after it, where a policy learns
-from what it has just collected, and at once, where it learns from replay:
+On-policy learning must use the statistics that acting used, so new ones apply after learning; with replay they apply
+at once:
 
     ParallelRollouts -> GatherStatistics -> NormalizeRewards -> GAE -> TrainOneStep -> UpdateStatistics
 
     ParallelRollouts -> GatherStatistics -> UpdateStatistics -> StoreToReplay
     Replay -> NormalizeRewards -> TrainOneStep
 
-Where nobody acts they are those of the dataset, which do not move:
+Offline, they are those of the dataset, and constant:
 
     Recorded -> DatasetStatistics -> TrainOneStep
 
-Observations need no operator: the policy's network normalises what it is given.
+Observations need no operator: the policy's network normalises its input.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _normalizes(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     policy = WorkersContract(workers).policy
     if not normalizes(policy):
         raise PlanError(
-            f"{type(op).__name__} needs the workers of a policy that keeps statistics, made with normalize_obs=True or "
+            f"{type(op).__name__} needs the workers of a policy with statistics, made with normalize_obs=True or "
             f"normalize_rewards=True, got {policy or workers!r}"
         )
 
@@ -58,30 +58,30 @@ def _scales(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     _normalizes(op, attribute, workers)
     if workers.policy.returns is None:
         raise PlanError(
-            f"NormalizeRewards: {type(workers.policy).__name__} keeps statistics of observations alone; make it with "
+            f"NormalizeRewards: {type(workers.policy).__name__} has statistics of observations alone; make it with "
             "normalize_rewards=True"
         )
 
 
 @operator
 class GatherStatistics:
-    """Counts each row `[T, N, ...]` once in the statistics of the workers' policy; batches pass.
+    """Adds each row `[T, N, ...]` once to the statistics of the workers' policy; passes batches on.
 
-    Of each number in the observations, and of the discounted return G, each where the policy keeps them:
+    They cover the numbers in observations, and the discounted return G, as far as the policy keeps them:
 
-        Gₜ = rₜ + γ Gₜ₋₁, each environment by itself, from 0 where an episode begins (O3).
+        Gₜ = rₜ + γ Gₜ₋₁ per environment, from 0 where an episode begins (O3).
 
-    An episode is over where it ended and where provenance shows that it was cut. What is gathered waits for
-    `UpdateStatistics`; the first returns of all come into use at once, so that the first rewards are scaled too.
-    Padded steps (`mask` 0) do not count; fragments with a `mask` are complete in themselves.
+    An episode ends at its end, and where provenance shows that it was cut. New statistics wait for `UpdateStatistics`;
+    only the very first returns apply at once, so that the first rewards are scaled too. Padded steps (`mask` 0) do not
+    count; fragments with a `mask` are complete in themselves.
 
     Args:
-        workers: Whose policy.
-        gamma: Discount per step of the returns; needed where the policy keeps their statistics.
+        workers: Workers of the policy.
+        gamma: Discount of the returns, per step; needed if the policy keeps their statistics.
 
-    State: the return so far of every running episode; what waits is in the policy.
-    Raises: PlanError for a policy that keeps no statistics; SchemaError for numbers that are not finite, and for
-        returns of what are no fragments.
+    State: the return of every running episode so far; the waiting statistics are in the policy.
+    Raises: PlanError for a policy without statistics; SchemaError for numbers that are not finite, and for
+        returns unless the items are fragments.
     Source: Engstrom et al. 2020, "Implementation Matters in Deep Policy Gradients", appendix A.2.
     """
 
@@ -104,11 +104,11 @@ class GatherStatistics:
     def schema(self, given: Schema) -> Schema:
         if "replayed" in given.words:
             raise SchemaError(
-                "rows are drawn from replay several times, and each counts once: put it after ParallelRollouts"
+                "replay draws rows several times, but statistics count each once: put it after ParallelRollouts"
             )
         scaled = {"normalized_rewards": "NormalizeRewards", "scaled_rewards": "ScaleRewards"}
         for word in scaled.keys() & given.words if self.workers.policy.returns is not None else ():
-            raise SchemaError(f"statistics are those of raw rewards: put {scaled[word]} after GatherStatistics")
+            raise SchemaError(f"statistics need raw rewards: put {scaled[word]} after GatherStatistics")
         return given
 
     def __call__(self, batch: Batch) -> Batch:
@@ -129,15 +129,15 @@ class GatherStatistics:
 class NormalizeRewards:
     """Rewards divided by the standard deviation of the discounted return: clip(r / σ, ± clip) (O3).
 
-    σ is that of the statistics in use, and nothing is subtracted, so that what is good stays good. Returns that are
-    reported stay those of the environment (S1). It belongs before what makes advantages; and after `Replay`, not
-    before `StoreToReplay`, so that rows from replay are scaled by the newest statistics (O1).
+    σ comes from the statistics in use; no mean is subtracted, so rewards keep their sign. Reported returns stay those
+    of the environment (S1). Put it before the advantages; with replay put it after `Replay`, not before
+    `StoreToReplay`, so that the newest statistics scale the rows (O1).
 
     Args:
-        workers: Whose policy, made with `normalize_rewards`.
-        clip: Largest size of what comes out, also of the reward of an n-step window; None for no limit.
+        workers: Workers of the policy, made with `normalize_rewards`.
+        clip: Largest magnitude of the output, also of the reward of an n-step window; None: no limit.
 
-    Raises: SchemaError where there is no reward; PlanError before any returns have been gathered.
+    Raises: SchemaError if there is no reward; PlanError before any returns are gathered.
     """
 
     requires: ClassVar[Mapping[str, str]] = {
@@ -151,13 +151,13 @@ class NormalizeRewards:
 
     def __attrs_post_init__(self) -> None:
         if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip is {self.clip}: the largest size of a reward is above 0, or None")
+            raise ValueError(f"clip is {self.clip}, expected a magnitude above 0, or None")
 
     def schema(self, given: Schema) -> Schema:
         if "normalized_rewards" in given.words:
-            raise SchemaError("rewards are normalised already: leave one NormalizeRewards out")
+            raise SchemaError("rewards are normalised already: leave out one NormalizeRewards")
         if "advantage" in given.columns:
-            raise SchemaError("advantages are made of rewards already: put it before GAE or VTrace")
+            raise SchemaError("advantages are computed from the rewards already: put it before GAE or VTrace")
         return given
 
     def __call__(self, batch: Batch) -> Batch:
@@ -172,14 +172,13 @@ class NormalizeRewards:
 
 @operator
 class UpdateStatistics:
-    """Puts what `GatherStatistics` gathered into use, for acting and for learning; items pass.
+    """Applies the statistics of `GatherStatistics`, for acting and learning; passes items on.
 
-    The rows that are there were collected by other statistics, so the log-probabilities and values in them are not
-    those of the policy any more. So it belongs after `TrainOneStep` where a policy learns from what it has just
-    collected; before `StoreToReplay` where it learns from replay.
+    Log-probabilities and values in rows collected before are those of the old statistics, no longer of the policy. So
+    put it after `TrainOneStep` in on-policy learning, and before `StoreToReplay` with replay.
 
     Args:
-        workers: Whose policy.
+        workers: Workers of the policy.
     """
 
     consumes = ("statistics",)
@@ -196,17 +195,17 @@ class UpdateStatistics:
 
 @operator
 class DatasetStatistics:
-    """Normalises observations by the statistics of a whole dataset, from the first item on; items pass.
+    """Normalises observations by the statistics of a whole dataset, from the first item on; passes items on.
 
-    All its rows `obs [B, ...]` are read once for that, some thousand at a time, without padded ones (`mask` 0): those
-    that are there when the first item comes. Nothing has been learned then, so target networks begin alike, as copies.
+    At the first item it reads all rows `obs [B, ...]` of the dataset once, some thousand at a time, without padded ones
+    (`mask` 0). That is before any learning, so target networks start as copies of the online ones.
 
     Args:
-        workers: Whose policy, made with `normalize_obs`.
+        workers: Workers of the policy, made with `normalize_obs`.
         data: The dataset.
 
-    State: whether that was done; the statistics are in the policy.
-    Raises: PlanError for a policy that keeps no statistics; SchemaError for numbers that are not finite.
+    State: whether the statistics are applied; they are in the policy.
+    Raises: PlanError for a policy without statistics; SchemaError for numbers that are not finite.
     Source: Fujimoto & Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", section 4.
     """
 

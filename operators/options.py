@@ -1,7 +1,7 @@
-"""What cuts across plans: settings that several share, and options, each of which is one edit of a plan by name.
+"""Settings that several plans share, and options, each of which edits a plan by the names of its operators.
 
-A plan's `Config` lists them among its bases. A `Trainer` has them edit what `execution_plan` gave, in that order. A
-plan that has the operators of an option of its own is left as it is.
+A plan's `Config` lists them among its bases. A `Trainer` applies the options to the plan of `execution_plan`, in that
+order. An option leaves a plan alone that already has its operators.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from flowrl.settings import (
 
 
 def named(plan: Plan, *names: str) -> list[str]:
-    """The paths of the operators of these names."""
+    """The paths of the operators with these names."""
     by_id = paths(plan)
     return [by_id[id(node)] for node in graph(plan) if node.name in names]
 
 
 def has(plan: Plan, kind: type, **settings: Any) -> bool:
-    """Is there an operator of a kind, with these settings?"""
+    """Whether the plan has an operator of this kind with these settings."""
     found = [node.op for node in graph(plan) if isinstance(node.op, kind)]
     return any(settings.items() <= configuration(op).items() for op in found)
 
 
 def rollouts_of(plan: Plan) -> list[str]:
-    """Where experience leaves the workers, or on them where the plan goes on there."""
+    """The paths of the rollouts: on the driver, or on the workers if the plan continues there."""
     return named(plan, "ParallelRollouts") or named(plan, "Rollouts")
 
 
@@ -64,7 +64,7 @@ class Batches(Settings):
 
 @attrs.frozen(kw_only=True, slots=False)
 class Epochs(Batches):
-    """Batches of fresh experience that are learned from several times."""
+    """Several epochs over each batch of fresh experience."""
 
     train_batch_size: int = 256
     num_sgd_iter: int = positive(20, "epochs over each training batch")
@@ -73,14 +73,14 @@ class Epochs(Batches):
 
 @attrs.frozen(kw_only=True, slots=False)
 class StoppedEpochs(Epochs):
-    """Epochs that end early where the policy has moved far."""
+    """Epochs that end early if the policy moves too far."""
 
     target_kl: float | None = positive(None, "KL divergence that ends the epochs over a batch early; None: never")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class InFlight(Settings):
-    """Workers that work ahead."""
+    """Workers that collect ahead."""
 
     in_flight: int = positive(2, "requests in flight to each worker")
 
@@ -94,7 +94,7 @@ class Lagging(InFlight):
 
 @attrs.frozen(kw_only=True, slots=False)
 class TargetNetwork(Settings):
-    """A target network, or a target policy, that follows."""
+    """A target network, or a target policy, that follows the online one."""
 
     target_every: int = positive(100, "updates between updates of the target network")
     tau: float = fraction(1.0, "step of the target network towards the online one; 1 copies it")
@@ -102,7 +102,7 @@ class TargetNetwork(Settings):
 
 @attrs.frozen(kw_only=True, slots=False)
 class FromReplay(TargetNetwork):
-    """Learning from a replay buffer, beside acting."""
+    """Learning from a replay buffer while acting."""
 
     batch_size: int = positive(128, "rows per update")
     buffer_size: int = positive(50_000, "capacity of the replay buffer, in rows")
@@ -110,7 +110,7 @@ class FromReplay(TargetNetwork):
     replay_ratio: float = positive(64.0, "rows trained on per row collected")
 
     def limiter(self, drawn: int, added: int, share: float = 1.0) -> RateLimiter:
-        """Keeps `replay_ratio`, or a share of it, where so many rows are drawn, and added, at once."""
+        """A rate limiter for `replay_ratio` * `share`, with batches of `drawn` rows and insertions of `added`."""
         return RateLimiter(self.replay_ratio * share, self.learning_starts, sample_batch=drawn, insert_batch=added)
 
 
@@ -199,14 +199,14 @@ class NormalizedObs(Option):
 
 
 def measured(plan: Plan, path: str, workers: Any, gamma: float) -> Plan:
-    """With statistics of what leaves an operator, which come into use at once."""
+    """The plan with statistics of an operator's output, which apply at once."""
     plan = plan.insert_after(path, UpdateStatistics(workers))
     return plan.insert_after(path, GatherStatistics(workers, gamma))
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class Normalized(Option):
-    """Observations, rewards or both by running statistics; a subclass says when they come into use."""
+    """Normalisation of observations and rewards by running statistics; a subclass defines when these apply."""
 
     normalize_obs: bool = setting(False, "normalise observations to mean 0, deviation 1, by running statistics")
     normalize_rewards: bool = setting(False, "divide rewards by the running deviation of the discounted return")
@@ -214,9 +214,9 @@ class Normalized(Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class NormalizedReplay(Normalized):
-    """Normalisation of what is drawn from replay.
+    """Normalisation of rows drawn from replay.
 
-    What is stored is raw. Statistics come into use at once; those of demonstrations are the first.
+    Stored rows stay raw. Statistics apply at once, beginning with those of demonstrations.
     """
 
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
@@ -233,7 +233,7 @@ class NormalizedReplay(Normalized):
 class NormalizedRollouts(Normalized):
     """Normalisation of fresh experience.
 
-    Statistics come into use when what was collected by the old ones has been learned from.
+    New statistics apply once the policy has learned from the experience collected under the old ones.
     """
 
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
@@ -258,37 +258,39 @@ class NStepReplay(FromReplay, ByPriority, Option):
 
     @property
     def rows_at_once(self: Any) -> int:
-        """The most that are stored at once: what a fragment completes."""
+        """The most rows stored at once: those that a fragment completes."""
         return int(self.fragment_steps * self.num_envs * self.n_step)
 
     def replay_buffer(self, share: float = 1.0) -> ReplayBuffer:
-        """Where rows are kept, and which of them are drawn: of all that are learned from this share."""
+        """The plan's buffer, which provides this share of the rows of an update."""
         limiter = self.limiter(self.batch_size, self.rows_at_once, share)
         return self._buffer(self.buffer_size, self.priority_beta, limiter)
 
     def demonstration_buffer(self, rows: int) -> ReplayBuffer:
-        """Where so many demonstrations are kept. They become no more, so beta is what it comes to."""
+        """A buffer of `rows` demonstrations; it does not grow, so beta has its final value."""
         return self._buffer(rows, self.priority_beta_end, None)
 
     def _buffer(self: Any, rows: int, beta: Setting, limiter: RateLimiter | None) -> ReplayBuffer:
         if not self.prioritized:
             return ReplayBuffer(rows, gamma=self.gamma, limiter=limiter)
-        follows = schedule(beta, self.priority_beta_end, self.priority_beta_steps)
-        return PrioritizedReplayBuffer(rows, alpha=self.priority_alpha, beta=follows, gamma=self.gamma, limiter=limiter)
+        annealed = schedule(beta, self.priority_beta_end, self.priority_beta_steps)
+        return PrioritizedReplayBuffer(
+            rows, alpha=self.priority_alpha, beta=annealed, gamma=self.gamma, limiter=limiter
+        )
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
-        """See `Option.edit`: what was learned from is told to where it was drawn."""
-        told = [id(node.op.buffer) for node in graph(plan) if isinstance(node.op, UpdatePriorities)]
+        """See `Option.edit`: learning updates the priorities of the buffer that the rows came from."""
+        updated = [id(node.op.buffer) for node in graph(plan) if isinstance(node.op, UpdatePriorities)]
         for path in named(plan, "Replay"):
             buffer = select(plan, path).op.buffer
-            if buffer.by_priority and id(buffer) not in told:
+            if buffer.by_priority and id(buffer) not in updated:
                 plan = plan.insert_after(path.replace("Replay", "TrainOneStep"), UpdatePriorities(buffer))
         return super().edit(plan, workers)
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class KLPenalty(Option):
-    """A penalty on the divergence from the policy that acted, adapted."""
+    """An adaptive penalty on the KL divergence from the policy that acted."""
 
     kl_coef: float = setting(0.0, "initial weight of the KL penalty, which then adapts to reach kl_target; 0: none")
     kl_target: float = positive(0.01, "KL divergence that the adaptive penalty aims at")
@@ -302,7 +304,7 @@ class KLPenalty(Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class Recurrent(MemorySettings, Option):
-    """A memory, which learns from sequences."""
+    """A recurrent layer, which learns from sequences."""
 
     recurrent: Cell | None = setting(None, "recurrent layer that actor and critic share: lstm or gru; None: none")
     sequence_length: int = positive(32, "steps that learning unrolls the recurrent layer over")
@@ -334,7 +336,7 @@ class Microbatches(Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class ReplayedFragments(Option):
-    """Old fragments among the new ones."""
+    """Replayed fragments among the new ones."""
 
     replay_ratio: float = not_negative(0.0, "replayed fragments per new one")
     replay_slots: int = positive(100, "fragments kept for replay")

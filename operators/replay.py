@@ -1,4 +1,4 @@
-"""Storing experience and drawing from it again: in a buffer, or in several that work while the run goes on."""
+"""Storing experience and drawing from it: in one buffer, or in several that work in parallel to the run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from flowrl.engine.stages import BLOCKED, WAITING, Signal
 from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
 
-#: Words of rewards that are no longer those of the environment, and why they are not stored.
+#: Words for rewards that are no longer raw, and why they must not be stored.
 NOT_RAW = {
-    "normalized_rewards": "rewards are stored raw, and scaled by the newest statistics (O1): put NormalizeRewards "
-    "after what draws them",
-    "combined_rewards": "rewards are stored raw, and what a model says of them is that of the newest one (O1): put "
-    "EstimateReward and CombineRewards after what draws them",
+    "normalized_rewards": "buffers store raw rewards, and the newest statistics scale them (O1): put NormalizeRewards "
+    "after Replay",
+    "combined_rewards": "buffers store raw rewards, and the newest model adds its own (O1): put "
+    "EstimateReward and CombineRewards after Replay",
 }
 
 
@@ -33,7 +33,7 @@ def _is_store(op: Any, attribute: Any, buffer: Any) -> None:
 
 
 def check_raw(given: Schema) -> None:
-    """Refuse rewards to be stored that are not those of the environment."""
+    """Raise unless the rewards to store are those of the environment."""
     for word in NOT_RAW.keys() & given.words:
         raise SchemaError(NOT_RAW[word])
 
@@ -41,24 +41,24 @@ def check_raw(given: Schema) -> None:
 def _takes_items(op: Any, attribute: Any, buffer: Any) -> None:
     _is_store(op, attribute, buffer)
     if isinstance(buffer, MixedReplay):
-        raise PlanError(f"{buffer!r} is drawn from only: store into one of its parts, {' or '.join(buffer.names)}")
+        raise PlanError(f"{buffer!r} only draws: store into one of its parts, {' or '.join(buffer.names)}")
 
 
 def _mixed(buffer: Store, workers: int) -> str:
     kind = "ReplayActors" if buffer.streams > 1 else type(buffer).__name__
     return (
-        f"its items are fragments of {workers} workers in turn. What {kind} draws are steps that follow one another in "
-        f"a worker's fragments, and it keeps those of {buffer.streams} apart: take ReplayActors(..., num_shards="
-        f"{workers}), which is a store for each worker, in this process unless remote=True; or mode='bulk_sync', which "
-        "puts fragments side by side; or store what is whole, after Episodes or Unroll"
+        f"its items are fragments of {workers} workers in turn. {kind} draws consecutive steps "
+        f"of a worker, but keeps only the streams of {buffer.streams} apart: take ReplayActors(..., num_shards="
+        f"{workers}), one store per worker, in this process unless remote=True; or mode='bulk_sync', which "
+        "puts fragments side by side; or store complete episodes or sequences, after Episodes or Unroll"
     )
 
 
 @operator
 class StoreToReplay:
-    """Adds each batch `[T, N, ...]` or `[B, ...]` to a buffer and passes it on; lists to an `ObjectReplayBuffer`.
+    """Adds each batch `[T, N, ...]` or `[B, ...]` to a buffer and passes it on; lists go to an `ObjectReplayBuffer`.
 
-    With `ReplayActors` items may be `Remote`: they go to their shard from where they are. It waits for room where
+    With `ReplayActors` items may be `Remote`: they go to their shard directly from where they are. It waits while
     `max_items` or `max_bytes` are on their way to the shards.
 
     Blocks when: the buffer's rate limiter waits for training. Counts: inserted (rows, or objects).
@@ -103,20 +103,19 @@ class StoreToReplay:
 
 @operator
 class Sampled:
-    """Source of what a buffer draws: batches `[batch_size, ...]` of rows, `[T, batch_size, ...]` of sequences or
-    episodes, lists of objects.
+    """Source of samples of a buffer: batches `[batch_size, ...]` of rows, `[T, batch_size, ...]` of sequences or
+    episodes, or lists of objects.
 
-    Batches are emitted as they arrive, those asked for first before others that are there.
+    Batches are emitted as they arrive; of those that have arrived, the earliest request first.
 
     Args:
-        in_flight: How many are asked for at a time, so that the next one is there when it is pulled. More than one is
-            for `ReplayActors`, whose shards work meanwhile: it is drawn before what was added last, and before what was
-            last learned.
+        in_flight: Batches requested ahead, so that the next one is ready when pulled. More than one is for
+            `ReplayActors`, whose shards work meanwhile: such a batch misses the latest rows and priorities.
 
     Blocks when: the buffer is empty, its limits allow nothing, or its rate limiter waits for experience.
-    State: what has arrived and was not emitted; taking a state waits for what is on its way.
-    Counts: sampled (rows without padding, or objects). Records: uses and staleness (means of a batch), where they are
-    tracked.
+    State: batches that arrived and were not emitted; taking a state waits for those on their way.
+    Counts: sampled (rows without padding, or objects). Records: uses and staleness (means of a batch), if the buffer
+    tracks them.
     """
 
     endless: ClassVar[bool] = True
@@ -128,20 +127,20 @@ class Sampled:
     _asked: list[Future[Any]] = runtime(factory=list)
 
     def schema(self, *given: Schema) -> Schema:
-        """What the buffer gives of what was put in, or into each of its parts; an older policy may have made it."""
+        """The schema of the buffer's samples, from the input of its stores; an older policy may have collected them."""
         most = self.buffer.declared_rows(self.batch_size)
-        rows = "" if most == self.batch_size else f", which is up to {most} rows"
+        rows = "" if most == self.batch_size else f", up to {most} rows"
         for store, share in self.buffer.drawn_from(self.batch_size):
             limiter = store.limiter
             if limiter is not None and store.declared_rows(share) > limiter.sample_batch:
                 raise SchemaError(
-                    f"batch_size is {self.batch_size}{rows}, but the buffer's rate limiter was told "
-                    f"sample_batch={limiter.sample_batch}: nothing could ever be drawn"
+                    f"batch_size is {self.batch_size}{rows}, but the buffer's rate limiter has "
+                    f"sample_batch={limiter.sample_batch}: it would never allow a draw"
                 )
         if most > self.buffer.capacity:
             raise SchemaError(
                 f"batch_size is {self.batch_size}{rows}, but the buffer keeps {self.buffer.capacity} rows: every batch "
-                "would hold rows several times; take a larger capacity or a smaller batch"
+                "would repeat rows; take a larger capacity or a smaller batch"
             )
         return self.buffer.schema(*given)
 
@@ -168,7 +167,7 @@ class Sampled:
         return drawn
 
     def _take(self) -> None:
-        """Note what has arrived."""
+        """Collect the batches that have arrived."""
         for future in [future for future in self._asked if future.done()]:
             self._asked.remove(future)
             if (drawn := self.buffer.answered(future)) is not None:
@@ -185,7 +184,7 @@ class Sampled:
 
 
 def Replay(buffer: Store, batch_size: int = 32, in_flight: int = 1) -> Plan:
-    """What a buffer draws, for ever: so many rows, sequences, episodes or objects each. See `Sampled`."""
+    """An endless stream of samples of a buffer: batches of rows, sequences, episodes or objects. See `Sampled`."""
     return Plan(Sampled(buffer, batch_size, in_flight), name="Replay")
 
 
@@ -196,11 +195,11 @@ def _has_priorities(op: Any, attribute: Any, buffer: Any) -> None:
 
 @operator
 class UpdatePriorities:
-    """Tells the buffer how much there was to learn from the rows that it gave.
+    """Updates the priorities of the rows that a buffer gave.
 
-    Items are what `TrainOneStep` says of them: they pass without their `priorities`.
+    Items are the scalars of `TrainOneStep`; they pass without their `priorities`.
 
-    Counts: outdated (rows overwritten since they were drawn, whose priorities the buffer drops, P4).
+    Counts: outdated (rows overwritten since they were drawn; the buffer drops their priorities, P4).
     Raises: SchemaError for scalars without priorities.
     """
 
@@ -221,7 +220,7 @@ class UpdatePriorities:
         return given.without("priorities")
 
     def __call__(self, scalars: dict[str, Any]) -> dict[str, Any]:
-        if not scalars:  # of a batch without rows
+        if not scalars:  # the batch had no rows
             return scalars
         if "priorities" not in scalars:
             raise SchemaError(
@@ -235,17 +234,18 @@ class UpdatePriorities:
 
 @operator
 class MixInReplay:
-    """Fresh batches, and after each of them `ratio` of the batches before it, on average: for `combine`.
+    """Emits each fresh batch, followed by `ratio` earlier batches on average. For `combine`.
 
-    Batches are drawn uniformly and whole, so fragments `[T, N, ...]` stay in order of time, as V-trace needs them. Of a
-    fraction the whole part is emitted as soon as it is due: 0.5 gives one batch after every second. What is replayed is
-    the batch itself, not a copy: what comes after must not write into it.
+    It draws whole batches uniformly, so fragments `[T, N, ...]` stay in order of time, as V-trace needs. Fractions add
+    up: 0.5 replays one batch after every second fresh one. It replays the batch itself, not a copy: later operators
+    must not write to it.
 
     Args:
-        slots: Batches kept, the newest ones.
-        ratio: Batches replayed for each fresh one.
+        slots: Number of newest batches to keep.
+        ratio: Replayed batches per fresh one.
 
-    Emits: lists of batches, the fresh one first. State: the batches kept, what is due. Counts: sampled (rows replayed).
+    Emits: lists of batches, the fresh one first. State: the kept batches, the fraction due.
+    Counts: sampled (rows replayed).
     Source: Espeholt et al. 2018, "IMPALA", section 5.2.2.
     """
 

@@ -1,11 +1,11 @@
-"""Rewards that are learned: teaching a reward model, asking it, and combining what it says with the environment's.
+"""Learned rewards: training a reward model, applying it, and combining its rewards with the environment's.
 
     ParallelRollouts -> EstimateReward -> TrainReward -> CombineRewards -> GAE -> TrainOneStep
 
     ParallelRollouts -> TrainReward -> StoreToReplay
     Replay -> EstimateReward -> CombineRewards -> TrainOneStep
 
-Stored rows keep the environment's reward: what a model says of them is asked for when they are drawn.
+Stored rows keep the environment's reward; the model estimates its reward when they are drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flowrl.rewards import RewardModel
     from flowrl.rollout import WorkerSet
 
-#: Columns that are made of rewards, and their makers.
+#: Columns computed from rewards, and the operators that compute them.
 _MADE_OF_REWARDS = {"advantage": "GAE or VTrace", "target": "GAE or VTrace"}
 
 
@@ -44,31 +44,31 @@ def _is_model(op: Any, attribute: Any, model: RewardModel) -> None:
 def _here(op: Any) -> None:
     if op.context.worker is not None:
         raise PlanError(
-            f"{type(op).__name__} needs the model that learns, which no worker has: put it after the gather"
+            f"{type(op).__name__} needs the learning model, which workers do not have: put it after the gather"
         )
 
 
 @operator
 class TrainReward:
-    """Teaches a reward model what comes by; batches `[T, N, ...]` or `[B, ...]` pass unchanged.
+    """Trains a reward model on batches `[T, N, ...]` or `[B, ...]`, which pass unchanged.
 
-    First the model's running statistics count the batch's rows, once; then it takes optimiser steps on them. It belongs
-    where each row comes by once: on the stream of fresh experience, not behind `Replay`, whose rows would count in the
-    statistics as often as they are drawn.
+    It adds the rows of a batch to the model's running statistics once, then takes optimiser steps on them. Put it where
+    each row passes once: on the stream of fresh experience, not after `Replay`, where the statistics would count rows
+    as often as they are drawn.
 
-    A model that learns from demonstrations is given pairs, as `agent.zip(Demonstrations(...))` makes them: each
-    minibatch has rows of both, and the agent's batch is what passes.
+    A model that learns from demonstrations takes pairs, from `agent.zip(Demonstrations(...))`: each minibatch has rows
+    of both, and the agent's batch passes on.
 
     Args:
-        model: Who learns.
-        num_sgd_iter: Epochs over a batch.
-        minibatch_size: Rows of an optimiser step, about: minibatches of a batch differ by one row at most. None: all.
-            Of pairs it is the agent's rows, and demonstrations are split into as many parts; where they have fewer rows
-            than that there are as many minibatches as these, and larger ones.
+        model: The model to train.
+        num_sgd_iter: Epochs over each batch.
+        minibatch_size: Approximate rows per optimiser step: minibatches of a batch differ by at most one row. None:
+            all. For pairs it counts the agent's rows, and demonstrations are split into as many parts; if they have
+            fewer rows than parts, there are fewer, larger minibatches.
 
-    Counts: reward_updates (optimiser steps of the model). Records: what the model's loss reports.
-    State: in the model. Draws: minibatches, from the run's seed and the operator's path (D6).
-    Raises: SchemaError where the model misses a column; PlanError on a worker.
+    Counts: reward_updates (optimiser steps of the model). Records: the scalars of the model's loss.
+    State: in the model. Draws: minibatches, by the run's seed and the operator's path (D6).
+    Raises: SchemaError if the model misses a column; PlanError on a worker.
     """
 
     model: RewardModel = attrs.field(validator=_is_model)
@@ -88,13 +88,13 @@ class TrainReward:
                     f"{type(self.model).__name__} learns from pairs of the agent's batches and demonstrated ones: put "
                     "rollouts.zip(Demonstrations(...)) before it"
                 )
-            for what, schema in {"what the agent did": agent, "the demonstrations": shown[0]}.items():
+            for what, schema in {"fresh experience": agent, "the demonstrations": shown[0]}.items():
                 for word, way_out in _needed(self.model).items():
                     if not schema.has(word):
                         raise SchemaError(f"it needs {word!r}, which is not in {what}{way_out and ': '}{way_out}")
         if "replayed" in agent.words:
             raise SchemaError(
-                "rows are drawn from replay several times, and the model's statistics count each once: put it on the "
+                "replay draws rows several times, but the model's statistics count each once: put it on the "
                 "stream of fresh experience, before StoreToReplay"
             )
         return agent
@@ -108,7 +108,7 @@ class TrainReward:
 
     def _train(self, *batches: Batch) -> None:
         rows = [self.model.rows(each) for each in batches]
-        if not all(map(len, rows)):  # of padding alone
+        if not all(map(len, rows)):  # padding alone
             return
         self.model.observe(*batches)
         steps = [self.model.update(*part) for part in self._minibatches(rows)]
@@ -117,7 +117,7 @@ class TrainReward:
             self.context.record(name, sum(float(step[name]) for step in steps) / len(steps))
 
     def _minibatches(self, parts: list[Batch]) -> Iterator[list[Batch]]:
-        """Of each part as many rows in all of them, or one less."""
+        """Minibatches with rows of each part; their numbers of rows differ by at most one."""
         rows = [len(part) for part in parts]
         count = min(math.ceil(rows[0] / (self.minibatch_size or rows[0])), *rows)
         draw = self.context.generator("minibatches")
@@ -132,15 +132,15 @@ class TrainReward:
 
 @operator
 class EstimateReward:
-    """What a reward model says of each step, as a column beside the environment's reward; float32.
+    """Adds a reward model's reward of each step as a column beside the environment's reward; float32.
 
-    Batches `[T, N, ...]` or `[B, ...]` in, new ones out that share all other columns: rows in a store stay as they are.
+    Batches `[T, N, ...]` or `[B, ...]` in, new ones out that share all other columns: stored rows do not change.
 
     Args:
-        model: Whose `column` it fills.
+        model: The model; its `column` is filled.
 
     Records: the mean of that column.
-    Raises: SchemaError where the model misses a column, or its own is there; PlanError on a worker.
+    Raises: SchemaError if the model misses a column, or its own exists already; PlanError on a worker.
     """
 
     model: RewardModel = attrs.field(validator=_is_model)
@@ -157,7 +157,7 @@ class EstimateReward:
     @property
     def owes(self) -> Mapping[str, str]:
         column = self.model.column
-        return {column: f"its {column} is in no reward: put CombineRewards({column}=...) after it"}
+        return {column: f"no reward includes its {column}: put CombineRewards({column}=...) after it"}
 
     def schema(self, given: Schema) -> Schema:
         self._check(given.columns)
@@ -168,7 +168,7 @@ class EstimateReward:
 
     def _check(self, columns: Container[str]) -> None:
         if (column := self.model.column) in columns:
-            raise SchemaError(f"there is a column {column!r} already: give one of the models another `column`")
+            raise SchemaError(f"the column {column!r} exists already: give one of the models another `column`")
 
     def __call__(self, batch: Batch) -> Batch:
         _here(self)
@@ -181,17 +181,17 @@ class EstimateReward:
 
 @operator
 class CombineRewards:
-    """reward = extrinsic · reward + Σ weight · column; what `reward` was is kept as `extrinsic_reward`.
+    """reward = extrinsic · reward + Σ weight · column; the old `reward` stays as `extrinsic_reward`.
 
-    It belongs before whatever sums rewards over time: advantages and n-step windows would hold the environment's alone
-    otherwise. Returns that are reported stay those of the environment (S1). Batches in, new ones out that share all
-    other columns: rows in a store stay as they are.
+    Put it before operators that sum rewards over time: advantages and n-step windows after them would hold the
+    environment's reward alone. Reported returns stay those of the environment (S1). Batches in, new ones out that share
+    all other columns: stored rows do not change.
 
     Args:
         extrinsic: Weight of the environment's reward.
-        weights: Those of the columns, by name; or as keywords.
+        weights: Weights of the columns, by name; or as keywords.
 
-    Raises: SchemaError where a column is missing, or rewards have been combined or summed already.
+    Raises: SchemaError if a column is missing, or rewards are combined or summed already.
 
     >>> rows = Batch(reward=[1.0, 0.0], intrinsic_reward=[0.5, 2.0])
     >>> combined = CombineRewards(extrinsic=2.0, intrinsic_reward=0.1)(rows)
@@ -216,7 +216,7 @@ class CombineRewards:
 
     @property
     def requires(self) -> Mapping[str, str]:
-        return {"reward": "", **dict.fromkeys(self.weights, "put EstimateReward of a model that makes it before it")}
+        return {"reward": "", **dict.fromkeys(self.weights, "put EstimateReward of its model before it")}
 
     @property
     def consumes(self) -> tuple[str, ...]:
@@ -226,8 +226,8 @@ class CombineRewards:
         self._check(given.columns)
         if "windows" in given.words:
             raise SchemaError(
-                "rewards are summed over several steps already, and what a model says is of one: combine them before "
-                "NStep, or learn from single steps (n_step=1)"
+                "rewards are summed over several steps already, but the model's are of single steps: combine them "
+                "before NStep, or learn from single steps (n_step=1)"
             )
         columns = dict(given.columns)
         if "reward" in columns:
@@ -237,7 +237,9 @@ class CombineRewards:
     def _check(self, columns: Container[str]) -> None:
         for name, maker in _MADE_OF_REWARDS.items():
             if name in columns:
-                raise SchemaError(f"the column {name!r} is made of rewards already: put CombineRewards before {maker}")
+                raise SchemaError(
+                    f"the column {name!r} is computed from rewards already: put CombineRewards before {maker}"
+                )
         if "extrinsic_reward" in columns:
             raise SchemaError("rewards are combined already: name all columns in one CombineRewards")
 
@@ -260,21 +262,21 @@ def _judges(op: Any, attribute: Any, workers: WorkerSet) -> None:
     learn = policy.learn_mode if isinstance(policy, Learns) else None
     if not isinstance(learn, KnowsLikelihoods) or learn.recurrent:
         raise PlanError(
-            f"EstimateLogp needs the workers of an actor-critic policy without a memory, as PPO's is, got "
+            f"EstimateLogp needs the workers of an actor-critic policy that is not recurrent, such as PPO's, got "
             f"{policy or workers!r}"
         )
 
 
 @operator
 class EstimateLogp:
-    """How probable actions are to the policy as it is now: batches `[T, N, ...]` or `[B, ...]` with another `logp`.
+    """Sets `logp` in batches `[T, N, ...]` or `[B, ...]` to the log-probability of actions under the current policy.
 
-    For demonstrations, beside what the agent did and how probable that was: see `flowrl.rewards.AIRL`.
+    For demonstrations, paired with the agent's recorded `logp`: see `flowrl.rewards.AIRL`.
 
     Args:
-        workers: Whose policy, an actor-critic.
+        workers: Workers of the policy, an actor-critic.
 
-    Raises: SchemaError where there is no observation or action; PlanError on a worker, and for other policies.
+    Raises: SchemaError if there is no observation or action; PlanError on a worker, and for other policies.
     """
 
     requires = ("obs", "action")
@@ -296,7 +298,7 @@ class EstimateLogp:
 
 
 def _needed(model: RewardModel) -> dict[str, str]:
-    """The words and columns that a model learns from, with the way out."""
+    """The words and columns that a model learns from, with the remedy for each."""
     beside = model.learns_from
     named = beside if isinstance(beside, Mapping) else dict.fromkeys(beside, "")
     return {**dict.fromkeys(model.requires, ""), **named}

@@ -24,11 +24,11 @@ log = logging.getLogger("flowrl")
 
 @operator
 class Rollouts:
-    """Source on a worker of its fragments `[steps, N, ...]`, or of rows `[rows, ...]` of any of its environments.
+    """Source on a worker: its fragments `[steps, N, ...]`, or rows `[rows, ...]` of any of its environments.
 
-    Counts: env_steps, episodes; env_faults and cut_episodes, what environments did wrong and the episodes that it
-        cost, which are in no statistics. Each fault is a warning in the log, the first one with its traceback.
-    Records: episode_return and episode_length of every episode that ended.
+    Counts: env_steps, episodes; env_faults, and cut_episodes, the episodes that faults cut short, which enter no
+        statistics. The log warns of each fault, for the first one with its traceback.
+    Records: episode_return and episode_length of every finished episode.
     """
 
     endless: ClassVar[bool] = True
@@ -79,24 +79,26 @@ def ParallelRollouts(
     """Experience of all workers as a stream of batches `[steps, N, ...]`, or `[rows, ...]`.
 
     Args:
-        workers: Who acts.
-        mode: "bulk_sync": one fragment of every worker at a time, joined along the environments; bit-exact where the
-            environments take turns in lockstep. "async": fragments as they are ready. "raw": the stream stays on the
-            workers, for operators that should run there; end it with `gather_sync()` or `gather_async()`.
-        in_flight: Requests to each worker at a time, in async mode.
-        max_weight_lag: In async mode, versions of the weights by which a fragment may be behind when it leaves; see
+        workers: Workers that act.
+        mode: "bulk_sync": one fragment of every worker per item, joined along the environments; bit-exact if the
+            environments step in lockstep. "async": fragments as they become ready. "raw": the stream stays on the
+            workers, for operators that run there; end it with `gather_sync()` or `gather_async()`.
+        in_flight: Requests in flight to each worker, in async mode.
+        max_weight_lag: In async mode, versions by which the weights of an emitted fragment may lag; see
             `Plan.gather_async`.
-        steps: Steps of each environment in a fragment, 32 unless `rows` is given.
-        rows: Instead of fragments so many rows of each worker, or a few more, of whichever environments: where their
-            step times differ and the manager is asynchronous, nobody waits for the slowest. For learning from single
-            transitions, which is what a replay buffer of rows gives.
+        steps: Steps per environment in a fragment, 32 unless `rows` is given.
+        rows: Instead of fragments, this many rows of each worker, or a few more, of any environments: with an
+            asynchronous manager, no environment waits for the slowest. For learning from single transitions, as a
+            replay buffer of rows gives them.
 
     Counts: env_steps, episodes, env_faults, cut_episodes.
     """
     from flowrl.rollout.offline import OfflineWorkers
 
     if steps is not None and rows is not None:
-        raise PlanError(f"ParallelRollouts takes steps of each environment or rows of any, got {steps=} and {rows=}")
+        raise PlanError(
+            f"ParallelRollouts takes steps per environment, or rows of any environment, got {steps=} and {rows=}"
+        )
     steps = 32 if steps is None and rows is None else steps
     for name, value in (("steps", steps), ("rows", rows)):
         if value is not None and value < 1:
@@ -117,5 +119,5 @@ def ParallelRollouts(
 
 @declare(schema=lambda given: given.of or UNKNOWN)
 def side_by_side(fragments: list[Any]) -> Any:
-    """What several workers gave as one batch: fragments `[T, N, ...]` side by side, rows one after the other."""
+    """Join the batches of several workers: fragments `[T, N, ...]` side by side, rows one after the other."""
     return joined(fragments)

@@ -1,4 +1,4 @@
-"""Learning."""
+"""Training the policy."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def _has_kl(op: Any, attribute: Any, workers: Any) -> None:
 
 
 def _learned_here(op: Any, given: Schema, instead: str) -> Schema:
-    """What passes an operator that changes the policy that learns: it must be the one here."""
+    """The schema after an operator that changes the policy: the policy that learns must be the workers' one."""
     if APART in given.words:
         raise SchemaError(
-            f"a LearnerGroup learns, which has policies of its own: {type(op).__name__} would change that of the "
-            f"workers here, and nothing would come of it; {instead}"
+            f"a LearnerGroup learns with its own policies: {type(op).__name__} would change the policy of the "
+            f"workers here, without effect; {instead}"
         )
     return given
 
@@ -60,21 +60,21 @@ def _learned_here(op: Any, given: Schema, instead: str) -> Schema:
 class TrainOneStep:
     """Trains the workers' policy on each batch; emits the learner's scalars, a dict of their means.
 
-    Of rows that were drawn by priority the dict has `priorities` too, for `UpdatePriorities`: a batch of `index`,
-    `generation` and `priority` `[B]`, in the order in which they were learned from.
+    For rows drawn by priority the dict has `priorities` too, for `UpdatePriorities`: a batch of `index`, `generation`
+    and `priority` `[B]`, in the order of training.
 
-    One optimiser step on the whole batch, or `num_sgd_iter` epochs, each over shuffled minibatches; none on a
-    batch without rows.
+    It takes one optimiser step on the whole batch, or `num_sgd_iter` epochs over shuffled minibatches; none on a batch
+    without rows.
 
     Args:
-        workers: Whose policy.
-        num_sgd_iter: Epochs over a batch.
-        minibatch_size: Rows of an optimiser step, the last of an epoch maybe fewer; None: the whole batch.
-        target_kl: Ends the epochs of a batch after the first step whose minibatch had a larger `kl` (G5).
+        workers: Workers of the policy.
+        num_sgd_iter: Epochs over each batch.
+        minibatch_size: Rows per optimiser step, maybe fewer in the last of an epoch; None: the whole batch.
+        target_kl: Ends the epochs over a batch after the first step whose minibatch has a larger `kl` (G5).
 
     Counts: trained (rows through an optimiser step), updates (optimiser steps).
-    Records: policy_lag of the rows of each batch, as its first step finds them.
-    Raises: SchemaError where the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
+    Records: policy_lag of the rows of each batch, at its first step.
+    Raises: SchemaError if the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
     """
 
     provides = ("scalars",)
@@ -94,7 +94,7 @@ class TrainOneStep:
         return together
 
     def __attrs_post_init__(self) -> None:
-        #: How it trains, apart from whom.
+        #: How it trains, whichever policy.
         self.training = Training(self.num_sgd_iter, self.minibatch_size, self.target_kl)
 
     @property
@@ -114,21 +114,20 @@ class TrainOneStep:
 
 @operator
 class TrainAllReduce:
-    """Trains, on each worker, its own policy with the gradients of all: as `TrainOneStep`, but all workers at once.
+    """Trains the policies of all workers in step: each applies the mean of all gradients, weighted by rows (F13).
 
-    For the part of a plan that runs on the workers, before `gather_sync(FollowWorkers(workers))`. In every optimiser
-    step each takes the mean of everybody's gradients, by rows, so that their policies stay alike (F13). See
-    `flowrl.learners.training.Training` for what is computed over whose rows.
+    For the part of a plan that runs on the workers, before `gather_sync(FollowWorkers(workers))`. Their policies stay
+    equal. See `flowrl.learners.training.Training` for what is computed over which rows.
 
     Args:
-        num_sgd_iter: Epochs over a batch.
-        minibatch_size: Rows of an optimiser step of each worker; None: its whole batch.
-        target_kl: Ends the epochs of a batch, of all workers, after the first step with a larger `kl` (G5).
+        num_sgd_iter: Epochs over each batch.
+        minibatch_size: Rows per optimiser step and worker; None: its whole batch.
+        target_kl: Ends the epochs of all workers over a batch after the first step with a larger `kl` (G5).
 
     Counts: trained (rows through an optimiser step), updates (optimiser steps, each once for all workers).
-    Records: policy_lag of the rows of each batch, as its first step finds them.
-    Raises: SchemaError and PlanError as `TrainOneStep`; PlanError where it does not run on workers, or where several of
-        them share a process; Disconnected where one of them is gone.
+    Records: policy_lag of the rows of each batch, at its first step.
+    Raises: SchemaError and PlanError as `TrainOneStep`; PlanError if it does not run on workers, or if several of them
+        share a process; Disconnected if one of them is gone.
     """
 
     provides = ("scalars",)
@@ -160,25 +159,25 @@ class TrainAllReduce:
             raise PlanError("TrainAllReduce is for workers: put it before the gather")
         worker.check_peers()
         group, learn = worker.all_reduce, worker.policy.learn_mode
-        # Schedules must be the same everywhere, or the policies would not be.
+        # Schedules must agree on all workers, or the policies would differ.
         learn.schedule(worker.env_steps if group is None else group.least_and_most(worker.env_steps)[1])
         try:
             trained = self.training(learn, batch, self.context.generator("minibatches"), group)
         except BaseException:
-            worker.leave()  # the others must not wait for a step that never comes
+            worker.leave()  # so that the others do not wait for a step that never comes
             raise
         if group is not None and group.rank:
-            trained.counters.pop("updates", None)  # they are one step, which one of them counts
+            trained.counters.pop("updates", None)  # all took the same step, which one of them counts
         self.context.metrics.merge(trained.counters, trained.records)
         return trained.scalars
 
 
 @operator
 class FollowWorkers:
-    """A round of the scalars of workers that train together -> their means; the policy here becomes what theirs is.
+    """A round of scalars of workers that train together -> their means; the policy here follows theirs.
 
-    For `gather_sync(FollowWorkers(workers))` behind `TrainAllReduce()`. The weights of one worker are
-    kept where it is, and fetched when somebody asks for `workers.policy`: to evaluate or to save it, say.
+    For `gather_sync(FollowWorkers(workers))` after `TrainAllReduce()`. One worker keeps its weights, which
+    are fetched on access to `workers.policy`, such as to evaluate or save it.
     """
 
     provides = ("scalars",)
@@ -199,7 +198,7 @@ class FollowWorkers:
 
 @operator
 class UpdateKL:
-    """Adapts the weight of PPO's KL penalty so that the divergence of an update stays near `target`.
+    """Adapts the weight of PPO's KL penalty to keep the divergence of an update near `target`.
 
     Items are the scalars of `TrainOneStep`; they pass, with the new weight as `kl_coef`.
 
@@ -224,13 +223,13 @@ class UpdateKL:
 class ComputeGradients:
     """Gradients of the loss on each batch `[B, ...]`, without a step of the optimiser: a `Gradients` item.
 
-    The rows are prepared as `TrainOneStep` does. On a worker it takes that worker's policy, and its gradients
-    know whose they are.
+    It prepares rows like `TrainOneStep`. On a worker it uses that worker's policy, and its gradients record the
+    worker's index.
 
     Args:
-        workers: Whose policy; may be left out in a part of a plan that runs on the workers.
+        workers: Workers of the policy; may be left out in a part of a plan that runs on the workers.
 
-    Raises: PlanError where there is neither.
+    Raises: PlanError if there is neither.
     """
 
     provides = ("gradients",)
@@ -248,7 +247,7 @@ class ComputeGradients:
         worker = self.context.worker
         owner = self.workers if worker is None else worker
         if owner is None:
-            raise PlanError("ComputeGradients() does not run on a worker: say whose policy, ComputeGradients(workers)")
+            raise PlanError("ComputeGradients() does not run on a worker: pass workers, ComputeGradients(workers)")
         learn = owner.policy.learn_mode
         learn.schedule(self.context.counters.get(owner.clock, 0) if worker is None else worker.env_steps)
         gradients: Gradients = learn.gradients(learn.prepare(batch))
@@ -258,13 +257,13 @@ class ComputeGradients:
 def AsyncGradients(workers: WorkerSet, in_flight: int = 1, *, steps: int = 32) -> Plan:
     """Gradients of the workers' own experience, computed where it is collected (A3C): `Gradients` items.
 
-    They come as they are ready. With one request in flight a worker is asked again once its gradients have been
-    applied (F3), so that it acts with what came of them; with more it works meanwhile, on older weights.
+    They arrive as they become ready. With one request in flight, a worker gets its next request after its gradients
+    are applied (F3), and acts with the new weights; with more, it works meanwhile with older weights.
 
     Args:
-        workers: Who acts and computes.
-        in_flight: Requests to each worker at a time.
-        steps: Steps of each environment in the fragment of one gradient.
+        workers: Workers that act and compute.
+        in_flight: Requests in flight to each worker.
+        steps: Steps per environment in the fragment of one gradient.
 
     Counts: env_steps.
     Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning".
@@ -275,11 +274,11 @@ def AsyncGradients(workers: WorkerSet, in_flight: int = 1, *, steps: int = 32) -
 
 @operator
 class AverageGradients:
-    """The mean of `count` gradients, each weighted by its rows (F13): that of one batch of all their rows.
+    """The mean of `count` gradients, weighted by their rows (F13): the gradient of one batch of all rows.
 
-    A parameter that a part has no gradient of has 0 there; a scalar is the mean over the parts that report it.
+    A missing gradient of a parameter counts as 0; a scalar is the mean over the parts that report it.
 
-    For `combine`. Emits: one item for `count`, and what is left at the end. State: the gradients waiting.
+    For `combine`. Emits: one item per `count`, and the remainder at the end. State: the waiting gradients.
     """
 
     verb = "combine"
@@ -305,7 +304,7 @@ class AverageGradients:
 
 
 def _mean(parts: list[tuple[dict[str, Any], int]], rows: int | None = None) -> dict[str, Any]:
-    """By name, weighted by rows: over the parts that have a value, or over so many rows, the others' counting as 0."""
+    """Means by name, weighted by rows: over the parts with a value, or over `rows` rows, counting others as 0."""
     found: dict[str, list[tuple[Any, int]]] = {}
     for values, n in parts:
         for name, value in values.items():
@@ -315,17 +314,17 @@ def _mean(parts: list[tuple[dict[str, Any], int]], rows: int | None = None) -> d
 
 @operator
 class ApplyGradients:
-    """One optimiser step with each `Gradients` item; emits its scalars, as `TrainOneStep` does.
+    """Takes one optimiser step with each `Gradients` item; emits its scalars, like `TrainOneStep`.
 
     Args:
-        workers: Whose policy learns.
-        update_all: False: gradients must be those of one worker, which is asked next, and acts with what came of them
-            (F3). True: any gradients, of microbatches or averaged ones. In both ways nobody is interrupted: the new
-            weights ride with the next request to each worker, whatever it is doing now.
+        workers: Workers of the policy that learns.
+        update_all: False: gradients must come from one worker, which gets the next request and acts with the new
+            weights (F3). True: any gradients, such as averaged ones. Either way no worker is interrupted: new weights
+            travel with the next request to each worker.
 
     Counts: trained (rows), updates (optimiser steps).
-    Records: policy_lag, of the weights that the gradients were computed with, for each row.
-    Raises: SchemaError for gradients of no one worker where `update_all` is False.
+    Records: policy_lag of the weights that computed the gradients, for each row.
+    Raises: SchemaError if `update_all` is False and the gradients are not those of one worker.
     """
 
     requires = ("gradients",)
@@ -340,8 +339,8 @@ class ApplyGradients:
     def __call__(self, gradients: Gradients) -> dict[str, float]:
         if not self.update_all and gradients.worker is None:
             raise SchemaError(
-                "ApplyGradients(update_all=False) is for the gradients of one worker, which goes on with what comes of "
-                "them, but these were computed by none, or by several; use AsyncGradients, or update_all=True"
+                "ApplyGradients(update_all=False) takes the gradients of one worker, which goes on with the new "
+                "weights, but these come from none, or from several; use AsyncGradients, or update_all=True"
             )
         policy = self.workers.policy
         learn = policy.learn_mode
@@ -355,10 +354,10 @@ class ApplyGradients:
 
 @operator
 class UpdateTargetNetwork:
-    """Moves the target network towards the online one every so often, and passes items on (Q2).
+    """Moves the target network towards the online one at intervals, and passes items on (Q2).
 
     Args:
-        every: How often, counted in `unit`.
+        every: The interval, counted in `unit`.
         unit: "updates" of the policy or "env_steps" of the run.
         tau: target ← tau · online + (1 − tau) · target; 1 copies.
 
@@ -376,7 +375,7 @@ class UpdateTargetNetwork:
     context: Context = context()
 
     def schema(self, given: Schema) -> Schema:
-        return _learned_here(self, given, "leave it out, and say LearnerGroup(..., target_every=)")
+        return _learned_here(self, given, "leave it out, and pass LearnerGroup(..., target_every=)")
 
     def __call__(self, item: Any) -> Any:
         policy: Any = self.workers.policy

@@ -1,4 +1,4 @@
-"""Adders that put episodes together again: sequences of one length, and whole episodes."""
+"""Adders that reassemble episodes: sequences of one length, and whole episodes."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _NEEDED = ("reward", *ENDS)
 class Unroll:
     """Sequences for recurrent learners: fragments `[T, N, ...]` in, `[burn_in + length, B, ...]` out (rules N6, N7).
 
-    A sequence holds consecutive steps of one episode. Sequences overlap by `burn_in + overlap` steps, so that with
-    `overlap=0` every step counts once. `mask` says which steps count; it is False on
+    A sequence holds consecutive steps of one episode. Sequences overlap by `burn_in + overlap` steps, so with
+    `overlap=0` every step counts once. `mask` marks the steps that count; it is False on
 
     - padding, which is at the end of a sequence and 0 in every column;
-    - the first `burn_in` steps, which only warm up the recurrent state (N7). A sequence that begins where its episode
-      does needs no such steps, its state is exact: there all steps count.
+    - the first `burn_in` steps, which only warm up the recurrent state (N7). A sequence at the start of its episode
+      has an exact state and needs no burn-in: all its steps count.
 
-    A learner unrolls from `state[0]`, the recurrent state that the actor had at the sequence's first step (T8), over
-    all steps, and multiplies its loss by the mask. The column `state`, as every other, may be nested.
+    A learner unrolls all steps from `state[0]`, the actor's recurrent state at the first step of the sequence (T8),
+    and multiplies its loss by the mask. Any column, also `state`, may be nested.
 
-    Streams may cut episodes anywhere and take turns, see `NStep`; padded steps that come in are not there.
+    Streams may cut episodes anywhere and interleave, see `NStep`; padded input steps are dropped.
 
     Args:
-        length: steps of a sequence, `burn_in` apart.
-        last: what becomes of the steps left over when an episode has ended, went missing, or the stream is over, and
-            they fill no sequence. "drop": they are lost. "last": the sequence ends with them and overlaps more with
-            the one before; a shorter episode is padded. "pad": padding follows them.
+        length: steps of a sequence, without `burn_in`.
+        last: what happens to leftover steps that fill no sequence when an episode ends or is lost, or the stream
+            ends. "drop": they are dropped. "last": the last sequence ends with them and overlaps more with the one
+            before; a shorter episode is padded. "pad": padding follows them.
         burn_in: steps that warm up the state. overlap: steps that count in two sequences, less than `length`.
-        across: whether a sequence may hold steps of several fragments. False: what is left of an episode at a
-            fragment's end is treated as if it had ended, so that on-policy learners have each step at once.
+        across: whether a sequence may span several fragments. False: the end of a fragment counts as an end of its
+            episodes, so on-policy learners get each step at once.
 
-    Emits: for each fragment the sequences that it completed, environment by environment, maybe none: `[.., 0, ...]`.
-    State: of every environment the steps that sequences to come need.
-    Raises: SchemaError where a needed column is missing; ValueError for lengths that cannot work.
+    Emits: per fragment the sequences that it completed, environment by environment, maybe none: `[.., 0, ...]`.
+    State: of every environment the steps that future sequences need.
+    Raises: SchemaError if a column is missing; ValueError for lengths that cannot work.
     Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 3.
 
     >>> b = Batch(reward=[[1], [2], [3]], terminated=[[0], [0], [1]], truncated=[[0], [0], [0]])
@@ -89,7 +89,7 @@ class Unroll:
         return self._batch(table, sequences)
 
     def finish(self) -> list[Batch]:
-        """The stream has ended: what is left over."""
+        """Flush the leftover steps at the end of the stream."""
         table, found = self.held, still_open(self.running)
         self.held, self.running = Batch(), {}
         rows = self._batch(table, [s for each in found for s in self._sequences(each._replace(open=False))])
@@ -104,11 +104,11 @@ class Unroll:
         return self.length - self.overlap
 
     def _made(self, steps: int) -> int:
-        """How many sequences the first steps of an episode fill."""
+        """The number of sequences that the first `steps` steps of an episode fill."""
         return max(0, (steps - self._whole) // self._stride + 1)
 
     def _sequences(self, trajectory: Trajectory) -> Iterator[tuple[int, Index]]:
-        """The sequences that the newest fragment completed: the number of the first step, and the rows."""
+        """The sequences that the newest fragment completed: the index of the first step, and the rows."""
         made = self._made(trajectory.length)
         for i in range(self._made(trajectory.known), made):
             yield i * self._stride, trajectory.after(i * self._stride)[: self._whole]
@@ -118,7 +118,7 @@ class Unroll:
             yield first, trajectory.after(first)
 
     def _needed(self, trajectory: Trajectory) -> Trajectory:
-        """Without the rows that no sequence to come holds; the newest one tells whether the episode goes on."""
+        """Drop rows that no future sequence needs; keep the newest, which shows whether the episode goes on."""
         first = min(self._made(trajectory.length) * self._stride, trajectory.length - 1)
         if self.last == "last":
             first = min(first, trajectory.length - self._whole)
@@ -132,29 +132,28 @@ class Unroll:
         return batch
 
     def _is_begin(self, table: Batch, step: int, rows: Index) -> bool:
-        """Is this where an episode begins, and not only what there is of it?"""
+        """Whether the true start of an episode, not just its first known step."""
         return bool(table["t"][rows[0]] == 0) if "t" in table else step == 0
 
 
 @operator
 class Episodes:
-    """Whole episodes out of fragments: `[T, N, ...]` in, `[longest, E, ...]` out, padded, with the `mask` that tells.
+    """Whole episodes from fragments: `[T, N, ...]` in, `[longest, E, ...]` out, padded, with a `mask`.
 
-    As `RolloutWorker.sample(episodes=)` gives them, but from a stream that cuts episodes anywhere: what follows may
-    be `GAE`, `NStep`, `HindsightRelabel`, or a buffer of episodes. Padding is 0 in every column, and comes after the
-    episode's end.
+    Like `RolloutWorker.sample(episodes=)`, but from a stream that cuts episodes anywhere. `GAE`, `NStep`,
+    `HindsightRelabel`, or a buffer of episodes may follow. Padding follows the end of an episode, 0 in every column.
 
-    Streams of several workers may take turns, see `NStep`. Of an episode that went missing in part (its worker
-    died, a fragment was lost, the stream began or ended inside it) nothing is emitted.
+    Streams of several workers may interleave, see `NStep`. An episode that is lost in part (its worker died, a
+    fragment was lost, the stream began or ended inside it) is not emitted.
 
     Args:
-        max_length: bounds what is held of episodes that do not end: they are emitted in pieces of so many steps, as
-            if each were one, neither terminated nor truncated; a value estimate bootstraps there (T7). None: no bound.
+        max_length: emits longer episodes in pieces of this many steps, each like an episode that is neither
+            terminated nor truncated; a value estimate bootstraps there (T7). None: no bound.
 
-    Emits: for each fragment the episodes that it ended, environment by environment, maybe none: `[0, 0, ...]`.
+    Emits: per fragment the episodes that it ended, environment by environment, maybe none: `[0, 0, ...]`.
     State: the steps of the running episode of every environment (H5).
-    Counts: episodes_dropped, those of which a part is missing.
-    Raises: SchemaError where a needed column is missing.
+    Counts: episodes_dropped, those that are lost in part.
+    Raises: SchemaError if a column is missing.
 
     >>> b = Batch(reward=[[1, 5], [2, 6], [3, 7]], terminated=[[0, 0], [1, 0], [0, 0]], truncated=[[0, 0]] * 3)
     >>> adder = Episodes()
@@ -193,7 +192,7 @@ class Episodes:
         return side_by_side(table, episodes, max(map(len, episodes), default=0))
 
     def finish(self) -> list[Batch]:
-        """The stream has ended, the running episodes have not."""
+        """Drop the running episodes at the end of the stream."""
         if self.running:
             self.context.count("episodes_dropped", len(self.running))
         self.held, self.running = Batch(), {}
@@ -207,13 +206,13 @@ class Episodes:
         return self.max_length or sys.maxsize
 
     def _pieces(self, trajectory: Trajectory) -> Iterator[Index]:
-        """What the newest fragment completed of an episode: all of it, or pieces of `max_length`."""
+        """The parts of an episode that the newest fragment completed: all of it, or pieces of `max_length`."""
         for first in range(trajectory.known - trajectory.known % self._size, trajectory.length, self._size):
             piece = trajectory.after(first)[: self._size]
             if trajectory.ended or len(piece) == self._size:
                 yield piece
 
     def _kept_from(self, trajectory: Trajectory, whole: bool) -> int:
-        """The first step that is still needed; the newest one tells whether the episode goes on."""
+        """The first step that is still needed; the newest shows whether the episode goes on."""
         newest = trajectory.length - 1
         return min(newest, trajectory.length - trajectory.length % self._size) if whole else newest

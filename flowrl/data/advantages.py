@@ -1,4 +1,4 @@
-"""Advantages of a fragment: what the adders `GAE` and `VTrace` and the actor-critic policies share."""
+"""Advantages of a fragment, for the adders `GAE` and `VTrace` and for actor-critic policies."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from flowrl.data.columns import PROVENANCE, episode_breaks
 from flowrl.data.types import Array
 from flowrl.returns import gae, v_trace
 
-#: Columns that an advantage is made of.
+#: Columns that an advantage is computed from.
 NEEDED = ("reward", "terminated", "truncated", "value", "next_value")
 
 
 def with_advantages(batch: Batch, gamma: float, lam: float) -> Batch:
     """A fragment `[T, N, ...]` with `advantage` and `target`, float32.
 
-    advantage is `flowrl.returns.gae`, each environment by itself (G1); target = advantage + value, taken before
-    anybody normalises (G2). The trace is cut where an episode ended or, as provenance shows, went missing.
-    Padded steps (`mask` 0) enter no other step's estimate and get 0.
+    advantage is `flowrl.returns.gae` per environment (G1); target = advantage + value, before any normalisation (G2).
+    The trace stops where an episode ended or, by provenance, was lost. Padded steps (`mask` 0) affect no other step's
+    estimate and get 0.
     """
     used = batch.select(NEEDED).to_numpy()
     cut, value = trace_ends(batch), used["value"]
@@ -29,10 +29,10 @@ def with_advantages(batch: Batch, gamma: float, lam: float) -> Batch:
 
 
 def with_v_trace(batch: Batch, target_logp: Array, *, gamma: float, **limits: float) -> Batch:
-    """A fragment `[T, N, ...]` with `advantage` and `target` of the policy whose `target_logp [T, N]` these are.
+    """A fragment `[T, N, ...]` with the V-trace `advantage` and `target` of the policy that gives `target_logp [T, N]`.
 
-    They are those of `flowrl.returns.v_trace`, which takes `limits` too; float32. `value` and `next_value` are that
-    policy's. Traces are cut, and padding is treated, as by `with_advantages`.
+    They are those of `flowrl.returns.v_trace` with these `limits`, float32; `value` and `next_value` must be that
+    policy's. For ends of traces and padding see `with_advantages`.
     """
     used = batch.select(["logp", *NEEDED]).to_numpy()
     names = ("reward", "value", "next_value", "terminated")
@@ -42,7 +42,7 @@ def with_v_trace(batch: Batch, target_logp: Array, *, gamma: float, **limits: fl
 
 
 def trace_ends(batch: Batch) -> Array:
-    """Where no step of the same episode follows, though none of them terminated it: `[T, N]`, without the last row."""
+    """Where no step of the same episode follows although it did not terminate: `[T, N]`, without the last row."""
     used = batch.select([name for name in ("truncated", "mask", *PROVENANCE) if name in batch]).to_numpy()
     cut: Array = used["truncated"] != 0
     cut[:-1] |= episode_breaks(used)
@@ -52,10 +52,10 @@ def trace_ends(batch: Batch) -> Array:
 
 
 def values_arrived_in(batch: Batch, value: Array, value_of: Callable[..., Array]) -> Array:
-    """`next_value [T, N]` of a fragment: that of the next step inside an episode, else of `next_obs`.
+    """`next_value [T, N]` of a fragment: the value of the next step inside an episode, else that of `next_obs`.
 
-    So `value_of`, from observations `[B, ...]` to values, is asked only where an episode or the fragment ends. Where
-    there is a column `next_state`, of recurrent policies, it is given too.
+    So `value_of`, from observations `[B, ...]` to values, is called only where an episode or the fragment ends; with
+    the column `next_state` too, if a recurrent policy recorded it.
     """
     ends = trace_ends(batch) | (np.asarray(batch["terminated"]) != 0)
     ends[-1:] = True

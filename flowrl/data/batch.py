@@ -1,4 +1,4 @@
-"""Batch: columns of experience that share their leading axes, and how they are cut, joined and converted."""
+"""Batch: columns of experience with common leading axes; cutting, joining and converting them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class Batch:
     """Dict-like columns of numpy arrays, torch tensors and nested batches, any mixture of them.
 
-    A fragment has columns `[T, N, ...]`, a batch of rows `[B, ...]`; `shape` is what all columns share.
-    Mappings become nested batches, plain lists and numbers arrays; arrays and tensors are held, not copied.
-    Arrays of Python objects are columns too, and shown as such: `info=object[4, 2]`.
-    Names of methods win on attribute access (`b.items`); such a column is reached by key (`b["items"]`).
-    An unknown column is a `MissingColumn`, both KeyError and AttributeError, that names the closest one.
+    A fragment has columns `[T, N, ...]`, a batch of rows `[B, ...]`; `shape` holds the axes that all columns share.
+    Mappings become nested batches, lists and numbers become arrays; arrays and tensors are held, not copied.
+    Arrays of Python objects are columns too, shown as `info=object[4, 2]`.
+    Methods win on attribute access (`b.items`); use the key for a column of such a name (`b["items"]`).
+    An unknown column raises a `MissingColumn`, both KeyError and AttributeError, that names the closest one.
 
     >>> b = Batch(obs=np.zeros((4, 2, 3), np.float32), goal={"x": np.zeros((4, 2))}, reward=np.ones((4, 2)))
     >>> b
@@ -51,7 +51,7 @@ class Batch:
     # -- columns
 
     def __getattr__(self, name: str) -> Column:
-        # Python asks here only for what the class does not have, so methods cost nothing extra.
+        # Python calls this only for names that the class lacks, so methods cost nothing extra.
         try:
             return self._columns[name]
         except KeyError:
@@ -75,7 +75,7 @@ class Batch:
         if type(key) is tuple or isinstance(key, _INTEGERS):
             for name, value in taken.items():
                 if not isinstance(value, _KEPT) and cols.kind(value) == "other":
-                    taken[name] = cols.boxed(value)  # one object, taken out of its array
+                    taken[name] = cols.boxed(value)  # a single object from its array
         return _wrap(taken)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -116,11 +116,11 @@ class Batch:
         return self._columns.items()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A column, or the default where there is none."""
+        """A column, or the default if there is none."""
         return self._columns.get(name, default)
 
     def pop(self, name: str) -> Column:
-        """Take a column out."""
+        """Remove a column and return it."""
         column = self[name]
         del self._columns[name]
         return column
@@ -155,7 +155,7 @@ class Batch:
         for column in self._columns.values():
             shape = column.shape
             if not shape and isinstance(column, Batch) and not column._columns:
-                continue  # a nested batch without columns says nothing about rows
+                continue  # a nested batch without columns has no rows to count
             if common is None:
                 common = shape
             elif shape[: len(common)] != common:
@@ -164,12 +164,12 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many rows: the product of `shape`, 0 without columns."""
+        """The number of rows: the product of `shape`, 0 without columns."""
         return math.prod(self.shape) if self._columns else 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is not one row."""
+        """Whether the batch has no rows."""
         return self.rows == 0
 
     def __len__(self) -> int:
@@ -200,12 +200,12 @@ class Batch:
 
     @staticmethod
     def cat(batches: Sequence[Batch], axis: int = 0) -> Batch:
-        """Join along an existing leading axis. Raises SchemaError where columns differ."""
+        """Join along an existing leading axis. Raises SchemaError if columns differ."""
         return _join(batches, axis, "cat")
 
     @staticmethod
     def stack(batches: Sequence[Batch], axis: int = 0) -> Batch:
-        """Join along a new leading axis. Raises SchemaError where columns differ."""
+        """Join along a new leading axis. Raises SchemaError if columns differ."""
         return _join(batches, axis, "stack")
 
     # -- conversion
@@ -216,7 +216,7 @@ class Batch:
         return _wrap({name: c.map(function) if isinstance(c, Batch) else function(c) for name, c in items})
 
     def leaves(self, prefix: str = "") -> Iterator[tuple[str, Column]]:
-        """Every array and tensor with its name; those of nested batches are dotted, `obs.image`."""
+        """Every array and tensor with its name; nested names are dotted, `obs.image`."""
         for name, column in self._columns.items():
             if isinstance(column, Batch):
                 yield from column.leaves(f"{prefix}{name}.")
@@ -226,7 +226,7 @@ class Batch:
     def to_torch(self, device: torch.device | str | None = None) -> Batch:
         """All columns as tensors, on `device` if given. On the CPU they share memory with writable arrays.
 
-        Raises: SchemaError naming the columns that torch has no dtype for: objects, text.
+        Raises: SchemaError naming the columns whose dtype torch lacks: objects, text.
         """
         try:
             return self.map(lambda column: cols.tensor(column, device))
@@ -246,7 +246,7 @@ class Batch:
         return self.map(lambda column: column.to(device) if cols.kind(column) == "tensor" else column)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain nested dicts of the same columns, for storage; `Batch(d)` is the way back."""
+        """Plain nested dicts of the same columns, for storage; `Batch(d)` is the inverse."""
         return {name: c.to_dict() if isinstance(c, Batch) else c for name, c in self._columns.items()}
 
     # -- arithmetic in place, so that `b[:, 1] += 6` works
@@ -264,12 +264,12 @@ class Batch:
         return self._in_place(operator.itruediv, other)
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Batch:
-        # Numbers taken out of an array cannot change in place, hence the assignment.
+        # Numbers from an array cannot change in place, hence the assignment.
         self._columns.update(zip(self._columns, [function(c, part) for c, part in self._beside(other)]))
         return self
 
     def _beside(self, other: Any) -> list[tuple[Column, Any]]:
-        """Each column beside its part of `other`; what is no batch stands beside every column."""
+        """Each column with its part of `other`; anything but a batch is paired with every column."""
         if type(other) is not dict and not isinstance(other, (Batch, Mapping)):
             return [(column, other) for column in self._columns.values()]
         if other.keys() != self._columns.keys():
@@ -293,7 +293,7 @@ class Batch:
         return f"Batch{list(self.shape)}({columns})" if self._columns else "Batch()"
 
     def _missing(self, name: str) -> MissingColumn:
-        if name.startswith("__"):  # probes of other libraries (`__array__`): no time spent on advice
+        if name.startswith("__"):  # other libraries probe names such as `__array__`: skip the advice
             return MissingColumn(name)
         return MissingColumn(f"the batch has no column {name!r}: {did_you_mean(name, self._columns)}")
 
@@ -325,7 +325,7 @@ def _column(value: Any, name: str) -> Column:
 
 
 def _like(name: str, column: Column, part: Any) -> Any:
-    """What is to be put into a column, in the column's kind; refused before any column has changed."""
+    """A value in the kind of its column; raises before any column changes."""
     nested = isinstance(part, Mapping | Batch)
     if isinstance(column, Batch):
         if nested:

@@ -1,4 +1,4 @@
-"""What a Batch needs to know about one column, be it array, tensor or nested batch. Never loads torch."""
+"""Operations on one column of a Batch: an array, a tensor or a nested batch. Never loads torch."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Column: TypeAlias = Any
 """A numpy array, a torch tensor, or a nested `Batch`."""
 
 PROVENANCE = ("worker", "env_id", "episode_id", "t")
-"""What tells two episodes apart; `t` is the number of a step in its episode."""
+"""The columns that identify an episode and a step; `t` is the number of a step in its episode."""
 
 ENDS = ("terminated", "truncated")
-"""How a step ends its episode, if it does."""
+"""The columns for the end of an episode."""
 
 OF_LAST = ("next_obs", *ENDS)
-"""What a transition of several steps has of its last one; all else is of the first."""
+"""The columns of an n-step transition that come from its last step; all others come from the first."""
 
 TRANSITION = ("obs", "action", "reward", *OF_LAST)
-"""What a step must have to be learned from beside an agent's own."""
+"""The columns that demonstrated steps need to mix with an agent's."""
 
 PLACE = ("index", "generation", "shard", "part")
-"""What tells from where in a replay buffer a row was drawn; `shard` and `part` only where there are several."""
+"""The columns that locate a drawn row in a replay buffer; `shard` and `part` only if there are several."""
 
 
 ACTION_MASK = "action_mask"
-"""The entry of dictionaries of observations that says which actions are valid."""
+"""The entry of dictionary observations that marks the valid actions."""
 
 GOALS = ("achieved_goal", "desired_goal")
-"""The entries that environments of goals have, by the names that gymnasium-robotics gives them."""
+"""The observation entries of goal environments, as in gymnasium-robotics."""
 
 
 class MissingColumn(SchemaError, KeyError, AttributeError):
-    """A column that a batch does not have; a KeyError and an AttributeError, for both ways of asking."""
+    """A column that a batch does not have; a KeyError and an AttributeError, for both kinds of access."""
 
     __str__ = Exception.__str__  # KeyError would show the message in quotes
 
@@ -49,7 +49,7 @@ def kind(column: Column) -> str:
     """`"array"`, `"tensor"` or `"other"` (a nested batch, when it is a batch's column)."""
     if type(column) is np.ndarray:
         return "array"
-    torch = sys.modules.get("torch")  # whoever holds a tensor has loaded it
+    torch = sys.modules.get("torch")  # loaded already if anyone holds a tensor
     if torch is not None and isinstance(column, torch.Tensor):
         return "tensor"
     return "array" if isinstance(column, np.ndarray | np.generic) else "other"
@@ -79,7 +79,7 @@ def same(a: Column, b: Column) -> bool:
 
 
 def _same_object(a: Any, b: Any) -> bool:
-    """Equal in type and value, arrays inside of it too."""
+    """Equal in type and value, including arrays inside."""
     if a is b or type(a) is not type(b):
         return a is b
     if isinstance(a, dict):
@@ -90,26 +90,26 @@ def _same_object(a: Any, b: Any) -> bool:
 
 
 def boxed(value: Any) -> np.ndarray[Any, Any]:
-    """Any object as an array of no axes, whatever numpy would make of it."""
+    """Any object as a 0-d object array, whatever numpy would convert it to."""
     box = np.empty((), object)
     box[()] = value
     return box
 
 
 def numeric(column: Column) -> bool:
-    """Whether it holds numbers or truth values, and not objects, text or dates."""
+    """Whether a column holds numbers or booleans, not objects, text or dates."""
     return kind(column) == "tensor" or np.asarray(column).dtype.kind in "biufc"
 
 
 def like(column: Column, part: Any) -> Any:
-    """An array or a list as a tensor if the column is one, a tensor as an array if the column is one."""
+    """Convert a value to the kind of a column: a tensor or an array."""
     if kind(column) == "tensor":
         if kind(part) == "array" or isinstance(part, (list, tuple)):
             return tensor(np.asarray(part), column.device)
     elif kind(part) == "tensor":
         return array(part)
     elif type(part) is np.ndarray and not part.shape and part.dtype == object:
-        return part.item()  # numpy would put the array into the place, not what is in it
+        return part.item()  # numpy would store the array itself, not its element
     return part
 
 
@@ -121,7 +121,7 @@ def tensor(column: Column, device: torch.device | str | None) -> torch.Tensor:
         return column if device is None else column.to(device)
     array = np.asarray(column)
     if not array.flags.writeable or not (array.flags.c_contiguous or min(array.strides) >= 0):
-        array = array.copy()  # torch has neither read-only tensors nor negative strides
+        array = array.copy()  # torch supports neither read-only memory nor negative strides
     made = torch.from_numpy(array)
     return made if device is None or device == made.device else made.to(device)
 
@@ -153,12 +153,12 @@ def common_axes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def episode_breaks(steps: Any) -> Any:
-    """Where the step after is not the next one of the same episode, as far as provenance is there: `[T - 1, N]`.
+    """Where the following row is not the next step of the same episode, by provenance: `[T - 1, N]`.
 
-    That finds episodes that ended unannounced: the worker died, a fragment of it was lost, it was reset.
+    This finds episodes that ended without a flag: the worker died, a fragment was lost, or it was reset.
 
     Args:
-        steps: batch of columns `[T, N, ...]`; without provenance nothing is found.
+        steps: batch of columns `[T, N, ...]`; without provenance, all False.
     """
     found: Any = np.False_
     for name in PROVENANCE:
@@ -169,7 +169,7 @@ def episode_breaks(steps: Any) -> Any:
 
 
 def check_names(expected: Mapping[str, Column], got: Iterable[str], what: str) -> None:
-    """Raise a SchemaError that names what is missing and what is extra."""
+    """Raise a SchemaError that lists missing and extra names."""
     got = set(got)
     parts = []
     if missing := [name for name in expected if name not in got]:

@@ -1,4 +1,4 @@
-"""MultiAgentBatch: the experience of several policies from the same steps of their environments."""
+"""MultiAgentBatch: the experience of several policies in the same env steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowrl.data.columns import MissingColumn
 from flowrl.data.steps import joined, real_steps
 from flowrl.errors import did_you_mean
 
-#: The policy of experience that names none: a plain `Batch`.
+#: The policy of a plain `Batch`.
 DEFAULT_POLICY = "default_policy"
 
 
@@ -22,7 +22,7 @@ def _copied(batches: Mapping[str, Batch]) -> dict[str, Batch]:
 
 @attrs.frozen(repr=False)
 class MultiAgentBatch:
-    """Batches by policy id, dict-like, and the env steps that they come from.
+    """A dict-like of batches by policy id, with the number of env steps that they come from.
 
     In one env step every agent that acts adds a row to the batch of its policy, so `rows`, the agent steps, may
     be more or fewer than `env_steps`. Selecting policies keeps `env_steps` (M3).
@@ -40,7 +40,7 @@ class MultiAgentBatch:
 
     @property
     def rows(self) -> int:
-        """Agent steps: the rows of all policies, padding aside."""
+        """Agent steps: the rows of all policies, without padding."""
         return sum(real_steps(batch) for batch in self.batches.values())
 
     @property
@@ -49,18 +49,18 @@ class MultiAgentBatch:
         return not self.env_steps and not self.rows
 
     def select(self, policy_ids: Iterable[str]) -> MultiAgentBatch:
-        """The batches of these policies, as far as they are there, and all env steps (M3)."""
+        """The batches of these policies, if present, with all env steps (M3)."""
         return attrs.evolve(self, batches={name: self[name] for name in policy_ids if name in self})
 
     def map(self, function: Any) -> MultiAgentBatch:
-        """The same with `function(batch)` for the batch of every policy."""
+        """A new MultiAgentBatch of `function(batch)` for every policy."""
         return attrs.evolve(self, batches={name: function(batch) for name, batch in self.items()})
 
     @staticmethod
     def cat(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:
         """Join: by policy, fragments side by side and rows one after another; env steps add up.
 
-        A policy may be missing from some of them. Raises SchemaError where the columns of a policy differ.
+        A policy may be missing from some of them. Raises SchemaError if the columns of a policy differ.
         """
         if not batches:
             raise ValueError("MultiAgentBatch.cat of no batches: give at least one")
@@ -101,7 +101,7 @@ class MultiAgentBatch:
         return self.batches.items()
 
     def get(self, policy_id: str, default: Any = None) -> Any:
-        """The batch of a policy, or the default where there is none."""
+        """The batch of a policy, or the default if there is none."""
         return self.batches.get(policy_id, default)
 
     def __repr__(self) -> str:

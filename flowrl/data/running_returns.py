@@ -1,4 +1,4 @@
-"""Discounted returns of a stream of fragments, episode by episode: what rewards are scaled by."""
+"""Running discounted returns over a stream of fragments; their deviation scales rewards."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from flowrl.data.trajectories import env_names
 from flowrl.data.types import Array
 
 Running = dict[str, tuple[float, int, int]]
-"""By environment: the return of its running episode so far, the episode, and the step that comes next."""
+"""By environment: the return of its running episode so far, the episode, and its next step."""
 
 _USED = ("reward", "mask", *ENDS, *PROVENANCE)
 _NOTHING = (0.0, -1, -1)
 
 
 def running_returns(fragment: Batch, gamma: float, running: Running) -> Array:
-    """The discounted return `[T, N]` of each row's episode up to it: Gₜ = rₜ + γ Gₜ₋₁, from 0 where one begins (O3).
+    """The discounted return `[T, N]` of each episode up to each row: Gₜ = rₜ + γ Gₜ₋₁ per environment (O3).
 
-    Each environment is by itself. An episode is over where it ended and where provenance shows that it was cut. A
+    It starts from 0 with each episode. Episodes end at their end, and where provenance shows that they were cut. A
     fragment with a `mask` is complete in itself.
 
     Args:
-        fragment: the next one of the stream, `[T, N, ...]`.
-        running: what is left of the fragments before it; becomes what this one leaves.
+        fragment: the next fragment of the stream, `[T, N, ...]`.
+        running: the state after the previous fragment; updated in place.
     """
     used = fragment.select([name for name in _USED if name in fragment]).to_numpy()
     over = trace_ends(used) | (used["terminated"] != 0)
@@ -44,13 +44,13 @@ def running_returns(fragment: Batch, gamma: float, running: Running) -> Array:
 
 
 def _so_far(running: Running, name: str, place: tuple[int, int]) -> float:
-    """The return of an environment's running episode, if this is where it goes on."""
+    """The return of an environment's running episode, if it continues at this episode and step."""
     so_far, *expected = running.pop(name, _NOTHING)
     return so_far if tuple(expected) == place else 0.0
 
 
 def _places(fragment: Batch, row: int) -> list[tuple[int, int]]:
-    """Episode and step of each environment in a row, 0 where they are not known."""
+    """Episode and step of each environment in a row, 0 if unknown."""
     nowhere = np.zeros(fragment["reward"].shape[1], np.int64)
     columns = [fragment[name][row] if name in fragment else nowhere for name in ("episode_id", "t")]
     return list(zip(*(column.tolist() for column in columns)))

@@ -1,4 +1,4 @@
-"""Steps in batches: telling fragments from rows, making rows of them, counting and joining them."""
+"""Steps in batches: distinguishing fragments from rows, flattening, counting and joining them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flowrl.errors import SchemaError
 def is_fragment(batch: Batch) -> bool:
     """Whether the columns are `[T, N, ...]`, in the order of time, and not rows `[B, ...]`.
 
-    `reward` tells, which is one number a step; without it the axes that all columns share.
+    `reward`, one number per step, decides; without it the axes that all columns share.
     """
     return len(batch["reward"].shape if "reward" in batch else batch.shape) >= 2
 
 
 def real_steps(batch: Batch) -> int:
-    """How many steps a batch holds; padding (`mask` 0, N6) does not count.
+    """The number of steps in a batch, without padding (`mask` 0, N6).
 
     >>> real_steps(Batch(reward=np.ones((3, 2)), mask=[[1, 1], [1, 0], [1, 0]]))
     4
@@ -31,7 +31,7 @@ def real_steps(batch: Batch) -> int:
 def real_rows(batch: Batch, *, fragment: bool | None = None) -> Batch:
     """The steps of a batch as rows `[B, ...]`, those of fragments time-major, without padded ones (`mask` 0, N6).
 
-    `fragment` says whether it is one, where its columns alone do not tell: see `is_fragment`.
+    `fragment` states whether the batch is one if its columns do not show it: see `is_fragment`.
 
     >>> real_rows(Batch(reward=np.ones((2, 2)), t=[[0, 0], [1, 1]], mask=[[1, 1], [1, 0]])).t
     array([0, 0, 1])
@@ -41,7 +41,7 @@ def real_rows(batch: Batch, *, fragment: bool | None = None) -> Batch:
 
 
 def one_step_windows(batch: Batch, gamma: float) -> Batch:
-    """Its rows, with `discount = gamma · (1 − terminated)` where no adder made windows of several steps (T6).
+    """The rows of a batch, with `discount = gamma · (1 − terminated)` unless an adder made n-step windows (T6).
 
     >>> one_step_windows(Batch(reward=np.ones(2), terminated=[True, False], truncated=[True, True]), 0.5).discount
     array([0. , 0.5], dtype=float32)
@@ -52,7 +52,7 @@ def one_step_windows(batch: Batch, gamma: float) -> Batch:
 
 
 def check_joinable(first: Batch, batch: Batch, what: str) -> None:
-    """Raise a SchemaError, beginning with `what`, that says why two batches cannot be joined and what to do."""
+    """Raise a SchemaError, beginning with `what`, if two batches cannot be joined; it names reason and remedy."""
     cols.check_names(dict(first.items()), batch, f"{what}: a batch beside others")
     if is_fragment(first) != is_fragment(batch):
         raise SchemaError(
@@ -67,7 +67,7 @@ def check_joinable(first: Batch, batch: Batch, what: str) -> None:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Fragments side by side along N, so that each stays its own columns (G1); rows along B. One is itself.
+    """Join fragments along N, so that each keeps its own columns (G1), or rows along B.
 
     >>> joined([Batch(reward=np.ones((3, 2))), Batch(reward=np.ones((3, 1)))]).shape
     (3, 3)

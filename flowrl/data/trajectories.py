@@ -1,4 +1,4 @@
-"""Trajectories: the steps of one episode of one environment, put together again from fragments that cut it."""
+"""Trajectories: the steps of one episode of one environment, reassembled from fragments."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from flowrl.data.types import Index
 from flowrl.errors import SchemaError
 
 Held = dict[str, tuple[int, int]]
-"""By environment: how many rows of its running episode are held, and how many steps it has had by now."""
+"""By environment: the number of held rows of its running episode, and of its steps so far."""
 
 
 class Trajectory(NamedTuple):
-    """Consecutive steps of one episode, as row numbers of a table."""
+    """Consecutive steps of one episode, as row indices of a table."""
 
-    env: str  #: which environment's
-    rows: Index  #: the steps that are there: the newest ones of the episode
-    known: int  #: steps of the episode, rows that are not held any more included, before the newest fragment
-    length: int  #: and with it
+    env: str  #: name of the environment
+    rows: Index  #: the newest steps of the episode, those still in the table
+    known: int  #: steps of the episode before the newest fragment, dropped rows included
+    length: int  #: steps of the episode with the newest fragment
     ended: bool  #: terminated or truncated
-    open: bool  #: it goes on in a fragment to come; where neither is true, what follows is missing
+    open: bool  #: it continues in a later fragment; if neither open nor ended, the rest is lost
 
     @property
     def start(self) -> int:
-        """The number, in the episode, of the first row that is there."""
+        """The step of the first row in the table, counted in the episode."""
         return self.length - len(self.rows)
 
     def after(self, step: int) -> Index:
-        """The rows from a step of the episode on, as far as they are there."""
+        """The rows from a step of the episode on, as far as the table has them."""
         return self.rows[max(0, step - self.start) :]
 
 
 def trajectories(held: Batch, running: Held, fragment: Batch) -> tuple[Batch, list[Trajectory]]:
-    """What a stream's newest fragment `[T, N, ...]` and the rows held of earlier ones make.
+    """Combine a stream's newest fragment `[T, N, ...]` with the held rows of earlier ones.
 
-    An episode is over where a step terminated or truncated it, and where provenance (`worker`, `env_id`,
-    `episode_id`, `t`, if they are there) shows that its next step is missing. Padded steps (`mask` 0) are not there.
+    An episode is over where a step terminated or truncated it, or where provenance (`worker`, `env_id`, `episode_id`,
+    `t`, if present) shows that its next step is lost. Padded steps (`mask` 0) are dropped.
 
     Args:
-        held: rows `[B, ...]` of episodes that were running, in the order of `running`.
+        held: rows `[B, ...]` of running episodes, in the order of `running`.
         running: see `Held`.
 
-    Returns: The table of rows `[B, ...]` and its trajectories, by environment, then time. Environments of which there
-        is nothing new come too, first.
-    Raises: SchemaError where the number of environments changes and nothing tells which is which.
+    Returns: The table of rows `[B, ...]` and its trajectories, by environment, then time. Environments without
+        new steps come first.
+    Raises: SchemaError if the number of environments changes and no column identifies them.
     """
     fragment = fragment.to_numpy()
     parts = _held_rows(running)
@@ -63,14 +63,14 @@ def trajectories(held: Batch, running: Held, fragment: Batch) -> tuple[Batch, li
     for env, name in enumerate(names):
         new = number[:, env] if real is None else number[real[:, env], env]
         parts[name] = np.concatenate([parts[name], new]) if name in parts else new
-    # The mask has been read; without it, rows that are held and new ones have the same columns.
+    # Without the mask, held and new rows have the same columns.
     rows = fragment.select([name for name in fragment if name != "mask"]).flat()
     table = Batch.cat([held, rows]) if running else rows
     return table, _cut(table, parts, running)
 
 
 def still_open(running: Held) -> list[Trajectory]:
-    """The trajectories of rows that are held, nothing being new."""
+    """The trajectories of the held rows, without new steps."""
     return [
         Trajectory(name, rows, running[name][1], running[name][1], ended=False, open=True)
         for name, rows in _held_rows(running).items()
@@ -78,13 +78,13 @@ def still_open(running: Held) -> list[Trajectory]:
 
 
 def hold(table: Batch, kept: Sequence[Trajectory]) -> tuple[Batch, Held]:
-    """Copies of the rows of these trajectories, to be held until the next fragment: see `trajectories`."""
+    """Copies of the rows of these trajectories, to hold until the next fragment: see `trajectories`."""
     rows = np.concatenate([each.rows for each in kept]) if kept else np.zeros(0, np.int64)
     return table[rows], {each.env: (len(each.rows), each.length) for each in kept}
 
 
 def side_by_side(table: Batch, columns: Sequence[Index], length: int) -> Batch:
-    """Rows of a table as columns `[length, N, ...]`, each padded with zeros, and the `mask` that tells (N6).
+    """Rows of a table as columns `[length, N, ...]`, each padded with zeros, with a `mask` (N6).
 
     >>> side_by_side(Batch(t=[5, 6, 7]), [np.array([0, 1]), np.array([2])], length=2).t.T.tolist()
     [[5, 6], [7, 0]]
@@ -95,7 +95,7 @@ def side_by_side(table: Batch, columns: Sequence[Index], length: int) -> Batch:
     mask = index >= 0
     made: Batch = table[index]
     if not mask.all():
-        made[~mask] = 0  # where -1 took the last row
+        made[~mask] = 0  # the index -1 took the last row
     made["mask"] = mask
     return made
 
@@ -128,7 +128,7 @@ def _held_rows(running: Held) -> dict[str, Index]:
 
 
 def env_names(fragment: Batch) -> list[str]:
-    """What tells the environment of each column of `[T, N, ...]` from the others of the stream."""
+    """A name for the environment of each column of `[T, N, ...]`, unique in the stream."""
     envs = fragment["reward"].shape[1]
     if "env_id" not in fragment:
         return [f"column {env} of {envs}" for env in range(envs)]
@@ -137,5 +137,5 @@ def env_names(fragment: Batch) -> list[str]:
 
 
 def _columns(name: str) -> int | None:
-    """How many columns there were, where only their order told them apart."""
+    """The number of columns, if only their order identifies them."""
     return int(name.rpartition(" of ")[2]) if name.startswith("column") else None

@@ -1,4 +1,4 @@
-"""What kinds of arrays the files here hand to each other are called."""
+"""Names for the kinds of arrays in this folder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Index: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-"""Numbers of slots, rows or steps."""
+"""Indices of slots, rows or steps."""
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 New: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], Array]
-"""Makes an array of a shape and dtype."""
+"""Allocates an array of a shape and dtype."""

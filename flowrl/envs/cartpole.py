@@ -1,4 +1,4 @@
-"""CartPole-v1 of which one sees no velocities: what a policy with a memory is for."""
+"""CartPole-v1 without velocities in the observation: a task for recurrent policies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import TransformObservation
 
-#: Where the cart is and how far the pole leans, among what CartPole-v1 shows.
+#: The entries of CartPole-v1's observation that hold the position of the cart and the angle of the pole.
 POSITIONS = [0, 2]
 
 
 def without_velocities(**settings: Any) -> gymnasium.Env[Any, Any]:
-    """CartPole-v1 that shows where the cart is and how far the pole leans, and not how fast they move: `[2]`.
+    """CartPole-v1 that observes the position of the cart and the angle of the pole, but no velocities: `[2]`.
 
     `flowrl run ppo --env flowrl.envs.cartpole:without_velocities`; `settings` are those of CartPole-v1.
 

@@ -1,4 +1,4 @@
-"""Whether a dataset fits the spaces that somebody is to learn from it in."""
+"""Checks that a dataset fits the spaces of the policy that learns from it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from flowrl.envs import Environments
 
 
-#: What a manifest says of spaces, and of the environment.
+#: The keys of a manifest for spaces and environment.
 SPACES = ("observation_space", "action_space")
 PLACE = ("env", "env_args", "wrappers", "env_manager", "env_manager_args")
 
 
 @attrs.frozen
 class RecordedEnvironment:
-    """What a dataset said of itself to whoever learned from it, without its rows: it need not be there any more."""
+    """The description of a dataset without its rows, kept by a run; the dataset itself may be gone."""
 
     path: str
     about: Mapping[str, Any] = attrs.field(repr=False)
 
 
-#: What says of itself where it was recorded.
+#: Sources that describe where they were recorded.
 Source: TypeAlias = Dataset | MinariEpisodes | RecordedEnvironment
 
 
@@ -51,18 +51,18 @@ def check_dataset(
     action_space: gymnasium.Space[Any],
     needs: Iterable[str] = ("obs", "action"),
 ) -> None:
-    """Compare a dataset with the spaces that somebody is to learn from it in.
+    """Compare a dataset with the spaces of the policy that learns from it.
 
     Raises:
-        DatasetError: it has nothing in it, or not the columns in `needs`, or observations or actions of another shape
-            or kind; or what stands there is nothing to learn from: see `flowrl.envs.dataset_spaces.check_rows`.
+        DatasetError: the dataset is empty, lacks a column of `needs`, or has observations or actions of another shape
+            or kind; or its rows are unusable: see `flowrl.envs.dataset_spaces.check_rows`.
     """
     if not data.rows:
-        raise DatasetError(f"{data.path} has nothing in it: record some episodes first, with `flowrl record`")
+        raise DatasetError(f"{data.path} is empty: record some episodes first, with `flowrl record`")
     found = data.schema()
     there = {name.partition(".")[0] for name in found.columns}
     if missing := [name for name in needs if name not in there]:
-        raise DatasetError(f"{data.path} has no column {missing[0]!r}, which is learned from: it has {_listed(there)}")
+        raise DatasetError(f"{data.path} has no column {missing[0]!r}, which learning needs: it has {_listed(there)}")
     of_spaces = {"obs": observation_space, "action": action_space, "next_obs": observation_space}
     for name in needs:
         if name in of_spaces:
@@ -71,9 +71,9 @@ def check_dataset(
 
 
 def spaces_of(data: Source) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
-    """The spaces of observations and actions that a dataset knows of itself; None where it does not.
+    """The observation and action space in the manifest of a dataset; None if it has none.
 
-    Raises: DatasetError where what it says is malformed.
+    Raises: DatasetError if they are malformed.
     """
     if not isinstance(data, MinariEpisodes):
         if any(data.about.get(name) is None for name in SPACES):
@@ -81,16 +81,14 @@ def spaces_of(data: Source) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
         try:
             return space_from_json(data.about[SPACES[0]]), space_from_json(data.about[SPACES[1]])
         except SchemaError as error:
-            raise DatasetError(
-                f"{data.path} is damaged: what its manifest says of its spaces is no good: {error}"
-            ) from error
+            raise DatasetError(f"{data.path} is damaged: its manifest has malformed spaces: {error}") from error
     return dict_form(data.dataset.observation_space), data.dataset.action_space
 
 
 def environment_of(data: Source) -> dict[str, Any] | None:
-    """The environment that a dataset says it was recorded in, by settings of `Configuration`; None where it does not.
+    """The environment in the manifest of a dataset, as settings of `Configuration`; None if it has none.
 
-    Datasets that an earlier version wrote say nothing of `wrappers`.
+    Datasets of an earlier version do not mention `wrappers`.
     """
     if not isinstance(data, MinariEpisodes):
         return {name: data.about[name] for name in PLACE if name in data.about} if data.about.get("env") else None
@@ -100,14 +98,13 @@ def environment_of(data: Source) -> dict[str, Any] | None:
 
 
 def origin(environments: Environments, *of: gymnasium.Space[Any]) -> dict[str, Any]:
-    """What the manifest of a dataset says of where it was recorded, as JSON has it: see `spaces_of`, `environment_of`.
+    """The manifest entries about where a dataset was recorded, as JSON: see `spaces_of`, `environment_of`.
 
-    Of an environment that has no name by which another process could make it, as a function in a script has none,
-    `env` is null.
+    `env` is null if no other process can import the environment, such as a function in a script.
 
     Args:
-        environments: Those that were acted in.
-        of: The spaces of observations and actions.
+        environments: The environments of the recording.
+        of: The observation and action space.
     """
     there: dict[str, Any] = {"env": importable(environments.spec)}
     wrappers = [importable(each) for each in environments.wrappers]
@@ -116,7 +113,7 @@ def origin(environments: Environments, *of: gymnasium.Space[Any]) -> dict[str, A
         there["env"] = None
     else:
         there |= {"env_args": args, "wrappers": wrappers}
-        if environments.kind == "vector":  # whose wrappers are others
+        if environments.kind == "vector":  # has vector wrappers
             there |= {"env_manager": environments.kind, "env_manager_args": dict(environments.options)}
     return {**there, **dict(zip(SPACES, map(space_to_json, of)))}
 
@@ -151,9 +148,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
-    """A space as plain values: `space_from_json` makes an equal one of them.
+    """A space as plain values, from which `space_from_json` makes an equal one.
 
-    Raises: SchemaError for a space that is no Box, Discrete, MultiDiscrete, MultiBinary or Dict of these.
+    Raises: SchemaError for a space that is not a Box, Discrete, MultiDiscrete, MultiBinary or Dict of these.
 
     >>> space_to_json(spaces.Box(np.array([0.0, -np.inf]), 1.0, (2,), np.float64))
     {'kind': 'Box', 'dtype': 'float64', 'low': [0.0, '-inf'], 'high': [1.0, 1.0]}
@@ -178,11 +175,11 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
-    """The space that `space_to_json` was given. Raises: SchemaError where it is malformed."""
+    """The inverse of `space_to_json`. Raises: SchemaError if the values are malformed."""
     try:
         kind = found["kind"]
         if kind == "Dict":
-            return spaces.Dict([(key, space_from_json(part)) for key, part in found["spaces"].items()])  # in this order
+            return spaces.Dict([(key, space_from_json(part)) for key, part in found["spaces"].items()])  # in order
         if kind == "Box":
             dtype = np.dtype(found["dtype"])
             low, high = (np.array(_numbers(found[name]), dtype) for name in ("low", "high"))
@@ -195,12 +192,12 @@ def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
             return spaces.MultiBinary(found["n"])
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
         raise SchemaError(f"a space is malformed: {error!r}") from error
-    raise SchemaError(f"a space of kind {kind!r} is not known here")
+    raise SchemaError(f"a space has the unknown kind {kind!r}")
 
 
 def _plain(bound: np.ndarray[Any, Any]) -> Any:
-    """Nested lists of numbers; JSON has no infinities, so these are text."""
-    values = bound.tolist()  # floats of 64 bits hold those of fewer exactly, and JSON writes them to the last bit
+    """Nested lists of numbers, with infinities as text, which JSON lacks."""
+    values = bound.tolist()  # 64-bit floats hold narrower ones exactly, and JSON writes all their bits
     return _each(values, lambda value: str(value) if isinstance(value, float) and math.isinf(value) else value)
 
 
@@ -212,18 +209,18 @@ def _each(values: Any, change: Any) -> Any:
     return [_each(value, change) for value in values] if isinstance(values, list) else change(values)
 
 
-#: What tells people which row it is.
+#: Columns that identify a row in messages.
 _PLACE = {"episode_id": "episode", "t": "step"}
 
 
 def check_rows(
     data: Dataset | MinariEpisodes, action_space: gymnasium.Space[Any], names: Iterable[str], rows: int = ROWS
 ) -> None:
-    """Look through these columns, so many rows at a time; padded steps (`mask` 0) do not count.
+    """Check these columns, `rows` rows at a time; padded steps (`mask` 0) do not count.
 
     Raises:
-        DatasetError: a number in them is not finite, or an action is none of the space, or one that the `action_mask`
-            of its own observation forbids. It says in which row.
+        DatasetError: a number is not finite, or an action is not in the space, or the `action_mask` of its observation
+            forbids it. The message names the row.
     """
     names = list(names)
     for numbers, part in parts_of(data, names, rows):
@@ -244,9 +241,9 @@ def check_rows(
 
 
 def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any], rows: int = ROWS) -> None:
-    """Compare the continuous actions of a dataset with the bounds of the action space; rounding is forgiven.
+    """Compare the continuous actions of a dataset with the bounds of the action space, up to rounding.
 
-    Raises: DatasetError where some are beyond.
+    Raises: DatasetError if some exceed them.
     """
     if not isinstance(space, spaces.Box):
         return
@@ -267,25 +264,25 @@ def _check_finite(data: Dataset | MinariEpisodes, numbers: Array, name: str, col
     for i in np.flatnonzero(~finite.all(1)):
         number = column[i].ravel()[~finite[i]][0]
         raise DatasetError(
-            f"{data.path}: its column {name!r} has {number} in {_row(data, numbers[i])}, from which nothing can be "
-            "learned: leave such episodes out, or record them again with a wrapper that has finite numbers"
+            f"{data.path}: its column {name!r} has {number} in {_row(data, numbers[i])}, which cannot be learned "
+            "from: leave out such episodes, or record them again with a wrapper that makes numbers finite"
         )
 
 
 def _check_valid(data: Dataset | MinariEpisodes, numbers: Array, part: Batch, places: Array) -> None:
-    """That the places of the actions `[B, k]` are valid in the masks `[B, A]`."""
+    """Check that the masks `[B, A]` allow the actions at these indices `[B, k]`."""
     mask = part["obs"][ACTION_MASK]
     valid = (np.take_along_axis(mask, places, 1) != 0).all(1)
     for i in np.flatnonzero(~valid):
         raise DatasetError(
             f"{data.path}: {_row(data, numbers[i])} has the action {part['action'][i]}, which the action_mask of its "
-            f"observation forbids, {mask[i]}: a mask is that of the observation which was acted from; leave such "
-            "rows out, or record them again"
+            f"observation forbids, {mask[i]}: a mask belongs to the observation before the action; leave out such "
+            "rows, or record them again"
         )
 
 
 def _chosen(action: Array, space: Any) -> Array:
-    """Choices `[B, k]`, counted from 0."""
+    """Discrete actions `[B, k]`, counted from 0."""
     counted: Array = (action.astype(np.int64) - start_of(space)).reshape(len(action), -1)
     return counted
 

@@ -1,10 +1,10 @@
-"""Environments of goals that are hardly ever reached by chance, in the manner of gymnasium-robotics.
+"""Goal environments, in the interface of gymnasium-robotics, whose goals are rarely reached by chance.
 
-Observations are dictionaries of `observation`, `achieved_goal` and `desired_goal`. `compute_reward` and
-`compute_terminated` say of goals `[B, ...]` what a step that achieves them gives, and whether it ends the episode.
+Observations are dictionaries of `observation`, `achieved_goal` and `desired_goal`. For goals `[B, ...]`,
+`compute_reward` and `compute_terminated` give the reward of a step that achieves them, and whether it ends the episode.
 
-A success gives 1 and ends its episode, anything else gives 0. So the return of an episode is 1 or 0 and the mean return
-is the share of successes; that sooner is better, the discount says. In the papers a step costs 1 until then instead.
+A success has reward 1 and ends the episode, all other steps have reward 0. So an episode returns 1 or 0, and the mean
+return is the success rate; the discount favours early success. In the papers, each step before success costs 1.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Observation = dict[str, Array]
 
 
 class GoalEnv(gymnasium.Env[Any, Any]):
-    """Base of environments that a state and a goal describe; `_begin` and `_move` are a subclass's own.
+    """Base of environments with a state and a goal; a subclass defines `_begin` and `_move`.
 
     An episode is truncated after `max_steps` steps.
     """
 
     def __init__(self, observation: spaces.Space[Any], goal: spaces.Space[Any], max_steps: int) -> None:
         if max_steps < 1:
-            raise ValueError(f"max_steps is {max_steps}: an episode has at least one step")
+            raise ValueError(f"max_steps is {max_steps}, expected at least 1")
         self.observation_space = spaces.Dict(observation=observation, achieved_goal=goal, desired_goal=goal)
         self.max_steps = max_steps
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
-        """Begin with another state and another goal."""
+        """Begin an episode with a new state and a new goal."""
         super().reset(seed=seed)
         self.steps = 0
         self.at, self.goal = self._begin()
@@ -74,9 +74,9 @@ class GoalEnv(gymnasium.Env[Any, Any]):
 
 
 class BitFlipping(GoalEnv):
-    """Bits, one of which is flipped in each step, until they are the ones desired; at most as many steps as bits.
+    """Flip one bit per step until they equal the goal; at most as many steps as bits.
 
-    A goal can always be reached. Of 10 bits, flipped at random, it is in about 1 of 100 episodes.
+    Every goal is reachable. Random flips of 10 bits reach it in about 1 of 100 episodes.
 
     Source: Andrychowicz et al. 2017, "Hindsight experience replay", section 3.1.
     """
@@ -99,15 +99,15 @@ class BitFlipping(GoalEnv):
 
 
 class PointReach(GoalEnv):
-    """A point that moves in the square from -1 to 1, until it is less than `radius` away from a goal in there.
+    """A point moves in the square from -1 to 1 until it is less than `radius` away from the goal.
 
-    An action `[2]` moves it by at most `speed` along each side, and never out of the square.
+    An action `[2]` moves it by at most `speed` along each axis, and never out of the square.
     """
 
     def __init__(self, radius: float = 0.01, speed: float = 0.1, max_steps: int = 50) -> None:
         for name, value in (("radius", radius), ("speed", speed)):
             if not value > 0:
-                raise ValueError(f"{name} is {value}: it must be more than 0")
+                raise ValueError(f"{name} is {value}, expected more than 0")
         square = spaces.Box(-1, 1, (2,), np.float32)
         super().__init__(square, square, max_steps)
         self.action_space = square
@@ -148,24 +148,24 @@ def point_reach(radius: float = 0.01, speed: float = 0.1, max_steps: int = 50) -
 
 
 OfGoals: TypeAlias = Callable[[Array, Array, dict[str, Any]], Array]
-"""From goals achieved and goals desired, `[B, ...]` each, and an info, to one number or flag each, `[B]`."""
+"""A function of achieved goals, desired goals, `[B, ...]` each, and an info, to numbers or flags `[B]`."""
 
-#: Its methods, by the names that gymnasium-robotics gives them.
+#: The methods of a goal environment in gymnasium-robotics.
 METHODS = ("compute_reward", "compute_terminated")
 _CHANGE_REWARDS = (gymnasium.RewardWrapper, NormalizeReward)
 
 
 class GoalFunctions(NamedTuple):
-    """An environment's own functions of goals."""
+    """The goal functions of an environment."""
 
     compute_reward: OfGoals
     compute_terminated: OfGoals
 
 
 def goal_functions(env: Any) -> GoalFunctions | str:
-    """Those of an environment, of the outermost layer that has them; or, in words, what it lacks.
+    """The goal functions of the outermost layer of an environment that has them; or a text that says what is missing.
 
-    A wrapper that changes rewards must have a `compute_reward` of its own, for relabelled steps would be paid in other
+    A wrapper that changes rewards must define its own `compute_reward`, or relabelled steps would have rewards in other
     units than real ones.
     """
     found = [next((layer for layer in layers(env) if hasattr(layer, name)), None) for name in METHODS]

@@ -1,4 +1,4 @@
-"""From what a user names to the manager of so many environments."""
+"""From the name of an environment to a manager of several of them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from flowrl.errors import ConfigError, did_you_mean
 
 log = logging.getLogger("flowrl")
 
-#: The managers that take one callable for each environment.
+#: The managers that take one callable per environment.
 _OF_FACTORIES: dict[str, Any] = {
     "subprocess": SubprocessEnvManager,
     "async": AsyncSubprocessEnvManager,
     "thread": ThreadEnvManager,
 }
-#: What `env_manager` may be.
+#: The values of `env_manager`.
 KINDS = ("local", *_OF_FACTORIES, "vector")
-_NEXT_STEP = AutoresetMode.NEXT_STEP  # as gymnasium has it where nobody chooses
+_NEXT_STEP = AutoresetMode.NEXT_STEP  # gymnasium's default
 
 
 class Seen(NamedTuple):
-    """What an environment shows of itself."""
+    """Facts about an environment, found without acting."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
 @attrs.frozen
 class Environments:
-    """Which environments, and who steps them: all that `make_manager` needs to know but for their number."""
+    """Environments and the kind of their manager: the arguments of `make_manager` but for the number."""
 
     spec: Any
     env_args: Mapping[str, Any] = attrs.field(factory=dict)
@@ -62,7 +62,7 @@ class Environments:
 
     @property
     def is_one_object(self) -> bool:
-        """They are an object that was made already, of which no second one can be made."""
+        """Whether `spec` is an existing environment object, of which there is only one."""
         return is_object(self.spec)
 
     def for_evaluation(
@@ -72,9 +72,9 @@ class Environments:
         wrappers: Sequence[str | Wrap] | None = None,
         kind: str | None = None,
     ) -> Environments:
-        """Those that evaluate, with fresh seeds (S3): like these but for what is given.
+        """The environments of evaluations, with new seeds (S3): like these but for the arguments given.
 
-        Another environment does not get the arguments of this one, and another manager not those of this one's.
+        Another environment does not inherit `env_args`, and another manager does not inherit the manager's arguments.
         """
         changed: dict[str, Any] = {"episode_seeds": None}
         if spec is not None:
@@ -89,11 +89,11 @@ class Environments:
 
     @property
     def factory(self) -> EnvFactory:
-        """What makes one of them."""
+        """The factory of single environments."""
         return EnvFactory(self.spec, self.env_args, self.wrappers)
 
     def manager(self, num_envs: int) -> Manager:
-        """A manager of so many of them, not launched yet. Raises: see `make_manager`."""
+        """A manager of `num_envs` environments, not launched yet. Raises: see `make_manager`."""
         how: dict[str, Any] = {"kind": self.kind, "wrappers": self.wrappers, "episode_seeds": self.episode_seeds}
         return make_manager(self.spec, num_envs, self.env_args, **how, **self.options)
 
@@ -102,9 +102,9 @@ class Environments:
         return self.look(num_envs)[:2]
 
     def look(self, num_envs: int) -> Seen:
-        """What can be known of each before any acts; one environment is made for it, and closed again.
+        """Facts about the environments before any acts; it makes one environment for that, and closes it.
 
-        Raises: ConfigError for what `manager` would refuse.
+        Raises: ConfigError if `manager` would.
         """
         _check(num_envs, self.kind, self.options)
         if self.is_one_object and self.kind in _OF_FACTORIES:
@@ -135,15 +135,15 @@ def make_manager(
 ) -> Manager:
     """A manager of `num_envs` environments, not launched yet.
 
-    `spec` is what `EnvFactory` takes, called once per environment; or a gymnasium VectorEnv, or a factory of one,
-    which is called once, and with `num_envs` if it has such an argument; or one environment, which is then the only.
+    `spec` is that of `EnvFactory`, called once per environment; or a gymnasium VectorEnv, or a factory of one, called
+    once, with `num_envs` if it has such an argument; or a single environment object.
 
-    `kind` says where environments are stepped: "local", in this process; "subprocess", in others, all together;
-    "async", in others, each at its own pace; "thread", in threads; "vector", as one gymnasium VectorEnv: an id's own
-    vectorised implementation where it has one. A VectorEnv is stepped as it is under "local" too. `options` are
-    keyword arguments of that manager; of "vector" it is `autoreset_mode`.
+    `kind` selects where environments step: "local", in this process; "subprocess", in other processes, all together;
+    "async", in other processes, each at its own pace; "thread", in threads; "vector", as one gymnasium VectorEnv: the
+    vectorised implementation of an id if it has one. "local" takes a VectorEnv too. `options` are keyword arguments of
+    the manager; "vector" has `autoreset_mode`.
 
-    Raises: ConfigError as `EnvFactory` does, for less than one environment, a VectorEnv of other size, an unknown
+    Raises: ConfigError like `EnvFactory`, and for less than one environment, a VectorEnv of another size, an unknown
     manager or option, and a manager that does not fit the environment.
     """
     _check(num_envs, kind, options)
@@ -248,7 +248,7 @@ class EnvFactory:
     `gymnasium.make` or to the factory; of `wrappers` the first is the innermost (see `flowrl.envs.wrapping`). An id
     is made with its TimeLimit and without gymnasium's checks at every step.
 
-    Raises: ConfigError for an id, module, factory, argument or wrapper that there is not, or that is refused.
+    Raises: ConfigError for an id, module, factory, argument or wrapper that does not exist or is rejected.
     """
 
     spec: Any
@@ -262,19 +262,19 @@ class EnvFactory:
         raise ConfigError(f"{name_of(self.spec)} made a {type(made).__name__}, expected a gymnasium.Env")
 
     def check(self) -> None:
-        """Raises: ConfigError for a name of nothing; none is made to find out."""
+        """Raises: ConfigError if nothing has this name; makes no environment."""
         factory_of(self.spec)
         for each in self.wrappers:
             wrapper_of(each)
 
     def first_of(self, num_envs: int, *, vectorised: bool = False) -> Env | AnyVectorEnv:
-        """The first of so many environments, or all of them where they are made as one VectorEnv.
+        """The first of `num_envs` environments, or all of them if they are one VectorEnv.
 
-        `vectorised`: an id's own vectorised implementation, where it has one.
+        `vectorised`: take the vectorised implementation of an id, if it has one.
         """
         made = self._made(num_envs, vectorised)
         try:
-            if isinstance(made, VectorEnv):  # asked first, since EnvPool's own are both
+            if isinstance(made, VectorEnv):  # tested first: EnvPool's environments are both
                 if made.num_envs != num_envs:
                     raise ConfigError(
                         f"{name_of(self.spec)} holds {made.num_envs} environments, but num_envs={num_envs}: "
@@ -327,5 +327,5 @@ def make_env(spec: Any, env_args: Mapping[str, Any] | None = None, *, wrappers: 
 
 
 def is_object(spec: Any) -> bool:
-    """Whether it is an environment that was made already."""
+    """Whether `spec` is an existing environment object."""
     return not isinstance(spec, str) and not callable(spec)

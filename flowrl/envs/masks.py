@@ -1,4 +1,4 @@
-"""Action masks of environments: in their observations, where they belong here, or put there out of `info`."""
+"""Action masks of environments: in observations, where flowrl reads them, or moved there from `info`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Space = gymnasium.Space[Any]
 
 
 def choices_of(action_space: Space) -> list[int]:
-    """The sizes of the choices that an action consists of; a mask has a number for each of them, side by side.
+    """The sizes of the choices that an action consists of; a mask holds their entries side by side.
 
     >>> choices_of(spaces.Discrete(3)), choices_of(spaces.MultiDiscrete([2, 4])), choices_of(spaces.Box(0, 1))
     ([3], [2, 4], [])
@@ -36,7 +36,7 @@ def choices_of(action_space: Space) -> list[int]:
 
 
 def check_mask(observation_space: Space, action_space: Space) -> None:
-    """Raises: ConfigError for observations with an `action_mask` that is none of the actions."""
+    """Raises: ConfigError if observations have an `action_mask` that does not fit the actions."""
     if not isinstance(observation_space, spaces.Dict) or ACTION_MASK not in observation_space.spaces:
         return
     mask = observation_space[ACTION_MASK]
@@ -65,7 +65,7 @@ def without_choice(mask: npt.NDArray[np.bool_], action_space: Space) -> npt.NDAr
 
 
 def valid_sample(action_space: Space, obs: Any) -> Any:
-    """A random action, a valid one where the observation has a mask: see `gymnasium.Space.sample`."""
+    """A random action, a valid one if the observation has a mask: see `gymnasium.Space.sample`."""
     if not isinstance(obs, Mapping | Batch) or ACTION_MASK not in obs:
         return action_space.sample()
     mask = _as_mask(obs[ACTION_MASK], (_width(action_space),))
@@ -73,16 +73,16 @@ def valid_sample(action_space: Space, obs: Any) -> Any:
         return action_space.sample(tuple(np.split(mask, np.cumsum(action_space.nvec)[:-1])))
     if isinstance(action_space, spaces.MultiBinary):
         zero, one = mask.reshape(-1, 2).T
-        return action_space.sample(np.where(zero & one, 2, one).astype(np.int8))  # 2: both may be
+        return action_space.sample(np.where(zero & one, 2, one).astype(np.int8))  # 2: both are valid
     return action_space.sample(mask)
 
 
-#: What to say of an environment with a mask that nobody reads.
-UNASKED = "info has an action_mask, which no policy sees there: the wrapper ActionMask puts it into the observation"
+#: The warning about an environment with a mask that no policy reads.
+UNASKED = "info has an action_mask, which policies do not read: the wrapper ActionMask adds it to the observation"
 
 
 def unasked_mask(info: Any, observation_space: Space) -> bool:
-    """Whether there is a mask in `info`, and none in the observations."""
+    """Whether `info` has a mask, and observations have none."""
     if not isinstance(info, Mapping) or ACTION_MASK not in info:
         return False
     return not isinstance(observation_space, spaces.Dict) or ACTION_MASK not in observation_space.spaces
@@ -91,7 +91,7 @@ def unasked_mask(info: Any, observation_space: Space) -> bool:
 def with_mask(observation_space: Space, action_space: Space) -> spaces.Dict:
     """A dictionary of observations with a mask: the space's own entries if it is a Dict, else the entry `obs`.
 
-    Raises: ConfigError where there is a mask already, and for actions that have none.
+    Raises: ConfigError if there is a mask already, or the actions cannot have one.
     """
     mask = spaces.MultiBinary(_width(action_space))
     if not isinstance(observation_space, spaces.Dict):
@@ -104,9 +104,9 @@ def with_mask(observation_space: Space, action_space: Space) -> spaces.Dict:
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Puts `info["action_mask"]` of every reset and step into the observation.
 
-    An observation that is no dictionary becomes its entry `obs`.
+    An observation that is not a dictionary becomes the entry `obs`.
 
-    Raises: ConfigError as `with_mask` does; SchemaError where the mask is missing, or of another length.
+    Raises: ConfigError like `with_mask`; SchemaError if the mask is missing or has another length.
 
     >>> env = ActionMask(gymnasium.make("Taxi-v4"))
     >>> env.observation_space
@@ -137,7 +137,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class VectorActionMask(VectorWrapper[Any, Any, Any]):
-    """The same for a vector environment, of masks `[N, A]`; in each autoreset mode (T1, T2, T3).
+    """`ActionMask` for a vector environment, with masks `[N, A]`, in each autoreset mode (T1, T2, T3).
 
     Raises: see `ActionMask`.
     """
@@ -151,13 +151,13 @@ class VectorActionMask(VectorWrapper[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Resets; who is not reset (T3) keeps its mask."""
-        began = (options or {}).get("reset_mask")  # which the environment takes out
+        """Resets; environments that are not reset (T3) keep their masks."""
+        began = (options or {}).get("reset_mask")  # the environment removes it
         obs, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
         return self._masked(obs, infos, "reset", np.ones(self.num_envs, np.bool_) if began is None else began), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Steps; what an episode ended with gets the mask that was said with it."""
+        """Steps; final observations get the masks of their `final_info`."""
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         if "_final_obs" in infos:
             infos = {**infos, "final_obs": self._final(infos)}
@@ -171,7 +171,7 @@ class VectorActionMask(VectorWrapper[Any, Any, Any]):
         if (silent := np.flatnonzero(wanted & ~said)).size:
             raise _missing(during, f"infos of environment {silent[0]}", infos)
         given = infos[ACTION_MASK]
-        self._masks = self._masks.copy()  # what was handed out stays
+        self._masks = self._masks.copy()  # masks handed out before must not change
         for env_id in np.flatnonzero(wanted):
             self._masks[env_id] = _as_mask(given[env_id], self._masks[env_id].shape)
         return _joined(obs, self._masks)

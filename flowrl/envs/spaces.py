@@ -1,9 +1,9 @@
-"""Spaces as arrays: an observation is one array, or where its space is a Dict or Tuple a nested Batch of arrays.
+"""Spaces as arrays: an observation is an array, or a nested Batch of arrays if its space is a Dict or Tuple.
 
-A Tuple is read as a Dict with the keys "0", "1" and so on.
+A Tuple counts as a Dict with the keys "0", "1" and so on.
 
-What holds the observations of N environments, a *store*, is an array `[N, ...]` or a nested Batch of them. Both take
-`store[env_id] = row` and `store[mask] = rows`, so that little outside of this file tells them apart.
+A *store* holds the observations of N environments: an array `[N, ...]` or a nested Batch of arrays. Both support
+`store[env_id] = row` and `store[mask] = rows`, so little code outside this file distinguishes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def start_of(space: Any) -> Any:
 def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and dtype of one observation or action.
 
-    Raises: ConfigError for a space whose members are not arrays of one shape, with the way out.
+    Raises: ConfigError if the members of the space are not arrays of one shape; names the remedy.
     """
     if isinstance(space, ARRAY_SPACES) and space.shape is not None and space.dtype is not None:
         return space.shape, np.dtype(space.dtype)
@@ -55,7 +55,7 @@ def _way_out(space: gymnasium.Space[Any], role: str) -> str:
 
 
 def dict_form(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """The space with a Dict in the place of every Tuple.
+    """The space with a Dict in place of every Tuple.
 
     >>> dict_form(spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]))
     Dict('0': Discrete(2), '1': Discrete(3))
@@ -71,9 +71,9 @@ def dict_form(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 def make_store(
     space: gymnasium.Space[Any], num_envs: int, role: str = "observation", zeros: Callable[..., Any] = np.zeros
 ) -> Observations:
-    """Zeros `[N, ...]` for the observations of N environments, in the dtypes of the space; `zeros` makes them.
+    """Zeros `[N, ...]` for the observations of N environments, in the dtypes of the space; `zeros` allocates them.
 
-    Raises: ConfigError for a space that is neither an array nor a Dict of arrays and such Dicts.
+    Raises: ConfigError for a space that is neither an array nor a nested Dict of arrays.
     """
     if not isinstance(space, spaces.Dict):
         shape, dtype = array_form(space, role)
@@ -93,7 +93,7 @@ def row_shape(store: Observations) -> RowShape:
 
 
 def are_alike(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
-    """Whether two spaces are of one kind, with the same keys, shapes, dtypes and numbers of choices."""
+    """Whether two spaces have the same kind, keys, shapes, dtypes and numbers of actions."""
     if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
         return one.spaces.keys() == other.spaces.keys() and all(are_alike(one[key], other[key]) for key in one.spaces)
     if isinstance(one, spaces.Discrete | spaces.MultiDiscrete):
@@ -102,14 +102,14 @@ def are_alike(one: gymnasium.Space[Any], other: gymnasium.Space[Any]) -> bool:
 
 
 def check_alike(ours: Sequence[Any], theirs: Sequence[Any], env_id: int, first_id: int = 0) -> None:
-    """Raises: ConfigError where observation and action space of an environment differ from those of the first."""
+    """Raises: ConfigError if the spaces of an environment differ from those of the first."""
     for role, first, other in zip(("observation", "action"), ours, theirs):
         if not are_alike(dict_form(first), dict_form(other)):
             raise ConfigError(f"environment {env_id} has the {role} space {other}, environment {first_id} has {first}")
 
 
 def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:
-    """One observation as a store takes it. Raises: SchemaError that names the key where it is of another shape."""
+    """One observation in the form of a store. Raises: SchemaError, naming the key, if its shape is wrong."""
     if type(shape) is tuple:
         row = np.asarray(obs)
         if row.shape != shape:
@@ -126,12 +126,12 @@ def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:
 
 
 def fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether numbers of one dtype may be stored as the other: the same kind of number, or a narrower kind."""
+    """Whether a dtype may be stored as another one: the same kind of number, or a narrower kind."""
     return given == wanted or np.can_cast(given, wanted, "same_kind")
 
 
 def check_dtypes(row: Any, store: Observations, what: str = "observation") -> None:
-    """Raises: SchemaError where a checked row is of another kind of number than its store."""
+    """Raises: SchemaError if a checked row has another kind of number than its store."""
     if isinstance(store, Batch):
         for key, column in store.items():
             check_dtypes(row[key], column, f"{what}[{key!r}]")
@@ -140,20 +140,20 @@ def check_dtypes(row: Any, store: Observations, what: str = "observation") -> No
 
 
 def find_nan(store: Observations, what: str = "observation") -> tuple[int, str] | None:
-    """Row and name of a NaN in a store `[N, ...]`, if there is one. Infinite numbers may be."""
+    """Row and name of a NaN in a store `[N, ...]`, if there is one. Infinities are allowed."""
     if isinstance(store, Batch):
         return next(filter(None, (find_nan(part, f"{what}[{key!r}]") for key, part in store.items())), None)
     if store.dtype.kind != "f" or not store.size:
         return None
     flat = store.reshape(-1)
-    first = int(flat.argmin())  # which takes NaN for the smallest, and is quicker than to ask each
+    first = int(flat.argmin())  # NaN counts as the smallest; faster than testing each number
     return None if flat[first] == flat[first] else (first // (flat.size // len(store)), what)
 
 
 def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.bool_] | None = None) -> None:
-    """Copies the observations of all environments into a store, those of a mask `[N]` where there is one.
+    """Copies the observations of all environments, or of those in a mask `[N]`, into a store.
 
-    Raises: SchemaError that names the key where they are of another shape or kind of number.
+    Raises: SchemaError, naming the key, if a shape or kind of number is wrong.
     """
     if type(into) is not np.ndarray:
         entries = _entries(values, into, what)
@@ -172,7 +172,7 @@ def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.
 
 
 def row_of(values: Any, env_id: int) -> Any:
-    """The observation of one environment: out of an array of any kind, or out of a dictionary of arrays."""
+    """The observation of one environment, from an array of any kind or a dictionary of arrays."""
     if isinstance(values, Mapping):
         return {key: row_of(column, env_id) for key, column in values.items()}
     if isinstance(values, tuple):
@@ -181,9 +181,9 @@ def row_of(values: Any, env_id: int) -> Any:
 
 
 def shared_memory(row: Any, other: Any, what: str = "observation") -> str:
-    """The part of one observation that writing into the other may change; "" if there is none.
+    """The entry of one observation that shares memory with the other; "" if there is none.
 
-    The other one may be as it was before a wrapper made entries of it, or added some.
+    The other observation may lack entries that a wrapper added or split.
     """
     row, other = _keyed(row), _keyed(other)
     if not isinstance(row, Mapping):
@@ -210,7 +210,7 @@ def plain_copy(store: Observations) -> Any:
 
 
 def _keyed(value: Any) -> Any:
-    """A tuple as a dictionary; anything else as it is."""
+    """A tuple as a dictionary; anything else unchanged."""
     return {str(at): part for at, part in enumerate(value)} if type(value) is tuple else value
 
 

@@ -1,4 +1,4 @@
-"""From the name of an environment to the callable that makes it, and what is said where there is none."""
+"""From the name of an environment to the callable that makes it, with errors that help to find it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flowrl.errors import ConfigError, closest, did_you_mean
 
 
 def factory_of(spec: object) -> Callable[..., Any]:
-    """What makes the environment that `spec` names; nothing is made yet.
+    """The callable that makes the environment that `spec` names; it is not called yet.
 
-    Raises: ConfigError for a module or factory that there is not.
+    Raises: ConfigError if the module or factory does not exist.
     """
     if not isinstance(spec, str):
         assert callable(spec), spec
@@ -45,10 +45,10 @@ def factory_of(spec: object) -> Callable[..., Any]:
 
 
 def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> Any:
-    """What a factory that `spec` names gives for these arguments.
+    """Call the factory that `spec` names with these arguments.
 
-    Raises: ConfigError for an id that there is not, or an argument that the environment refuses. An error of a
-    callable without arguments keeps its type.
+    Raises: ConfigError if the id does not exist, or the environment rejects an argument. An error of a callable
+    without arguments keeps its type.
     """
     try:
         return factory(**args)
@@ -70,7 +70,7 @@ def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> 
 
 
 def is_native(spec: object) -> bool:
-    """Whether `spec` is an id with a vectorised implementation of its own."""
+    """Whether `spec` is an id with a vectorised implementation."""
     if not isinstance(spec, str):
         return False
     factory_of(spec)  # a module may register the id
@@ -80,12 +80,12 @@ def is_native(spec: object) -> bool:
 
 
 def native(env_id: str, num_envs: int) -> Callable[..., VectorEnv[Any, Any, Any]]:
-    """What makes an id's own vectorised implementation."""
+    """The callable that makes the vectorised implementation of an id."""
     return partial(_natively_from_gymnasium, env_id, num_envs)
 
 
 def import_module(name: str, wanted: str, expected: str) -> Any:
-    """The module. Raises: ConfigError where it, or what it imports, is not there."""
+    """Import a module. Raises: ConfigError if it, or one of its imports, does not exist."""
     try:
         return importlib.import_module(name)
     except (ModuleNotFoundError, ValueError) as error:
@@ -93,7 +93,7 @@ def import_module(name: str, wanted: str, expected: str) -> Any:
 
 
 def parameters(factory: object) -> list[str]:
-    """The names of the arguments that it takes; empty where that is not known."""
+    """The names of the arguments of a factory; empty if unknown."""
     try:
         taken = inspect.signature(factory).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -108,7 +108,7 @@ def name_of(spec: object) -> str:
 
 
 def importable(spec: object) -> str | None:
-    """The name by which any process finds an environment or a wrapper; None where it has none.
+    """The name by which any process can import an environment or a wrapper; None if there is none.
 
     >>> importable("CartPole-v1"), importable(gymnasium.Wrapper), importable(lambda: None)
     ('CartPole-v1', 'gymnasium.core:Wrapper', None)
@@ -127,7 +127,7 @@ def path_of(spec: object) -> str:
 
 
 def _from_gymnasium(env_id: str, /, **args: Any) -> Any:
-    # The passive checker costs time at every step; here it is off unless asked for.
+    # The passive checker costs time at every step; flowrl switches it off by default.
     return without_order_enforcing(gymnasium.make(env_id, **{"disable_env_checker": True, **args}))
 
 
@@ -137,7 +137,7 @@ def _natively_from_gymnasium(env_id: str, num_envs: int, /, **args: Any) -> Vect
 
 def _closest(env_id: str) -> str:
     names = list(gymnasium.registry)
-    # The registry is long, and a bare name or a wrong version should still find its relatives.
+    # The registry is long; a bare name or a wrong version should still find similar ids.
     stem = env_id.rpartition("-v")[0] or env_id
     relatives = [name for name in names if name.rpartition("-v")[0] == stem]
     if relatives:
@@ -146,7 +146,7 @@ def _closest(env_id: str) -> str:
 
 
 def _arguments(env_id: str) -> list[str]:
-    """What `gymnasium.make` takes for an id; empty where that is not known."""
+    """The arguments of `gymnasium.make` for an id; empty if unknown."""
     module, _, name = env_id.rpartition(":")
     registered = None if module in LIBRARIES else gymnasium.registry.get(name)
     entry = None if registered is None else registered.entry_point
@@ -155,6 +155,6 @@ def _arguments(env_id: str) -> list[str]:
 
 
 def _unknown(args: Mapping[str, Any], known: list[str]) -> str | None:
-    """The first argument that is not known, with the closest one that is."""
+    """The first unknown argument, with the closest known one."""
     names = [name for name in args if known and name not in known]
     return f"{names[0]!r}: {did_you_mean(names[0], known)}" if names else None

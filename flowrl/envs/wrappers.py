@@ -1,4 +1,4 @@
-"""What flowrl must know of an environment's wrappers: who changes rewards, who records, what pickles."""
+"""Facts about an environment's wrappers: which change rewards, which record returns, which can be pickled."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ from flowrl.storage.codec import Pickled
 class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Return and length of each episode, as `info["episode"]`, below all wrappers that may change rewards (S1).
 
-    Where a wrapper above ends an episode short, the reset that follows sets `cut` to return and length until then;
-    whoever resets sets it to None before. Unlike gymnasium's recorder it has no clock, so equal states have equal
-    pickles (D5).
+    If a wrapper above cuts an episode short, the next reset sets `cut` to the return and length so far; the caller of
+    reset sets it to None before. Unlike gymnasium's recorder it has no clock, so equal states have equal pickles (D5).
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -59,7 +58,7 @@ class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._over = False
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Steps, and counts."""
+        """Steps and counts."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.episode_returns += float(reward)
         self.episode_lengths += 1
@@ -69,7 +68,7 @@ class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets, and begins to count anew."""
+        """Resets the environment and the counts."""
         if self.episode_lengths and not self._over:
             self.cut = self.episode_returns, self.episode_lengths
         self.episode_returns, self.episode_lengths, self._over = 0.0, 0, False
@@ -83,7 +82,7 @@ _RECORDERS = (RawRecorder, RecordEpisodeStatistics)
 KEEP_REWARDS = (
     *(TimeLimit, OrderEnforcing, PassiveEnvChecker, *_RECORDERS, VectorRecordEpisodeStatistics),
     *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
-    # These repeat or delay actions and observations, and give the sum of the rewards.
+    # These repeat or delay actions and observations, and return the sum of the rewards.
     *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
     *(TimeAwareObservation, AddRenderObservation, RecordVideo, RenderCollection, HumanRendering),
     *(ActionMask, VectorActionMask),
@@ -91,7 +90,7 @@ KEEP_REWARDS = (
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """The environment and everything that it wraps, from the outside in."""
+    """The layers of an environment, from the outermost wrapper inwards."""
     yield env
     while isinstance(env, gymnasium.Wrapper | VectorWrapper):
         env = env.env
@@ -105,29 +104,29 @@ def recorder(env: gymnasium.Env[Any, Any]) -> Recorder | None:
 
 
 def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bool:
-    """Whether returns are surely the environment's own (S1): nothing below their recorder alters rewards."""
+    """Whether recorded returns are certainly raw (S1): no layer below the recorder changes rewards."""
     *wrappers, base = layers(env)
     singles = base.envs if isinstance(base, SyncVectorEnv) else []
     if singles and all(recorder(single) and has_raw_returns(single) for single in singles):
         return True
     recorders = [depth for depth, layer in enumerate(wrappers) if _is_recorder(layer)]
     below = wrappers[recorders[-1] + 1 :] if recorders else wrappers
-    if isinstance(base, AsyncVectorEnv):  # its environments are out of sight
+    if isinstance(base, AsyncVectorEnv):  # its environments live in other processes
         return False
-    keeps = base.keeps_rewards if isinstance(base, ClassicEnv) else True  # which has wrappers of its own
+    keeps = base.keeps_rewards if isinstance(base, ClassicEnv) else True  # classic gym has its own wrappers
     return all(isinstance(layer, KEEP_REWARDS) for layer in below) and keeps and all(map(has_raw_returns, singles))
 
 
 def _is_recorder(layer: Any) -> bool:
     if isinstance(layer, VectorRecordEpisodeStatistics):
-        # That of gymnasium 1.4 clears the counts of all environments when a reset mask names some of them: the
-        # reset inside takes the mask out of the options that both are given.
+        # The recorder of gymnasium 1.4 clears the counts of all environments when a reset mask names some of them:
+        # the inner reset removes the mask from the options that both share.
         return layer.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED
     return isinstance(layer, _RECORDERS)
 
 
 def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The same environment without OrderEnforcing, which pays a call per step for what managers guarantee."""
+    """The environment without OrderEnforcing, which costs a call per step for what managers guarantee anyway."""
     if isinstance(env, OrderEnforcing):
         return env.env
     for layer in layers(env):
@@ -137,13 +136,13 @@ def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, 
 
 
 def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Pickled | None:
-    """The environment with its whole state, or None where pickling fails or would lose the state."""
-    # cloudpickle takes what pickle cannot, such as lambdas in wrappers; whatever else fails is a resource of
-    # the simulator (a process, a handle), and each library raises its own kind of error then.
+    """The pickled environment with its whole state; None if pickling fails or would lose state."""
+    # cloudpickle handles what pickle cannot, such as lambdas in wrappers; other failures come from resources of
+    # the simulator (a process, a handle), and each library raises its own kind of error.
     for pickler in (_Pickler, _CloudPickler):
         try:
-            # There and back first: it shows that the pickle can be loaded, and gives equal bytes for equal
-            # states, whatever objects they happened to share (D5).
+            # A round trip first: it proves that the pickle can be loaded, and makes the bytes of equal states
+            # equal, whatever objects they share (D5).
             return Pickled(_dumps(pickle.loads(_dumps(env, pickler)), pickler))
         except _Rebuilt:
             return None
@@ -153,7 +152,7 @@ def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Pickled | N
 
 
 class _Rebuilt(Exception):
-    """Something in the environment pickles as its constructor's arguments: the episode would silently be gone."""
+    """A part of the environment pickles as its constructor's arguments, which would silently lose the episode."""
 
 
 class _Pickler(pickle.Pickler):
@@ -168,13 +167,13 @@ class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _reduced(value: Any) -> Any:
-    """How an object is pickled, wherever the environment holds it: as a layer, in a list, as an attribute."""
+    """The reduction of an object, wherever the environment holds it: as a layer, in a list, as an attribute."""
     for method in ("__getstate__", "__setstate__"):
         owner = next((kind for kind in type(value).__mro__ if method in vars(kind)), object)
         if owner.__name__ == "EzPickle":  # gymnasium's, gym's, or that of another library
             raise _Rebuilt
     if isinstance(value, np.dtype) and value.isbuiltin == 1 and value.metadata is None:
-        return np.dtype, (value.str,)  # numpy's own way makes a new object of each, with another sharing then (D5)
+        return np.dtype, (value.str,)  # numpy's reduction creates new objects, which changes sharing (D5)
     return NotImplemented
 
 
@@ -186,8 +185,8 @@ def _dumps(env: Any, pickler: Any) -> bytes:
 
 def unpack(packed: bytes, what: str) -> Any:
     """The environment that `pack` saved. Raises CheckpointError when it cannot be rebuilt here."""
-    if not isinstance(packed, Pickled):  # bytes from anywhere else must not run
-        raise CheckpointError(f"{what} in the state is not what flowrl saves, but a {type(packed).__name__}")
+    if not isinstance(packed, Pickled):  # foreign bytes must not run
+        raise CheckpointError(f"{what} in the state is a {type(packed).__name__}, which flowrl does not save")
     try:
         return pickle.loads(packed)
     except Exception as error:

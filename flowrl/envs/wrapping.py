@@ -1,4 +1,4 @@
-"""Wrappers by name, `FrameStackObservation(4)` or `my_module:Shaped(scale=2)`, or as callables, put on environments."""
+"""Applies wrappers, by name as in `FrameStackObservation(4)` or `my_module:Shaped(scale=2)`, or as callables."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class _WithArguments:
 def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
-    A text is the name of a wrapper of gymnasium, or `ActionMask`, or `module:Wrapper`; its arguments follow as in a
-    call, and are Python literals. A callable is taken as it is.
+    A text is the name of a wrapper of gymnasium, or `ActionMask`, or `module:Wrapper`; arguments follow as in a call,
+    as Python literals. A callable is returned unchanged.
 
-    Raises: ConfigError for a wrapper that there is not (with the closest one), and for arguments that are no literals.
+    Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.
 
     >>> wrapper_of("TimeLimit(7)")(gymnasium.make("CartPole-v1"))
     <TimeLimit<TimeLimit<OrderEnforcing<PassiveEnvChecker<CartPoleEnv<CartPole-v1>>>>>>
@@ -53,7 +53,7 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
 def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnasium.Env[Any, Any]:
     """The environment in these wrappers, the first one innermost.
 
-    Where one may change rewards, a recorder goes below all of them, so that returns are the environment's own (S1).
+    If one of them may change rewards, a recorder goes below all, so that returns stay raw (S1).
     """
     made = [wrapper_of(each) for each in wrappers]
     if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env) and recorder(env) is None:
@@ -64,7 +64,7 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
 
 
 def wrap_vector(env: VectorEnv[Any, Any, Any], wrappers: Sequence[str | Wrap]) -> VectorEnv[Any, Any, Any]:
-    """The same for a vector environment, in wrappers of such."""
+    """`wrap` for a vector environment and vector wrappers."""
     made = [wrapper_of(each, vector=True) for each in wrappers]
     resets_itself = env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED  # see `has_raw_returns`
     if not all(_keeps_rewards(each) for each in made) and resets_itself and has_raw_returns(env):
@@ -93,18 +93,18 @@ def _named(name: str, vector: bool) -> Wrap:
         names = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
     else:
         module, attribute = gymnasium.wrappers.vector if vector else gymnasium.wrappers, name
-        # Some import torch or jax when they are looked at.
+        # Some wrappers import torch or jax on access.
         names = ["ActionMask", *(key for key in module.__all__ if key[0].isupper())]
     if attribute in names:
         return getattr(module, attribute)  # type: ignore[no-any-return]
     text = f"no wrapper {attribute!r} in {module.__name__}: {did_you_mean(attribute, names)}"
     if vector and attribute in gymnasium.wrappers.__all__:
-        text += ". A vector environment takes those; env_manager='local' takes the ones of single environments too"
+        text += ". A vector environment takes vector wrappers; env_manager='local' takes those of single ones too"
     raise ConfigError(text)
 
 
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    call_text = "wrapper" + text[text.index("(") :]  # module:Wrapper is no expression
+    call_text = "wrapper" + text[text.index("(") :]  # module:Wrapper is not an expression
     try:
         call = ast.parse(call_text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):

@@ -54,7 +54,7 @@ class AIRL(Discriminating):
         **settings: Any,
     ) -> None:
         if not 0 <= gamma <= 1:
-            raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
+            raise ValueError(f"gamma is {gamma}, expected a discount in 0 .. 1")
         if absorbing and gamma == 1:
             raise ConfigError("gamma is 1: the return of an absorbing state would be infinite; take absorbing=False")
         self.gamma, self.state_only, self.absorbing = gamma, state_only, absorbing

@@ -47,7 +47,7 @@ class Curiosity(RewardModel):
         **settings: Any,
     ) -> None:
         if not 0 <= gamma <= 1:
-            raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
+            raise ValueError(f"gamma is {gamma}, expected a discount in 0 .. 1")
         self.gamma = gamma
         self.running: Running = {}
         super().__init__(observation_space, action_space, **settings)

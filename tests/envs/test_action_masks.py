@@ -139,7 +139,7 @@ def test_a_mask_that_nobody_reads_is_said_once(kind: str, caplog: pytest.LogCapt
         manager = make_manager(Doors, 2, {"where": "info"}, wrappers=wrappers, **KINDS[kind])
         with manager, caplog.at_level(logging.WARNING, "flowrl"):
             RolloutWorker(manager, RandomPolicy(None, manager.action_space), seed=0, index=index)
-        assert sum("the wrapper ActionMask puts it into" in text for text in caplog.messages) == said
+        assert sum("the wrapper ActionMask adds it to" in text for text in caplog.messages) == said
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
@@ -175,5 +175,5 @@ def test_the_doctor_takes_valid_actions_and_offers_the_wrapper() -> None:
     assert asked.problems == 0, asked.lines()
     unasked = diagnose(Doors, {"where": "info"}, **options)
     assert [finding.text for finding in unasked.findings if finding.about == "mask"] == [
-        "info has an action_mask, which no policy sees there: the wrapper ActionMask puts it into the observation"
+        "info has an action_mask, which policies do not read: the wrapper ActionMask adds it to the observation"
     ]

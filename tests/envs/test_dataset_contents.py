@@ -47,7 +47,7 @@ def test_what_is_no_number_is_found(tmp_path: Path, at: int, rows: int) -> None:
         ("at", [0.5, -np.inf], r"its column 'obs.at' has -inf "),
     ):
         data = recorded(tmp_path / name, row=at, **{name: value})
-        with pytest.raises(DatasetError, match=words + where + ".* leave such episodes out"):
+        with pytest.raises(DatasetError, match=words + where + ".* leave out such episodes"):
             check_rows(data, CHOICES, NAMES, rows)
     check_rows(recorded(tmp_path / "sound"), CHOICES, NAMES, rows)
     check_rows(data, CHOICES, ("action", "reward"), rows)  # what nobody learns from may be anything

@@ -81,9 +81,9 @@ def test_a_point_comes_to_its_goal_and_stays_in_the_square() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PointReach(radius=0), "radius is 0: it must be more than 0"),
+        (lambda: PointReach(radius=0), "radius is 0, expected more than 0"),
         (lambda: PointReach(speed=-1), "speed is -1"),
-        (lambda: PointReach(max_steps=0), "max_steps is 0: an episode has at least one step"),
+        (lambda: PointReach(max_steps=0), "max_steps is 0, expected at least 1"),
     ],
 )
 def test_what_makes_no_environment_is_refused(make: Any, message: str) -> None:

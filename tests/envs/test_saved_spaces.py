@@ -46,7 +46,7 @@ def test_a_space_survives(space: Any) -> None:
 def test_others_are_refused_by_name() -> None:
     with pytest.raises(SchemaError, match=r"Text\(.*cannot be written as JSON"):
         space_to_json(spaces.Dict(word=spaces.Text(3)))
-    with pytest.raises(SchemaError, match="kind 'Graph' is not known here"):
+    with pytest.raises(SchemaError, match="has the unknown kind 'Graph'"):
         space_from_json({"kind": "Graph"})
     for broken in ({}, {"kind": "Box", "dtype": "float32"}, {"kind": "Discrete", "n": "x", "start": 0, "dtype": "int"}):
         with pytest.raises(SchemaError, match="malformed"):

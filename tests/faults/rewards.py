@@ -144,8 +144,8 @@ FAULTS = [
     Fault(
         "F9",
         "operators/rewards.py",
-        '{"what the agent did": agent, "the demonstrations": shown[0]}',
-        '{"what the agent did": agent}',
+        '{"fresh experience": agent, "the demonstrations": shown[0]}',
+        '{"fresh experience": agent}',
         OPERATORS + "test_pairs_are_checked_on_both_sides",
     ),
 ]

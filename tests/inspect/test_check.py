@@ -307,7 +307,7 @@ def test_a_batch_that_the_limiter_never_lets_out_is_found() -> None:
     """B8."""
     buffer = limited()
     plan = Concurrently([source().for_each(StoreToReplay(buffer)), Replay(buffer, 5)])
-    assert "batch_size is 5, but the buffer's rate limiter was told sample_batch=4" in problems(plan)[0]
+    assert "batch_size is 5, but the buffer's rate limiter has sample_batch=4" in problems(plan)[0]
 
 
 def test_a_batch_larger_than_the_buffer_is_found() -> None:

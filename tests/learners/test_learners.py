@@ -186,7 +186,7 @@ def test_what_would_change_another_policy_than_the_one_that_learns_is_refused() 
     """Q2: the target network and the KL penalty of the workers' policy are not those of the learners."""
     workers = make(ppo)
     learned = rollouts(workers).call(LearnerGroup(workers, where="inline"), "train")
-    with pytest.raises(PlanError, match=r"UpdateKL would change that of the workers here.*a fixed kl_coef"):
+    with pytest.raises(PlanError, match=r"UpdateKL would change the policy of the workers here.*a fixed kl_coef"):
         learned.for_each(UpdateKL(workers)).check()
     workers = make()
     learned = ParallelRollouts(workers, steps=4).call(group(workers), "train")

@@ -109,7 +109,7 @@ def test_two_adders_are_found() -> None:
     found = examine(plan).problems
     assert "NStep-2" in found[0]
     assert "needs 'fragments', which does not come through NStep (" in found[0]
-    assert "is there an NStep before this?" in found[1]
+    assert "is there an NStep before it?" in found[1]
 
 
 def on_policy(*adders: Any) -> Plan:
@@ -122,7 +122,7 @@ def on_policy(*adders: Any) -> Plan:
 
 def test_advantages_are_estimated_once_and_from_fragments() -> None:
     twice = examine(on_policy(ops.GAE(0.9, 0.9), ops.GAE(0.9, 0.9))).problems
-    assert "GAE makes the column 'advantage', which is there already: is there a GAE or VTrace before this?" in twice[0]
+    assert "GAE makes the column 'advantage', which exists already: is there a GAE or VTrace before it?" in twice[0]
     (found,) = examine(on_policy(ops.NStep(2, 0.9))).problems
     assert "TrainOneStep" in found
     assert "needs 'advantage or fragments', which does not come through NStep (" in found
@@ -135,7 +135,7 @@ def test_results_are_made_once_and_evaluated_where_they_are() -> None:
     of = workers()
     learned = ops.ParallelRollouts(of).for_each(ops.TrainOneStep(of))
     reported = ops.StandardMetricsReporting(learned, of, {})
-    assert "is there a Report before this?" in examine(ops.StandardMetricsReporting(reported, of, {})).problems[0]
+    assert "is there a Report before it?" in examine(ops.StandardMetricsReporting(reported, of, {})).problems[0]
     (found,) = examine(learned.for_each(ops.Evaluate(of, every=10))).problems
     assert "needs 'env_steps', which is not in what TrainOneStep" in found
     assert "end the plan with StandardMetricsReporting" in found

@@ -80,7 +80,7 @@ def test_going_back_within_a_run(tmp_path: Path) -> None:
 
 
 def test_what_is_there_already_is_not_touched(path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"has 5 batches already.*: give another path, or overwrite=True"):
+    with pytest.raises(DatasetError, match=r"already has 5 batches.*: take another path, or overwrite=True"):
         list(from_items(fragments(1)).for_each(Record(path)))
     assert len(Dataset(path)) == 5
     others = [batch.replace(more=batch.reward) for batch in fragments(2)]
@@ -213,12 +213,12 @@ def test_what_cannot_be_read_is_refused(path: Path, tmp_path: Path) -> None:
         FromDataset(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="batch_size is 0"):
         FromDataset(path, 0)
-    with pytest.raises(ValueError, match=r"batch_size is 2.5: it must be a whole number"):
+    with pytest.raises(ValueError, match=r"batch_size is 2.5, expected a whole number"):
         FromDataset(path, 2.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="epochs is 0"):
         FromDataset(path, epochs=0)
     DatasetWriter(tmp_path / "empty").add(fragments(1)[0][:0])
-    with pytest.raises(DatasetError, match="has nothing in it yet"):
+    with pytest.raises(DatasetError, match="is empty"):
         list(FromDataset(tmp_path / "empty", 4, epochs=None))
     assert [batch.rows for batch in FromDataset(tmp_path / "empty")] == [0]
     with FromDataset(path).run() as run:
@@ -227,7 +227,7 @@ def test_what_cannot_be_read_is_refused(path: Path, tmp_path: Path) -> None:
     DatasetWriter(path).rewind(3)
     with FromDataset(path).run() as run:
         run.load_state_dict(state)
-        with pytest.raises(DatasetError, match="has 3 batches, this run has seen 5"):
+        with pytest.raises(DatasetError, match="has 3 batches, but this run has read 5"):
             next(run)
     reward = path / "01-reward.bin"
     reward.write_bytes(bytes(8) + reward.read_bytes()[8:-1] + b"x")

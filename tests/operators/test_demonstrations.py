@@ -52,7 +52,7 @@ DICT = spaces.Dict({"at": spaces.Box(-1, 1, (2,)), "goal": spaces.Discrete(3)})
 @pytest.mark.parametrize(
     ("columns", "learner", "words"),
     [
-        ({"action": None}, Learner(), "has no column 'action', which is learned from: it has obs, reward"),
+        ({"action": None}, Learner(), "has no column 'action', which learning needs: it has obs, reward"),
         ({"obs": np.zeros((3, 2, 5), np.float32)}, Learner(), r"its column 'obs' is float32\[5\], but the observation"),
         ({"obs": np.full((3, 2, 4), 1j)}, Learner(), r"its column 'obs' is complex128\[4\]"),
         ({}, Learner(DICT), "has no column 'obs.at', but the observation space is Dict"),
@@ -77,7 +77,7 @@ def test_a_plan_says_which_columns_it_needs(tmp_path: Path) -> None:
 def test_a_dataset_without_rows_is_refused(tmp_path: Path) -> None:
     """With the way out."""
     DatasetWriter(tmp_path / "data").add(Batch(obs=np.zeros((0, 1, 4), np.float32), action=np.zeros((0, 1), int)))
-    with pytest.raises(DatasetError, match="has nothing in it: record some episodes first"):
+    with pytest.raises(DatasetError, match="is empty: record some episodes first"):
         Demonstrations(tmp_path / "data", Learner())
 
 

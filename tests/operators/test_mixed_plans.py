@@ -250,7 +250,7 @@ def test_check_sees_what_goes_into_the_parts() -> None:
         ({"extra": ops.NStep(1, 0.9), "batch": 400}, "batch_size is 400, but the buffer keeps 200 rows"),
         (
             {"limiter": RateLimiter(1.0, 10, sample_batch=1, insert_batch=99)},
-            "the buffer's rate limiter was told sample_batch=1: nothing could ever be drawn",
+            "the buffer's rate limiter has sample_batch=1: it would never allow a draw",
         ),
     ]
     for how, message in wrong:
@@ -303,7 +303,7 @@ def test_steps_of_others_begin_with_the_initial_state() -> None:
     (batch,) = fragments(1)
     state = ops.InitialState(workers)(batch.replace(state=np.ones((2, 1, 9)))).state
     assert (state.shape, state.dtype, state.any()) == ((2, 1, 6), np.float32, np.False_)
-    with pytest.raises(PlanError, match="InitialState needs a policy with a memory"):
+    with pytest.raises(PlanError, match="InitialState needs a recurrent policy"):
         ops.InitialState(WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, device="cpu")))
 
 
@@ -347,7 +347,7 @@ def test_demonstrations_that_cannot_be_learned_from_are_refused_before_anything_
         list(
             from_items([episode.select([each for each in episode if each != without])]).for_each(ops.Record(str(path)))
         )
-        with pytest.raises(DatasetError, match=f"has no column '{without}', which is learned from"):
+        with pytest.raises(DatasetError, match=f"has no column '{without}', which learning needs"):
             built(str(path))
     list(from_items([episode.replace(obs=episode.obs[..., :3])]).for_each(ops.Record(str(tmp_path / "narrow"))))
     with pytest.raises(DatasetError, match="does not fit: its column 'obs'"):

@@ -164,7 +164,7 @@ def test_a_scale_that_is_not_known_is_not_guessed() -> None:
 def test_what_an_operator_cannot_do_is_said_when_it_is_made() -> None:
     plain: Any = Workers()
     for make in (ops.GatherStatistics, ops.NormalizeRewards, ops.UpdateStatistics):
-        with pytest.raises(PlanError, match="a policy that keeps statistics, made with normalize_obs=True or"):
+        with pytest.raises(PlanError, match="a policy with statistics, made with normalize_obs=True or"):
             make(plain)
     with pytest.raises(PlanError, match="make it with normalize_rewards=True"):
         ops.NormalizeRewards(Workers(normalize_obs=True))  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ ON_POLICY: dict[str, tuple[list[Step], str]] = {
     "nobody gathers": ([SCALE, LEARN, UPDATE], "needs 'statistics', which is not in what ParallelRollouts"),
     "nobody scales": ([GATHER, LEARN, UPDATE], "needs 'normalized_rewards', which is not in what GatherStatistics"),
     "nobody updates": ([GATHER, SCALE, LEARN], "its statistics are never written back; put UpdateStatistics after"),
-    "twice": ([GATHER, SCALE, SCALE, LEARN, UPDATE], "rewards are normalised already: leave one NormalizeRewards out"),
+    "twice": ([GATHER, SCALE, SCALE, LEARN, UPDATE], "rewards are normalised already: leave out one NormalizeRewards"),
     "before it is gathered": ([SCALE, GATHER, LEARN, UPDATE], "put NormalizeRewards after GatherStatistics"),
     "a factor before it": ([halves, GATHER, SCALE, LEARN, UPDATE], "put ScaleRewards after GatherStatistics"),
     "after advantages": ([GATHER, estimates, SCALE, LEARN, UPDATE], "put it before GAE or VTrace"),
@@ -227,9 +227,13 @@ def test_where_they_belong_on_policy(case: str) -> None:
 
 REPLAY: dict[str, tuple[list[Step], list[Step], str]] = {
     "as it should be": ([GATHER, UPDATE], [SCALE], ""),
-    "scaled before it is stored": ([GATHER, UPDATE, SCALE], [], "rewards are stored raw, and scaled by the newest"),
-    "scaled before and after": ([GATHER, UPDATE, SCALE], [SCALE], "rewards are stored raw, and scaled by the newest"),
-    "gathered from replay": ([], [GATHER, SCALE, UPDATE], "rows are drawn from replay several times"),
+    "scaled before it is stored": ([GATHER, UPDATE, SCALE], [], "buffers store raw rewards, and the newest statistics"),
+    "scaled before and after": (
+        [GATHER, UPDATE, SCALE],
+        [SCALE],
+        "buffers store raw rewards, and the newest statistics",
+    ),
+    "gathered from replay": ([], [GATHER, SCALE, UPDATE], "replay draws rows several times"),
     "nobody scales": ([GATHER, UPDATE], [], "needs 'normalized_rewards', which is not in what train.Replay"),
 }
 
@@ -259,7 +263,7 @@ def test_batches_that_are_replayed_whole_are_kept_raw() -> None:
     mixed = rollouts.combine(ops.MixInReplay(4)).for_each(SCALE(of)).for_each(UPDATE(of))
     assert examine(mixed).problems == []
     (found,) = examine(rollouts.for_each(SCALE(of)).combine(ops.MixInReplay(4)).for_each(UPDATE(of))).problems
-    assert "put NormalizeRewards after what draws them" in found
+    assert "put NormalizeRewards after Replay" in found
 
 
 def test_a_batch_without_rows_passes() -> None:

@@ -298,7 +298,7 @@ def test_check_knows_shards_as_buffers() -> None:
     _, buffer = both()
     with pytest.raises(PlanError, match="lets in only so much before something is drawn"):
         from_items(batches(3)).for_each(StoreToReplay(buffer)).check()
-    with pytest.raises(PlanError, match="told sample_batch=3: nothing could ever be drawn"):
+    with pytest.raises(PlanError, match="has sample_batch=3: it would never allow a draw"):
         Concurrently([from_items(batches(3)).for_each(StoreToReplay(buffer)), Replay(buffer, 4)]).check()
 
 

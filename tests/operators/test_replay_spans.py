@@ -127,7 +127,7 @@ def test_what_cannot_fill_or_leave_such_a_buffer_is_found_before_the_run() -> No
     assert "StoreToReplay" in examine(flat).problems[0]
     assert "needs 'fragments', which does not come through NStep" in examine(flat).problems[0]
     (found,) = examine(off_policy(of, buffer, batch_size=21)).problems
-    assert "batch_size is 21, which is up to 63 rows, but the buffer keeps 60 rows" in found
+    assert "batch_size is 21, up to 63 rows, but the buffer keeps 60 rows" in found
     whole = EpisodeReplayBuffer(60, seed=0)
     assert not examine(off_policy(of, whole, batch_size=21)).problems
     whole.add(fragment(["...T"]))

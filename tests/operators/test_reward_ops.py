@@ -180,10 +180,10 @@ ON_POLICY: dict[str, tuple[list[Step], str]] = {
     "never taught": ([ask, combine, gae, train], ""),
     "the policy's own advantages": ([ask, learn, combine, train], ""),
     "after advantages": ([ask, learn, gae, combine, train], "put CombineRewards before GAE or VTrace"),
-    "nobody combines": ([ask, learn, gae, train], "its intrinsic_reward is in no reward: put CombineRewards(intrin"),
-    "nobody asks": ([learn, combine, gae, train], "put EstimateReward of a model that makes it before it"),
+    "nobody combines": ([ask, learn, gae, train], "no reward includes its intrinsic_reward: put CombineRewards(intrin"),
+    "nobody asks": ([learn, combine, gae, train], "put EstimateReward of its model before it"),
     "twice": ([ask, combine, combine, train], "rewards are combined already"),
-    "asked twice": ([ask, ask, combine, train], "there is a column 'intrinsic_reward' already"),
+    "asked twice": ([ask, ask, combine, train], "the column 'intrinsic_reward' exists already"),
     "taught what is no fragment": ([steps_of(1), learn, ask, combine], "put it after ParallelRollouts"),
 }
 
@@ -208,11 +208,11 @@ REPLAY: dict[str, tuple[list[Step], list[Step], str]] = {
     "combined before windows, and stored": (
         [learn, ask, combine, steps_of(3)],
         [],
-        "rewards are stored raw, and what a",
+        "buffers store raw rewards, and the newest model",
     ),
-    "combined before it is stored": ([learn, ask, combine], [], "rewards are stored raw, and what a model says"),
-    "taught from replay": ([], [learn, ask, combine], "rows are drawn from replay several times"),
-    "nobody combines": ([learn], [ask], "its intrinsic_reward is in no reward"),
+    "combined before it is stored": ([learn, ask, combine], [], "buffers store raw rewards, and the newest model"),
+    "taught from replay": ([], [learn, ask, combine], "replay draws rows several times"),
+    "nobody combines": ([learn], [ask], "no reward includes its intrinsic_reward"),
 }
 
 
@@ -265,11 +265,11 @@ def test_what_an_operator_cannot_do_is_said() -> None:
         ops.CombineRewards(curious=float("nan"))
     with pytest.raises(SchemaError, match="needs the column 'curious': did you mean 'curiosity'"):
         ops.CombineRewards(curious=1.0)(Batch(reward=[1.0], curiosity=[1.0]))
-    with pytest.raises(SchemaError, match="made of rewards already: put CombineRewards before GAE"):
+    with pytest.raises(SchemaError, match="computed from rewards already: put CombineRewards before GAE"):
         ops.CombineRewards(curious=1.0)(Batch(reward=[1.0], curious=[1.0], advantage=[1.0]))
     with pytest.raises(SchemaError, match="rewards are combined already"):
         ops.CombineRewards(curious=1.0)(Batch(reward=[1.0], curious=[1.0], extrinsic_reward=[1.0]))
-    with pytest.raises(SchemaError, match="there is a column 'intrinsic_reward' already"):
+    with pytest.raises(SchemaError, match="the column 'intrinsic_reward' exists already"):
         ops.EstimateReward(make())(fragment().replace(intrinsic_reward=fragment().reward))
 
 
@@ -331,7 +331,7 @@ def test_pairs_are_checked_on_both_sides() -> None:
     assert any("needs 'logp', which is not in the demonstrations" in each for each in pairs(*ENOUGH, logp=False))
     assert any("'terminated', which is not in the demonstrations" in each for each in pairs(*ENOUGH[:3]))
     assert any("put rollouts.zip(Demonstrations(...)) before it" in each for each in pairs(*ENOUGH, closer="alone"))
-    assert any("drawn from replay several times" in each for each in pairs(*ENOUGH, closer="replayed"))
+    assert any("replay draws rows several times" in each for each in pairs(*ENOUGH, closer="replayed"))
 
 
 def test_each_minibatch_has_rows_of_both() -> None:
@@ -367,7 +367,9 @@ def test_how_probable_actions_are_now() -> None:
     assert not np.allclose(judge(without.flat()).logp, collected.logp.ravel())
     with pytest.raises(SchemaError, match="EstimateLogp needs the column 'action'"):
         judge(without.select(["obs"]))
-    with pytest.raises(PlanError, match="EstimateLogp needs the workers of an actor-critic policy without a memory"):
+    with pytest.raises(
+        PlanError, match="EstimateLogp needs the workers of an actor-critic policy that is not recurrent"
+    ):
         ops.EstimateLogp(workers(DQNPolicy))
 
 

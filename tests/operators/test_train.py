@@ -160,11 +160,11 @@ def test_an_average_is_that_of_a_worker_only_if_all_are(batch: Batch) -> None:
 def test_weights_go_to_one_worker_only_if_there_is_one(batch: Batch) -> None:
     workers = make()
     gradients = ComputeGradients(workers)(batch)
-    with pytest.raises(SchemaError, match="computed by none, or by several; use AsyncGradients, or update_all=True"):
+    with pytest.raises(SchemaError, match="come from none, or from several; use AsyncGradients, or update_all=True"):
         ApplyGradients(workers, update_all=False)(gradients)
     assert workers.policy.version == 0
     ApplyGradients(workers)(gradients)
-    with pytest.raises(PlanError, match=r"say whose policy, ComputeGradients\(workers\)"):
+    with pytest.raises(PlanError, match=r"pass workers, ComputeGradients\(workers\)"):
         ComputeGradients()(batch)
 
 

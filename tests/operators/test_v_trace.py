@@ -119,7 +119,7 @@ def test_it_lifts_the_need_for_experience_of_the_present_weights() -> None:
     with pytest.raises(PlanError, match="needs 'on_policy or corrected'"):
         off_policy(of, GAE(0.9, 0.8)).check()
     off_policy(of, VTrace(of, 0.9)).check()
-    with pytest.raises(PlanError, match="VTrace makes the column 'advantage', which is there already: is there a GAE"):
+    with pytest.raises(PlanError, match="VTrace makes the column 'advantage', which exists already: is there a GAE"):
         off_policy(of, GAE(0.9, 0.8), VTrace(of, 0.9)).check()
 
 
@@ -139,7 +139,7 @@ def test_what_it_cannot_use_is_refused() -> None:
             VTrace(of, 0.9)(batch.select([name for name in batch if name != "logp"]))
         with pytest.raises(SchemaError, match=r"VTrace needs fragments \[T, N"):
             VTrace(of, 0.9)(batch.flat())
-        with pytest.raises(PlanError, match="needs the learner's weights, which a worker may not have"):
+        with pytest.raises(PlanError, match="needs the learner's weights, which a worker may lack"):
             next(iter(ParallelRollouts(workers(), mode="raw").for_each(VTrace(of, 0.9)).gather_sync()))
         for bad in ({"gamma": 2}, {"gamma": 0.9, "lam": -1}, {"gamma": 0.9, "rho_bar": 0}, {"gamma": 0.9, "c_bar": -1}):
             with pytest.raises(ValueError, match=r"gamma|lam|rho_bar|c_bar"):

@@ -131,7 +131,7 @@ def test_an_environment_of_no_goals_is_refused_before_anything_runs(env: str, la
 def test_rewards_in_other_units_are_refused() -> None:
     """H3: relabelled steps would be paid in the environment's own units, real ones not."""
     workers, plan = make("her_dqn", edit=lambda plan: plan.insert_before("Episodes", ScaleRewards(0.1)))
-    with workers, pytest.raises(PlanError, match="relabelled steps are the environment's own: put ScaleRewards after"):
+    with workers, pytest.raises(PlanError, match="raw rewards of the environment: put ScaleRewards after"):
         plan.check()
     workers, plan = make("her_dqn", edit=lambda plan: plan.insert_after("HindsightRelabel", ScaleRewards(0.1)))
     with workers:

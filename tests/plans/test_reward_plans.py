@@ -82,7 +82,7 @@ def test_demonstrations_must_be_there_and_fit(kind: type[Trainer], tmp_path: Pat
     batch = cartpole_episodes(2, 10)
     for missing in ("obs", "action") if kind is GAILPPO else ("obs", "action", "next_obs", "terminated"):
         path = recorded(batch.select([name for name in batch if name != missing]), tmp_path / missing)
-        with pytest.raises(DatasetError, match=f"has no column '{missing}', which is learned from"):
+        with pytest.raises(DatasetError, match=f"has no column '{missing}', which learning needs"):
             kind(**{**small, "demonstrations": str(path)})
     other = recorded(batch.replace(obs=batch.obs[..., :3]), tmp_path / "other")
     with pytest.raises(DatasetError, match=r"its column 'obs' is float32\[3\]"):

@@ -172,7 +172,7 @@ def test_what_it_cannot_do_is_said() -> None:
         GAIL(BOX, TWO, form="best")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="gradient_penalty is -1"):
         make("gail", gradient_penalty=-1)
-    with pytest.raises(ValueError, match="gamma is 3: a discount lies in 0"):
+    with pytest.raises(ValueError, match="gamma is 3, expected a discount in 0"):
         make("airl", gamma=3)
     with pytest.raises(ConfigError, match="gamma is 1: the return of an absorbing state would be infinite"):
         make("airl", gamma=1)

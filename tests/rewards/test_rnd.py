@@ -114,7 +114,7 @@ def test_returns_need_the_order_of_time() -> None:
     """O3."""
     with pytest.raises(SchemaError, match=r"RND learns from fragments \[T, N, ...\]"):
         make().observe(fragment().flat())
-    with pytest.raises(ValueError, match=r"gamma is 1\.5: a discount lies in"):
+    with pytest.raises(ValueError, match=r"gamma is 1\.5, expected a discount in"):
         make(gamma=1.5)
 
 

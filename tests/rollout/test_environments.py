@@ -183,7 +183,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "wrapper": ({"wrappers": ["FrameStack(4)"]}, "no wrapper 'FrameStack'.* did you mean 'FrameStackObservation'"),
     "wrapper of single ones": (
         {"env_manager": "vector", "wrappers": ["FrameStackObservation(4)"]},
-        "'FrameStackObservation' in gymnasium.wrappers.vector: .*env_manager='local' takes the ones of single",
+        "'FrameStackObservation' in gymnasium.wrappers.vector: .*env_manager='local' takes those of single",
     ),
     "mode": (
         {"env_manager": "vector", "env_manager_args": {"autoreset_mode": "same-step"}},

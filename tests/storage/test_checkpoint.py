@@ -251,7 +251,7 @@ def test_plain_bytes_are_never_taken_for_an_environment(tmp_path: Path) -> None:
     """They need no trust to be read, so they must not run."""
     evil = pickle.dumps(Boom())
     loaded = load_checkpoint(save_checkpoint(tmp_path / "a", {"envs": [evil]}))
-    with pytest.raises(CheckpointError, match="environment 0 in the state is not what flowrl saves, but a bytes"):
+    with pytest.raises(CheckpointError, match="environment 0 in the state is a bytes"):
         unpack(loaded["envs"][0], "environment 0")
     assert RAN == {}
     path = save_checkpoint(tmp_path / "b", {"envs": [Pickled(evil)]})

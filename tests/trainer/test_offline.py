@@ -164,13 +164,13 @@ def test_a_dataset_that_does_not_know_its_spaces(tmp_path: Path) -> None:
             bc.evaluate(episodes=1)
     with pytest.raises(ConfigError, match="there is no environment"):
         BC(data=str(tmp_path / "nowhere"), **SMALL, eval_every=10)
-    with pytest.raises(DatasetError, match="is damaged: what its manifest says of its spaces"):
+    with pytest.raises(DatasetError, match="is damaged: its manifest has malformed spaces"):
         BC(data=str(rewritten(tmp_path / "odd", about={**known, "action_space": {"kind": "Odd"}})), **SMALL)
 
 
 def test_what_cannot_be_learned_from_is_refused_before_training(tmp_path: Path) -> None:
     """Which column is missing, which space does not fit, and what to do."""
-    with pytest.raises(DatasetError, match="no column 'action', which is learned from: it has env_id, episode_id"):
+    with pytest.raises(DatasetError, match="no column 'action', which learning needs: it has env_id, episode_id"):
         BC(data=str(rewritten(tmp_path / "a", drop=("action",))), **SMALL)
     with pytest.raises(DatasetError, match="its column 'obs' is float32"):
         BC(data=str(rewritten(tmp_path / "b", obs=lambda obs: obs[..., :3])), **SMALL)
@@ -178,7 +178,7 @@ def test_what_cannot_be_learned_from_is_refused_before_training(tmp_path: Path) 
         BC(data=str(tmp_path / "none"), **SMALL)
     empty = DatasetWriter(tmp_path / "c", Dataset(offline_data()).about)
     empty.add(Batch(obs=np.zeros((0, 1, 4), np.float32), action=np.zeros((0, 1), int)))
-    with pytest.raises(DatasetError, match="has nothing in it"):
+    with pytest.raises(DatasetError, match="is empty"):
         BC(data=str(tmp_path / "c"), **SMALL)
     far = rewritten(tmp_path / "d", env="Pendulum-v1", action=lambda action: action * 1.5)
     with pytest.raises(DatasetError, match="beyond the bounds of the action space Box"):
@@ -211,7 +211,7 @@ def test_actions_are_converted_exactly_once() -> None:
         every = np.sort(Dataset(path).take(Dataset(path).real_rows())["action"].ravel())
         np.testing.assert_allclose(np.sort(batch.action.ravel()), every / 2, atol=1e-6)
         assert "policy_version" not in batch  # which is of another run's weights
-        with pytest.raises(PlanError, match="are in the policy's numbers already"):
+        with pytest.raises(PlanError, match="are in the policy's scale already"):
             rows.for_each(PolicyActions(bc.workers)).check()
         rows.check()
         np.testing.assert_allclose(policy.from_env(recorded), recorded / 2, atol=1e-6)

@@ -215,7 +215,7 @@ def test_a_plan_that_must_go_wrong_is_refused_before_anything_starts() -> None:
     with Forgetful(lambda: next(envs), small_plans.SMALL["rnd_ppo"]) as trainer:
         for begin in (trainer.train, lambda: trainer.save("nowhere"), lambda: trainer.restore("nowhere")):
             with pytest.raises(
-                PlanError, match=r"EstimateReward \(.*its intrinsic_reward is in no reward: put Combine"
+                PlanError, match=r"EstimateReward \(.*no reward includes its intrinsic_reward: put Combine"
             ):
                 begin()
         assert trainer.run is None

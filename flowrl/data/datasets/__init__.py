@@ -1,1 +1,1 @@
-"""Datasets on disk: written while experience is collected, read without loading them whole."""
+"""Datasets on disk: written during collection, read without loading them whole."""

@@ -1,9 +1,9 @@
-"""Dataset: recorded batches on disk, read through memory maps while they may still be growing.
+"""Dataset: recorded batches on disk, read through memory maps, even while they grow.
 
 A dataset is a folder: manifest.json (format, version, columns), a file for each column with the rows of all batches
-one after another, and batches.jsonl, to which every batch adds one line once its rows are written: the leading shape
-and a checksum. What has no whole line is not there, so a reader finds whole batches only, whenever the writer dies.
-There is no pickle in it: to read a dataset from a stranger runs no code.
+one after another, and batches.jsonl, to which every batch adds one line after its rows: the leading shape and a
+checksum. A batch without a complete line does not count, so readers find whole batches only, whenever the writer dies.
+It contains no pickle: reading a stranger's dataset runs no code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowrl.engine.schema import Schema
 from flowrl.errors import DatasetError
 from flowrl.storage.files import MANIFEST, read_manifest
 
-#: What this version writes; it reads this one and those before it.
+#: The format that this version writes; it reads all earlier ones too.
 FORMAT_VERSION = 1
 INDEX = "batches.jsonl"
 
@@ -41,10 +41,10 @@ class Entry(NamedTuple):
 class Dataset:
     """Recorded batches: `len(dataset)` of them, `dataset[i]` as it was recorded, `dataset.take(rows)` of any rows.
 
-    What is given out is memory-mapped and read-only; columns that were tensors are arrays. What was recorded since
-    it was opened is seen after `refresh()`.
+    Returned batches are memory-mapped and read-only; tensor columns become arrays. `refresh()` shows batches recorded
+    since it was opened.
 
-    Raises: DatasetError for what is no dataset, is damaged or of a newer format; said by file.
+    Raises: DatasetError, naming the file, if it is not a dataset, damaged, or of a newer format.
 
     >>> import tempfile
     >>> from flowrl.data import DatasetWriter
@@ -86,17 +86,17 @@ class Dataset:
         return self.entries[-1].stop if self.entries else 0
 
     def schema(self) -> Schema:
-        """What is known of its batches."""
+        """The schema of its batches."""
         return self.layout.schema()
 
     def refresh(self) -> Dataset:
-        """See what has been recorded since; gives itself."""
+        """Include batches recorded since; returns self."""
         self.entries = read_index(self.path, self.layout.axes)
         self.columns = [self._mapped(i) for i in range(len(self.layout.columns))]
         return self
 
     def __getitem__(self, number: int) -> Batch:
-        """A batch as it was recorded. Raises IndexError where there is none; TypeError for what is no number."""
+        """Batch `number` as recorded. Raises IndexError if there is none; TypeError unless it is an int."""
         if not isinstance(number, int | np.integer):
             raise TypeError(f"dataset[i] is batch i, got {number!r}; rows of any batches are dataset.take(rows)")
         if not -len(self) <= number < len(self):
@@ -112,16 +112,16 @@ class Dataset:
         return (self[i] for i in range(len(self)))
 
     def take(self, rows: Sequence[int] | Array, names: Sequence[str] | None = None) -> Batch:
-        """Copies of rows by number `[B, ...]`, of these columns or of all; a fragment's steps count time-major."""
+        """Copies of rows by index `[B, ...]`, of these columns or all; the steps of a fragment count time-major."""
         numbers = np.asarray(rows)
         if numbers.size and numbers.dtype.kind not in "iu":
             raise IndexError(f"rows are taken by number, got {numbers.dtype}; of a mask give np.flatnonzero(mask)")
-        table = self.layout.put_together(self.columns)  # as the files are mapped
+        table = self.layout.put_together(self.columns)  # as memory maps
         taken: Batch = (table if names is None else table.select(names))[numbers.astype(np.int64)]
         return taken
 
     def real_rows(self, batches: int | None = None) -> Array:
-        """The numbers of the rows of the first so many batches, or of all, without padded ones (`mask` 0, N6)."""
+        """Indices of the rows of the first `batches` batches, or of all, without padding (`mask` 0, N6)."""
         count = self.rows if batches is None else self.entries[batches - 1].stop if batches else 0
         for column, stored in zip(self.columns, self.layout.columns):
             if stored.name == "mask" and not stored.shape:
@@ -129,14 +129,14 @@ class Dataset:
         return np.arange(count)
 
     def first(self, batches: int) -> Dataset:
-        """What to read where so many batches count; itself, since its rows are the same however many there are."""
+        """The view of the first `batches` batches; self, since the number of batches does not change its rows."""
         return self
 
     def verify(self, start: int = 0) -> Dataset:
-        """Compare the batches from `start` on with their checksums, which reads them all; gives itself.
+        """Compare the batches from `start` on with their checksums, which reads them all; returns self.
 
         Raises:
-            DatasetError: naming the first batch that is not what was recorded.
+            DatasetError: naming the first batch whose checksum differs.
         """
         for i in range(start, len(self)):
             if not self.is_whole(i):
@@ -146,7 +146,7 @@ class Dataset:
         return self
 
     def is_whole(self, number: int) -> bool:
-        """Are the rows of a batch those that were recorded?"""
+        """Whether the rows of a batch match its checksum."""
         entry = self.entries[number]
         return digest(entry.shape, [column[entry.start : entry.stop] for column in self.columns]) == entry.sha256
 
@@ -174,7 +174,7 @@ def digest(shape: tuple[int, ...], arrays: Sequence[Array]) -> str:
 
 
 def _described(path: Path) -> tuple[dict[str, Any], Layout]:
-    """What the manifest says of the dataset, and its layout. Raises DatasetError."""
+    """The manifest and the layout of a dataset. Raises DatasetError."""
     if not (path / MANIFEST).exists():
         what = "has no " + MANIFEST if path.is_dir() else "is a file" if path.exists() else "is not there"
         raise DatasetError(f"{path} {what}: a dataset is a folder that Record or `flowrl record` wrote")
@@ -192,7 +192,7 @@ def read_index(path: Path, axes: int) -> list[Entry]:
     except OSError as error:
         raise DatasetError(f"{path} is damaged: its {INDEX} cannot be read: {error}") from error
     entries, row = list[Entry](), 0
-    for i, line in enumerate(lines[:-1]):  # what has no end of line is being written, or was when the writer died
+    for i, line in enumerate(lines[:-1]):  # a last line without an end is incomplete
         try:
             found = json.loads(line)
             shape = tuple(found["shape"])

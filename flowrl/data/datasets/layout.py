@@ -1,4 +1,4 @@
-"""Layout: the columns of a dataset, and how a batch is taken apart into them and put together again."""
+"""Layout: the columns of a dataset, and the conversion of batches to them and back."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flowrl.data.types import Array
 from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.errors import SchemaError
 
-#: Kinds of dtypes that are bytes and nothing else: numbers, truth values, text and dates of fixed width.
+#: Kinds of dtypes of plain bytes: numbers, booleans, text and dates of fixed width.
 _PLAIN = "biufcSUmM"
 
 
 @attrs.frozen
 class Stored:
-    """A column of a dataset: its name (`obs.image` where it is nested), dtype, shape per row, and file."""
+    """A column of a dataset: its name (`obs.image` if nested), dtype, shape per row, and file."""
 
     name: str
     dtype: np.dtype[Any]
@@ -40,7 +40,7 @@ class Stored:
 
 @attrs.frozen
 class Layout:
-    """The columns, and where in a batch each is: nested dicts of their numbers. Fragments have 2 leading axes."""
+    """The columns, and their places in a batch as nested dicts of indices. Fragments have 2 leading axes."""
 
     axes: int
     tree: dict[str, Any]
@@ -48,7 +48,7 @@ class Layout:
 
     @classmethod
     def of(cls, batch: Batch) -> Layout:
-        """The layout of batches like this one. Raises SchemaError for what cannot be stored."""
+        """The layout of batches like this one. Raises SchemaError if they cannot be stored."""
         axes, shape = 2 if is_fragment(batch) else 1, batch.shape
         leaves = list(batch.leaves())
         if len(shape) < axes or all(len(column.shape) > axes for _, column in leaves):
@@ -84,7 +84,7 @@ class Layout:
         ]
 
     def put_together(self, arrays: Sequence[Array]) -> Batch:
-        """A batch of columns in the order of the layout."""
+        """A batch from columns in the order of the layout."""
 
         def filled(tree: dict[str, Any]) -> Batch:
             return Batch({name: filled(at) if isinstance(at, dict) else arrays[at] for name, at in tree.items()})
@@ -92,7 +92,7 @@ class Layout:
         return filled(self.tree)
 
     def schema(self) -> Schema:
-        """What is known of the batches: experience that some policy collected once."""
+        """The schema of the batches: experience of some earlier policy."""
         lead = ("T", "N") if self.axes == 2 else ("B",)
         words = frozenset({"experience", "fragments" if self.axes == 2 else "rows"})
         return Schema({each.name: ColumnSchema(str(each.dtype), (*lead, *each.shape)) for each in self.columns}, words)
@@ -103,7 +103,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> Layout:
-        """Raises KeyError, TypeError or ValueError for what is no layout."""
+        """The layout from JSON. Raises KeyError, TypeError or ValueError if it is malformed."""
         stored = [
             Stored(str(each["name"]), np.dtype(each["dtype"]), tuple(map(int, each["shape"])), str(each["file"]))
             for each in given["columns"]

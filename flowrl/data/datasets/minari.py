@@ -1,4 +1,4 @@
-"""Datasets of Minari as episodes in flowrl's columns. The extra `data` installs it; it is imported when it is used."""
+"""Minari datasets as episodes in flowrl's columns. The extra `data` installs Minari; it is imported on use."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from flowrl.errors import DatasetError, SchemaError, did_you_mean
 
 
 class MinariEpisodes:
-    """The episodes of a Minari dataset, each as a fragment `[T, 1, ...]` of its own; to be read as a `Dataset` is.
+    """The episodes of a Minari dataset, each as a fragment `[T, 1, ...]`, with the interface of `Dataset`.
 
     Columns: obs, action, reward (float64), next_obs (the observation arrived in, so the true last one of an episode),
-    terminated, truncated as the dataset has them, and the provenance env_id (0), episode_id, t. An episode that was
-    cut has neither of both at its end. Observations and actions that are dictionaries are nested batches.
+    terminated, truncated as in the dataset, and the provenance env_id (0), episode_id, t. An episode that was cut has
+    neither flag at its end. Dictionary observations and actions are nested batches.
 
     Args:
-        dataset: A MinariDataset, or the id of one that is on this machine; nothing is downloaded.
+        dataset: A MinariDataset, or the id of one on this machine; nothing is downloaded.
 
-    Raises: DatasetError without Minari or for an id that is not here.
+    Raises: DatasetError without Minari, or if the id is not on this machine.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -40,18 +40,18 @@ class MinariEpisodes:
         return f"{self.name}, {len(self)} episodes"
 
     def __getitem__(self, number: int) -> Batch:
-        """An episode by its place in the dataset."""
+        """An episode by its index in the dataset."""
         (episode,) = self.dataset.iterate_episodes([self.dataset.episode_indices[number]])
         return episode_batch(episode)
 
     @property
     def path(self) -> str:
-        """What it is called where something is wrong with it."""
+        """Its name in error messages."""
         return self.name
 
     @cached_property
     def _table(self) -> Batch:
-        """The rows of all episodes, which are read once."""
+        """The rows of all episodes, read once."""
         return Batch.cat([self[number][:, 0] for number in range(len(self))])
 
     @property
@@ -60,17 +60,17 @@ class MinariEpisodes:
         return int(self.dataset.total_steps)
 
     def real_rows(self, batches: int | None = None) -> Array:
-        """The numbers of the rows of the first so many episodes, or of all."""
+        """Indices of the rows of the first `batches` episodes, or of all."""
         whole = batches is None or batches >= len(self)
         return np.arange(self.rows if whole else sum(len(self[number]) for number in range(batches or 0)))
 
     def take(self, rows: Sequence[int] | Array, names: Sequence[str] | None = None) -> Batch:
-        """Copies of rows by number `[B, ...]`, in the order of the episodes; the first call reads all of them."""
+        """Copies of rows by index `[B, ...]`, in the order of the episodes; the first call reads all of them."""
         taken: Batch = (self._table if names is None else self._table.select(names))[np.asarray(rows)]
         return taken
 
     def refresh(self) -> MinariEpisodes:
-        """Itself: it does not grow."""
+        """Returns self: it does not grow."""
         return self
 
     def first(self, batches: int) -> MinariEpisodes:
@@ -78,11 +78,11 @@ class MinariEpisodes:
         return self
 
     def verify(self, start: int = 0) -> MinariEpisodes:
-        """Itself: it has no checksums."""
+        """Returns self: it has no checksums."""
         return self
 
     def schema(self) -> Schema:
-        """What is known of the episodes from the first."""
+        """The schema of the episodes, from the first one."""
         found = schema_of(self[0]).columns if len(self) else {}
         columns = {name: ColumnSchema(each.dtype, ("T", "N", *each.shape[2:])) for name, each in found.items()}
         return Schema(columns, frozenset({"experience", "fragments"}))
@@ -91,7 +91,7 @@ class MinariEpisodes:
 def episode_batch(episode: Any) -> Batch:
     """An episode of Minari, T steps and T + 1 observations, as a fragment `[T, 1, ...]`.
 
-    Raises: SchemaError for spaces that have no columns.
+    Raises: SchemaError for spaces that cannot be columns.
     """
     steps = len(episode.rewards)
     observations = _columns(episode.observations, "obs")
@@ -123,7 +123,7 @@ def _loaded(dataset_id: str) -> Any:
         import minari
 
         return minari.load_dataset(dataset_id)
-    except ImportError as error:  # maybe of what Minari itself needs to read its files
+    except ImportError as error:  # maybe of a package that Minari needs to read files
         raise DatasetError(
             f"to read {dataset_id!r} install Minari: pip install 'flowrl-engine[data]' ({error})"
         ) from error

@@ -1,4 +1,4 @@
-"""Datasets by name: a folder, or an id of Minari."""
+"""Opens datasets by name: a folder, or a Minari id."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.data.datasets.returns_view import ReturnsView
 from flowrl.data.types import Array
 
-#: What is read as a dataset.
+#: Objects with the interface of a dataset.
 Rows: TypeAlias = Dataset | MinariEpisodes | ReturnsView
 
-#: Rows that are looked at together: a dataset may be larger than memory.
+#: Rows to read at a time: a dataset may be larger than memory.
 ROWS = 16_384
 
-#: Before the id of a dataset of Minari, where a folder could stand too.
+#: Prefix of Minari ids where a folder is allowed too.
 MINARI = "minari:"
 
 
 def open_dataset(source: str | Path | Dataset | MinariEpisodes) -> Dataset | MinariEpisodes:
-    """The dataset itself, or the one in a folder, or that of Minari whose id follows "minari:".
+    """Open the dataset in a folder, or the Minari dataset "minari:ID"; an open dataset is returned unchanged.
 
-    Raises: DatasetError where there is none, or it is damaged.
+    Raises: DatasetError if it is missing or damaged.
     """
     if isinstance(source, Dataset | MinariEpisodes):
         return source
@@ -35,7 +35,7 @@ def open_dataset(source: str | Path | Dataset | MinariEpisodes) -> Dataset | Min
 
 
 def parts_of(data: Dataset | MinariEpisodes, names: Sequence[str], rows: int = ROWS) -> Iterator[tuple[Array, Batch]]:
-    """All rows but padded ones (N6), so many at a time: their numbers `[B]`, and these columns of them."""
+    """All rows but padded ones (N6), `rows` at a time: their indices `[B]` and these columns."""
     real = data.real_rows()
     for start in range(0, len(real), rows):
         numbers = real[start : start + rows]

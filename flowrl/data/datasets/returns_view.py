@@ -1,4 +1,4 @@
-"""A dataset whose rows reach to the end of their episodes."""
+"""A view of a dataset whose rows hold the return to the end of their episodes."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.errors import DatasetError
 from flowrl.returns import discounted
 
-#: What tells the steps of an episode from those of others, where it is there; most significant last.
+#: The columns that order steps by episode, if present; most significant last.
 EPISODE = ("t", "episode_id", "env_id", "worker")
-#: The columns that windows are made of, besides.
+#: The further columns of windows.
 OF_STEPS = ("reward", "terminated", "truncated", "next_obs", "episode_id", "t")
 
 
 class ReturnsView:
-    """The rows of a dataset as windows of as many steps as their episodes still have; to be read as a `Dataset` is.
+    """The rows of a dataset as windows to the end of their episodes, with the interface of `Dataset`.
 
-    Of step t of an episode of T steps: reward = Σᵢ γⁱ rₜ₊ᵢ over the k = T − t steps that are left, the discounted
-    return; next_obs, terminated and truncated of its last one; discount = γᵏ · (1 − terminated), by which the return
-    of an episode that was cut is bootstrapped (N2, N3, T6). All else is that of step t.
+    For step t of an episode of T steps: reward = Σᵢ γⁱ rₜ₊ᵢ over the remaining k = T − t steps, the discounted return;
+    next_obs, terminated and truncated of the last step; discount = γᵏ · (1 − terminated), which bootstraps the return
+    of an episode that was cut (N2, N3, T6). All other columns are those of step t.
 
-    An episode may go on from one batch to the next; where a step is missing it is cut, and where the last batch ends.
-    What is recorded later is seen after `refresh()`. Numbers for each row are kept in memory, and no columns.
+    Episodes may span batches; an episode is cut where a step is missing, and where the last batch ends. `refresh()`
+    includes batches recorded later. It keeps some numbers per row in memory, but no columns.
 
     Args:
-        data: With the columns of `OF_STEPS`.
+        data: A dataset with the columns of `OF_STEPS`.
         gamma: Discount per step.
-        batches: Of how many of its batches; None: of all.
+        batches: The number of batches to include; None: all.
 
-    Raises: DatasetError where its rows are no single steps, or several are the same one.
+    Raises: DatasetError if rows are not single steps, or several rows are the same step.
     """
 
     def __init__(self, data: Dataset | MinariEpisodes, gamma: float, batches: int | None = None) -> None:
@@ -48,7 +48,7 @@ class ReturnsView:
         self._look(len(data) if batches is None else batches)
 
     def _look(self, batches: int) -> None:
-        """Make the windows of so many batches."""
+        """Compute the windows of the first `batches` batches."""
         data, gamma, self.batches = self.data, self.gamma, batches
         real = data.real_rows(batches)
         there = data.schema().columns
@@ -85,7 +85,7 @@ class ReturnsView:
 
     @property
     def path(self) -> object:
-        """What it is called where something is wrong with it."""
+        """Its name in error messages."""
         return self.data.path
 
     @property
@@ -94,29 +94,29 @@ class ReturnsView:
         return self.data.rows
 
     def real_rows(self, batches: int | None = None) -> Array:
-        """The numbers of the rows of the first so many batches, or of all, without padding."""
+        """Indices of the rows of the first `batches` batches, or of all, without padding."""
         return self.data.real_rows(self.batches if batches is None else batches)
 
     def take(self, rows: Sequence[int] | Array) -> Batch:
-        """Rows by number `[B, ...]`."""
+        """Rows by index `[B, ...]`."""
         rows = np.asarray(rows)
         ends = self.data.take(self._last[rows]).select(["next_obs", "terminated", "truncated"])
         made = {"reward": self._return[rows], "discount": self._discount[rows]}
         return self.data.take(rows).replace(**made, **dict(ends.items()))
 
     def __getitem__(self, number: int) -> Batch:
-        """A batch as it was recorded, of single steps."""
+        """A batch of single steps, as recorded."""
         return self.data[number]
 
     def refresh(self) -> ReturnsView:
-        """See what has been recorded since: episodes that ended with the last batch may go on; gives itself."""
+        """Include batches recorded since, which may continue episodes of the last batch; returns self."""
         self.data.refresh()
         if len(self.data) != self.batches:
             self._look(len(self.data))
         return self
 
     def first(self, batches: int) -> ReturnsView:
-        """As it was when there were so many batches; itself if these are all."""
+        """The view of the first `batches` batches; self if these are all."""
         return self if batches == self.batches else ReturnsView(self.data, self.gamma, batches)
 
     def verify(self, start: int = 0) -> ReturnsView:
@@ -125,7 +125,7 @@ class ReturnsView:
         return self
 
     def schema(self) -> Schema:
-        """What is known of its batches."""
+        """The schema of its batches."""
         found = self.data.schema()
         axes = found.columns["reward"].shape
         made = {"reward": ColumnSchema("float64", axes), "discount": ColumnSchema("float32", axes)}

@@ -1,4 +1,4 @@
-"""DatasetWriter: appends batches to a dataset on disk, each whole or not at all."""
+"""DatasetWriter: appends batches to a dataset on disk, each atomically."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ log = logging.getLogger("flowrl")
 
 
 class DatasetWriter:
-    """Appends batches to the dataset at a path, which the first one creates; see `Dataset` for how it looks.
+    """Appends batches to the dataset at a path, which the first batch creates; for the format see `Dataset`.
 
     All batches have the columns of the first, fragments `[T, N, ...]` of any T and N or rows `[B, ...]`. A batch
-    counts once its line is in the index. So whenever the process is killed, what was added is there and nothing
-    else is; when the machine dies, what was added since `flush()` may be lost. No file stays open.
+    counts once its line is in the index. So whenever the process is killed, exactly the added batches are there; if
+    the machine dies, batches since `flush()` may be lost. No file stays open.
 
     Args:
-        path: The folder. To one that is there already is added, after batches at its end that a dying machine left
-            damaged are dropped, with a warning.
-        about: What the manifest says besides, as JSON has it.
+        path: The folder. An existing dataset is continued, after dropping, with a warning, batches at its end that a
+            dying machine left damaged.
+        about: Further entries of the manifest, as JSON.
 
     Raises:
-        DatasetError: something else is there, it cannot be written, or somebody else writes to it.
+        DatasetError: the path holds something else, cannot be written, or has another writer.
     """
 
     def __init__(self, path: str | Path, about: Mapping[str, Any] | None = None) -> None:
@@ -62,8 +62,8 @@ class DatasetWriter:
         """Append a batch.
 
         Raises:
-            SchemaError: it has no columns that a dataset can hold, or others than the batches before it.
-            DatasetError: it cannot be written; nothing of it is left, and the batches before it are whole.
+            SchemaError: a dataset cannot hold its columns, or they differ from those of earlier batches.
+            DatasetError: it cannot be written; nothing of it remains, and earlier batches are intact.
         """
         layout = self.layout or Layout.of(batch)
         shape, arrays = layout.taken_apart(batch)
@@ -88,10 +88,10 @@ class DatasetWriter:
         self.entries.append(Entry(shape, rows, rows + len(arrays[0]), sha256))
 
     def rewind(self, batches: int) -> None:
-        """Keep the first so many batches.
+        """Keep only the first `batches` batches.
 
         Raises:
-            DatasetError: there are fewer.
+            DatasetError: the dataset has fewer.
         """
         if batches > len(self):
             raise DatasetError(f"{self.path} has {len(self)} batches, {batches} are expected in it: some were lost")
@@ -101,7 +101,7 @@ class DatasetWriter:
             lines = (self.path / INDEX).read_bytes().splitlines(keepends=True)[:batches]
             os.truncate(self.path / INDEX, sum(map(len, lines)))
             self._files[-1].size = sum(map(len, lines))
-        # Their rows stay where they are, to be written over: who has mapped them must not find the file shorter.
+        # Their rows stay, to be overwritten: the file must not shrink under readers that map it.
         self.entries, self._end = self.entries[:batches], sum(map(len, lines))
 
     def clear(self) -> None:
@@ -112,7 +112,7 @@ class DatasetWriter:
         self.layout, self.entries, self._end = None, [], 0
 
     def flush(self) -> None:
-        """Wait until everything is on the disk."""
+        """Wait until everything is on disk."""
         names = [] if self.layout is None else [*(each.file for each in self.layout.columns), INDEX, MANIFEST]
         with self._writing():
             for name in names:
@@ -163,7 +163,7 @@ class DatasetWriter:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else writes meanwhile, nor has since the last batch, where the system has such locks."""
+        """Lock out other writers, if the system can; raises if another one wrote since the last batch."""
         with open(self._files[-1].path, "rb") as index:
             with suppress(ImportError, OSError):
                 import fcntl
@@ -179,14 +179,14 @@ class DatasetWriter:
 
 
 def check_place(path: Path) -> None:
-    """Raise a DatasetError where something stands that is no dataset."""
+    """Raise a DatasetError if the path holds something other than a dataset."""
     empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if not empty and not (path / MANIFEST).is_file():
         raise DatasetError(f"{path} is there and is no dataset; choose another place")
 
 
 class _File:
-    """A file that is written at places of its own."""
+    """A file that is written at explicit offsets."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = str(path), path.stat().st_size
@@ -199,10 +199,10 @@ class _File:
                 view = view[file.write(view) :]
 
     def keep(self, end: int) -> None:
-        """What was written up to here belongs to the file."""
+        """Commit the file up to this offset."""
         self.size = max(self.size, end)
 
     def undo(self) -> None:
-        """Cut off what was written since; not more, for what is there may be mapped by somebody."""
+        """Truncate uncommitted bytes; not more, since readers may map the rest."""
         if os.path.getsize(self.path) > self.size:
             os.truncate(self.path, self.size)

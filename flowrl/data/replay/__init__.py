@@ -1,1 +1,1 @@
-"""Replay buffers: what they keep, in which order, and what is drawn from them."""
+"""Replay buffers: storage of rows, sequences, episodes and objects, and sampling from it."""

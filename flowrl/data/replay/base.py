@@ -1,4 +1,4 @@
-"""Store: what the replay operators ask of a buffer, whatever it holds."""
+"""Store: the interface of buffers to the replay operators."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from flowrl.engine.workers import InlineWorker
 
 
 class Seeds(Protocol):
-    """The engine's seeds, as a store sees them."""
+    """The engine's seeds, as a store uses them."""
 
     def seed(self, name: str = "") -> int: ...
 
 
 class Store(abc.ABC):
-    """What StoreToReplay adds to and Replay draws from. Rows are what it counts: steps, or objects.
+    """The buffer that StoreToReplay adds to and Replay draws from. It counts rows: steps, or objects.
 
-    A subclass has what it holds, its counts and its state; when to add and when to draw follows from these and the
-    limiter. It draws with `_generator`, its own (P7), and changes under `_lock`. Nothing here waits.
+    A subclass defines contents, counts and state; these and the limiter determine when to add and when to draw. It
+    draws with its own `_generator` (P7), and changes under `_lock`. No method waits.
 
     Args:
         limiter: keeps sampled and added rows in a ratio.
-        seed: of the generator; without it, the run that opens the store gives one.
+        seed: seed of the generator; None: the run that opens the store provides one.
     """
 
     requires: tuple[str, ...] = ()
-    """Words and columns of what is added, for `plan.check()`."""
+    """Words and columns that added items need, for `plan.check()`."""
     tracked: tuple[str, ...] = ()
-    """Columns of what is drawn whose means a run reports."""
+    """Columns of samples whose means a run reports."""
     in_order = False
-    """Whether the fragments of a worker must follow one another, without another worker's between them."""
+    """Whether fragments of a worker must be consecutive, without fragments of other workers in between."""
     streams = 1
-    """Of how many workers the fragments are kept apart."""
+    """The number of workers whose fragments are kept apart."""
     by_priority = False
     """Whether it has `update_priorities`."""
 
@@ -49,12 +49,12 @@ class Store(abc.ABC):
         self._own_generator = None if seed is None else np.random.default_rng(seed)
         self._lock = threading.RLock()
 
-    # -- what a subclass has
+    # -- what a subclass defines
 
     @property
     @abc.abstractmethod
     def capacity(self) -> int:
-        """Rows that there is room for."""
+        """The capacity in rows."""
 
     @property
     @abc.abstractmethod
@@ -72,7 +72,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def rows_of(self, item: Any) -> int:
-        """How many rows an item is that is added or was drawn."""
+        """The number of rows of an item that is added or was drawn."""
 
     @abc.abstractmethod
     def add(self, item: Any, /) -> None:
@@ -80,72 +80,72 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, batch_size: int, /) -> Any:
-        """Draw so many rows, or things made of rows."""
+        """Draw `batch_size` rows, or items made of rows."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that decides what comes next."""
+        """The state that determines all later samples."""
 
     @abc.abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the store that was saved."""
+        """Restore a saved state."""
 
     parts: tuple[Store, ...] = ()
-    """Stores that it is made of: what goes into them comes out of it."""
+    """The stores that it draws from, if it combines several."""
 
     def schema(self, given: Schema) -> Schema:
-        """What `sample` gives, from the schema of what is added; where there are parts, from one for each of them."""
+        """The schema of samples, from the schema of the added items, or of those of each part."""
         return given
 
     def drawn_from(self, batch_size: int) -> Sequence[tuple[Store, int]]:
-        """Which stores `sample(batch_size)` draws from, and at most how much from each."""
+        """The stores that `sample(batch_size)` draws from, with the largest share of each."""
         return [(self, batch_size)]
 
     def declared_rows(self, batch_size: int) -> int:
-        """The rows that `sample(batch_size)` may give, as far as that is known before anything is stored."""
+        """The most rows of `sample(batch_size)`, as far as known before anything is stored."""
         return batch_size
 
     def most_rows(self, batch_size: int) -> int:
-        """The most rows that `sample(batch_size)` can give now, as the limiter counts them."""
+        """The most rows that `sample(batch_size)` can return now, as the limiter counts them."""
         return self.declared_rows(batch_size)
 
     @property
     def promised(self) -> int:
-        """Rows, at most, that were asked for and have not arrived."""
+        """The most rows of outstanding requests."""
         return 0
 
     @property
     def takes_remote(self) -> bool:
-        """Whether items may be `Remote`: they are added from where they were made."""
+        """Whether items may be `Remote`, and go to the store directly from where they are."""
         return False
 
-    # -- what follows
+    # -- derived
 
     def __bool__(self) -> bool:
         return True  # an empty store is still a store: `if store` must not depend on its rows
 
     @property
     def holds_items(self) -> bool:
-        """Can something be drawn before a plan adds something?"""
+        """Whether it can be drawn from before a plan adds items."""
         return self._can_draw(1)
 
     @property
     def fills_up(self) -> bool:
-        """Must something be drawn before more can be added?"""
+        """Whether adding may block until something is drawn."""
         return self.limiter is not None
 
     def can_insert(self, rows: int) -> bool:
         """Whether `rows` more may be added now.
 
-        Also against the limiter where its largest batch cannot be drawn, as before the first episode is over or when
-        most rows are used up: both sides would wait for ever (B8).
+        It overrides the limiter if that's largest batch cannot be drawn, as before the end of the first episode or when
+        most rows are used up: otherwise both sides would wait for ever (B8).
         """
         if self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows):
             return True
         return not self._can_draw(max(1, self.limiter.sample_batch // self.most_rows(1)))
 
     def can_sample(self, batch_size: int) -> bool:
-        """Whether so much may be drawn now."""
+        """Whether `batch_size` may be drawn now."""
         if self.limiter is not None:
             rows = self.most_rows(batch_size)
             if not self.limiter.can_sample(self.inserts, self.samples + self.promised, rows):
@@ -153,25 +153,25 @@ class Store(abc.ABC):
         return self._can_draw(batch_size)
 
     def is_full(self, item: Any) -> bool:
-        """Whether `item` has to wait for what is on its way, which is being worked on."""
+        """Whether `item` must wait for items on their way."""
         return False
 
     def ask(self, batch_size: int) -> Future[Any]:
-        """Ask for so much, where `can_sample`; the future is for `answered`, and nothing else."""
+        """Request a sample, if `can_sample`; pass the future to `answered` and nothing else."""
         return InlineWorker(self).submit("sample", batch_size)
 
     def answered(self, future: Future[Any]) -> Any:
-        """What was asked for, of a future that is done; None where it could not be given."""
+        """The sample of a completed future; None if the store could not provide it."""
         return future.result()
 
     def why_insert(self, rows: int) -> str:
-        """What adding `rows` waits for, in one sentence; "" if nothing."""
+        """The reason why `rows` cannot be added now, in one sentence; "" if they can."""
         if self.limiter is None or self.can_insert(rows):
             return ""
         return self.limiter.why_insert(self.inserts, self.samples, rows)
 
     def why_sample(self, batch_size: int) -> str:
-        """What drawing so much waits for, in one sentence; "" if nothing."""
+        """The reason why `batch_size` cannot be drawn now, in one sentence; "" if it can."""
         if self.limiter is not None:
             why = self.limiter.why_sample(self.inserts, self.samples + self.promised, self.most_rows(batch_size))
             if why:
@@ -179,15 +179,15 @@ class Store(abc.ABC):
         return "" if self._can_draw(batch_size) else self._why_not(batch_size)
 
     def _can_draw(self, batch_size: int) -> bool:
-        """Is there what could be drawn, the limiter aside?"""
+        """Whether the contents allow a draw, regardless of the limiter."""
         return len(self) > 0
 
     def _why_not(self, batch_size: int) -> str:
-        """In one sentence, where `_can_draw` says no."""
+        """The reason why `_can_draw` is False, in one sentence."""
         return "waits for rows: nothing is stored yet"
 
     def start(self, context: Seeds) -> None:
-        """The engine's hook, when a run opens: take a generator from its seeds, unless there is one."""
+        """The engine's hook at the start of a run: take a generator from its seeds, unless there is one."""
         if self._own_generator is None:
             self._own_generator = np.random.default_rng(context.seed("sample"))
 
@@ -200,7 +200,7 @@ class Store(abc.ABC):
         return self._own_generator
 
     def _generator_state(self) -> Any:
-        """Plain data, None where there is no generator yet."""
+        """The generator's state as plain data; None if there is none yet."""
         return None if self._own_generator is None else copy.deepcopy(self._own_generator.bit_generator.state)
 
     def _load_generator(self, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""What can be said of a buffer's draws before anything was drawn."""
+"""ReplayBuffer: the newest rows, drawn uniformly; and the base of the other buffers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint, verify_c
 
 
 class Foretold(Store):
-    """The part of a replay buffer that `plan.check()` asks; buffers of other draws override it."""
+    """The schema of a replay buffer's samples, for `plan.check()`; buffers with other samples override it."""
 
     requires: tuple[str, ...] = ("experience",)
     n_step: int
@@ -36,18 +36,18 @@ class Foretold(Store):
     newest_frame_only: bool
 
     def schema(self, given: Schema) -> Schema:
-        """What `sample` gives, from the schema of what is added."""
+        """The schema of samples, from the schema of the added items."""
         drawn = self._schema(given.rows(), "B").having(*(("windows",) if self.n_step > 1 else ()))
         return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
 
     def _schema(self, given: Schema, *axes: str) -> Schema:
-        """What is drawn of rows, which are `given` in the layout in which they are drawn."""
+        """The schema of samples with these leading axes, from the schema of the stored rows."""
         beside = {name: f"{dtype}[{', '.join(axes)}]" for name, dtype in self._beside(given).items()}
         drawn = given.without("on_policy").having("experience", "replayed", **beside)
         return drawn if self.newest_frame_only else stacked_schema(drawn, self.frame_stack, len(axes))
 
     def _beside(self, given: Schema) -> dict[str, str]:
-        """The columns that are drawn beside those stored, and their dtypes."""
+        """The columns that sampling adds to the stored ones, with their dtypes."""
         names = ["index", "generation"]
         if self.track_uses:
             names += ["uses", *(["staleness"] if "policy_version" in given.columns else [])]
@@ -58,43 +58,42 @@ class ReplayBuffer(Foretold):
     """Keeps the newest rows and draws them uniformly, with replacement.
 
     Flat batches `[B, ...]` fill one ring of `capacity` rows; fragments `[T, N, ...]` fill N rings, one per
-    environment, of capacity // N rows each. A buffer holds one of the two. Columns are allocated at the
-    first `add` with its names, dtypes and shapes (uint8 stays uint8, B6); later batches must be alike.
-    `add` and `sample` may be called from different threads. They never wait: where there is a limiter, ask
-    `can_insert` and `can_sample` first.
+    environment, of capacity // N rows each. A buffer holds one of the two. The first `add` allocates columns with its
+    names, dtypes and shapes (uint8 stays uint8, B6); later batches must match. `add` and `sample` may be called from
+    different threads. They never wait: if there is a limiter, check `can_insert` and `can_sample` first.
 
-    `buffer[...]` gives rows in the order of time, environments side by side: by number, slice, array or mask.
+    `buffer[...]` returns rows in the order of time, environments side by side: by index, slice, array or mask.
 
     Other buffers are subclasses. Slots are numbered time-major, `time * N + environment`, in `self._rings`, which
-    knows what follows and precedes a row, and which rows are drawable. A subclass overrides `_drawn` (which slots to
-    give out), `_rows` (what is given out for them), `_stored` and `_dropped` (with `_watches = True`: rows came and
-    went), sets `_linked = True` if it asks `self._rings.begins`, and extends `state_dict`, `load_state_dict` and
-    `settings` (what `load` makes the buffer with). One that draws only some of the rows overrides `_make_rings`, whose
-    `write` tells which, and sets `_picks = True`.
+    knows the neighbours of a row and which rows are drawable. A subclass overrides `_drawn` (the slots to draw),
+    `_rows` (the sample for these slots), `_stored` and `_dropped` (with `_watches = True`: rows come and go), sets
+    `_linked = True` if it uses `self._rings.begins`, and extends `state_dict`, `load_state_dict` and `settings` (the
+    arguments that `load` passes). One that draws only some rows overrides `_make_rings`, whose `write` returns them,
+    and sets `_picks = True`.
 
     Args:
-        capacity: rows, over all rings. capacity_bytes: of their columns; whichever of the two is reached first.
-        n_step: steps per transition drawn. More than 1 needs fragments and is computed when sampling, in
-            windows that end with the episode, at the newest row of the ring, and where provenance (`worker`,
-            `env_id`, `episode_id`, `t`, if stored) shows that the next row is not its next step (N1-N4).
+        capacity: rows, over all rings. capacity_bytes: bytes of their columns; the smaller limit counts.
+        n_step: steps per drawn transition. More than 1 needs fragments and is computed when sampling, in windows that
+            stop at the end of the episode, at the newest row of the ring, and where provenance (`worker`, `env_id`,
+            `episode_id`, `t`, if stored) shows that the next row is not the next step (N1-N4).
         gamma: discount per step.
-        store_next_obs: if not, `next_obs` is rebuilt from the next row, for about half the memory. Where the next row
-            does not hold it, as at the end of an episode, it is kept (T6). The newest row of each ring is drawn when
-            its successor is there (B2).
-        frame_stack: frames per observation drawn, `[B, k, ...]`. More than 1 needs fragments, of single frames; at the
-            start of an episode the first frame is repeated (B1).
-        newest_frame_only: the observations that are added are stacks `[..., k, *frame]`, of which the newest frame is
-            stored. What is drawn is equal to them if the environment, too, repeats the first frame.
-        track_uses: adds the columns `uses`, how often a row was drawn, this time included, and where `policy_version`
-            is stored `staleness`, how many versions it is older than the newest one stored; both int64.
-        max_uses, max_staleness: rows beyond these are drawn no more (B10); either implies `track_uses`.
-        directory: a folder for the columns, where they do not fit into memory.
-        reuse: whether wide columns are drawn into arrays that nobody holds any more, instead of new ones. It saves
-            the time that large new arrays take.
+        store_next_obs: False rebuilds `next_obs` from the next row, for about half the memory. It is still stored
+            where the next row lacks it, as at the end of an episode (T6). The newest row of each ring can be drawn
+            once its successor is stored (B2).
+        frame_stack: frames per drawn observation, `[B, k, ...]`. More than 1 needs fragments of single frames; at the
+            start of an episode the first frame repeats (B1).
+        newest_frame_only: added observations are stacks `[..., k, *frame]`, of which only the newest frame is stored.
+            Samples equal them if the environment also repeats the first frame.
+        track_uses: adds the columns `uses`, how often a row was drawn, this time included, and, if `policy_version`
+            is stored, `staleness`, the versions by which it is older than the newest one stored; both int64.
+        max_uses, max_staleness: rows beyond these limits are no longer drawn (B10); either implies `track_uses`.
+        directory: a folder for the columns, if they do not fit into memory.
+        reuse: whether to draw wide columns into arrays that are no longer referenced, instead of new ones. This saves
+            the time to allocate large arrays.
         limiter: keeps sampled and added rows in a ratio.
-        seed: of the buffer's own generator (P7); without it, the run that opens the buffer gives one.
+        seed: seed of the buffer's generator (P7); None: the run that opens the buffer provides one.
 
-    Raises: ValueError for a setting or a request that cannot work, SchemaError for a batch that does not fit.
+    Raises: ValueError for an invalid setting or request, SchemaError for a batch that does not fit.
 
     >>> buffer = ReplayBuffer(capacity=10, gamma=0.5, seed=0)
     >>> buffer.add(Batch(obs=np.arange(15), terminated=np.arange(15) % 5 == 4))
@@ -108,13 +107,13 @@ class ReplayBuffer(Foretold):
     """
 
     _watches = False
-    """Whether `_stored` and `_dropped` are called: they cost time, which uniform sampling need not pay."""
+    """Whether to call `_stored` and `_dropped`, which uniform sampling does not need."""
     _made: tuple[str, ...] = ("index", "generation")
-    """Columns that are added when drawing, `tracked` ones apart."""
+    """Columns that sampling adds, without the `tracked` ones."""
     _linked = False
-    """Whether it is told of every row if an episode begins there."""
+    """Whether rows record if an episode begins there."""
     _picks = False
-    """Whether there are rows that are never drawn."""
+    """Whether some rows are never drawn."""
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class ReplayBuffer(Foretold):
 
     @property
     def capacity(self) -> int:
-        """Rows that there is room for, over all rings; at most, before the first one is there, by `capacity_bytes`."""
+        """The capacity in rows, over all rings; before the first row an upper bound, with `capacity_bytes`."""
         return self._rings.capacity
 
     @property
@@ -200,7 +199,7 @@ class ReplayBuffer(Foretold):
         return self.size
 
     def rows_of(self, item: Any) -> int:
-        """How many rows a batch is that is added or was drawn; padding (`mask` 0) does not count."""
+        """The number of rows of a batch that is added or was drawn, without padding (`mask` 0)."""
         if not isinstance(item, Batch):
             raise SchemaError(
                 f"{type(self).__name__} stores batches, got a {type(item).__name__}; make it a Batch(...)"
@@ -223,7 +222,7 @@ class ReplayBuffer(Foretold):
 
     @property
     def made(self) -> list[str]:
-        """Columns of what is drawn that are not of what was added."""
+        """Columns of samples that were not added."""
         return [*self._made, *self.tracked]
 
     # -- in
@@ -231,11 +230,11 @@ class ReplayBuffer(Foretold):
     def add(self, batch: Batch) -> None:
         """Add rows `[B, ...]` or a fragment `[T, N, ...]`, overwriting the oldest; 0 rows are nothing.
 
-        Raises: SchemaError naming column, expected and got, and for padded steps (`mask` 0); ValueError for more
-            rows than the limiter was told; OSError where `directory` has no room for the columns.
+        Raises: SchemaError naming the column, the expected and the actual form, and for padded steps (`mask` 0);
+            ValueError for more rows than the limiter's `insert_batch`; OSError if `directory` has no room.
         """
         if type(batch) is not Batch:
-            self.rows_of(batch)  # says what is wrong
+            self.rows_of(batch)  # raises with the reason
         if self.limiter is not None:
             self.limiter.check_insert(self._rings.rows(batch))
         if "mask" in batch and not np.all(batch["mask"]):
@@ -249,12 +248,12 @@ class ReplayBuffer(Foretold):
             self._write(batch)
 
     def update(self, other: ReplayBuffer) -> None:
-        """Add the rows of another buffer in the order of time; no episode goes on across the seams (B3).
+        """Add the rows of another buffer in the order of time; no episode continues across the seams (B3).
 
-        That is also how a buffer gets another size: `larger.update(buffer)`, and where `larger` was empty, what is
-        added next goes on after the last row. How often rows were drawn is kept.
+        Use it to resize a buffer: `larger.update(buffer)`. If `larger` was empty, later additions continue after the
+        last row. The counts of uses are kept.
 
-        Raises: SchemaError as `add`; ValueError for the buffer itself.
+        Raises: SchemaError like `add`; ValueError for the buffer itself.
         """
         if not isinstance(other, ReplayBuffer):
             raise SchemaError(
@@ -299,15 +298,15 @@ class ReplayBuffer(Foretold):
     # -- out
 
     def sample(self, batch_size: int) -> Batch:
-        """Rows `[batch_size, ...]`, uniform with replacement: so they may be more than are stored (B7).
+        """Rows `[batch_size, ...]`, uniform with replacement, so possibly more than are stored (B7).
 
-        Adds `index` (the slot of the row, int64), `generation` (how many times the slot had been written,
-        int64) and, where `terminated` is stored and `discount` is not, `discount` (float32: γᵏ for the k
-        steps of the transition, 0 if it terminated). With n_step > 1 reward is the window's return, and
+        Adds `index` (the slot of the row, int64), `generation` (how many times the slot has been written, int64)
+        and, if `terminated` is stored and `discount` is not, `discount` (float32: γᵏ for the k steps of the
+        transition, 0 if it terminated). With n_step > 1 reward is the window's return, and
         next_obs, terminated and truncated are those of its last step.
 
-        Raises: ValueError if nothing may be drawn, if batch_size < 1 or more than the limiter was told, and if
-            there is neither a seed nor a run to give one.
+        Raises: ValueError if nothing may be drawn, if batch_size < 1 or above the limiter's `sample_batch`, and if
+            neither a seed nor a run provides a generator.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: draw at least 1 row")
@@ -332,9 +331,9 @@ class ReplayBuffer(Foretold):
             return rows
 
     def get(self, index: Any) -> Batch:
-        """The rows in slots, the column `index` of what was drawn: as stored, one step each.
+        """The rows in slots, as in the column `index` of samples: as stored, one step each.
 
-        Raises: IndexError for a slot that nothing was written to.
+        Raises: IndexError for an empty slot.
         """
         with self._lock:
             slots = np.asarray(index)
@@ -358,14 +357,14 @@ class ReplayBuffer(Foretold):
     def _new(self) -> New:
         return np.empty if self._pool is None else self._pool.empty
 
-    # -- what kinds of buffers differ in; all of it is called under the lock
+    # -- for subclasses to override; called under the lock
 
     def _drawn(self, batch_size: int) -> tuple[Index, dict[str, Any]]:
-        """Which slots to give out `[B]`, and columns `[B, ...]` to add to what is drawn. Uniform here."""
+        """The slots to draw `[B]`, and columns `[B, ...]` to add to the sample. Uniform here."""
         return self._within_limits(self._uniform, batch_size), {}
 
     def _rows(self, index: Index, beside: dict[str, Any]) -> Batch:
-        """What is given out for slots `[B]`, one step or n-step windows, with columns `[B, ...]` that are given."""
+        """The sample for slots `[B]`, one step or n-step windows, with these further columns `[B, ...]`."""
         if self.n_step == 1:
             rows = one_step(self._rings, index, self.gamma, self.frame_stack, self._new)
         else:
@@ -377,16 +376,16 @@ class ReplayBuffer(Foretold):
         return Rings(capacity, **options)
 
     def _stored(self, written: Index, drawable: Index) -> None:
-        """Rows were written: what was in the slots `written` is gone; those in `drawable` can be drawn from now on.
+        """Rows were written: the old rows in `written` are gone; those in `drawable` can be drawn from now on.
 
-        They differ where next_obs is stored once: the newest row of a ring is drawable when its successor is there.
+        They differ if next_obs is stored once: the newest row of a ring is drawable once its successor is stored.
         """
 
     def _dropped(self, slots: Index) -> None:
-        """Rows that were drawable cannot be drawn any longer, though they are stored: used up, or too stale."""
+        """Stored rows can no longer be drawn: they are used up, or too stale."""
 
     def _within_limits(self, propose: Callable[[int], Index], batch_size: int) -> Index:
-        """Slots `[batch_size]` out of `propose(count)`, as if drawn one by one: what is used up, no more (B10)."""
+        """Slots `[batch_size]` from `propose(count)`, as if drawn one by one, without rows that are used up (B10)."""
         if self._limits is None:
             return propose(batch_size)
         drawn: list[Index] = []
@@ -403,14 +402,14 @@ class ReplayBuffer(Foretold):
             return self._limits.nth(self._generator.integers(self._limits.count, size=count))
         return self._rings.nth(self._generator.integers(self._rings.drawable, size=count))
 
-    # -- what it holds
+    # -- statistics
 
     def statistics(self) -> dict[str, float]:
-        """What the buffer holds and how fast it moves; it looks at every row once.
+        """Statistics of contents and throughput; reads every row once.
 
         `rows`, `bytes` (allocated), `fill` (0 .. 1), `inserts`, `samples` (rows ever), `rows_in_per_second` and
-        `rows_out_per_second` since the call before, `episodes` (ends of episodes stored), `next_obs_aside`, and, where
-        they are tracked, `mean_uses` and `mean_staleness` of the rows stored.
+        `rows_out_per_second` since the previous call, `episodes` (stored ends of episodes), `next_obs_aside`, and, if
+        tracked, `mean_uses` and `mean_staleness` of the stored rows.
         """
         with self._lock:
             rings, now = self._rings, perf_counter()
@@ -430,7 +429,7 @@ class ReplayBuffer(Foretold):
     # -- state
 
     def settings(self) -> dict[str, Any]:
-        """The arguments that make such a buffer, but for seed and directory: what `save` writes beside the state."""
+        """The constructor arguments but for seed and directory, which `save` writes beside the state."""
         capacity, capacity_bytes = self._rings.declared
         return {
             "capacity": capacity,
@@ -448,9 +447,9 @@ class ReplayBuffer(Foretold):
         }
 
     def state_dict(self, *, copy_rows: bool = True) -> dict[str, Any]:
-        """All that decides what comes next, as plain data: loaded, the next sample is identical (B5).
+        """The state as plain data: after loading, the next sample is identical (B5).
 
-        With `copy_rows=False` the columns are those of the buffer itself, to be written before it changes.
+        With `copy_rows=False` the columns are views, to be written before the buffer changes.
         """
         with self._lock:
             return {
@@ -462,7 +461,7 @@ class ReplayBuffer(Foretold):
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the buffer that was saved. Raises CheckpointError for one with other settings."""
+        """Restore a saved state. Raises CheckpointError if its settings differ."""
         saved, ours = state["limits"] or {}, self._limits or Eligibility(None, None)
         for name, mine in {"max_uses": ours.max_uses, "max_staleness": ours.max_staleness}.items():
             if saved.get(name) != mine:
@@ -478,9 +477,9 @@ class ReplayBuffer(Foretold):
             self._load_generator(state["generator"])
 
     def save(self, path: str | Path) -> Path:
-        """Write the buffer to a folder, whole or not at all; see `load`.
+        """Write the buffer to a folder, atomically; see `load`.
 
-        Raises: CheckpointError where it cannot be written, on a full disk for example: nothing of it is left then.
+        Raises: CheckpointError if it cannot be written, on a full disk for example; nothing of it remains.
         """
         from flowrl.data.replay.buffer import save
 
@@ -489,13 +488,13 @@ class ReplayBuffer(Foretold):
 
     @classmethod
     def load(cls, path: str | Path, *, trusted: bool = False, directory: str | Path | None = None) -> Self:
-        """The buffer that `save` wrote: what it draws next is what the saved one would have drawn.
+        """The buffer that `save` wrote; its next samples equal those of the saved one.
 
         Args:
-            trusted: whether objects may be unpickled, which runs code from the file. Columns of objects need it.
-            directory: as of the constructor.
+            trusted: whether to unpickle objects, which runs code from the file. Columns of objects need it.
+            directory: see the constructor.
 
-        Raises: CheckpointError for a damaged folder, one that holds something else, and objects without trust.
+        Raises: CheckpointError if the folder is damaged or holds something else, and for objects without `trusted`.
         """
         from flowrl.data.replay.buffer import load
 

@@ -1,4 +1,4 @@
-"""FinalObservations: the few next observations that the next row of a ring does not hold."""
+"""Columns of rows: packed records, files, and the final observations that no next row holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowrl.data.types import Array, Index, New
 
 
 class FinalObservations:
-    """Rows in numbered places, as many as are needed; freed places are used again.
+    """Rows in numbered places, which grow as needed; freed places are reused.
 
     >>> aside = FinalObservations({("obs",): Spec(np.dtype(np.float32), ())})
     >>> aside.put({("obs",): np.array([7, 8])})
@@ -59,7 +59,7 @@ class FinalObservations:
         return {leaf: column[places] for leaf, column in self._rows.items()}
 
     def free(self, places: Index) -> None:
-        """These rows are not needed any longer."""
+        """Release places."""
         self._free.extend(places.tolist())
 
     def _grow(self) -> None:
@@ -71,13 +71,13 @@ class FinalObservations:
 
 
 _WIDE = 512
-"""Bytes of a row from which on a column is better gathered by itself than copied out of a record."""
+"""Bytes per row from which a separate column is faster than a field of a record."""
 
 _BLOCK = 2**20
 
 
 class Spec(NamedTuple):
-    """What one row of a column is."""
+    """Dtype and shape of one row of a column."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -91,8 +91,8 @@ class Spec(NamedTuple):
 class RecordColumns:
     """Rows in numbered slots, all columns allocated at once.
 
-    Columns of less than 512 bytes a row are fields of one packed record, so that drawing a row touches one place in
-    memory instead of one per column; wide columns and objects have an array each. What is taken out is contiguous.
+    Columns below 512 bytes per row are fields of one packed record, so that drawing a row touches one place in memory
+    instead of one per column; wide columns and objects have their own array. Returned columns are contiguous.
     """
 
     def __init__(self, specs: Mapping[Leaf, Spec], slots: int, new: New) -> None:
@@ -106,14 +106,14 @@ class RecordColumns:
             if leaf in fields:
                 self.arrays[leaf] = self._records[fields[leaf]]
             else:
-                # Objects cannot lie in a file.
+                # Objects cannot live in a file.
                 make = np.empty if spec.dtype.hasobject else new
                 self.arrays[leaf] = make((slots, *spec.shape), spec.dtype)
         self._places = {leaf: (fields.get(leaf), array) for leaf, array in self.arrays.items()}
         self.bytes = slots * sum(spec.bytes for spec in specs.values())
 
     def take(self, slots: Index, leaves: Collection[Leaf], new: New = np.empty) -> dict[Leaf, Array]:
-        """Copies of rows, `[*slots.shape, ...]`; `new` makes the arrays of wide columns."""
+        """Copies of rows, `[*slots.shape, ...]`; `new` allocates the arrays of wide columns."""
         records, taken = None, {}
         for leaf in leaves:
             field, column = self._places[leaf]
@@ -130,9 +130,9 @@ class RecordColumns:
 
 
 def in_directory(directory: str | Path) -> New:
-    """Makes arrays in files of their full size, which are gone when the arrays are, however the process ends.
+    """Allocates arrays in files of their full size, which vanish with the arrays, however the process ends.
 
-    Raises: OSError where the disk has no room; nothing is left on it then.
+    Raises: OSError if the disk has no room; nothing remains on it.
     """
 
     def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -151,7 +151,7 @@ def in_directory(directory: str | Path) -> New:
 
 
 def _fill(file: Any, size: int) -> None:
-    """Give a file its full size, for writing to a mapped one without room would kill the process."""
+    """Give a file its full size: writing to a mapped file without room would kill the process."""
     if sys.platform == "linux":
         os.posix_fallocate(file.fileno(), 0, size)
     else:

@@ -1,4 +1,4 @@
-"""Eligibility: which rows may still be drawn, where uses or staleness of a row are limited (rule B10)."""
+"""Eligibility: the rows that may still be drawn if uses or staleness are limited (rule B10)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNLIMITED = 2**31 - 1
 
 
 class Eligibility:
-    """The slots that may be drawn, as a list from which any of them can be taken in no time.
+    """The slots that may be drawn, as a list with removal in constant time.
 
     Args:
         max_uses: how often a row is drawn at most. max_staleness: how many policy versions a row may be older than
@@ -25,31 +25,31 @@ class Eligibility:
         self.reset(0)
 
     def reset(self, slots: int) -> None:
-        """Nothing may be drawn of so many slots."""
+        """Empty the list, for this number of slots."""
         self.count = 0
         """Slots that may be drawn."""
         self.uses_left = 0
-        """How many rows can be drawn until all are used up, if nothing is added."""
+        """The number of draws until all rows are used up, if nothing is added."""
         self._members: Index = np.empty(slots, np.int64)
-        self._place: Index = np.full(slots, -1, np.int64)  # in members; -1: may not be drawn
-        self._left: Index = np.zeros(slots, np.int64)  # uses, of those that may be drawn
+        self._place: Index = np.full(slots, -1, np.int64)  # index in members; -1: may not be drawn
+        self._left: Index = np.zeros(slots, np.int64)  # remaining uses of members
         self._version: Index = np.zeros(slots if self.max_staleness is not None else 0, np.int64)
         self._of_version: dict[int, list[Index]] = {}
         self._filed = 0
 
     @property
     def slots(self) -> int:
-        """Of how many slots, 0 at first."""
+        """The number of slots, 0 at first."""
         return len(self._place)
 
     @property
     def of_versions(self) -> bool:
-        """Whether it must know which policy collected a row."""
+        """Whether it needs the policy version of rows."""
         return self.max_staleness is not None
 
     @property
     def members(self) -> Index:
-        """The slots that may be drawn; a view that the next change spoils."""
+        """The slots that may be drawn; a view, valid until the next change."""
         return self._members[: self.count]
 
     def nth(self, number: Index) -> Index:
@@ -63,10 +63,10 @@ class Eligibility:
 
         Args:
             written: slots whose former rows are gone. drawable: those whose rows can be drawn from now on.
-            uses, version: of the drawable ones: how often they were drawn, which policy collected them.
-            newest: the newest version stored.
+            uses, version: of the drawable rows: how often they were drawn, and the policy version that collected them.
+            newest: the newest stored version.
 
-        Returns: those of the drawable slots that may be drawn, and slots that have become too stale.
+        Returns: the drawable slots that may be drawn, and slots that have become too stale.
         """
         self._remove(written)
         left = np.full(len(drawable), _UNLIMITED) if uses is None else (self.max_uses or _UNLIMITED) - uses
@@ -92,7 +92,7 @@ class Eligibility:
         return f"with {given}, {self.count} of the rows stored may be drawn, not often enough for {rows}"
 
     def accept(self, slots: Index) -> tuple[Array, Index]:
-        """Which of the drawn slots `[B]` have a use left, counting one more for each; and those now used up."""
+        """Count one use of each drawn slot `[B]`; returns which had a use left, and the slots now used up."""
         if self.max_uses is None:
             return np.ones(len(slots), np.bool_), slots[:0]
         accepted = _occurrence(slots) < self._left[slots]
@@ -104,7 +104,7 @@ class Eligibility:
         return accepted, used_up
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data, copied: the order of the slots decides which are drawn next."""
+        """A copy as plain data: the order of the slots determines later draws."""
         members = self._members[: self.count].copy()
         return {
             "max_uses": self.max_uses,
@@ -116,7 +116,7 @@ class Eligibility:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the one that was saved."""
+        """Restore a saved state."""
         self.reset(state["slots"])
         self._insert(state["members"], state["left"])
         if state["versions"] is not None:
@@ -132,7 +132,7 @@ class Eligibility:
         self.count = end
 
     def _remove(self, slots: Index) -> Index:
-        """Take out those of the slots that are in; returns them. The last ones in the list fill the holes."""
+        """Remove slots that are in the list; returns them. The last entries fill the gaps."""
         slots = slots[self._place[slots] >= 0]
         places, kept = self._place[slots], self.count - len(slots)
         self.uses_left -= int(self._left[slots].sum())
@@ -144,7 +144,7 @@ class Eligibility:
         return slots
 
     def _file(self, slots: Index) -> None:
-        """Remember which slots have rows of which version, overwritten ones too for a while."""
+        """Record the slots of each version; entries of overwritten rows are dropped later."""
         self._filed += len(slots)
         if self._filed > 2 * len(self._place):
             self._of_version, slots, self._filed = {}, self._members[: self.count].copy(), self.count
@@ -163,7 +163,7 @@ class Eligibility:
 
 
 def _occurrence(values: Index) -> Index:
-    """How many equal values stand before each one.
+    """The number of equal values before each one.
 
     >>> _occurrence(np.array([5, 7, 5, 5]))
     array([0, 0, 1, 2])

@@ -13,19 +13,19 @@ from flowrl.data.types import Array, Index, Mask
 
 
 class EpisodeReplayBuffer(SpanReplayBuffer):
-    """Keeps the newest steps and draws whole episodes of them, `[longest drawn, B, ...]`, as `Episodes` gives them.
+    """Keeps the newest steps and draws whole episodes, `[longest drawn, B, ...]`, like those of `Episodes`.
 
-    An episode is drawn from its end on (H5) until its first step is overwritten (B9). One of which a step is missing
-    is not drawn: where provenance (`worker`, `env_id`, `episode_id`, `t`, if stored) shows that the next step is of
-    another, or that the first one stored is not the first. `mask` is False on padding, which is 0 in every column (N6).
+    An episode can be drawn once it has ended (H5) and until its first step is overwritten (B9). Incomplete episodes
+    are not drawn: those where provenance (`worker`, `env_id`, `episode_id`, `t`, if stored) shows that the next step
+    belongs to another, or that the first stored step is not the first. `mask` is False on padding, which is 0 in every
+    column (N6).
 
-    Fragments `[T, N, ...]` fill N rings of capacity // N steps each; an episode needs to fit into its ring. Padded
-    fragments, such as those of `RolloutWorker.sample(episodes=)`, fill one.
+    Fragments `[T, N, ...]` fill N rings of capacity // N steps each; an episode must fit into its ring. Padded
+    fragments, such as those of `RolloutWorker.sample(episodes=)`, fill one ring.
 
     Args:
         capacity: rows, over all rings.
-        limiter: in steps. A draw asks it for the longest episode that is stored, times the episodes of a draw; so many
-            its `sample_batch` must allow.
+        limiter: in steps. Its `sample_batch` must allow the longest stored episode times the episodes of a draw.
         seed: see `ReplayBuffer`.
 
     >>> end = np.array([[False], [False], [True], [True], [False]])
@@ -67,7 +67,7 @@ class EpisodeSegments(Spans):
     """Episodes from their first step to their end."""
 
     def __repr__(self) -> str:
-        return "WholeEpisodes()"  # what files of buffers say
+        return "WholeEpisodes()"  # the name in saved buffers
 
     def completed(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
         """See `Spans.completed`."""

@@ -1,4 +1,4 @@
-"""Frame stacks: observations stored one frame a row, and put together when they are drawn."""
+"""Frame stacks: observations stored as one frame per row, and stacked when drawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STACKED = ("obs", "next_obs")
 def stack_slots(rings: Rings, slots: Index, k: int) -> Index:
     """The slots of the last k frames up to each slot, oldest first, `[B]` -> `[B, k]`.
 
-    At the start of an episode, and at the oldest row that is left of it, the first frame is repeated (B1, B9).
+    At the start of an episode, or at its oldest stored row, the first frame repeats (B1, B9).
     """
     back, _ = rings.preceding(slots, k)
     inside = ~np.logical_or.accumulate(rings.begins(back[:-1]))
@@ -30,9 +30,9 @@ def stack_slots(rings: Rings, slots: Index, k: int) -> Index:
 
 
 def with_stacks(rows: Batch, rings: Rings, slots: Index, last: Index, k: int, new: New) -> None:
-    """Set `obs`, and `next_obs` where there is one, to stacks `[B, k, ...]`: those of `slots`, and of after `last`.
+    """Set `obs`, and `next_obs` if present, to stacks `[B, k, ...]`: those at `slots`, and those after `last`.
 
-    Of action masks there is no stack: they are those of the newest frame.
+    Action masks are not stacked: they are those of the newest frame.
     """
     frames = stack_slots(rings, slots, k)
     stacks = rings.take(frames, ["obs"], new)["obs"]

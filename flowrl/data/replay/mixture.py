@@ -1,4 +1,4 @@
-"""MixedReplay: several buffers drawn from as one, each for a fixed part of every batch."""
+"""MixedReplay: batches with fixed fractions from several buffers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from flowrl.errors import CheckpointError, SchemaError
 
 
 class MixedReplay(Store):
-    """Several buffers drawn from as one: every batch has the stated fraction of each, within one row.
+    """Draws batches with a fixed fraction of rows from each of several buffers, up to one row.
 
-    A batch of B rows has ⌊B f⌋ or ⌈B f⌉ of a part of fraction f. What is left over of a row is owed to the part and
-    given by a later batch, so that in the long run the ratio is exact. Of sequences the same is said.
+    A batch of B rows has ⌊B f⌋ or ⌈B f⌉ rows of a part with fraction f. Later batches make up for the remainder, so the
+    ratio is exact in the long run. The same holds for sequences.
 
-    It is drawn from only: what is stored is stored into the parts. Each keeps its own rows, limiter, generator and
-    priorities. What is drawn has a column `part` (int64, the number of the part), by which `update_priorities` finds
-    the way back; of other columns those that all parts have, so that all batches have the same. Nothing is drawn
-    before every part has something. Where some have priorities, `weight` is there for all, 1 in the rows of the
-    others. Weights make up for how rows of one part were drawn; the fractions are meant, and nothing makes up for them.
+    It only draws: rows are stored in the parts, each of which keeps its rows, limiter, generator and priorities.
+    Samples have a column `part` (int64, the index of the part), by which `update_priorities` finds the part, and those
+    columns that all parts have. Nothing can be drawn until every part can. If some parts have priorities, all rows have
+    a `weight`, 1 for the other parts. Weights correct for the sampling within a part, not for the fractions, which are
+    intended.
 
     Args:
-        parts: By name, a buffer and its fraction; the fractions add up to 1. They are buffers of rows, or buffers of
+        parts: By name, a buffer and its fraction; the fractions add up to 1. All are buffers of rows, or all of
             sequences of equal length.
 
-    Blocks when: the limiter of a part does not let its share be drawn.
-    State: what is owed to each part. The parts are resources of their own.
-    Raises: ValueError for buffers that cannot be mixed and fractions that make no sense.
+    Blocks when: the limiter of a part does not allow its share.
+    State: the remainder owed to each part. The parts are separate resources.
+    Raises: ValueError for buffers that cannot be mixed, and invalid fractions.
 
     >>> fresh, demonstrations = (ReplayBuffer(10, seed=seed) for seed in (0, 1))
     >>> mixture = MixedReplay(fresh=(fresh, 0.7), demonstrations=(demonstrations, 0.3))
@@ -56,7 +56,7 @@ class MixedReplay(Store):
         self.fractions = _exact(self.names, [fraction for _, fraction in parts.values()])
         self.by_priority = any(part.by_priority for part in self.parts)
         self.tracked = tuple(dict.fromkeys(name for part in self.parts for name in part.tracked))
-        # Rows are owed in whole units, so that no rounding adds up.
+        # Remainders are whole numbers of units, so rounding does not accumulate.
         self._unit = math.lcm(*(fraction.denominator for fraction in self.fractions))
         self._owed = [0] * len(parts)
 
@@ -66,14 +66,14 @@ class MixedReplay(Store):
 
     @property
     def resources(self) -> tuple[Store, ...]:
-        """What a checkpoint holds beside this."""
+        """The parts, which a checkpoint holds separately."""
         return self.parts
 
     # -- counts: those of the parts
 
     @property
     def capacity(self) -> int:
-        """Rows that there is room for in all parts."""
+        """The capacity of all parts, in rows."""
         return sum(part.capacity for part in self.parts)
 
     @property
@@ -83,7 +83,7 @@ class MixedReplay(Store):
 
     @property
     def samples(self) -> int:
-        """Rows ever drawn from a part, by whomever."""
+        """Rows ever drawn from a part, also directly."""
         return sum(part.samples for part in self.parts)
 
     def __len__(self) -> int:
@@ -101,11 +101,11 @@ class MixedReplay(Store):
 
     @property
     def holds_items(self) -> bool:
-        """Can something be drawn from every part before a plan adds something?"""
+        """Whether every part can be drawn from before a plan adds items."""
         return all(part.holds_items for part in self.parts)
 
     def schema(self, given: Schema, *others: Schema) -> Schema:
-        """What `sample` gives, from the schemas of what is added to the parts, in their order."""
+        """The schema of samples, from the schemas of the items added to the parts, in their order."""
         drawn = [part.schema(each) for part, each in zip(self.parts, (given, *others))]
         if UNKNOWN in drawn:
             return UNKNOWN
@@ -119,7 +119,7 @@ class MixedReplay(Store):
             columns[name] = ColumnSchema(str(np.result_type(*(each.dtype for each in all_of_it))), column.shape)
         place = first.columns["index"]
         beside = {"part": str(place)} | ({"weight": f"float32{str(place)[5:]}"} if self.by_priority else {})
-        # What was done to rows on the way into one part is done: statistics were gathered, say.
+        # An operator before one part has had its effect, such as gathering statistics.
         words = frozenset().union(*(each.words for each in drawn))
         return Schema(columns, words, any(each.open for each in drawn)).having(**beside)
 
@@ -130,7 +130,7 @@ class MixedReplay(Store):
     # -- in
 
     def add(self, item: Any, /) -> None:
-        """Raises SchemaError: rows are added to a part."""
+        """Raises SchemaError: add rows to a part."""
         raise SchemaError(f"{self!r} is drawn from only: store into one of its parts, {' or '.join(self.names)}")
 
     def update_priorities(self, index: Index, generation: Index, priority: Floats, part: Index) -> int:
@@ -151,18 +151,18 @@ class MixedReplay(Store):
     # -- out
 
     def can_sample(self, batch_size: int) -> bool:
-        """Whether every part may give its share of the next batch now."""
+        """Whether every part can provide its share of the next batch now."""
         each = zip(self.parts, self.shares(batch_size))
         return all(part.can_sample(share) if share else len(part) > 0 for part, share in each)
 
     def why_sample(self, batch_size: int) -> str:
-        """What the next batch waits for, in one sentence; "" if nothing."""
+        """The reason why the next batch cannot be drawn now, in one sentence; "" if it can."""
         each = zip(self.names, self.parts, self.shares(batch_size))
         needed = [(name, part, share or 1) for name, part, share in each if share or not len(part)]
         return "; ".join(f"{name}: {why}" for name, part, rows in needed if (why := part.why_sample(rows)))
 
     def shares(self, batch_size: int) -> list[int]:
-        """Rows of each part in the next batch: those whole, and what is left to whom most is owed."""
+        """Rows of each part in the next batch: the whole ones, then one each for the largest remainders."""
         exact = [int(fraction * self._unit) * batch_size for fraction in self.fractions]
         whole, left = [rows // self._unit for rows in exact], [rows % self._unit for rows in exact]
         due = [owed + rest for owed, rest in zip(self._owed, left)]
@@ -174,7 +174,7 @@ class MixedReplay(Store):
     def sample(self, batch_size: int, /) -> Batch:
         """Rows `[batch_size, ...]`, or sequences `[T, batch_size, ...]`: the parts' shares side by side, in order.
 
-        Raises: ValueError where a part can give nothing; SchemaError where columns do not fit together.
+        Raises: ValueError if a part cannot be drawn from; SchemaError if columns do not match.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: draw at least 1 row")
@@ -190,7 +190,7 @@ class MixedReplay(Store):
             return self._joined(drawn)
 
     def _joined(self, drawn: dict[int, Batch]) -> Batch:
-        """What was drawn of the parts, by number, as one batch of the columns that all parts have."""
+        """Join the samples of the parts, by index, into one batch of the columns that all parts have."""
         for number, rows in drawn.items():
             place = rows["index"].shape
             rows["part"] = np.full(place, number)
@@ -202,7 +202,7 @@ class MixedReplay(Store):
         return Batch.cat([rows.select(names) for rows in drawn.values()], axis=first["index"].ndim - 1)
 
     def _gives(self, part: Any) -> set[str]:
-        """The columns of what a part would give, had it a share: as stored, and those that are made."""
+        """The columns that a part's sample would have: stored ones and added ones."""
         names = {*part[:1], *part.made, "part", "weight"}
         if isinstance(part, SpanReplayBuffer):
             names.add("mask")
@@ -213,14 +213,14 @@ class MixedReplay(Store):
     # -- state
 
     def start(self, context: Seeds) -> None:
-        """It draws nothing itself."""
+        """Does nothing: it has no generator."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What is owed, in parts of a row; the parts have states of their own."""
+        """The remainders, in fractions of a row; the parts have their own states."""
         return {"parts": self._described(), "owed": list(self._owed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was owed. Raises CheckpointError for a mixture of other parts or fractions."""
+        """Restore the remainders. Raises CheckpointError for a mixture of other parts or fractions."""
         if state["parts"] != (mine := self._described()):
             raise CheckpointError(f"the saved mixture is {state['parts']}, this one {mine}; it must be equal")
         self._owed = list(state["owed"])

@@ -1,4 +1,4 @@
-"""ObjectReplayBuffer: the newest Python objects, whatever they are, drawn uniformly."""
+"""ObjectReplayBuffer: the newest Python objects of any kind, drawn uniformly."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from flowrl.errors import CheckpointError, SchemaError
 class ObjectReplayBuffer(Store):
     """A list of the newest `capacity` objects: league snapshots, trajectories of any shape, dicts.
 
-    What has columns belongs into a `ReplayBuffer`, which is many times faster; this one asks nothing of what it
-    holds. What is drawn is the object itself, not a copy. Items of a plan that go in and out are lists of objects.
+    Data with columns belongs in a `ReplayBuffer`, which is many times faster; this buffer takes any object. It returns
+    the object itself, not a copy. In a plan, items in and out are lists of objects.
     `add` and `sample` may be called from different threads; they never wait.
 
     Args:
         capacity: objects.
         limiter: keeps objects drawn and added in a ratio; its rows are objects here.
-        seed: of the buffer's own generator (P7); without it, the run that opens the buffer gives one.
+        seed: seed of the buffer's generator (P7); None: the run that opens the buffer provides one.
 
-    State: the objects. Those that are no plain data are pickled on disk, and read only from a trusted checkpoint.
-    Raises: ValueError for a setting or a request that cannot work, SchemaError for what is no list.
+    State: the objects. Objects that are not plain data are pickled on disk, and read only from a trusted checkpoint.
+    Raises: ValueError for an invalid setting or request, SchemaError unless items are lists.
 
     >>> buffer = ObjectReplayBuffer(capacity=2, seed=0)
     >>> buffer.add(["first", {"elo": 1200}])
@@ -45,7 +45,7 @@ class ObjectReplayBuffer(Store):
 
     @property
     def capacity(self) -> int:
-        """Objects that there is room for."""
+        """The capacity in objects."""
         return self._capacity
 
     @property
@@ -62,8 +62,8 @@ class ObjectReplayBuffer(Store):
         return len(self._items)
 
     def rows_of(self, item: Sequence[Any]) -> int:
-        """How many objects a list is."""
-        return len(item) if isinstance(item, (list, tuple)) else 1  # `add` refuses what is none
+        """The number of objects in a list."""
+        return len(item) if isinstance(item, (list, tuple)) else 1  # `add` rejects anything else
 
     def __repr__(self) -> str:
         return f"ObjectReplayBuffer(capacity={self.capacity}, items={len(self)})"
@@ -71,7 +71,7 @@ class ObjectReplayBuffer(Store):
     def add(self, items: Sequence[Any]) -> None:
         """Add objects in their order, overwriting the oldest.
 
-        Raises: SchemaError for what is no list or tuple; ValueError for more objects than the limiter was told.
+        Raises: SchemaError unless it is a list or tuple; ValueError for more objects than the limiter's `insert_batch`.
         """
         if not isinstance(items, (list, tuple)):
             raise SchemaError(
@@ -89,10 +89,10 @@ class ObjectReplayBuffer(Store):
                 self._inserts += 1
 
     def sample(self, batch_size: int) -> list[Any]:
-        """So many objects, uniform with replacement: so they may be more than are stored (B7).
+        """Draw objects, uniform with replacement, so possibly more than are stored (B7).
 
-        Raises: ValueError if nothing is stored, if batch_size < 1 or more than the limiter was told, and if there
-            is neither a seed nor a run to give one.
+        Raises: ValueError if nothing is stored, if batch_size < 1 or above the limiter's `sample_batch`, and if
+            neither a seed nor a run provides a generator.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: draw at least 1 object")
@@ -106,7 +106,7 @@ class ObjectReplayBuffer(Store):
             return [self._items[i] for i in drawn]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides what comes next, copied: loaded, the next sample is equal (B5)."""
+        """A copy of the state: after loading, the next sample is equal (B5)."""
         with self._lock:
             return copy.deepcopy(
                 {
@@ -119,7 +119,7 @@ class ObjectReplayBuffer(Store):
             )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the buffer that was saved. Raises CheckpointError for one of another capacity."""
+        """Restore a saved state. Raises CheckpointError if the capacity differs."""
         if state["capacity"] != self._capacity:
             raise CheckpointError(
                 f"the saved buffer has capacity {state['capacity']}, this one {self._capacity}; it must be equal"

@@ -1,4 +1,4 @@
-"""Pool: arrays that are used again once nobody holds them."""
+"""Pool: arrays that are reused once they are no longer referenced."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flowrl.data.types import Array
 
 
 class Pool:
-    """Gives out arrays of which no view, tensor or batch is held anywhere, before it makes new ones.
+    """Reuses arrays without any view, tensor or batch that refers to them, before it allocates new ones.
 
-    Large new arrays cost more than filling them: the system clears each page of theirs first. Who holds an array is
-    what Python's reference counts say, so an item that is kept, or still on its way, keeps its arrays.
+    Allocating large arrays costs more than filling them, since the system clears each page first. Python's reference
+    counts show who refers to an array, so an item that is kept, or on its way, keeps its arrays.
 
     >>> pool = Pool()
     >>> first = pool.empty((2,), np.dtype(np.int64))
@@ -42,7 +42,7 @@ class Pool:
         return made
 
     def _forget_idle(self) -> None:
-        """Keep no array that nobody asks for any longer: whole episodes have another shape in each draw."""
+        """Drop arrays of shapes no longer requested: whole episodes have another shape in each draw."""
         for kind, arrays in list(self._arrays.items()):
             if held := [array for array in arrays if sys.getrefcount(array) > _IDLE]:
                 self._arrays[kind] = held
@@ -50,7 +50,7 @@ class Pool:
                 del self._arrays[kind]
 
     def __reduce__(self) -> tuple[type[Pool], tuple[()]]:
-        return Pool, ()  # what is in flight belongs to the original
+        return Pool, ()  # arrays in flight belong to the original
 
 
 def _references_to_an_idle_array() -> int:
@@ -60,4 +60,4 @@ def _references_to_an_idle_array() -> int:
 
 
 _IDLE = _references_to_an_idle_array()
-"""References that the loop over a pool's list counts where nobody else has one."""
+"""The reference count of an unused array inside the loop over a pool's list."""

@@ -1,4 +1,4 @@
-"""PrioritizedReplayBuffer: rows drawn the more often, the more there is to learn from them."""
+"""PrioritizedReplayBuffer: rows sampled in proportion to their priority."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ _LARGEST = 1e290
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that draws row i with probability P(i) = pᵢ^α / Σⱼ pⱼ^α, over the rows that can be drawn (P2).
 
-    A row enters with the largest priority of those that are there (P1), 1 where there is none, so that it is soon
-    drawn; later it has the last one of `update_priorities`, plus `eps`. Rows of another buffer (`update`) enter as new
-    ones. What is drawn has a column `weight` (float32), wᵢ = (N · P(i))^−β for N rows that can be drawn, divided by the
-    largest weight.
+    A new row has the largest priority in the buffer (P1), or 1 in an empty one, so that it is drawn soon;
+    `update_priorities` then sets it, plus `eps`. Rows of another buffer (`update`) enter as new rows. Samples have a
+    column `weight` (float32), wᵢ = (N · P(i))^−β for N rows that can be drawn, divided by the largest weight.
 
-    Draws are stratified: the k-th row of a batch of B comes from the k-th of B equal parts of the total. Each row is
-    drawn as often as by independent draws on average, but batches differ less from each other.
+    Sampling is stratified: the k-th row of a batch of B comes from the k-th of B equal parts of the total. The expected
+    frequency of each row equals that of independent draws, but batches vary less.
 
     Args:
         alpha: 0 draws uniformly, 1 in proportion to priority.
-        beta: 1 makes up for all of the difference to uniform draws, 0 for nothing; a number, or a function of
-            `inserts`, the rows ever added, which are the env steps where each step is stored (P6).
-        eps: added to every priority, so that no row is given up.
-        normalise: by the largest weight of the batch drawn, or of all rows in the buffer; None divides by nothing,
-            for those who compare rows of several buffers.
+        beta: 1 corrects fully for non-uniform sampling, 0 not at all; a number, or a function of `inserts`, the rows
+            ever added, which equal env steps if each step is stored (P6).
+        eps: added to every priority, so that every row can be drawn again.
+        normalise: divide by the largest weight of the "batch", or of all rows in the "buffer"; None: do not divide, to
+            compare rows of several buffers.
         compiled: see `SumTree`; changes no result.
 
     The other arguments are those of `ReplayBuffer`.
@@ -80,7 +79,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(capacity, **others)
         self.alpha, self.beta, self.eps, self.normalise = alpha, beta, eps, normalise
         self._tree = SumTree(capacity, compiled=compiled)
-        # Which slots can be drawn, and how many; the tree holds p^α of these.
+        # The slots that can be drawn, and their number; the tree holds their p^α.
         self._live, self._count = np.zeros(capacity, bool), 0
         self._outdated = 0
 
@@ -90,18 +89,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def outdated(self) -> int:
-        """Priorities ever dropped since their row could not be drawn any more (P4)."""
+        """Priorities ever dropped because their row could no longer be drawn (P4)."""
         return self._outdated
 
     def update_priorities(self, index: Index, generation: Index, priority: Floats) -> int:
-        """Give rows `[B]` that were drawn, with their `index` and `generation`, new priorities ≥ 0 `[B]`.
+        """Set new priorities ≥ 0 `[B]` of drawn rows, by their `index` and `generation`.
 
-        Of a row that is named several times the last one counts. A row that was overwritten since it was drawn, or
-        cannot be drawn any more, keeps nothing of it (P4).
+        For a repeated row the last priority counts. Priorities of rows that were overwritten since, or can no longer be
+        drawn, are dropped (P4).
 
-        Returns: how many were dropped so.
+        Returns: the number of dropped priorities.
 
-        Raises: ValueError for slots that are none, shapes that differ, and priorities that are not finite or < 0.
+        Raises: ValueError for invalid slots, shapes that differ, and priorities that are not finite or < 0.
         """
         index, generation, priority = np.asarray(index), np.asarray(generation), np.asarray(priority, np.float64)
         if index.ndim != 1 or not index.shape == generation.shape == priority.shape:
@@ -132,13 +131,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return dropped
 
     def _drawn(self, batch_size: int) -> tuple[Index, dict[str, Any]]:
-        # N and the total cancel out of normalised weights: what is left of (N · P)^−β is (least mass / mass)^β.
+        # N and the total cancel in normalised weights: (N · P)^−β becomes (least mass / mass)^β.
         reference = None
         if self.normalise is None:
             reference = self._tree.total / self._count
         elif self.normalise == "buffer":
             reference = self._tree.smallest
-        # Masses are looked up as slots are proposed: a row that is used up by this draw has none afterwards.
+        # Masses are looked up when slots are proposed: a row that this draw uses up has none afterwards.
         proposed: list[tuple[Index, Floats]] = []
 
         def propose(count: int) -> Index:
@@ -167,7 +166,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._give(slots, 0.0)
 
     def _give(self, slots: Index, mass: float) -> None:
-        """Make slots drawable, by giving them a mass, or not, by giving them none."""
+        """Make slots drawable with a mass above 0, or not drawable with 0."""
         self._count += len(slots) * (mass > 0) - int(np.count_nonzero(self._live[slots]))
         self._live[slots] = mass > 0
         self._tree[slots] = mass
@@ -186,7 +185,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `ReplayBuffer.load_state_dict`; CheckpointError also for what is no prioritised buffer of this alpha."""
+        """See `ReplayBuffer.load_state_dict`; CheckpointError also if alpha differs."""
         if state.get("alpha") != self.alpha:
             had = f"alpha {state['alpha']}" if "alpha" in state else "no priorities"
             raise CheckpointError(f"the saved buffer has {had}, this one alpha {self.alpha}; it must be equal")
@@ -205,7 +204,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 def _looked_up(slots: Index, proposed: list[tuple[Index, Floats]]) -> Floats:
-    """The masses of slots that were all proposed, once or several times."""
+    """The masses of slots, each of which was proposed at least once."""
     known, first = np.unique(np.concatenate([part for part, _ in proposed]), return_index=True)
     masses: Floats = np.concatenate([mass for _, mass in proposed])[first[known.searchsorted(slots)]]
     return masses

@@ -1,4 +1,4 @@
-"""RateLimiter: how many rows may be sampled per row inserted, as a bound that always holds."""
+"""RateLimiter: a bound on the ratio of sampled to inserted rows that always holds."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import attrs
 class RateLimiter:
     """Keeps |samples − ratio · (inserts − min_size)| ≤ slack, all in rows, once inserts ≥ min_size (rule B8).
 
-    Before, inserting is always allowed and sampling never. The limiter holds no state: it judges counts.
-    Its arithmetic is in whole numbers (ratio as a fraction), so that no rounding can block both sides.
+    Before that, inserting is always allowed and sampling never. The limiter has no state: it judges counts.
+    It computes in whole numbers (ratio as a fraction), so that no rounding can block both sides.
 
     Args:
         ratio: rows sampled per row inserted. min_size: rows inserted before sampling starts.
         sample_batch, insert_batch: the largest number of rows drawn, and added, at once.
-        slack: default max(sample_batch, ratio · insert_batch), the least with which one side can always go on.
+        slack: default max(sample_batch, ratio · insert_batch), the least with which one side can always proceed.
 
-    Raises: ValueError for a smaller slack, and for numbers that make no sense.
+    Raises: ValueError for a smaller slack, and for invalid numbers.
     Source: the rate limiters of Reverb (Cassirer et al. 2021), there counted in items.
 
     >>> limiter = RateLimiter(ratio=4, min_size=100, sample_batch=32, insert_batch=8)
@@ -69,7 +69,7 @@ class RateLimiter:
         return inserts >= self.min_size and self._ahead(inserts, samples + rows) <= self._bound
 
     def why_insert(self, inserts: int, samples: int, rows: int) -> str:
-        """What inserting waits for, in one sentence; "" if it need not wait."""
+        """The reason why inserting must wait, in one sentence; "" if it need not."""
         if self.can_insert(inserts, samples, rows):
             return ""
         behind = -self._ahead(inserts + rows, samples) / self._rate.denominator
@@ -79,7 +79,7 @@ class RateLimiter:
         )
 
     def why_sample(self, inserts: int, samples: int, rows: int) -> str:
-        """What sampling waits for, in one sentence; "" if it need not wait."""
+        """The reason why sampling must wait, in one sentence; "" if it need not."""
         if inserts < self.min_size:
             return f"waits for rows: {inserts} of {self.min_size} stored before sampling starts"
         if self.can_sample(inserts, samples, rows):
@@ -91,14 +91,14 @@ class RateLimiter:
         )
 
     def check_insert(self, rows: int) -> None:
-        """Raise ValueError if `rows` are more than were declared: the bound could not be kept."""
+        """Raise ValueError if `rows` exceed the declared batch: the bound could not hold."""
         if rows > self.insert_batch:
             raise ValueError(
                 f"{rows} rows to add at once, but the rate limiter was told insert_batch={self.insert_batch}"
             )
 
     def check_sample(self, rows: int) -> None:
-        """Raise ValueError if `rows` are more than were declared: the bound could not be kept."""
+        """Raise ValueError if `rows` exceed the declared batch: the bound could not hold."""
         if rows > self.sample_batch:
             raise ValueError(
                 f"{rows} rows to draw at once, but the rate limiter was told sample_batch={self.sample_batch}"
@@ -110,5 +110,5 @@ class RateLimiter:
 
 
 def _fraction(number: float) -> Fraction:
-    """The fraction that was meant: 0.1 is 1/10."""
+    """The intended fraction of a float: 0.1 is 1/10."""
     return Fraction(number).limit_denominator(10**9)

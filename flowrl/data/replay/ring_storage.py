@@ -17,7 +17,7 @@ from flowrl.data.types import Array, Index, Mask, New
 from flowrl.errors import CheckpointError, SchemaError, did_you_mean
 
 _PIECE = 2**24
-"""Bytes of rows that are looked at together."""
+"""Bytes of rows to read at a time."""
 
 _NONE: Index = np.empty(0, np.int64)
 
@@ -30,12 +30,12 @@ class Rings:
     `size` slots are those in use.
 
     Args:
-        capacity: rows, over all rings. capacity_bytes: of the columns; whichever of the two is reached first.
-        store_next_obs: if not, `next_obs` is taken from the next row, and kept aside by slot where the next row does
-            not have it: at the ends of episodes, and for the newest row of each ring (B2, T6).
-        linked: whether rows know where episodes begin: `begins`.
-        count_uses: whether rows count how often they were drawn: `uses`.
-        directory: where the columns lie in files, for what does not fit into memory.
+        capacity: rows, over all rings. capacity_bytes: bytes of the columns; the smaller limit counts.
+        store_next_obs: False takes `next_obs` from the next row, and keeps it separately by slot where the next row
+            lacks it: at the ends of episodes, and for the newest row of each ring (B2, T6).
+        linked: whether to record where episodes begin: `begins`.
+        count_uses: whether to count how often rows are drawn: `uses`.
+        directory: a folder for the columns, if they do not fit into memory.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Rings:
 
     def _clear(self) -> None:
         self.capacity = self.declared[0]
-        """Rows that there is room for; what `capacity_bytes` makes of it is known from the first write on."""
+        """The capacity in rows; with `capacity_bytes` known from the first write on."""
         self.columns: Batch | None = None
-        """What is stored, as views `[L, N, ...]`."""
+        """The stored columns, as views `[L, N, ...]`."""
         self.length = self.envs = 0
-        """Steps that each ring has room for, and how many rings there are; 0 before the first write."""
+        """The capacity of each ring in steps, and the number of rings; 0 before the first write."""
         self.flat = False
         self.written = 0
         """Steps ever written to each ring; the cursor is this modulo L."""
         self.cut = False
-        """Whether the next write does not follow what is stored."""
+        """Whether the next write does not continue the stored rows."""
         self._stored: RecordColumns | None = None
         self._aside = FinalObservations({})
         self._leaves: tuple[Leaf, ...] = ()
@@ -98,11 +98,11 @@ class Rings:
 
     @property
     def aside(self) -> int:
-        """Next observations that are kept aside."""
+        """The number of next observations stored separately."""
         return self._aside.count
 
     def rows(self, batch: Batch) -> int:
-        """The rows of a batch that is like those before, counted quickly."""
+        """The rows of a batch with the usual columns, counted quickly."""
         column = None if self._stored is None else batch.get(self._leaves[0][0])
         return batch.rows if column is None else len(column) * self.envs
 
@@ -110,11 +110,11 @@ class Rings:
 
     @property
     def drawable(self) -> int:
-        """Rows that may be drawn as far as the storage knows: those whose next observation is there (B2)."""
+        """The number of drawable rows: those whose next observation is stored (B2)."""
         return self.size if self.store_next_obs else max(0, self.size - self.envs)
 
     def nth(self, number: Index) -> Index:
-        """The slots of the drawable rows by number, 0 .. drawable − 1: `nth(generator.integers(drawable))`."""
+        """The slots of drawable rows by index, 0 .. drawable − 1: `nth(generator.integers(drawable))`."""
         return number if self.store_next_obs else self.chronological(number)
 
     def chronological(self, number: Index) -> Index:
@@ -123,7 +123,7 @@ class Rings:
         return (number + oldest) % (self.length * self.envs) if oldest else number
 
     def generation(self, slot: Index) -> Index:
-        """How many times each slot had been written."""
+        """How many times each slot has been written."""
         laps, newest = divmod(self.written - 1, self.length)
         return laps + (slot < (newest + 1) * self.envs)
 
@@ -150,7 +150,7 @@ class Rings:
         return self.written % self.length if self.written > self.length else 0
 
     def _age(self, slot: Index) -> Index:
-        """How many steps after the oldest one of its ring each slot is."""
+        """The age of each slot in steps after the oldest of its ring."""
         return (slot // self.envs - self._oldest) % self.length
 
     def _moved(self, slot: Index, steps: Index | int) -> Index:
@@ -160,14 +160,14 @@ class Rings:
 
     @property
     def names(self) -> list[str]:
-        """The columns stored."""
+        """The stored columns."""
         return list(dict.fromkeys(leaf[0] for leaf in self._leaves))
 
     def __contains__(self, name: str) -> bool:
         return any(True for _ in under(name, self._leaves))
 
     def take(self, slot: Index, names: Iterable[str] | None = None, new: New = np.empty) -> Batch:
-        """Copies of what is stored at slots of any shape, `[*slot.shape, ...]`: of the named columns, or of all."""
+        """Copies of the rows at slots of any shape, `[*slot.shape, ...]`: the named columns, or all."""
         chosen: Iterable[Leaf] = self._leaves
         if names is not None:
             chosen = [leaf for name in names for leaf in under(name, self._leaves)]
@@ -186,7 +186,7 @@ class Rings:
         return nested(found)["obs"]
 
     def begins(self, slot: Index) -> Mask:
-        """Whether each slot's step is not the next one after the step before it in its ring."""
+        """Whether each slot's step does not continue the step before it in its ring."""
         return self._flat_notes["begins"].take(slot, mode="clip")
 
     def uses(self, slot: Index) -> Index:
@@ -194,11 +194,11 @@ class Rings:
         return self._flat_notes["uses"].take(slot, mode="clip").astype(np.int64)
 
     def used(self, slot: Index) -> None:
-        """Count one more use of each slot's row, several of one that is there several times."""
+        """Count one use of each slot's row; repeated slots count several times."""
         np.add.at(self._flat_notes["uses"], slot, np.int32(1))
 
     def in_order(self) -> Iterator[tuple[Batch, Array, Array | None]]:
-        """All rows from the oldest on, in pieces, with `begins`, true of the oldest ones, and `uses` if counted."""
+        """All rows from the oldest on, in pieces, with `begins`, True for the oldest ones, and `uses` if counted."""
         steps, piece = min(self.written, self.length), max(1, _PIECE * self.length // max(1, self.bytes))
         for start in range(0, steps, piece):
             stop = min(steps, start + piece)
@@ -225,13 +225,13 @@ class Rings:
         """Copy rows `[B, ...]` or a fragment `[T, N, ...]` in.
 
         Args:
-            batch: names, dtypes and shapes are those of the first write.
-            slots: whether the answer is wanted.
-            begins, uses: of rows that come from another buffer.
+            batch: names, dtypes and shapes must match the first write.
+            slots: whether to return slots.
+            begins, uses: of rows from another buffer.
 
-        Returns: the slots written, in order of time, and those that became drawable by it; nothing unless `slots`.
-        Raises: SchemaError for names, dtypes or shapes unlike those of the first write; ValueError where N
-            environments do not fit into the capacity; OSError where files do not fit onto the disk.
+        Returns: the written slots, in order of time, and those that became drawable; nothing unless `slots`.
+        Raises: SchemaError if names, dtypes or shapes differ from the first write; ValueError if N environments do
+            not fit into the capacity; OSError if files do not fit on the disk.
         """
         if self._stored is None:
             if batch.is_empty:
@@ -239,7 +239,7 @@ class Rings:
             self._allocate_for(batch)
         if self._like is None or not (parts := self._like.parts(batch)):
             return _NONE, _NONE
-        # Of a fragment longer than the ring the end is kept, where it would have come to lie.
+        # A fragment longer than the ring keeps its end, in the slots where it would have ended up.
         steps = len(parts[0])
         kept = min(steps, self.length)
         first, start = steps - kept, (self.written + steps - kept) % self.length
@@ -265,7 +265,7 @@ class Rings:
         return written, settled[-max(0, self.drawable) :] if self.drawable else _NONE
 
     def _copy(self, parts: list[Array], news: Mapping[str, Array | int], first: int, start: int, steps: int) -> None:
-        """Copy steps of a write, from `first` on, to where there is room for them, from `start` on."""
+        """Copy steps of a write, from `first` on, to the ring, from `start` on."""
         part, to, whole = slice(first, first + steps), slice(start, start + steps), steps == len(parts[0])
         for column, rows in zip(self._targets, parts):
             if column is not None:
@@ -328,7 +328,7 @@ class Rings:
         return (self.written - 1) % self.length * self.envs + np.arange(self.envs)
 
     def _breaks(self, parts: list[Array], given: Array | None) -> Array:
-        """Where a step is not the next one after the step before it, of this write or stored before."""
+        """Where a step does not continue the step before it, in this write or stored earlier."""
         self._any_begins = True
         begins = np.zeros(parts[0].shape[: 1 if self.flat else 2], np.bool_) if given is None else given.copy()
         begins[0] |= self.cut
@@ -350,7 +350,7 @@ class Rings:
         return begins
 
     def _kept_aside(self, written: list[Array], first: int, start: int) -> Array:
-        """Put aside what the next row does not have of `next_obs`, the newest rows' for now; where it went, or −1."""
+        """Store `next_obs` separately where the next row lacks it, for now those of the newest rows; places, or −1."""
         axes = 1 if self.flat else 2
         places, parts = self._notes["aside"], dict(zip(self._given, written))
         pairs = {leaf: (parts[leaf], parts["next_obs", *leaf[1:]]) for leaf in under("obs", self._leaves)}
@@ -377,7 +377,7 @@ class Rings:
     # -- state
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
-        """Plain data, copied unless it is to be written at once."""
+        """The state as plain data, copied unless written at once."""
         state: dict[str, Any] = {
             "capacity": self.declared[0],
             "capacity_bytes": self.declared[1],
@@ -400,7 +400,7 @@ class Rings:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises CheckpointError for the state of another capacity or of rows stored in another way."""
+        """Restore a state. Raises CheckpointError if its capacity or storage settings differ."""
         for name, mine in zip(("capacity", "capacity_bytes"), self.declared):
             if state.get(name) != mine:
                 raise CheckpointError(
@@ -449,15 +449,15 @@ class Rings:
 
 
 def _any(differ: Array, axes: int) -> Mask:
-    """Whether anything in a row differs."""
+    """Whether any entry of a row differs."""
     return np.asarray(differ.any(axis=tuple(range(axes, differ.ndim))))
 
 
 class BatchSignature:
-    """Takes the arrays out of batches that are like the first one, by a few comparisons of lists.
+    """Extracts the arrays of batches that match the first one, with a few list comparisons.
 
     Args:
-        specs: of one row. envs: environments of a fragment; None for rows `[B, ...]`.
+        specs: the columns of one row. envs: environments of a fragment; None for rows `[B, ...]`.
     """
 
     def __init__(self, specs: Mapping[Leaf, Spec], envs: int | None) -> None:
@@ -472,7 +472,7 @@ class BatchSignature:
     def parts(self, batch: Batch) -> list[Array]:
         """The arrays of a batch in the order of the first one's; none if it has no rows.
 
-        Raises: SchemaError naming the column, what is expected and what it is.
+        Raises: SchemaError naming the column, the expected and the actual form.
         """
         if (parts := self._quickly(batch)) is not None:
             return parts
@@ -496,7 +496,7 @@ class BatchSignature:
         raise AssertionError("a batch that does not fit, for no reason")
 
     def _quickly(self, batch: Batch) -> list[Array] | None:
-        """None where a closer look is needed."""
+        """The arrays, or None if a closer look is needed."""
         columns: Any = leaves(batch) if self._nested else batch
         if list(columns.keys()) != self._names:
             return None

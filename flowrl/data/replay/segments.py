@@ -1,4 +1,4 @@
-"""Spans: consecutive steps of one episode as a buffer draws them; what sequences and whole episodes share."""
+"""Spans: consecutive steps of one episode, drawn as a unit; the base of buffers of sequences and episodes."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from flowrl.errors import CheckpointError, SchemaError, did_you_mean
 
 
 class Spans(Protocol):
-    """What a span is."""
+    """The definition of spans."""
 
     def completed(self, count: Index, over: Mask, ended: Mask, known: Mask) -> tuple[Mask, Index, Index]:
-        """Whether each step `[T, N]` completes a span, how many steps that has, how many of these do not count.
+        """Whether each step `[T, N]` completes a span, its number of steps, and how many of these do not count.
 
         Args:
-            count: the steps of the run up to this one. over: whether it is the last of them.
-            ended: whether it terminated or truncated the episode. known: whether the run began where its episode did.
+            count: steps of the run so far. over: whether this is the last step of the run.
+            ended: whether it terminated or truncated the episode. known: whether the run began with its episode.
         """
 
 
 class SegmentStorage(Rings):
-    """Rings of which spans are drawn: a slot is drawable if a span begins there and all of it is stored.
+    """Rings of spans: a slot is drawable if a span begins there and all of it is stored.
 
-    What completes a span is asked once for every step: when its successor is written, which shows whether the episode
-    goes on, or at once where the step ended it. Steps are numbered 0, 1, 2 ... in each ring, as they were written. A
-    run is what was written of one episode without a gap, steps that were overwritten since included.
+    Each step is tested once whether it completes a span: when its successor is written, which shows whether the episode
+    goes on, or at once if the step ended it. Steps are numbered 0, 1, 2 ... in each ring, in the order of writing. A
+    run is the part of an episode that was written without a gap, including steps overwritten since.
     """
 
     def __init__(self, capacity: int, spans: Spans, **options: Any) -> None:
@@ -48,10 +48,10 @@ class SegmentStorage(Rings):
     def _clear(self) -> None:
         super()._clear()
         self.span = np.zeros((2, 0), np.int32)
-        """By slot, of the span that begins there: its steps (0: there is none), and how many of these do not count."""
+        """By slot: the steps of the span that begins there (0: none), and how many of these do not count."""
         self.longest_run = 0
         """Steps of the longest run so far."""
-        self._begin: Index = np.zeros(0, np.int64)  # the step with which the newest one's run began, by ring
+        self._begin: Index = np.zeros(0, np.int64)  # by ring, the first step of the newest step's run
 
     def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool) -> None:
         super()._allocate(specs, envs, flat=flat)
@@ -77,11 +77,11 @@ class SegmentStorage(Rings):
 
     @staticmethod
     def _tell(steps: Batch) -> Batch:
-        """The columns that tell where episodes end."""
+        """The columns that mark the ends of episodes."""
         return steps.select([name for name in (*ENDS, *PROVENANCE) if name in steps])
 
     def _opened(self, newest: Batch | None, told: Batch, cut: Array) -> Index:
-        """Where the spans begin that new steps `[T, N]` completed, or the `newest` one from before; and note them."""
+        """Record the spans that new steps `[T, N]`, or the previous `newest`, completed; return where they begin."""
         told = told if newest is None else Batch.cat([newest, told])
         number = np.arange(self.written - len(told), self.written)[:, None]
         ended = (told["terminated"] != 0) | (told["truncated"] != 0)
@@ -90,7 +90,7 @@ class SegmentStorage(Rings):
         settled[-1] = ended[-1]
         first = number[0]
         if newest is not None:
-            settled[0] = ~ended[0]  # else its span was noted when it was written
+            settled[0] = ~ended[0]  # else its span was recorded when it was written
             first = self._begin
         begin = np.vstack([np.broadcast_to(first, ended[:1].shape), number[1:] * over[:-1]])
         begin = np.maximum.accumulate(begin, axis=0)
@@ -121,10 +121,10 @@ class SegmentStorage(Rings):
 
 
 class SpanReplayBuffer(ReplayBuffer):
-    """What buffers of sequences and of whole episodes share: they give out spans side by side, `[T, B, ...]`.
+    """Base of buffers of sequences and episodes, which draw spans side by side, `[T, B, ...]`.
 
-    A span's slot is that of its first step: that it may be drawn, how often it was, and how old it is, is said of this
-    step. Which slots are drawn is another matter, and may be left to another base class:
+    The slot of a span is that of its first step, which holds its uses and its age. Another base class may choose the
+    slots to draw:
     `class PrioritizedSequences(SequenceReplayBuffer, PrioritizedReplayBuffer)`.
     """
 
@@ -148,10 +148,10 @@ class SpanReplayBuffer(ReplayBuffer):
     def add(self, batch: Batch) -> None:
         """Add a fragment `[T, N, ...]`, overwriting the oldest steps; 0 rows are nothing.
 
-        Columns that are padded (`mask` 0), such as whole episodes side by side, are written one after another into one
-        ring, without the padding. Where one ends, its episode does, or is cut.
+        Padded columns (`mask` 0), such as whole episodes side by side, are written one after another into one ring,
+        without padding. The end of a column ends or cuts its episode.
 
-        Raises: as `ReplayBuffer.add`.
+        Raises: see `ReplayBuffer.add`.
         """
         if "mask" not in batch:
             super().add(batch)
@@ -167,19 +167,19 @@ class SpanReplayBuffer(ReplayBuffer):
                 for column, real in enumerate(np.asarray(batch["mask"] != 0).T):
                     self._rings.cut = True
                     super().add(steps[np.flatnonzero(real), column][:, None])
-            except SchemaError:  # which it is for all columns, or for none: nothing was added
+            except SchemaError:  # raised for all columns or none: nothing was added
                 self._rings.cut = cut
                 raise
             self._rings.cut = True
 
     def sample(self, batch_size: int) -> Batch:
-        """Draw so many spans, with replacement, side by side: `[T, batch_size, ...]`.
+        """Draw `batch_size` spans, with replacement, side by side: `[T, batch_size, ...]`.
 
         Adds `mask` (bool: the steps that count), and at every step of a span the same `index` (the slot of its first
-        step, int64) and `generation` (how many times that slot had been written, int64). What is not there of a span is
-        0 in the columns that were stored. Of a recurrent `state` every step has that of the first one.
+        step, int64) and `generation` (how many times that slot has been written, int64). Missing steps of a span are 0
+        in the stored columns. Every step has the recurrent `state` of the first one.
 
-        Raises: as `ReplayBuffer.sample`.
+        Raises: see `ReplayBuffer.sample`.
         """
         with self._lock:
             before = self._samples
@@ -198,11 +198,11 @@ class SpanReplayBuffer(ReplayBuffer):
         return SegmentStorage(capacity, self._spans(), **options)
 
     def _spans(self) -> Spans:
-        """What a span is here."""
+        """The spans of this buffer."""
         raise NotImplementedError
 
     def _length(self, steps: Index) -> int:
-        """T, where spans of so many steps are drawn."""
+        """T for drawn spans with these numbers of steps."""
         return int(steps.max())
 
     def _rows(self, index: Index, beside: dict[str, Any]) -> Batch:
@@ -217,7 +217,7 @@ class SpanReplayBuffer(ReplayBuffer):
             drawn[~real] = 0
         if "state" in rings:
             beside = {**beside, **rings.take(index, ["state"])}
-        # As views, which cost nothing, so that all columns have the same leading axes.
+        # Views, at no cost, so that all columns have the same leading axes.
         drawn.update(Batch(beside).map(lambda column: np.broadcast_to(column, (*slots.shape, *column.shape[1:]))))
         drawn["mask"] = real & (number >= warm_up)
         return drawn
@@ -239,7 +239,7 @@ class SpanReplayBuffer(ReplayBuffer):
         super()._write(batch, begins, uses)
 
     def _check_spans(self, batch: Batch) -> None:
-        """Refuse a first batch of which no spans can be made."""
+        """Raise unless the first batch can form spans."""
         if not is_fragment(batch):
             raise self._needs_fragments(batch)
         for name in ENDS:

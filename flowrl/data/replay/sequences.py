@@ -14,27 +14,27 @@ from flowrl.data.types import Floats, Index, Mask
 
 
 class SequenceReplayBuffer(SpanReplayBuffer):
-    """Keeps the newest steps and draws sequences `[burn_in + length, B, ...]` of them, as `Unroll` makes them.
+    """Keeps the newest steps and draws sequences `[burn_in + length, B, ...]`, like those of `Unroll`.
 
-    A sequence holds consecutive steps of one episode (N7). One begins every `length - overlap` steps of it, from the
-    first step on that was added. They can be drawn once they are full and the step after is stored, or their episode is
-    over; what is left of it then is a sequence too, and padded (N6). One whose first step was overwritten is not drawn
-    any longer (B9).
+    A sequence holds consecutive steps of one episode (N7). One begins every `length - overlap` steps, from the first
+    added step of the episode on. It can be drawn once it is full and the next step is stored, or its episode is over;
+    the remaining steps then form a padded sequence (N6). A sequence whose first step was overwritten is no longer drawn
+    (B9).
 
-    `mask` says which steps count. Padding does not, nor do the first `burn_in` steps, which only warm up the recurrent
-    state. Where a sequence begins with its episode all steps count: its state is exact. A learner unrolls from
-    `state[0]`, the recurrent state that the actor had at the first step (T8).
+    `mask` marks the steps that count: neither padding nor the first `burn_in` steps, which only warm up the recurrent
+    state. If a sequence begins with its episode all steps count: its state is exact. A learner unrolls from `state[0]`,
+    the actor's recurrent state at the first step (T8).
 
     Args:
         capacity: rows, over all rings.
-        length: steps of a sequence, `burn_in` apart.
+        length: steps of a sequence, without `burn_in`.
         burn_in: steps that warm up the state.
         overlap: steps that count in two sequences, less than `length`.
-        limiter: in steps that count: of a sequence at most `burn_in + length`, so `sample_batch` is that times the
+        limiter: in steps that count, at most `burn_in + length` per sequence: `sample_batch` is that times the
             sequences of a draw.
         seed: see `ReplayBuffer`.
 
-    Raises: ValueError for lengths that cannot work, also where rings turn out not to be longer than a sequence.
+    Raises: ValueError for lengths that cannot work, also if rings turn out not to be longer than a sequence.
     Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 3.
 
     >>> no = np.zeros((5, 1), bool)
@@ -62,7 +62,7 @@ class SequenceReplayBuffer(SpanReplayBuffer):
 
     @property
     def steps(self) -> int:
-        """Of a sequence, those of the burn-in included."""
+        """Steps of a sequence, burn-in included."""
         return self.burn_in + self.length
 
     def settings(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class SequenceReplayBuffer(SpanReplayBuffer):
 
 @attrs.frozen
 class Windows(Spans):
-    """Windows of `steps` that begin every `stride` steps of a run; what is left at its end is one that is shorter."""
+    """Windows of `steps` that begin every `stride` steps of a run; the last one of a run may be shorter."""
 
     steps: int
     burn_in: int
@@ -107,12 +107,12 @@ class Windows(Spans):
 
 
 class PrioritizedSequenceReplayBuffer(SequenceReplayBuffer, PrioritizedReplayBuffer):
-    """A `SequenceReplayBuffer` that draws as a `PrioritizedReplayBuffer` does: N and P(i) are those of sequences.
+    """A `SequenceReplayBuffer` that samples like a `PrioritizedReplayBuffer`: N and P(i) are those of sequences.
 
     Its `weight` is the same at every step of a sequence.
 
     Args:
-        eta: how much the largest priority of a sequence's steps counts, and not their mean.
+        eta: weight of the largest priority of a sequence's steps; their mean has weight 1 − eta.
 
     The other arguments are those of the two buffers.
 
@@ -139,9 +139,9 @@ class PrioritizedSequenceReplayBuffer(SequenceReplayBuffer, PrioritizedReplayBuf
         self.eta = eta
 
     def update_priorities(self, index: Index, generation: Index, priority: Floats) -> int:
-        """Give sequences new priorities, from those of their steps `[B]`: η · max pᵢ + (1 − η) · mean pᵢ.
+        """Set the priorities of sequences from those of their steps `[B]`: η · max pᵢ + (1 − η) · mean pᵢ.
 
-        `index` and `generation` tell which steps are of one sequence. See `PrioritizedReplayBuffer.update_priorities`.
+        Steps of one sequence share `index` and `generation`. See `PrioritizedReplayBuffer.update_priorities`.
         """
         index, generation, priority = np.asarray(index), np.asarray(generation), np.asarray(priority, np.float64)
         if index.ndim != 1 or not index.shape == generation.shape == priority.shape or not len(index):

@@ -1,4 +1,4 @@
-"""Shard: a store among several, as its worker has it and as `ReplayActors` keeps its books."""
+"""Shard: one of several stores, on its worker, and its record in `ReplayActors`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrl.engine.futures import Future
 
 
 class ShardCounts(NamedTuple):
-    """What a shard holds: rows, and the most rows that drawing 1 can give."""
+    """The rows of a shard, and the most rows that a draw of 1 can return."""
 
     rows: int
     most: int
@@ -23,30 +23,30 @@ _NOTHING = ShardCounts(0, 1)
 
 
 class Shard:
-    """A store, where it is: what a `ReplayActors` asks of its workers.
+    """A store on a worker of a `ReplayActors`.
 
     Args:
-        make: Makes the store.
+        make: Factory of the store.
     """
 
     def __init__(self, make: Callable[[], Store]) -> None:
         self.store = make()
 
     def start(self, seed: int) -> None:
-        """Draw with a generator of this seed, unless the store has one."""
+        """Set a generator with this seed, unless the store has one."""
         self.store.start(_Seed(seed))
 
     def add(self, item: Any) -> ShardCounts:
-        """Add rows; what is there then."""
+        """Add rows; returns the new counts."""
         self.store.add(item)
         return self.stock()
 
     def stock(self) -> ShardCounts:
-        """What is there."""
+        """The counts of the store."""
         return ShardCounts(len(self.store), self.store.most_rows(1))
 
     def draw(self, batch_size: int) -> tuple[Any, int] | None:
-        """What is drawn and its rows; None where there is not enough."""
+        """A sample and its number of rows; None if there is not enough."""
         if not self.store.can_sample(batch_size):
             return None
         drawn = self.store.sample(batch_size)
@@ -74,14 +74,14 @@ class _Seed:
 
 @attrs.define
 class ShardRecord:
-    """What is known of a shard without asking it.
+    """The local record of a shard.
 
     Attributes:
-        number: Of this shard: one that takes the place of a dead one has a number of its own.
-        stock: What it held when it last said so.
-        adds: How often something was added to it.
-        lacks: The smallest batch that it could not give, None where nothing is known to be too much. It is not asked
-            for so much again before something was added to it.
+        number: Unique number of this shard; a replacement of a dead shard gets a new one.
+        stock: Its counts when it last reported them.
+        adds: The number of additions to it.
+        lacks: The smallest batch that it could not provide, None if unknown. It is not asked for as much again before
+            the next addition.
     """
 
     number: int
@@ -91,37 +91,37 @@ class ShardRecord:
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> ShardRecord:
-        """The books that were saved."""
+        """A saved record."""
         return cls(**{**state, "stock": ShardCounts(*state["stock"])})
 
     def state_dict(self) -> dict[str, Any]:
         return {**attrs.asdict(self, recurse=False), "stock": tuple(self.stock)}
 
     def may_give(self, batch_size: int) -> bool:
-        """Whether asking for so much is not known to be in vain."""
+        """Whether it may be able to provide this batch."""
         return self.lacks is None or batch_size < self.lacks
 
     def added(self) -> None:
-        """Something is on its way to it."""
+        """Count an addition on its way."""
         self.adds += 1
         self.lacks = None
 
     def refused(self, batch_size: int, adds: int) -> None:
-        """It could not give so much, after so many adds."""
+        """Record that it could not provide a batch after this number of additions."""
         if adds == self.adds:
             self.lacks = batch_size if self.lacks is None else min(self.lacks, batch_size)
 
 
 @attrs.define(eq=False)
 class ShardRequest:
-    """Something that a shard was asked, and that is not settled yet.
+    """An outstanding request to a shard.
 
     Attributes:
-        index: Of the shard among the others.
-        books: Those of the shard that was asked; it may have died since.
-        rows, nbytes: What is on its way to it, or at most promised by it.
-        adds: What was added before. batch_size: Of a draw.
-        remote: Whether it needs a value from elsewhere, which may be lost while the shard is well.
+        index: Index of the shard.
+        books: Record of the shard at the time of the request; it may have died since.
+        rows, nbytes: Size of the item on its way, or the most rows of a sample.
+        adds: Additions before the request. batch_size: Size of a draw.
+        remote: Whether it needs a value from elsewhere, which may be lost while the shard is alive.
     """
 
     index: int

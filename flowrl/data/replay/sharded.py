@@ -1,4 +1,4 @@
-"""ReplayActors: several stores as one, each in this process or an actor of its own."""
+"""ReplayActors: several stores as one, each in this process or in a separate actor."""
 
 from __future__ import annotations
 
@@ -32,27 +32,29 @@ _COUNTS = ("inserts", "samples", "outdated", "numbers")
 
 
 class ReplayActors(Store):
-    """Several stores, the shards, that are used like one.
+    """Several stores, the shards, with the interface of one.
 
-    What is added goes to the shards in turn; fragments `[T, N, ...]` whose rows must follow one another go to the shard
-    of their worker, `worker % num_shards`. What is drawn comes from the shards in turn, from one shard each time, and
-    has a column `shard` (int64), by which `update_priorities` finds the way back. Priorities and weights are those
-    within a shard. A shard that cannot give a batch is asked again once something was added to it.
+    Items go to the shards in turn; fragments `[T, N, ...]` whose rows must be consecutive go to the shard of their
+    worker, `worker % num_shards`. Each batch comes from one shard, in turn, with a column `shard` (int64), by which
+    `update_priorities` finds the shard. Priorities and weights are relative to the shard. A shard that cannot provide a
+    batch is asked again after the next addition to it.
 
-    A shard that dies is made again, empty; its rows are lost, the other shards and all counts stay as they are.
+    A shard that dies is replaced by an empty one; its rows are lost, the other shards and all counts stay.
 
     Args:
-        make: Makes the store of a shard, where that is to be. It has no limiter; its capacity is that of one shard.
-        num_shards: How many.
-        remote: Each shard is a Ray actor, and works while the run goes on. Else all are here, and exact.
-        limiter: Keeps the rows drawn and added in a ratio, those of all shards.
-        max_items, max_bytes: What may be on its way to the shards at a time; an item that is larger goes alone.
+        make: Factory of a shard's store, called where the shard lives. The store has no limiter, and the capacity of
+            one shard.
+        num_shards: Number of shards.
+        remote: True makes each shard a Ray actor, which works in parallel to the run; False keeps all in this process,
+            with exact results.
+        limiter: Keeps drawn and added rows of all shards in a ratio.
+        max_items, max_bytes: Limits of the items on their way to the shards; a larger item goes alone.
         max_restarts, address, resources: See `flowrl.actors.actors.Actors`.
 
-    Counts: lost_rows (rows that a dead shard held, or that were on their way to it), lost_requests (what it was asked
-        and did not answer), replay_restarts.
-    State: the shards. Taking it waits for what is on its way.
-    Raises: ValueError for a setting that cannot work; WorkerDied for a shard that dies more than `max_restarts` times.
+    Counts: lost_rows (rows of a dead shard, or on their way to it), lost_requests (requests that it did not answer),
+        replay_restarts.
+    State: the shards. Taking it waits for outstanding requests.
+    Raises: ValueError for an invalid setting; WorkerDied if a shard dies more than `max_restarts` times.
 
     >>> from flowrl.data import ReplayBuffer
     >>> shards = ReplayActors(lambda: ReplayBuffer(100, seed=0), num_shards=2)
@@ -102,7 +104,7 @@ class ReplayActors(Store):
         self.requires, self.tracked = like.requires, like.tracked
         self.in_order, self.by_priority, self.streams = like.in_order, like.by_priority, num_shards
         self._books = [ShardRecord(number) for number in range(num_shards)]
-        self._numbers = num_shards  # given so far
+        self._numbers = num_shards  # numbers used so far
         self._adds: list[ShardRequest] = []
         self._draws: list[ShardRequest] = []
         self._updates: list[ShardRequest] = []
@@ -120,7 +122,7 @@ class ReplayActors(Store):
 
     @property
     def capacity(self) -> int:
-        """Rows that there is room for in all shards."""
+        """The capacity of all shards, in rows."""
         return self.num_shards * self._like.capacity
 
     @property
@@ -130,7 +132,7 @@ class ReplayActors(Store):
 
     @property
     def samples(self) -> int:
-        """Rows ever drawn, as far as they have arrived."""
+        """Rows ever drawn that have arrived."""
         return self._samples
 
     @property
@@ -140,7 +142,7 @@ class ReplayActors(Store):
 
     @property
     def rows_of_shards(self) -> list[int]:
-        """Rows stored in each shard, when it last said so."""
+        """Rows stored in each shard, when it last reported them."""
         return [books.stock.rows for books in self._books]
 
     def __len__(self) -> int:
@@ -216,7 +218,7 @@ class ReplayActors(Store):
     def add(self, item: Any) -> None:
         """Send rows to their shard, without waiting: ask `is_full` first.
 
-        Raises: as the stores, where the shards are here. What a remote one refuses is raised by what is called next.
+        Raises: like the stores, if the shards are here. The next call raises the error of a remote one.
         """
         with self._lock:
             rows = self.rows_of(item)
@@ -233,7 +235,7 @@ class ReplayActors(Store):
     # -- out
 
     def ask(self, batch_size: int) -> Future[Any]:
-        """Ask the next shard that may have it for a batch; `can_sample` said that there is one."""
+        """Request a batch from the next shard that may provide it; check `can_sample` first."""
         with self._lock:
             if self.limiter is not None:
                 self.limiter.check_sample(self.most_rows(batch_size))
@@ -248,7 +250,7 @@ class ReplayActors(Store):
             return request.future
 
     def answered(self, future: Future[Any]) -> Any:
-        """What was drawn, with the column `shard`; None where the shard had not enough or died."""
+        """The sample, with the column `shard`; None if the shard had not enough or died."""
         with self._lock:
             request = next(each for each in self._draws if each.future is future)
             self._draws.remove(request)
@@ -264,7 +266,7 @@ class ReplayActors(Store):
     def sample(self, batch_size: int) -> Any:
         """Draw from the next shard that has enough, and wait for it. In a plan `Replay` does not wait.
 
-        Raises: ValueError if nothing may be drawn, and as the stores; Stalled where a shard does not answer.
+        Raises: ValueError if nothing may be drawn, and like the stores; Stalled if a shard does not answer.
         """
         while self.can_sample(batch_size):
             future = self.ask(batch_size)
@@ -274,11 +276,11 @@ class ReplayActors(Store):
         raise ValueError(f"sample({batch_size}) {self.why_sample(batch_size)}; ask can_sample() before")
 
     def update_priorities(self, index: Index, generation: Index, priority: Floats, shard: Index | None = None) -> int:
-        """Send priorities to the shards `[B]` that the rows were drawn from.
+        """Send priorities to the shards `[B]` that the rows came from.
 
-        Returns: how many were dropped as far as is known by now, because their row was overwritten or their shard died.
+        Returns: the number of dropped priorities known so far, because a row was overwritten or a shard died.
 
-        Raises: SchemaError without shards; ValueError as `PrioritizedReplayBuffer.update_priorities`.
+        Raises: SchemaError without `shard`; ValueError like `PrioritizedReplayBuffer.update_priorities`.
         """
         if shard is None:
             raise SchemaError("priorities came without the column 'shard' of the rows that ReplayActors gave")
@@ -305,7 +307,7 @@ class ReplayActors(Store):
         self._context.bell.ring(future)
 
     def _settle(self) -> None:
-        """Note what was answered."""
+        """Process the answers that have arrived."""
         with self._lock:
             for request in _done(self._adds):
                 try:
@@ -322,23 +324,23 @@ class ReplayActors(Store):
                 self._outdated += request.rows if dropped is None else dropped
 
     def _answer(self, request: ShardRequest) -> Any:
-        """What a shard answered; None from one that died."""
+        """The answer of a shard; None if it died."""
         try:
             return request.future.result()
         except WorkerDied as died:
             self._context.count("lost_requests")
             if self._books[request.index] is not request.books:
-                pass  # it was replaced already
+                pass  # replaced already
             elif request.remote:
-                self._adds.append(self._ask(request.index, "stock"))  # is it the shard, or the item?
+                self._adds.append(self._ask(request.index, "stock"))  # did the shard die, or was only the item lost?
             else:
                 self._replace(request.index, died)
             return None
 
     def _replace(self, index: int, died: WorkerDied) -> None:
-        """Put an empty shard in the place of a dead one."""
+        """Replace a dead shard by an empty one."""
         books = self._books[index]
-        for request in self._adds:  # what it answered before, if this is noticed first
+        for request in self._adds:  # it may have answered before its death was noticed
             if request.books is books and request.future.done() and not request.future.exception():
                 books.stock = ShardCounts(*request.future.result())
         lost = books.stock.rows
@@ -357,27 +359,27 @@ class ReplayActors(Store):
 
     @property
     def _members(self) -> list[Any]:
-        """The workers, made at first need."""
+        """The workers, created on first use."""
         self._actors.start()
         return self._actors.members
 
     # -- a run
 
     def start(self, context: Context) -> None:  # type: ignore[override]
-        """The engine's hook: make the shards, unless they are there, and give them generators."""
+        """The engine's hook: create the shards, unless they exist, and give them generators."""
         self._context = context
         started = [self._start(index) for index in range(self.num_shards)]
         wait_for([request.future for request in started], f"{self!r} to start")
         for request in started:
-            self._answer(request)  # one that died since the last run is replaced
+            self._answer(request)  # replaces a shard that died since the last run
 
     def stop(self) -> None:
-        """The engine's hook: nobody will take what the run has asked for."""
+        """The engine's hook: drop the requests of the run."""
         with self._lock:
             self._draws.clear()
 
     def close(self) -> None:
-        """End the shards; what they hold is gone."""
+        """End the shards, with all their rows."""
         self._actors.close()
         self._forget([ShardRecord(number) for number in range(self.num_shards)])
         self._inserts = self._samples = self._outdated = 0
@@ -391,7 +393,7 @@ class ReplayActors(Store):
     # -- state
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Store.state_dict`. Raises Stalled where a shard does not answer."""
+        """See `Store.state_dict`. Raises Stalled if a shard does not answer."""
         with self._lock:
             requests = [*self._adds, *self._updates]
             wait_for([request.future for request in requests], f"{self!r}: what is on its way")
@@ -404,7 +406,7 @@ class ReplayActors(Store):
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Store.load_state_dict`. Raises CheckpointError for another number of shards, and as the stores."""
+        """See `Store.load_state_dict`. Raises CheckpointError for another number of shards, and like the stores."""
         if len(state["shards"]) != self.num_shards:
             raise CheckpointError(
                 f"the saved replay has {len(state['shards'])} shards, this one {self.num_shards}; it must be equal"
@@ -417,7 +419,7 @@ class ReplayActors(Store):
                 setattr(self, f"_{name}", state[name])
 
     def _from_all(self, method: str, args: list[Any] | None = None) -> list[Any]:
-        """What all shards answer. One that died is empty by now: asked again, it answers as that."""
+        """The answers of all shards. A dead shard is replaced by an empty one, which answers instead."""
         requests = [self._ask(i, method, *([] if args is None else [args[i]])) for i in range(self.num_shards)]
         wait_for([request.future for request in requests], f"{self!r}: {method}")
         answers = []
@@ -436,7 +438,7 @@ class ReplayActors(Store):
 
 
 def _done(requests: list[ShardRequest]) -> Iterator[ShardRequest]:
-    """Take out those that were answered."""
+    """Remove and return the completed requests."""
     for request in [request for request in requests if request.future.done()]:
         requests.remove(request)
         yield request
@@ -447,10 +449,10 @@ def _nbytes(item: Any) -> int:
 
 
 class ShardRouting:
-    """Items go to stores in turn; fragments `[T, N, ...]` that must follow one another to the store of their worker.
+    """Sends items to stores in turn, and fragments `[T, N, ...]` that must be consecutive to the store of their worker.
 
-    That is store `worker % count`. A fragment of several workers side by side is parted. What is padded (`mask`) is
-    complete, so that nothing need follow it.
+    That is store `worker % count`. A fragment of several workers side by side is split. Padded batches (`mask`) are
+    complete, so nothing need follow them.
 
     >>> from flowrl.data.batch import Batch
     >>> routes = ShardRouting(2, in_order=True)
@@ -458,21 +460,21 @@ class ShardRouting:
     [(0, [[5, 7]]), (1, [[6]])]
 
     Args:
-        count: Of the stores.
-        in_order: Whether fragments must follow one another.
+        count: Number of stores.
+        in_order: Whether fragments must be consecutive.
 
     Attributes:
-        turn: The store that the next item goes to, if it may go to any.
+        turn: The store of the next item that may go to any.
     """
 
     def __init__(self, count: int, *, in_order: bool) -> None:
         self.count, self.in_order = count, in_order
         self.turn = 0
-        self._owners: dict[int, tuple[int, ...]] = {}  # whose fragments a store was given first
+        self._owners: dict[int, tuple[int, ...]] = {}  # the workers of a store's first fragment
         self._said = False
 
     def parts(self, item: Any) -> Iterator[tuple[int, Any]]:
-        """What goes to which store."""
+        """Stores with their parts of an item."""
         if self.count > 1 and self.in_order and (workers := _workers(item)) is not None:
             stores = workers % self.count
             for store in np.unique(stores).tolist():
@@ -484,7 +486,7 @@ class ShardRouting:
         self.turn = (self.turn + 1) % self.count
 
     def _note(self, store: int, workers: tuple[int, ...]) -> None:
-        """Say once where `plan.check()` could not foresee it: workers were added, say."""
+        """Warn once of mixed workers that `plan.check()` could not foresee, such as workers added later."""
         first = self._owners.setdefault(store, workers)
         if first != workers and not self._said:
             self._said = True
@@ -497,7 +499,7 @@ class ShardRouting:
 
 
 def _workers(item: Any) -> Array | None:
-    """The worker of each environment `[N]` of a fragment that others should follow; None for anything else."""
+    """The worker of each environment `[N]` of a fragment that must be continued; None for anything else."""
     if isinstance(item, Remote):
         return np.array([item.worker or 0])
     if "mask" in item or not is_fragment(item):

@@ -1,4 +1,4 @@
-"""SumTree: drawing slots in proportion to their masses, in plain numpy or compiled."""
+"""SumTree: samples slots in proportion to their masses, in plain numpy or compiled."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from flowrl.data.replay.sum_tree_loops import FANOUT
 from flowrl.data.types import Floats, Index
 
 TOP = 4096
-"""Nodes of the uppermost level at most; it is searched as a whole, which numpy does faster than two levels."""
+"""Most nodes of the top level, which is searched as a whole: numpy does that faster than two levels."""
 
 
 class SumTree:
     """Masses ≥ 0 of `capacity` slots, all 0 at first; `find` draws slots with probability mass / total.
 
-    A node is the sum of its 16 children. What changes is never added to the sums above it: they are computed
-    anew from their children, so they cannot drift (P5), and depend on the masses alone.
+    A node is the sum of its 16 children. A change is never added to the sums above: they are recomputed from their
+    children, so they cannot drift (P5), and depend on the masses alone.
 
     Args:
         capacity: slots.
-        compiled: run the loops that numba compiles (the extra `compiled`), or whole-array numpy. The results are
-            the same, bit for bit. None: compiled if numba is there.
+        compiled: run loops compiled by numba (the extra `compiled`), or whole-array numpy. The results are identical,
+            bit for bit. None: compiled if numba is installed.
 
     Raises: ValueError for compiled=True without numba.
 
@@ -48,7 +48,7 @@ class SumTree:
             self._levels.append(np.zeros((groups, FANOUT)))
             nodes = groups
         self._top = np.zeros(nodes)
-        # Largest and smallest mass of each group of slots, and of which they are to be looked up again.
+        # Largest and smallest mass of each group of slots, and the groups in which they are outdated.
         groups = len(self._levels[0])
         self._largest, self._smallest = np.zeros(groups), np.full(groups, np.inf)
         self._stale = np.zeros(groups, bool)
@@ -62,7 +62,7 @@ class SumTree:
         return masses
 
     def __setitem__(self, slots: Index, mass: Floats | float) -> None:
-        """Give slots their masses; of equal slots the last counts."""
+        """Set the masses of slots; for repeated slots the last counts."""
         self.masses[slots] = mass
         self._stale[slots // FANOUT] = True
         if self.compiled:
@@ -72,7 +72,7 @@ class SumTree:
 
     @property
     def masses(self) -> Floats:
-        """Of all slots, a view."""
+        """The masses of all slots, a view."""
         return self._levels[0].reshape(-1)[: self.capacity]
 
     @property
@@ -82,22 +82,22 @@ class SumTree:
 
     @property
     def largest(self) -> float:
-        """The largest mass; 0 where there is none."""
+        """The largest mass; 0 if there is none."""
         self._look_up()
         return float(self._largest.max())
 
     @property
     def smallest(self) -> float:
-        """The smallest mass that is not 0; infinite where there is none."""
+        """The smallest mass above 0; infinite if there is none."""
         self._look_up()
         return float(self._smallest.min())
 
     def find(self, uniform: Floats) -> Index:
-        """The slot at each share `[B]`, in [0, 1), of the total, where slots lie side by side, as wide as their mass.
+        """The slot at each fraction `[B]`, in [0, 1), of the cumulative mass.
 
-        A slot of mass 0 has no width, and is not found at its neighbours' rounded edges either (P5).
+        A slot of mass 0 is never found, not even at the rounded edges of its neighbours (P5).
 
-        Raises: ValueError where there is no mass.
+        Raises: ValueError if there is no mass.
         """
         if not self._top.max() > 0:
             raise ValueError("nothing can be found in a SumTree without mass")
@@ -107,13 +107,13 @@ class SumTree:
         return self._descend(uniform)
 
     def fill(self, masses: Floats) -> None:
-        """Give every slot its mass."""
+        """Set the mass of every slot."""
         self.masses[:] = masses
         self._stale[:] = True
         self._climb(np.arange(0, self.capacity, FANOUT))
 
     def _climb(self, node: Index) -> None:
-        """Compute the sums above some nodes."""
+        """Recompute the sums above these nodes."""
         for level, above in zip(self._levels, [*self._levels[1:], self._top]):
             node = node // FANOUT
             above.reshape(-1)[node] = _halved(_children(level, node), np.add)
@@ -121,7 +121,7 @@ class SumTree:
     def _descend(self, uniform: Floats) -> Index:
         bounds = np.zeros(len(self._top) + 1)
         np.cumsum(self._top, out=bounds[1:])
-        # Where mass lies below an upper edge, a node found has some: its upper bound exceeds its lower one.
+        # If mass lies below an upper edge, the node found has some: its upper bound exceeds its lower one.
         rest = np.minimum(uniform * bounds[-1], np.nextafter(bounds[-1], 0))
         node: Index = bounds[1:].searchsorted(rest, side="right")
         rest = rest - bounds[node]
@@ -159,7 +159,7 @@ def _children(level: Floats, node: Index) -> Floats:
 
 
 def _halved(children: Floats, combine: np.ufunc) -> Floats:
-    """Each column of `[16, B]` combined to one number, half with half: an order that the loops can follow exactly."""
+    """Combine each column of `[16, B]` to one number, half with half: an order that the loops follow exactly."""
     while len(children) > 1:
         half = len(children) // 2
         children = combine(children[:half], children[half:])

@@ -1,4 +1,4 @@
-"""What a `SumTree` does with whole arrays, as loops that numba compiles. Operation by operation the same numbers."""
+"""The array operations of `SumTree` as loops that numba compiles, with identical results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from flowrl.data.types import Array
 
 FANOUT = 16
-"""Children of a node: few enough that they share two lines of a processor's cache. Even, so that it can be halved."""
+"""Children of a node: few enough to share two cache lines, and a power of 2, to combine them by halves."""
 
 
 class Loops(NamedTuple):
-    """The two that take the time."""
+    """The two operations that take most time."""
 
     climb: Callable[..., None]
     descend: Callable[..., Array]
@@ -23,15 +23,15 @@ class Loops(NamedTuple):
 
 @functools.cache
 def compiled() -> Loops:
-    """The loops as machine code, made at their first call in a process."""
+    """The loops as machine code, compiled at their first call in a process."""
     import numba
 
-    compile_: Any = numba.njit  # which has partial types
+    compile_: Any = numba.njit  # numba has partial types
     return Loops(compile_(climb), compile_(descend))
 
 
 def climb(levels: tuple[Array, ...], top: Array, slots: Array) -> None:
-    """Compute the sums above some slots, half with half."""
+    """Recompute the sums above some slots, half with half."""
     part = np.empty(FANOUT)
     nodes = slots.copy()
     for depth in range(len(levels)):
@@ -56,7 +56,7 @@ def climb(levels: tuple[Array, ...], top: Array, slots: Array) -> None:
 
 
 def descend(levels: tuple[Array, ...], top: Array, uniform: Array) -> Array:
-    """The slot at each share of the total; a level at a time, so that the memory's answers need not be waited for."""
+    """The slot at each fraction of the total, level by level, so that memory accesses overlap."""
     bounds = np.zeros(len(top) + 1)
     bound = 0.0
     for i in range(len(top)):
@@ -75,7 +75,7 @@ def descend(levels: tuple[Array, ...], top: Array, uniform: Array) -> Array:
                 inner[child] = bound
             if rest >= bound:
                 rest = np.nextafter(bound, 0.0)
-            first = 0  # whose bound exceeds the rest; counted without a branch that a processor would guess wrong
+            first = 0  # the child whose bound exceeds the rest; counted without a branch, which would mispredict
             for child in range(FANOUT):
                 first += inner[child] <= rest
             rests[i] = rest - inner[first - 1] if first > 0 else rest

@@ -1,4 +1,4 @@
-"""What is given out for slots: the rows stored there as transitions of one step or of n."""
+"""The samples for slots: stored rows as transitions of one or n steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def transitions(
     """The rows in slots `[B]`, with the ends and next observations of the rows in `last`.
 
     Args:
-        frame_stack: frames per observation. new: makes the arrays of wide columns. without: columns that are left out.
+        frame_stack: frames per observation. new: allocates the arrays of wide columns. without: columns to leave out.
     """
     single, stacked = last is index, frame_stack > 1
     if single and not stacked and rings.store_next_obs and not without:
@@ -38,7 +38,7 @@ def transitions(
 
 
 def one_step(rings: Rings, index: Index, gamma: float, frame_stack: int = 1, new: New = np.empty) -> Batch:
-    """Transitions of one step, and `discount` where `terminated` is stored and `discount` is not."""
+    """Transitions of one step, with `discount` if `terminated` is stored and `discount` is not."""
     rows = transitions(rings, index, index, frame_stack, new)
     if "discount" not in rows and "terminated" in rows:
         rows["discount"] = (rows["terminated"] == 0) * np.float32(gamma)
@@ -46,7 +46,7 @@ def one_step(rings: Rings, index: Index, gamma: float, frame_stack: int = 1, new
 
 
 def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int = 1, new: New = np.empty) -> Batch:
-    """Transitions of n steps, or as many as there are until the episode's end or the newest row (N1-N4)."""
+    """Transitions of n steps, or fewer up to the end of the episode or the newest row (N1-N4)."""
     window, ended = rings.following(index, n)
     ended[:-1] |= rings.begins(window[1:])
     steps = rings.take(window, ["reward", *ENDS])
@@ -58,10 +58,10 @@ def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int =
 
 
 def check_first(batch: Batch, n_step: int, frame_stack: int, *, made: Sequence[str], max_staleness: int | None) -> None:
-    """Raise a SchemaError unless transitions can be made of batches like this one.
+    """Raise a SchemaError unless batches like this one can form transitions.
 
     Args:
-        made: the columns that are added when drawing. max_staleness: of rows, by their `policy_version`.
+        made: the columns that sampling adds. max_staleness: the limit for rows, by their `policy_version`.
     """
     if len(batch.shape) > 2:
         raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
@@ -79,14 +79,14 @@ def check_first(batch: Batch, n_step: int, frame_stack: int, *, made: Sequence[s
 
 
 def needed(n_step: int, frame_stack: int, max_staleness: int | None) -> dict[str, tuple[str, ...]]:
-    """The columns that each of these settings needs; for `plan.check()` and for `check_first`."""
+    """The columns that each of these settings needs, for `plan.check()` and `check_first`."""
     found = {"max_staleness": ("policy_version",) if max_staleness is not None else ()}
     found |= {f"frame_stack={frame_stack}": ("obs",) if frame_stack > 1 else ()}
     return found | {f"n_step={n_step}": ("reward", *OF_LAST) if n_step > 1 else ()}
 
 
 def content(rings: Rings, newest_version: int | None) -> dict[str, float]:
-    """What the rows stored say of themselves: see `ReplayBuffer.statistics`."""
+    """Statistics from the stored columns: see `ReplayBuffer.statistics`."""
     found: dict[str, float] = {}
     if not rings.size:
         return found

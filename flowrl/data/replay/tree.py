@@ -1,6 +1,6 @@
-"""Leaves: the arrays of a batch, however deep they are nested, each with its path.
+"""Leaves: the arrays of a batch, at any depth, each with its path.
 
-`Batch.leaves` gives them with dotted names, for people; two leaves may share such a name, but not a path.
+`Batch.leaves` returns them with dotted names, for display; two leaves may share a name, but not a path.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from flowrl.data.columns import array
 from flowrl.data.types import Array
 
 Leaf: TypeAlias = tuple[str, ...]
-"""Where an array is in a batch: `("reward",)`, or `("obs", "image")` in a nested one."""
+"""The path of an array in a batch: `("reward",)`, or `("obs", "image")` in a nested one."""
 
 
 def leaves(batch: Batch, under: Leaf = ()) -> dict[Leaf, Array]:
-    """The arrays of a batch, those of nested batches among them; tensors as arrays."""
+    """The arrays of a batch and its nested batches; tensors as arrays."""
     found: dict[Leaf, Array] = {}
     for name, column in batch.items():
         if type(column) is np.ndarray:
@@ -32,7 +32,7 @@ def leaves(batch: Batch, under: Leaf = ()) -> dict[Leaf, Array]:
 
 
 def nested(columns: Mapping[Leaf, Any]) -> Batch:
-    """The batch of leaves.
+    """The batch with these leaves.
 
     >>> nested({("obs", "x"): np.zeros(2), ("reward",): np.zeros(2)})
     Batch[2](obs=Batch[2](x=float64[2]), reward=float64[2])

@@ -1,1 +1,1 @@
-"""Environments of other libraries, converted once at the border."""
+"""Environments of other libraries, converted to gymnasium's interface."""

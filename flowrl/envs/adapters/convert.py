@@ -1,4 +1,4 @@
-"""Where environments of other libraries enter: recognised, and converted once, to gymnasium's interface."""
+"""Recognises environments of other libraries, and converts them to gymnasium's interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 from flowrl.envs.adapters import envpool, pettingzoo
 from flowrl.envs.adapters import gym as classic
 
-#: What makes an environment by its name there, for `gym:NAME` and so on.
+#: The functions that make an environment by its name, for `gym:NAME` and so on.
 LIBRARIES: dict[str, Callable[..., Any]] = {
     "gym": classic.make,
     "pettingzoo": pettingzoo.make,
@@ -20,9 +20,9 @@ LIBRARIES: dict[str, Callable[..., Any]] = {
 
 
 def converted(made: Any, num_envs: int, another: Callable[[], Any]) -> Any:
-    """As a `gymnasium.Env`, or a VectorEnv of `num_envs` where there are several agents; `another` makes one more.
+    """Convert to a `gymnasium.Env`, or to a VectorEnv of `num_envs` for several agents; `another` makes one more.
 
-    What is no environment of a known kind is returned as it is.
+    Returns objects of unknown kinds unchanged.
     """
     if isinstance(made, gymnasium.Env | VectorEnv):
         return made

@@ -16,13 +16,13 @@ from flowrl.errors import ConfigError, closest
 
 
 class EnvPool(VectorEnv[Any, Any, Any]):
-    """`num_envs` environments of one pool, stepped together, which reset themselves on the next step (T1).
+    """`num_envs` environments of one pool, which step together and reset themselves on the next step (T1).
 
-    A pool has its seed from when it is made, so `reset(seed=)` makes it anew; before the first one there is none.
+    A pool gets its seed when it is made, so `reset(seed=)` makes a new pool; before the first reset there is none.
     Arguments are those of `envpool.make_spec`.
 
-    Raises: ConfigError where envpool is not installed or has no such environment, and for `seed` and for `batch_size`,
-    which are not for the user to choose here.
+    Raises: ConfigError if envpool is not installed or has no such environment, and for the arguments `seed` and
+    `batch_size`, which flowrl sets.
     """
 
     def __init__(self, env_id: str, /, num_envs: int, **args: Any) -> None:
@@ -52,7 +52,7 @@ class EnvPool(VectorEnv[Any, Any, Any]):
         return f"EnvPool({self._id}, num_envs={self.num_envs})"
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins all episodes anew; with `seed`, from the starts that follow from it."""
+        """Begins new episodes everywhere; `seed` determines their starts."""
         if seed is not None or self._pool is None:
             self.close_extras()
             more = {} if seed is None else {"seed": seed}
@@ -76,7 +76,7 @@ class EnvPool(VectorEnv[Any, Any, Any]):
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without gymnasium's warning about the bounds of the spaces that EnvPool makes."""
+    """Suppress gymnasium's warning about the bounds of EnvPool's spaces."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered by casting")
         yield

@@ -1,4 +1,4 @@
-"""Classic gym: environments from before gymnasium, in its interface."""
+"""Classic gym environments, in gymnasium's interface."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from flowrl.errors import ConfigError, SchemaError, closest
 
 log = logging.getLogger("flowrl")
 
-#: Wrappers of gym that pass rewards on as they are.
+#: Wrappers of gym that do not change rewards.
 _KEEP_REWARDS = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "ObservationWrapper", "ActionWrapper"}
 
 
 def make(env_id: str, /, **args: Any) -> Any:
     """An environment of the gym package, without its checker, which fails under NumPy 2.
 
-    Raises: ConfigError where gym is not installed, or has no such environment.
+    Raises: ConfigError if gym is not installed, or has no such environment.
     """
     gym = _gym(env_id)
     try:
@@ -39,7 +39,7 @@ def make(env_id: str, /, **args: Any) -> Any:
 
 
 def is_one(made: Any) -> bool:
-    """Whether it looks like a classic environment."""
+    """Whether an object looks like a classic gym environment."""
     parts = ("reset", "step", "observation_space", "action_space")
     return all(hasattr(made, part) for part in parts) and not isinstance(made, type)
 
@@ -47,11 +47,11 @@ def is_one(made: Any) -> bool:
 class ClassicEnv(gymnasium.Env[Any, Any]):
     """A classic environment as a gymnasium one, with gymnasium's spaces.
 
-    It takes that of gym 0.26, and the older interface: `step` gives (obs, reward, done, info), `reset` the observation
-    alone, and `seed` seeds. There, an episode that is done was truncated where `info["TimeLimit.truncated"]` says so,
-    and else it was terminated (T4).
+    It takes the interface of gym 0.26 and the older one, in which `step` returns (obs, reward, done, info), `reset` the
+    observation alone, and `seed` seeds. There a done episode counts as truncated if `info["TimeLimit.truncated"]` is
+    set, else as terminated (T4).
 
-    Raises: ConfigError for a space that gymnasium has no counterpart of.
+    Raises: ConfigError for a space without a counterpart in gymnasium.
     """
 
     def __init__(self, env: Any) -> None:
@@ -60,7 +60,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         self.action_space = _space(env.action_space, f"the action space of {env}")
         self.metadata = dict(getattr(env, "metadata", {}))
         self.render_mode = getattr(env, "render_mode", None)
-        #: Whether nothing that it is wrapped in may change rewards (S1).
+        #: Whether none of its wrappers may change rewards (S1).
         self.keeps_rewards = all(
             any(kind.__name__ in _KEEP_REWARDS for kind in type(layer).__mro__) for layer in list(_layers(env))[:-1]
         )
@@ -96,7 +96,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         return obs, reward, bool(done) and not truncated, truncated, info
 
     def render(self) -> Any:
-        """What the environment renders."""
+        """The rendering of the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -106,14 +106,14 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
 
 def _gym(env_id: str) -> Any:
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # its notice, that it is no longer maintained
+        with contextlib.redirect_stderr(io.StringIO()):  # hides its notice that it is unmaintained
             return importlib.import_module("gym")
     except ModuleNotFoundError as error:
         raise ConfigError(f"'gym:{env_id}' needs gym: pip install 'flowrl-engine[gym]'") from error
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """The environment and what it wraps, from the outside in."""
+    """The layers of an environment, from the outermost wrapper inwards."""
     yield env
     while (inner := getattr(env, "env", None)) is not None:
         env = inner
@@ -121,7 +121,7 @@ def _layers(env: Any) -> Iterator[Any]:
 
 
 def _without_checker(env: Any) -> Any:
-    """The checker looks for `np.bool8`, which NumPy 2 has not, at each step."""
+    """Remove the checker, which uses `np.bool8` at each step; NumPy 2 lacks it."""
     if type(env).__name__ == "PassiveEnvChecker":
         return env.env
     for layer, inner in pairwise(list(_layers(env))):
@@ -136,7 +136,7 @@ def _takes(function: Any, name: str) -> bool:
 
 
 def _space(space: Any, what: str) -> gymnasium.Space[Any]:
-    """The same space of gymnasium."""
+    """The same space in gymnasium."""
     if isinstance(space, gymnasium.Space):
         return space
     for kind in type(space).__mro__:

@@ -1,4 +1,4 @@
-"""PettingZoo: environments of several agents, as far as they are environments of one agent each, side by side."""
+"""PettingZoo: environments of several agents, each of which acts like the agent of a separate environment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from flowrl.data.columns import ACTION_MASK
 from flowrl.errors import ConfigError, SchemaError, closest
 
-#: What is told of the info that an agent ended with.
+#: The keys of an agent's final info that are passed on.
 _KEPT = ("is_success", ACTION_MASK)
 
 
 def make(env_id: str, /, **args: Any) -> Any:
-    """An environment of PettingZoo's registry, parallel if there is that: `classic/rps-v2`.
+    """An environment of PettingZoo's registry, parallel if available: `classic/rps-v2`.
 
-    Raises: ConfigError where PettingZoo, the environment or what it imports is not installed.
+    Raises: ConfigError if PettingZoo, the environment or one of its imports is not installed.
     """
     try:
         zoo = importlib.import_module("pettingzoo")
@@ -42,7 +42,7 @@ def make(env_id: str, /, **args: Any) -> Any:
 
 
 def is_one(made: Any) -> bool:
-    """Whether it is an environment of PettingZoo, parallel or turn-based."""
+    """Whether an object is a PettingZoo environment, parallel or turn-based."""
     zoo = sys.modules.get("pettingzoo")
     return zoo is not None and isinstance(made, zoo.ParallelEnv | zoo.AECEnv)
 
@@ -50,12 +50,12 @@ def is_one(made: Any) -> bool:
 def converted(
     made: Any, num_envs: int, another: Callable[[], Any]
 ) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
-    """One agent as an environment; several as environments that step together, in as many copies as it takes.
+    """One agent as an environment; several as environments that step together, in as many copies as needed.
 
-    A turn-based environment is taken where it says that its agents may as well act at once, `is_parallelizable`.
+    A turn-based environment is accepted if its metadata says `is_parallelizable`.
 
-    Raises: ConfigError for what is neither, for agents that do not share their spaces, and where `num_envs` is no
-    multiple of their number.
+    Raises: ConfigError for any other turn-based environment, for agents that do not share their spaces, and if
+    `num_envs` is not a multiple of their number.
     """
     env = _parallel(made)
     agents = list(getattr(env, "possible_agents", []))
@@ -69,8 +69,8 @@ def converted(
         below = num_envs // len(agents) * len(agents)
         fits = [str(count) for count in (below, below + len(agents)) if count]
         raise ConfigError(
-            f"{made} has {len(agents)} agents, each of which is an environment here: num_envs={num_envs} is no "
-            f"multiple of that; take {' or '.join(fits)}"
+            f"{made} has {len(agents)} agents, each of which is an environment here: num_envs={num_envs} is not "
+            f"a multiple of that; take {' or '.join(fits)}"
         )
     return AgentsVectorEnv([env, *(_parallel(another()) for _ in range(num_envs // len(agents) - 1))])
 
@@ -84,18 +84,18 @@ class OneAgentEnv(gymnasium.Env[Any, Any]):
         self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Its first observation of an episode."""
+        """The agent's first observation of an episode."""
         obs, infos = self.env.reset(seed=seed, options=options)
         return obs[self.agent], infos.get(self.agent, {})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Its (obs, reward, terminated, truncated, info)."""
+        """The agent's (obs, reward, terminated, truncated, info)."""
         obs, reward, terminated, truncated, infos = self.env.step({self.agent: action})
         of = self.agent
         return obs[of], float(reward[of]), bool(terminated[of]), bool(truncated[of]), infos.get(of, {})
 
     def render(self) -> Any:
-        """What the environment renders."""
+        """The rendering of the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -104,14 +104,14 @@ class OneAgentEnv(gymnasium.Env[Any, Any]):
 
 
 class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
-    """Every agent of some parallel environments, alike, as an environment of its own.
+    """Each agent of several equal parallel environments, as a separate environment.
 
-    Rows are the agents of the first one, in the order of `possible_agents`, then those of the next. When the agents of
-    one have ended it is reset in the same step (T2), with a fresh seed. So each agent has its own episodes, returns
-    and steps.
+    Rows are the agents of the first environment, in the order of `possible_agents`, then those of the next. When its
+    agents have ended, an environment resets in the same step (T2), with a new seed. Each agent has its own episodes,
+    returns and steps.
 
-    Raises: ConfigError where agents differ in their spaces; SchemaError where one ends, appears or is gone while
-    others go on (M1, M2): that needs more than this.
+    Raises: ConfigError if agents differ in their spaces; SchemaError if an agent ends, appears or leaves while others
+    go on (M1, M2), which is not supported.
     """
 
     def __init__(self, envs: Sequence[Any]) -> None:
@@ -128,7 +128,7 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
         return f"AgentsVectorEnv({len(self.envs)} x {self.envs[0]}, {len(self.agents)} agents)"
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins all episodes anew; with `seed`, from the starts that follow from it."""
+        """Begins new episodes everywhere; `seed` determines their starts."""
         if seed is not None:
             self._seeds = [np.random.default_rng([seed, copy]) for copy in range(len(self.envs))]
         rows: list[Any] = []

@@ -1,1 +1,1 @@
-"""Managers: several environments stepped together, in this process, in others, in threads or vectorised."""
+"""Managers step several environments together: in this process, in others, in threads, or vectorised."""

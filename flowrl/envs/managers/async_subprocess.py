@@ -1,4 +1,4 @@
-"""Environments in other processes, of which the quick do not wait for the slow."""
+"""Environments in other processes, where fast ones do not wait for slow ones."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _COLUMNS = ("reward", "terminated", "truncated", "ending", "return_", "length", 
 
 
 class AsyncSubprocessEnvManager(SubprocessEnvManager):
-    """Steps environments in other processes and hands out what has answered; the rest answers in a later step.
+    """Steps environments in other processes and returns those that have answered; the rest answers a later step.
 
-    `step` sends the actions of the environments that are `ready` and returns when `wait_num` have answered, or
-    `wait_seconds` after its call if at least one has; `StepResult.acted` says which. An environment that has not is
-    not ready: its `obs`, `episode_id` and `t` stay those that it acted from, until its answer is handed out with them
-    (T11). Several environments of one process answer together.
+    `step` sends the actions of the `ready` environments, and returns once `wait_num` have answered, or after
+    `wait_seconds` if at least one has; `StepResult.acted` marks them. The others are not ready: they keep the `obs`,
+    `episode_id` and `t` that they acted from until a step returns their answer (T11). Environments of one process
+    answer together.
 
-    Which environments answer a step depends on the clock, so a run is not repeatable; the transitions of each
-    environment, given its actions, are (T3). `state_dict()` and `seed()` wait for the answers due and keep them for
+    The clock decides which environments answer a step, so runs are not repeatable; but the transitions of each
+    environment are, given its actions (T3). `state_dict()` and `seed()` wait for outstanding answers and keep them for
     the next step.
 
     Args:
-        wait_num: Environments; a quarter of them unless said.
-        wait_seconds: How long a step waits for so many.
+        wait_num: Answers that a step waits for; None: a quarter of the environments.
+        wait_seconds: Longest wait for them.
 
-    All else is that of `SubprocessEnvManager`, faults included.
+    The rest, faults included, is that of `SubprocessEnvManager`.
 
     >>> import gymnasium
     >>> with AsyncSubprocessEnvManager([lambda: gymnasium.make("CartPole-v1")] * 4, wait_num=2) as manager:
@@ -80,7 +80,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         )
 
     def _place_buffers(self) -> None:
-        """Processes write into one store while what was handed out from it is still in use, so it is copied."""
+        """Returned observations are copies: processes write to the store while they are in use."""
         self._buffers = [make_store(self.observation_space, self.num_envs) for _ in range(3)]
 
     @property
@@ -88,7 +88,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         return self._idle()
 
     def step(self, actions: npt.ArrayLike, wait: npt.NDArray[np.bool_] | None = None) -> StepResult:
-        """As `Manager.step`. `wait [N]`: the environments that get no action yet, though they are ready."""
+        """Like `Manager.step`. `wait [N]`: environments that get no action yet, although they are ready."""
         chosen = self._checked_actions(actions)
         ready = self._idle() if wait is None else self._idle() & ~wait
         if not (ready | self._sent).any():
@@ -101,7 +101,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         return self._answer(self._wait())
 
     def _idle(self) -> npt.NDArray[np.bool_]:
-        """The environments of processes that owe no answer that was not handed out."""
+        """The environments of processes without outstanding answers."""
         idle = ~self._sent
         if idle.any() and len(self._crew.processes) < self.num_envs:
             for process in self._crew.processes:
@@ -109,11 +109,11 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         return idle
 
     def _wait(self) -> npt.NDArray[np.bool_]:
-        """The environments that have answered, when they are enough."""
+        """The environments that have answered, once there are enough."""
         until = time.monotonic() + self._wait_seconds
         enough = min(self._wait_num, self._sent.sum())
         while True:
-            answered = self._sent | self._lost  # a fault may cost one that was told to wait its episode too
+            answered = self._sent | self._lost  # a fault may also cut the episode of one that waits
             for process in self._crew.processes:
                 if process.busy:
                     answered[process.env_ids] = False
@@ -132,7 +132,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         if self._phase == "running":
             self._catch_up()
             for env_id in (self._sent & ~self._lost & (self._x.terminated | self._x.truncated)).nonzero()[0].tolist():
-                if env_id not in self._noted:  # its next episode has begun with the seed that the old stream gave
+                if env_id not in self._noted:  # its next episode has begun with a seed of the old stream
                     self._count_one(env_id)
                     self._note_end(env_id)
                     self._noted.add(env_id)

@@ -1,4 +1,4 @@
-"""What every manager of environments offers a rollout worker: arrays in and out, a row per environment."""
+"""The contract of managers of environments: arrays in and out, a row per environment."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
 
 
 class StepResult(NamedTuple):
-    """What one step of all environments gave. The arrays are written again by the next step: copy to keep.
+    """The result of one step of all environments. The next step overwrites the arrays: copy to keep.
 
-    - `next_obs [N, ...]`: the observation arrived in; where an episode ended the true last one (T2, T6). It has
+    - `next_obs [N, ...]`: the observation arrived in; the true last one where an episode ended (T2, T6). It has
       the form of `Manager.obs`.
-    - `reward [N]` float64, as the environment gave it.
-    - `terminated [N]`, `truncated [N]` bool, as reported: both can be set, and then terminated wins (T4).
-    - `acted`: None when every row is a transition, else a bool mask `[N]`. A row with False is none: its
-      environment only reset itself (T1), or a fault cut its episode, or it has yet to answer. Such a row is never
-      stored nor counted; its reward is 0 and its flags are False, its `next_obs` means nothing.
+    - `reward [N]` float64, as the environment returned it.
+    - `terminated [N]`, `truncated [N]` bool, as reported: if both are set, terminated wins (T4).
+    - `acted`: None if every row is a transition, else a bool mask `[N]`. A row with False is not a transition: its
+      environment only reset itself (T1), or a fault cut its episode, or it has not answered yet. Such a row is
+      neither stored nor counted; its reward is 0, its flags are False, its `next_obs` is undefined.
     """
 
     next_obs: Observations
@@ -43,7 +43,7 @@ class StepResult(NamedTuple):
 class Episode:
     """One finished episode: raw return (S1), length in steps, and `info["is_success"]` at its last step.
 
-    `cut`: it had not ended when somebody stopped waiting for it; the figures are those so far.
+    `cut`: the caller stopped waiting before it ended; return and length are those so far.
     """
 
     env_id: int
@@ -57,33 +57,33 @@ class Episode:
 class Manager(abc.ABC):
     """The contract, and the bookkeeping that all managers share.
 
-    `launch(seed)` once, then `step(actions)` for ever. Between steps these describe what each of the N
+    Call `launch(seed)` once, then `step(actions)` for ever. Between steps these attributes describe what each of the N
     environments acts from (`episode_id` and `t` change in place: copy to keep):
 
-    - `obs [N, ...]`: the observation; where the space is a Dict or Tuple, nested or not, a `Batch` of such columns.
-      What is handed out stays intact over the next step, not over two. `observation_space` has a Dict for a Tuple.
-    - `episode_id [N]`, `t [N]` int64: which episode of its environment, counted from 0, and which step in it.
+    - `obs [N, ...]`: the observation; a `Batch` of such columns if the space is a Dict or Tuple, nested or not. The
+      returned object stays valid for one step, not for two. `observation_space` has a Dict for a Tuple.
+    - `episode_id [N]`, `t [N]` int64: the episode of its environment, counted from 0, and the step in it.
     - `done [N]` bool: whether the last step ended an episode.
-    - `ready`: None when every environment takes an action in the next step, else a bool mask `[N]` of those that
-      do. The others are still stepping: they keep `obs`, `episode_id` and `t` until their answer is handed out, unless
-      a fault cuts their episode meanwhile.
-      The `step` of such an asynchronous manager also takes `wait`, a mask of those that get no action yet.
+    - `ready`: None if every environment takes an action in the next step, else a bool mask `[N]` of those that do.
+      The others are still stepping: they keep `obs`, `episode_id` and `t` until their answer is returned, unless a
+      fault cuts their episode. The `step` of such an asynchronous manager also takes `wait`, a mask of environments
+      that get no action yet.
 
     `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
-    `reset()`, by a fault, or by a resume of what cannot be saved: they are in no statistics. `autoreset` says who
-    resets. `raw_returns` is False where a wrapper may have changed the rewards before they were added up (S1).
-    `unasked_mask` is True where episodes began with an action mask in `info` that the observations have not, as far as
-    it is seen here.
+    `reset()`, by a fault, or by a resume without a saved environment: no statistics include them. `autoreset`
+    describes who resets. `raw_returns` is False if a wrapper may have changed rewards before they were summed (S1).
+    `unasked_mask` is True if `info` had an action mask at the start of episodes but observations have none, as far
+    as this process sees.
 
-    Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`. With `episode_seeds`
+    Every environment has its own stream of seeds, `SeedSequence(seed, spawn_key=(env_id,))`. With `episode_seeds`,
     environment i begins its k-th episode with `episode_seeds[(k * N + i) % len(episode_seeds)]` instead.
 
     Raises: ConfigError for spaces that are not arrays, nor Dicts or Tuples of them (observations); FlowError for a call
     out of order; SchemaError for actions or observations of a wrong shape, and for NaN. An error of an environment
-    keeps its type and gains a note that says which one it was; some have stepped then and some not: `reset()` or
-    `load_state_dict()` must follow. Where environments have processes or threads of their own, such an error is a
-    fault: its episode is cut, the environment begins a new one, and `drain_faults()` tells; EnvFault is raised
-    where one has more than `max_retry` faults without finishing an episode.
+    keeps its type and gains a note that names the environment; some environments have stepped then and others not, so
+    `reset()` or `load_state_dict()` must follow. In processes or threads such an error is a fault instead: it cuts the
+    episode, the environment begins a new one, and `drain_faults()` reports it; EnvFault is raised if an environment
+    has more than `max_retry` faults without finishing an episode.
     """
 
     autoreset = "flowrl resets at the episode's end, with a fresh seed"
@@ -102,7 +102,7 @@ class Manager(abc.ABC):
         check_number(num_envs)
         self.num_envs = num_envs
         self._episode_seeds = _checked_seeds(episode_seeds)
-        self._seeds: list[int | None] = [None] * num_envs  # those that the present episodes began with
+        self._seeds: list[int | None] = [None] * num_envs  # of the current episodes
         self._faults = faults or FaultLog(num_envs)
         self.observation_space = observation_space = dict_form(observation_space)
         check_mask(observation_space, action_space)
@@ -114,47 +114,47 @@ class Manager(abc.ABC):
         self.done = np.zeros(num_envs, np.bool_)
         self.finished: list[Episode] = []
         self.cut_episodes = 0
-        self._return: Any = [0.0] * num_envs  # or an array; Python adds one float quicker than numpy does
+        self._return: Any = [0.0] * num_envs  # or an array; Python adds single floats faster than numpy
         self._streams: list[np.random.PCG64] = []
-        # Three buffers in turn: the one acted from, the one arrived in and, where an episode ended, the one
-        # that goes on. So a step without an end writes each observation once, and the caller's `obs` survives.
+        # Three buffers in turn: the one acted from, the one arrived in and, where an episode ended, the first one of
+        # the next. So a step without an end writes each observation once, and the caller's `obs` survives.
         self._buffers = [make_store(observation_space, num_envs) for _ in range(3)]
         self._row_shape = row_shape(self._buffers[0])
         self._at = 0
         self._phase = "not launched"
 
-    # What a manager implements.
+    # A manager implements:
 
     @abc.abstractmethod
     def step(self, actions: npt.ArrayLike) -> StepResult:
-        """Acts once in every environment: `actions [N, ...]`, in the action space's own numbers."""
+        """Step every environment once with `actions [N, ...]` of the action space."""
 
     @abc.abstractmethod
     def _begin_all(self) -> None:
-        """Resets every environment with the next seed of its stream, into `self._buffers[self._at]`."""
+        """Reset every environment with the next seed of its stream, into `self._buffers[self._at]`."""
 
     @abc.abstractmethod
     def _save_envs(self) -> dict[str, Any]:
-        """`envs`: pickled environments, None for those that cannot be; and what else belongs to them."""
+        """`envs`: pickled environments, None for those that cannot be pickled; and further state of the manager."""
 
-    def _prepare_to_load(self) -> None:  # noqa: B027 - most have nothing to see to
-        """Sees to what a state is loaded into; what fails meanwhile is no part of the state."""
+    def _prepare_to_load(self) -> None:  # noqa: B027 - most have nothing to prepare
+        """Prepare the environments to load a state into; failures here do not belong to the state."""
 
     @abc.abstractmethod
     def _load_envs(self, state: dict[str, Any]) -> None:
-        """Puts the environments back; cuts the episodes of those that were not saved, and begins new ones."""
+        """Restore the environments; those that were not saved begin new episodes, their old ones are cut."""
 
     @abc.abstractmethod
     def _kind(self) -> str:
-        """Which states this manager can go on from."""
+        """The kind of states that this manager loads."""
 
     @abc.abstractmethod
     def _close(self) -> None: ...
 
-    # What all share.
+    # All managers share:
 
     def launch(self, seed: int) -> None:
-        """Seeds every environment's stream and begins the first episodes."""
+        """Seed every environment's stream and begin the first episodes."""
         if self._phase != "not launched":
             self._refuse("launch twice")
         self._sow(seed)
@@ -163,7 +163,7 @@ class Manager(abc.ABC):
         self._phase = "running"
 
     def reset(self, seed: int | None = None) -> None:
-        """Cuts all running episodes and begins new ones, from new streams of seeds when `seed` is given."""
+        """Cut all running episodes and begin new ones, with new streams of seeds if `seed` is given."""
         if self._phase not in ("running", "failed"):
             self._refuse("reset")
         if seed is not None:
@@ -176,7 +176,7 @@ class Manager(abc.ABC):
         self._phase = "running"
 
     def seed(self, seed: int) -> None:
-        """Gives the coming episodes new streams of seeds; those that run go on."""
+        """Give future episodes new streams of seeds; running ones continue."""
         if self._phase not in ("running", "failed"):
             self._refuse("seed")
         self._sow(seed)
@@ -195,7 +195,7 @@ class Manager(abc.ABC):
 
     @property
     def ready_obs(self) -> dict[int, Observations]:
-        """By id, the environments whose next action counts: not those about to reset themselves (T1), or not ready."""
+        """Observations by id of environments whose next action counts: neither about to reset (T1) nor busy."""
         obs, ready = self.obs, self.ready
         return {env_id: obs[env_id] for env_id in range(self.num_envs) if ready is None or ready[env_id]}
 
@@ -209,7 +209,7 @@ class Manager(abc.ABC):
         return self._faults.drain()
 
     def close(self) -> None:
-        """Closes the environments. A second call does nothing."""
+        """Close the environments. A second call does nothing."""
         if self._phase != "closed":
             self._phase = "closed"
             self._close()
@@ -221,10 +221,10 @@ class Manager(abc.ABC):
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that an exact continuation needs, mid-episode; `envs` are pickles, None where impossible."""
+        """The state for an exact continuation mid-episode; `envs` are pickles, None where impossible."""
         if self._phase != "running":
             self._refuse("save")
-        envs = self._save_envs()  # first: who fails at it begins another episode
+        envs = self._save_envs()  # first: an environment that fails here begins another episode
         return {
             "kind": self._kind(),
             "obs": plain_copy(self.obs),
@@ -241,7 +241,7 @@ class Manager(abc.ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state` was taken, launched or not. What was not saved is reset, its episode cut.
+        """Continue from `state`, launched or not. Environments without saved state reset, their episodes are cut.
 
         It unpickles: load only what you trust. Raises: CheckpointError for a state of other environments.
         """
@@ -278,12 +278,12 @@ class Manager(abc.ABC):
         self._streams = [np.random.PCG64(sequence) for sequence in sequences]
 
     def _draw_seed(self, env_id: int) -> int:
-        """The seed of the environment's present episode, which is about to begin."""
+        """Draw the seed of the environment's episode that is about to begin."""
         self._seeds[env_id] = seed = self._seed_after(env_id, 0)
         return seed
 
     def _coming_seed(self, env_id: int) -> int:
-        """The seed of the episode after the present one; nothing is drawn."""
+        """The seed of the episode after the current one, without drawing it."""
         seed = self._seed_after(env_id, 1)
         if not self._episode_seeds:
             self._streams[env_id].advance(-1)
@@ -292,7 +292,7 @@ class Manager(abc.ABC):
     def _seed_after(self, env_id: int, episodes: int) -> int:
         if fixed := self._episode_seeds:
             return fixed[((self.episode_id.item(env_id) + episodes) * self.num_envs + env_id) % len(fixed)]
-        # Some simulators take no more than 31 bits; and a raw draw costs a tenth of Generator.integers.
+        # Some simulators take at most 31 bits; and a raw draw costs a tenth of Generator.integers.
         return self._streams[env_id].random_raw() >> 33
 
     def _fault(
@@ -304,7 +304,7 @@ class Manager(abc.ABC):
         traceback: str = "",
         collateral: Sequence[int] = (),
     ) -> None:
-        """Notes a fault and cuts the episodes that it cost. Raises: EnvFault where it is one too many."""
+        """Record a fault and cut the episodes that it cost. Raises: EnvFault if it is one too many."""
         episode_id, t, seed = self.episode_id.item(env_id), self.t.item(env_id), self._seeds[env_id]
         self._cut([env_id, *collateral])
         self._faults.add(Fault(env_id, episode_id, t, seed, during, kind, message, traceback, tuple(collateral)))
@@ -320,9 +320,9 @@ class Manager(abc.ABC):
         recorded_length: int = 0,
         success: int = -1,
     ) -> None:
-        """Notes an ended episode: return and length are those of a recorder, where it has them (S1, see `figures`)."""
+        """Record an ended episode, with return and length of its recorder if there is one (S1, see `figures`)."""
         self._faults.forgive(env_id)
-        if ending == INNER_END:  # for a wrapper alone
+        if ending == INNER_END:  # the episode ended for a wrapper only
             return
         if ending == RECORDED_END:
             return_, length = recorded_return, recorded_length
@@ -339,9 +339,9 @@ class Manager(abc.ABC):
         self._return[env_id] = 0.0
 
     def _checked_actions(self, actions: npt.ArrayLike) -> npt.NDArray[Any]:
-        """In the space's dtype; rows as copies: an environment may keep its own, and callers write theirs again.
+        """Actions in the space's dtype, copied: environments may keep their rows, and callers reuse theirs.
 
-        Raises: FlowError where no step may be taken now; SchemaError for what are no actions.
+        Raises: FlowError if the manager cannot step now; SchemaError if these are not actions.
         """
         if self._phase != "running":
             self._refuse("step")

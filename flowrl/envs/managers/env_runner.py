@@ -1,4 +1,4 @@
-"""One environment that is stepped elsewhere, in a process or thread, and writes what it gives into an SharedMemory."""
+"""One environment in another process or thread, which writes its results to a `SharedMemory`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flowrl.errors import SchemaError
 
 @attrs.frozen
 class Failure:
-    """What went wrong with one environment, as text: any exception can be told of in another process."""
+    """An error of one environment as text, which any process can read, whatever the exception."""
 
     env_id: int
     during: During
@@ -48,16 +48,16 @@ def _formatted(error: BaseException) -> str:
 
 
 def before_reset(inner: Recorder | None) -> None:
-    """What `figures` is to be told of a recorder is what happens to it from here on."""
+    """Prepare a recorder before a reset, so that `figures` sees what this reset does to it."""
     if isinstance(inner, RawRecorder):
         inner.cut = None
 
 
 def figures(info: Mapping[str, Any], inner: Recorder | None) -> tuple[int, float, int, int]:
-    """Who knows the return of an ended episode, return and length where it is a recorder, and success (-1: unknown).
+    """The source of an ended episode's return, return and length from a recorder, and success (-1: unknown).
 
-    `info` is that of the last step. Asked after the reset, the innermost recorder shows whether it was reset too: if
-    not, a wrapper ended an episode of its own (a life was lost), and the one that it wraps goes on (T9).
+    `info` is that of the last step. Called after the reset, when the innermost recorder shows whether it was reset too:
+    if not, a wrapper ended only its own episode (a life was lost), and the inner one goes on (T9).
     """
     success = int(bool(info["is_success"])) if "is_success" in info else -1
     recorded = info.get("episode")
@@ -71,12 +71,12 @@ def figures(info: Mapping[str, Any], inner: Recorder | None) -> tuple[int, float
 
 
 def plainly(column: npt.NDArray[Any]) -> Any:
-    """The same column, of Python's own numbers: to read and write one is quicker than in an array."""
+    """A view of a column with Python numbers, which are faster to read and write one by one."""
     return memoryview(column.data)
 
 
 class EnvRunner:
-    """Obeys the commands for environment `env_id`, and notes what process (or thread) `host` is at."""
+    """Executes the commands for environment `env_id`, and records what process (or thread) `host` is doing."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], env_id: int, host: int, exchange: SharedMemory) -> None:
         self.env, self._id, self._host = env, env_id, host
@@ -84,20 +84,20 @@ class EnvRunner:
         self.attach(exchange)
 
     def attach(self, exchange: SharedMemory) -> None:
-        """Reads and writes there from now on."""
+        """Read and write there from now on."""
         self._exchange, env_id = exchange, self._id
         stores = (*exchange.stores, exchange.began)
         self._rows = [store[env_id : env_id + 1] for store in stores]
         self._row_shape = row_shape(exchange.began)
         self._row_dtype = exchange.began.dtype if isinstance(exchange.began, np.ndarray) else None
-        self._copied = exchange.action.ndim > 1  # an environment may keep its action, and the next one is written there
+        self._copied = exchange.action.ndim > 1  # an environment may keep its row, which the next action overwrites
         x = exchange
         self._reward, self._terminated, self._truncated = map(plainly, (x.reward, x.terminated, x.truncated))
         self._at, self._seed, self._next_seed = map(plainly, (x.at, x.seed, x.next_seed))
         self._since, self._current, self._resetting = map(plainly, (x.since, x.current, x.resetting))
 
     def obey(self, command: int) -> Failure | None:
-        """Step, and reset where that ends an episode; or only reset. What goes wrong is returned."""
+        """Step, and reset if that ends an episode; or only reset. Returns an error instead of raising."""
         during: During = "step"
         try:
             if command == STEP:
@@ -113,12 +113,12 @@ class EnvRunner:
             else:
                 during = "reset"
                 self._reset(self._seed[self._id])
-        except BaseException as error:  # one that calls sys.exit() has failed like any other
+        except BaseException as error:  # an environment that calls sys.exit() has failed too
             return Failure.of(self._id, during, error)
         return None
 
     def _step(self) -> dict[str, Any] | None:
-        """The info of a step that ended an episode."""
+        """Step; the info if the step ended an episode."""
         env_id, host = self._id, self._host
         self._since[host] = time.monotonic()  # before the name: a new name beside an old time would be overdue
         self._current[host], self._resetting[host] = env_id, False

@@ -1,4 +1,4 @@
-"""What environments do wrong, and how often each may before the run ends."""
+"""Faults of environments, and how many each may have before the run ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Kind = Literal["exception", "timeout", "exit", "observation"]
 
 @attrs.frozen
 class Fault:
-    """One failure of one environment, which cost it the episode that it was in.
+    """One failure of one environment, which cost it its running episode.
 
-    - `episode_id`, `t`, `seed`: which episode, at which of its steps, and the seed that it began with (None where
-      it had none yet). `during` counts an automatic reset as a reset.
-    - `kind`: it raised an exception, was over its time limit, took its process down, or returned what its space
-      does not allow (`observation`).
-    - `message` is one line, `traceback` that of the environment's own process or thread, or "".
-    - `collateral`: the environments whose episodes were cut too, because they shared the process.
+    - `episode_id`, `t`, `seed`: the episode, the step in it, and the seed that it began with (None before the first).
+      `during` counts an automatic reset as a reset.
+    - `kind`: the environment raised an exception, exceeded its time limit, crashed its process, or returned an
+      observation outside its space (`observation`).
+    - `message` is one line, `traceback` that of the environment's process or thread, or "".
+    - `collateral`: other environments whose episodes were cut because they shared the process.
     """
 
     env_id: int
@@ -42,9 +42,9 @@ class Fault:
 
 
 class FaultLog:
-    """The faults of N environments. Each has `max_retry` of them for every episode that it finishes.
+    """The faults of N environments. Each may have `max_retry` faults per finished episode.
 
-    State: what was not drained, and the faults of each environment since it last finished an episode.
+    State: faults not drained yet, and the faults of each environment since it last finished an episode.
     """
 
     def __init__(self, num_envs: int, max_retry: int = 0) -> None:
@@ -53,7 +53,7 @@ class FaultLog:
         self._since: list[list[Fault]] = [[] for _ in range(num_envs)]
 
     def add(self, fault: Fault) -> None:
-        """Raises: EnvFault where it is one too many; then the environment has its retries back."""
+        """Add a fault. Raises: EnvFault if it is one too many; the environment then gets its retries back."""
         self._new.append(fault)
         since = self._since[fault.env_id]
         since.append(fault)
@@ -65,7 +65,7 @@ class FaultLog:
         raise EnvFault(f"{fault}\n{times}" + (f"; the first traceback:\n{first}" if first else ""))
 
     def forgive(self, env_id: int) -> None:
-        """It has finished an episode."""
+        """Clear the faults of an environment that finished an episode."""
         if self._since[env_id]:
             self._since[env_id] = []
 

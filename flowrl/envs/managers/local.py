@@ -1,4 +1,4 @@
-"""Environments in this process, stepped one after the other."""
+"""Environments in this process, which step one after the other."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from flowrl.errors import ConfigError, SchemaError
 class EnvManager(Manager):
     """Steps gymnasium environments in this process and resets each as soon as its episode ends.
 
-    So the true last observation is always seen, no row is a mere reset (`acted` is always None), and every
-    episode starts from a fresh seed of its environment's own stream. The contract is that of `Manager`.
+    So it always sees the true last observation, no row is a mere reset (`acted` is always None), and every episode
+    starts from a new seed of its environment's stream. The contract is that of `Manager`.
 
-    Raises: ConfigError when the environments differ in their spaces, or one object stands for two of them.
+    Raises: ConfigError if the environments differ in their spaces, or one object is passed twice.
 
     >>> import gymnasium
     >>> with EnvManager([gymnasium.make("CartPole-v1") for _ in range(2)]) as manager:
@@ -36,7 +36,7 @@ class EnvManager(Manager):
         check_number(len(envs))
         super().__init__(len(envs), envs[0].observation_space, envs[0].action_space, episode_seeds=episode_seeds)
         if len({id(env) for env in envs}) < len(envs):
-            raise ConfigError("one environment object was given twice: make each of them anew")
+            raise ConfigError("one environment object was passed twice: make a new one for each")
         for env_id, env in enumerate(envs):
             check_alike(_spaces(envs[0]), _spaces(env), env_id)
         self.raw_returns = all(has_raw_returns(env) for env in envs)
@@ -45,13 +45,13 @@ class EnvManager(Manager):
         self._truncated = np.zeros(self.num_envs, np.bool_)
         first = self._buffers[0]
         self._row_dtype = first.dtype if isinstance(first, np.ndarray) else None
-        self._ones = np.ones(self.num_envs, np.int64)  # adding them is quicker than adding 1
+        self._ones = np.ones(self.num_envs, np.int64)  # adding an array is faster than adding 1
         self._marked = False  # whether flags of an earlier step are still set
         self._use(list(envs))
 
     def _use(self, envs: list[gymnasium.Env[Any, Any]]) -> None:
         self._envs = envs
-        self._steps = [env.step for env in envs]  # bound once: a lookup less per step
+        self._steps = [env.step for env in envs]  # bound once: one lookup less per step
         self._recorders = [recorder(env) for env in envs]
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
@@ -64,14 +64,14 @@ class EnvManager(Manager):
         if self._marked:
             for flags in (terminated, truncated, self.done):
                 flags.fill(False)
-        self._marked, self._phase = True, "failed"  # until all has gone well
+        self._marked, self._phase = True, "failed"  # until the step succeeds
         ended: list[tuple[int, dict[str, Any]]] = []
         env_id = 0
         try:
             for env_id, (step, action) in enumerate(zip(self._steps, chosen)):
                 obs, gain, over, cut, info = step(action)
                 reward[env_id] = gain
-                returns[env_id] += float(gain)  # in float64, whatever the environment's own type
+                returns[env_id] += float(gain)  # in float64, whatever the environment's type
                 if type(obs) is not ndarray or obs.shape != shape or obs.dtype is not dtype:
                     obs = checked_row(obs, shape)
                     check_dtypes(obs, arrived)
@@ -148,7 +148,7 @@ class EnvManager(Manager):
         for env in self._envs:
             try:
                 env.close()
-            except Exception as error:  # the others must be closed all the same
+            except Exception as error:  # close the others nevertheless
                 errors.append(error)
         if errors:
             raise errors[0]

@@ -1,4 +1,4 @@
-"""What the processes or threads of a manager share: columns of arrays, in memory that has no name."""
+"""The columns that the processes or threads of a manager share, in anonymous memory."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from flowrl.envs.spaces import array_form, make_store
 Zeros = Callable[[tuple[int, ...], Any], npt.NDArray[Any]]
 
 NOTHING, STEP, RESET = 0, 1, 2
-"""What an environment is told to do."""
+"""The commands to an environment."""
 
 BEGAN = 3
 """The place of `began` after the three stores."""
 
 OWN_END, RECORDED_END, INNER_END = 0, 1, 2
-"""Who knows an ended episode's return: whoever adds up rewards, its recorder, or nobody as it goes on inside (T9)."""
+"""The source of an ended episode's return: summed rewards, its recorder, or none if it goes on inside (T9)."""
 
 
 class SharedMemory:
-    """The columns through which N environments and their manager talk; `zeros` decides where they are.
+    """The columns through which N environments and their manager communicate; `zeros` allocates them.
 
-    To the environments: `command [N]`, `action [N, ...]`, the seed of a reset that is told (`seed [N]`) and of the
-    one that follows an episode's end (`next_seed [N]`), and `at [1]`, which of the three `stores [N, ...]` is
-    written by a step.
+    To the environments: `command [N]`, `action [N, ...]`, the seed of a commanded reset (`seed [N]`) and of the reset
+    after the end of an episode (`next_seed [N]`), and `at [1]`, the index of the one of three `stores [N, ...]` that a
+    step writes to.
 
     From them: the observation arrived in, in that store; `reward`, `terminated`, `truncated` `[N]`; the first
-    observation of a new episode in `began [N, ...]`; and of an ended one `ending`, `return_`, `length`, `success`
-    (-1 where it does not say) `[N]`. What each of P processes is at: `current [P]`, the environment, `resetting [P]`,
-    and `since [P]`, in seconds of the monotonic clock.
+    observation of a new episode in `began [N, ...]`; and for an ended episode `ending`, `return_`, `length`, `success`
+    (-1 if unknown) `[N]`. The activity of each of P processes: `current [P]`, the environment, `resetting [P]`, and
+    `since [P]`, in seconds of the monotonic clock.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SharedMemory:
 
 
 class Arena:
-    """Hands out arrays in a file's memory, one after the other: the same calls give the same arrays everywhere."""
+    """Allocates arrays in a file's memory in sequence: the same calls give the same arrays in every process."""
 
     def __init__(self, file: int) -> None:
         self._memory = mmap.mmap(file, os.fstat(file).st_size)
@@ -79,7 +79,7 @@ class Arena:
 
 
 def memory_file(fill: Callable[[Zeros], Any]) -> int:
-    """The descriptor of a file with room for what `fill` asks for. It has no name, so it goes with its last user."""
+    """The descriptor of a file with room for the arrays of `fill`. It has no name, so it ends with its last user."""
     needed = 0
 
     def measure(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
@@ -98,5 +98,5 @@ def memory_file(fill: Callable[[Zeros], Any]) -> int:
 
 
 def _padded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    line = 64  # two processes that write into one line of the cache slow each other down
+    line = 64  # two processes that write to one cache line slow each other down
     return (math.prod(shape) * dtype.itemsize // line + 1) * line

@@ -1,4 +1,4 @@
-"""Environments in other processes, all of which answer each step."""
+"""Environments in other processes, which all answer each step."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from flowrl.storage.codec import Pickled
 class SubprocessEnvManager(Manager):
     """Steps environments in other processes, several to a process, and resets each as soon as its episode ends.
 
-    Transitions are those of `EnvManager` with the same seed (T3): the seeds of all episodes are drawn here. What is
-    observed, told and given goes through shared memory, so that a step costs each process one wake-up.
+    Transitions equal those of `EnvManager` with the same seed (T3): this process draws the seeds of all episodes. All
+    data goes through shared memory, so a step costs each process one wake-up.
 
-    A fault cuts the episode of its environment and no other: what fails in a step is reset, what fails in a reset is
-    made anew. One that is over its time limit, even inside C code, or takes its process down costs the episodes of
-    those that shared the process too (`Fault.collateral`); the process is renewed.
+    A fault cuts the episode of its environment alone: an environment that fails in a step is reset, one that fails in
+    a reset is recreated. One that exceeds its time limit, even inside C code, or crashes its process also costs the
+    episodes of those in the same process (`Fault.collateral`); the process is replaced.
 
     Args:
         factories: Each makes one environment. Under "spawn" they travel as cloudpickles.
-        envs_per_process: As many as give one process per core, unless said.
-        start_method: Of `multiprocessing`; "fork" where there is one.
-        step_timeout: Seconds that one step of one environment may take; `reset_timeout` and `launch_timeout` the same
-            for a reset, and for the start of a process or the making of one environment.
+        envs_per_process: Environments per process; None: as many as give one process per core.
+        start_method: Of `multiprocessing`; None: "fork" if available.
+        step_timeout: Seconds that one step of one environment may take; `reset_timeout` limits a reset, and
+            `launch_timeout` the start of a process or the creation of one environment.
         max_retry: Faults that an environment may have without finishing an episode in between.
         episode_seeds: Fixed seeds of the episodes, see `Manager`.
 
-    Raises: ConfigError when the environments differ in their spaces, or for a limit that is none; EnvFault when one
-    cannot be made.
+    Raises: ConfigError if the environments differ in their spaces, or for an invalid limit; EnvFault if one cannot be
+    made.
 
     >>> import gymnasium
     >>> with SubprocessEnvManager([lambda: gymnasium.make("CartPole-v1")] * 2) as manager:
@@ -85,18 +85,18 @@ class SubprocessEnvManager(Manager):
         self._crew.report = _weak(self._report)
         self.raw_returns = all(raw for _, _, raw in self._crew.facts)
         self._x = self._crew.exchange
-        self._sent = np.zeros(self.num_envs, np.bool_)  # those whose action is not answered for yet
-        self._lost = np.zeros(self.num_envs, np.bool_)  # and will be answered by the beginning of another episode
-        self._noted: set[int] = set()  # those whose ended episode is in the books already
+        self._sent = np.zeros(self.num_envs, np.bool_)  # those whose action has no answer yet
+        self._lost = np.zeros(self.num_envs, np.bool_)  # a new episode answers instead
+        self._noted: set[int] = set()  # those whose ended episode is recorded already
         self._place_buffers()
         _living.add(self)
 
     def _place_buffers(self) -> None:
-        self._buffers = list(self._x.stores)  # where the processes write, so nothing is copied
+        self._buffers = list(self._x.stores)  # the processes write here, so nothing is copied
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
         chosen = self._checked_actions(actions)
-        x, self._phase = self._x, "failed"  # until all has gone well
+        x, self._phase = self._x, "failed"  # until the step succeeds
         x.action[:] = chosen
         x.at[0] = (self._at + 1) % 3
         x.command.fill(STEP)
@@ -112,10 +112,10 @@ class SubprocessEnvManager(Manager):
     # Answers.
 
     def _answer(self, answered: npt.NDArray[np.bool_] | None) -> StepResult:
-        """Hands out what the processes gave, of the environments in a mask `[N]` or of all."""
+        """Return the results of the processes, of the environments in a mask `[N]` or of all."""
         lost = self._lost if answered is None else self._lost & answered
         acted = answered
-        if np.count_nonzero(lost):  # quicker than any()
+        if np.count_nonzero(lost):  # faster than any()
             acted = ~lost if answered is None else answered & ~lost
         reward, terminated, truncated = (
             column.copy() if acted is None else np.where(acted, column, False)
@@ -170,7 +170,7 @@ class SubprocessEnvManager(Manager):
         self._return[env_id] += self._x.reward.item(env_id)
 
     def _note_end(self, env_id: int) -> None:
-        """The process has begun the next episode already, with the seed that was told it."""
+        """Record an ended episode; the process has begun the next one already, with the seed it got."""
         x = self._x
         episode = env_id, self.episode_id.item(env_id), self._return[env_id], self.t.item(env_id)
         self._next_episode(env_id)
@@ -184,7 +184,7 @@ class SubprocessEnvManager(Manager):
     def _report(self, failure: Failure, collateral: Sequence[int]) -> None:
         env_id = failure.env_id
         if failure.during == "reset" and self._sent[env_id] and not self._lost[env_id] and env_id not in self._noted:
-            self._count_one(env_id)  # its step is a transition; it is the next episode that does not begin
+            self._count_one(env_id)  # its step is a transition; only the next episode failed to begin
             self._note_end(env_id)
             self._noted.add(env_id)
         cut = [env_id, *collateral]
@@ -196,7 +196,7 @@ class SubprocessEnvManager(Manager):
             self._tell_seeds(cut)
 
     def _tell_seeds(self, env_ids: Sequence[int]) -> None:
-        """Draws those of episodes that are about to begin."""
+        """Draw the seeds of episodes that are about to begin."""
         for env_id in env_ids:
             self._x.seed[env_id] = self._draw_seed(env_id)
         self._tell_coming_seeds(env_ids)
@@ -217,7 +217,7 @@ class SubprocessEnvManager(Manager):
         self._take_began(np.ones(self.num_envs, np.bool_))
 
     def _forget(self) -> None:
-        """No environment owes an answer."""
+        """Forget all outstanding answers."""
         self._settled(None)
 
     def _save_envs(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class SubprocessEnvManager(Manager):
         return {"envs": [envs[env_id] for env_id in range(self.num_envs)]}
 
     def _catch_up(self) -> None:
-        """Takes the first observations of those that lost their episodes between two steps."""
+        """Take the first observations of environments that lost their episodes between two steps."""
         self._phase = "failed"
         self._crew.settle()
         self._crew.raise_errors()
@@ -261,7 +261,7 @@ class SubprocessEnvManager(Manager):
         self._forget()
 
     def _kind(self) -> str:
-        return "an EnvManager"  # whose states are the same
+        return "an EnvManager"  # their states are interchangeable
 
     def _close(self) -> None:
         failures = self._crew.close()
@@ -277,7 +277,7 @@ _living: weakref.WeakSet[SubprocessEnvManager] = weakref.WeakSet()
 
 
 def _disown() -> None:
-    """In a fork: the memory is shared with whoever goes on to use it."""
+    """In a fork: leave the memory alone, which the parent shares and goes on using."""
     for manager in list(_living):
         manager._phase = "closed" if manager._phase == "closed" else "forked"
 
@@ -287,7 +287,7 @@ if sys.platform != "win32":
 
 
 def _note_into(faults: FaultLog) -> Report:
-    """For the time before there are episodes."""
+    """Report into a fault log before there are episodes."""
 
     def report(failure: Failure, collateral: Sequence[int]) -> None:
         about = attrs.asdict(failure)
@@ -297,7 +297,7 @@ def _note_into(faults: FaultLog) -> Report:
 
 
 def _weak(report: Report) -> Report:
-    """Without this a manager would hold itself, and its processes would live until the garbage collector comes."""
+    """A weak reference: else a manager would hold itself, and its processes would outlive it until collected."""
     reference = weakref.WeakMethod(report)
 
     def call(failure: Failure, collateral: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The parent's handle on one process of environments: start, tell, hear, kill."""
+"""The parent's side of processes with environments: start, command, hear, kill and replace them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import multiprocessing
-import multiprocessing.util  # its own exit handler joins children, so it must be registered before ours
+import multiprocessing.util  # its exit handler joins children, so it must be registered before ours
 import os
 import pickle
 import select
@@ -38,17 +38,17 @@ from flowrl.storage.codec import Pickled
 
 log = logging.getLogger("flowrl")
 
-GRACE = 5.0  # seconds for what takes no time unless the machine is in trouble
+GRACE = 5.0  # seconds for operations that are instant on a healthy machine
 _started: weakref.WeakSet[EnvProcess] = weakref.WeakSet()
 
 
 class EnvProcess:
-    """One process, and the environments in it by id. It starts as often as it must; `orders` are those of the last.
+    """One process, and the environments in it by id. It restarts as needed; `orders` is the pipe of the current one.
 
-    `making` holds the environments still to be made, the first being made now; `resetting` those to be reset then;
-    `busy` is whether an answer is due, for something told at `told`; `shares` whether it has the shared memory;
+    `making` holds the environments still to be made, the first in progress; `resetting` those to reset after that;
+    `busy` tells whether an answer is due, for an order sent at `told`; `shares` whether it has the shared memory;
     `halted` whether it rests until all environments begin anew. `left_at` is the traceback of where it was killed, if
-    that can be known.
+    known.
     """
 
     left_at = ""
@@ -83,9 +83,9 @@ class EnvProcess:
         lifeline.close()
 
     def _begin(self) -> Any:
-        """The end of new `orders` that the process gets; all is to be done."""
+        """The process's end of a new pipe `orders`; all environments are to be made."""
         self.orders, theirs = self._context.Pipe()
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message must not keep us for ever
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message must not block forever
             with socket.socket(fileno=os.dup(self.orders.fileno())) as end:
                 end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(GRACE), 0))
         _started.add(self)
@@ -95,17 +95,17 @@ class EnvProcess:
 
     @property
     def pid(self) -> int:
-        """Its number, which is that of its process group too."""
+        """The process id, which is also the id of its process group."""
         pid: int = self._process.pid
         return pid
 
     def ask(self, name: str, *arguments: Any) -> None:
-        """Sends an order that has a message. Raises: OSError if nobody is there."""
+        """Send an order with a message. Raises: OSError if the process is gone."""
         self.told, self.busy = time.monotonic(), True
         self._send(name, *arguments)
 
     def share(self, shape: tuple[Any, ...], file: int) -> None:
-        """Hands over memory; no answer is due. Raises: OSError if nobody is there."""
+        """Hand over memory; no answer follows. Raises: OSError if the process is gone."""
         self._send("share", *shape)
         reduction.send_handle(self.orders, file, self.pid)
         self.shares = True
@@ -115,12 +115,12 @@ class EnvProcess:
         self.orders.send((name, *arguments))
 
     def wake(self) -> None:
-        """Sends it to work on the commands in the exchange. Raises: OSError if nobody is there."""
+        """Start work on the commands in shared memory. Raises: OSError if the process is gone."""
         self.told, self.busy = time.monotonic(), True
         os.write(self.orders.fileno(), WORK)
 
     def hear(self) -> Any:
-        """The answer, None where the exchange says it all. Raises: OSError or EOFError if the process is gone."""
+        """The answer, None if shared memory holds it. Raises: OSError or EOFError if the process is gone."""
         answer = os.read(self.orders.fileno(), 1)
         if not answer:
             raise EOFError
@@ -129,31 +129,31 @@ class EnvProcess:
         return heard
 
     def kill(self) -> str:
-        """Ends it at once, with all that its environments started; says how it ended if that was before."""
+        """Kill the process and all that its environments started; describes how it ended if it had ended before."""
         if not self.alive:
             return ""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # before it is joined: until then the number is surely its own
+            os.killpg(self.pid, signal.SIGKILL)  # before joining: until then the id is certainly its own
         self._process.kill()
         self._process.join(GRACE)
         code = self._process.exitcode
         self.let_go()
-        self.alive = self.busy = False  # last: whoever is interrupted before may ask again
+        self.alive = self.busy = False  # last: if interrupted before, kill() may run again
         if code is None:
             return "does not end"
         self._process.close()
         return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
     def let_go(self) -> None:
-        """Closes this end; the kernel kills the process then."""
+        """Close this end of the pipe; the kernel then kills the process."""
         self.orders.close()
         self._lifeline.close()
 
 
 def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Failure]:
-    """Lets processes close their environments, then kills them; what failed as they closed is returned.
+    """Let processes close their environments, then kill them; returns failures of closing.
 
-    A fork of the process that started them may have inherited this call; it has no say.
+    Does nothing in a fork of the process that started them, which may have inherited this call.
     """
     ours = [process for process in processes if process.alive and process.owner == os.getpid()]
     deadline = time.monotonic() + seconds
@@ -186,7 +186,7 @@ def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Fai
 
 
 def _kill_all(processes: Sequence[EnvProcess]) -> None:
-    """All of them, also when a second Ctrl-C comes meanwhile."""
+    """Kill all of them, even if a second Ctrl-C arrives meanwhile."""
     try:
         for process in processes:
             process.kill()
@@ -197,7 +197,7 @@ def _kill_all(processes: Sequence[EnvProcess]) -> None:
 
 
 def _forget() -> None:
-    """In a fork: whoever holds our ends keeps the processes from noticing that we are gone."""
+    """In a fork: close our ends of the pipes, or the processes would not notice the death of this one."""
     for process in list(_started):
         if process.alive:
             process.let_go()
@@ -213,7 +213,7 @@ _DAY = 24 * 60 * 60.0
 
 @attrs.frozen
 class Limits:
-    """How long one step, one reset, and one construction of an environment may take, in seconds."""
+    """Time limits of one step, one reset, and one construction of an environment, in seconds."""
 
     step_timeout: float = 60.0
     reset_timeout: float = 60.0
@@ -226,15 +226,15 @@ class Limits:
 
 
 Report = Callable[[Failure, Sequence[int]], None]
-"""Keeps account of a failure and the environments that were lost with it; raises EnvFault where it is one too many."""
+"""Records a failure and the environments lost with it; raises EnvFault if it is one too many."""
 
 
 class Supervisor:
-    """Keeps environments alive, a few to a process.
+    """Keeps environments alive, several to a process.
 
-    What fails in a step is reset, what fails in a reset is made anew, and a process that is over time or gone is
-    renewed with all its environments. `report` hears of each failure, and puts the seed of the reset that follows into
-    the exchange. Where it raises EnvFault, that is kept in `errors`, and the process waits for `begin`.
+    It resets an environment that fails in a step, recreates one that fails in a reset, and replaces a process that
+    exceeds its time or dies, with all its environments. It calls `report` for each failure, which writes the seed of
+    the following reset to shared memory. If that raises EnvFault, `errors` keeps it, and the process waits for `begin`.
     """
 
     exchange: SharedMemory
@@ -257,26 +257,26 @@ class Supervisor:
             for host, env_ids in enumerate(_spread(len(factories), envs_per_process))
         ]
         self._shape: tuple[Any, ...] | None = None
-        self._files: list[int] = []  # that of the memory, once there is one
+        self._files: list[int] = []  # of the shared memory, once it exists
         self._quiet = False
         self._poll, self._by_file = select.poll(), dict[int, EnvProcess]()
         self._finalizer = weakref.finalize(self, _end, self.processes, self._files, limits)
 
     def launch(self) -> None:
-        """Makes all environments: observation space, action space and whether returns are raw are in `facts` then."""
+        """Make all environments; `facts` then holds observation space, action space and whether returns are raw."""
         for process in self.processes:
             self._start(process)
         self.settle()
 
     def share(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
-        """Lays out the memory that all share."""
+        """Lay out the shared memory."""
         shape = (observation_space, action_space, len(self.facts), len(self.processes))
         self._files.append(memory_file(lambda zeros: SharedMemory(zeros, *shape)))
         self.exchange = SharedMemory(Arena(self._files[0]).zeros, *shape)
         self._shape = shape
 
     def begin(self) -> None:
-        """Resets all environments with the seeds in the exchange, making those that there are not."""
+        """Reset all environments with the seeds in shared memory, making missing ones."""
         self.quiesce()
         for process in self.processes:
             process.halted, process.resetting = False, set(process.env_ids)
@@ -287,17 +287,17 @@ class Supervisor:
         self.settle()
 
     def work(self, processes: Iterable[EnvProcess]) -> None:
-        """Lets processes obey the commands in the exchange."""
+        """Let processes execute the commands in shared memory."""
         for process in processes:
             self._wake(process)
 
     def settle(self) -> None:
-        """Until no answer is due."""
+        """Wait until no answer is due."""
         while any(process.busy for process in self.processes):
             self.wait()
 
     def quiesce(self) -> None:
-        """The same, whatever the answers are: nothing is reported, and what failed waits for `begin`."""
+        """`settle` without reporting failures: a failed environment waits for `begin`."""
         self._quiet = True
         try:
             self.settle()
@@ -305,7 +305,7 @@ class Supervisor:
             self._quiet = False
 
     def wait(self, seconds: float = math.inf) -> None:
-        """Hears who answers first, at most so many seconds; renews who is over time."""
+        """Handle the first answers, waiting at most `seconds`; replace processes that exceed their time."""
         deadline = min(self._deadline(process) for process in self.processes if process.busy)
         left = min(deadline - time.monotonic(), seconds)
         for file, _ in self._poll.poll(max(0, math.ceil(left * 1000))):
@@ -317,19 +317,19 @@ class Supervisor:
                     self._lost(process, "timeout")
 
     def reset(self, env_ids: Iterable[int]) -> None:
-        """Resets these, with the seeds in the exchange."""
+        """Reset these environments, with the seeds in shared memory."""
         for process in self.processes:
             process.resetting = set(env_ids) & set(process.env_ids)
             self._go_on(process)
         self.settle()
 
     def save(self, process: EnvProcess) -> dict[int, Pickled | None] | None:
-        """The environments of a process, None for those that cannot be saved; None if it was lost over it."""
+        """The pickled environments of a process, None for those that cannot be; None if the process died of it."""
         saved: dict[int, Pickled | None] | None = self._ask(process, "save")
         return saved
 
     def restore(self) -> None:
-        """Makes the environments that there are not, also of processes that ended unasked; none is reset."""
+        """Make missing environments, also of processes that died; resets none."""
         self._quiet = True
         try:
             self.settle()
@@ -348,7 +348,7 @@ class Supervisor:
         self.raise_errors()
 
     def load(self, packed: Mapping[int, Pickled]) -> None:
-        """Puts saved environments in the place of others. Raises: CheckpointError where one cannot be rebuilt."""
+        """Replace environments by saved ones. Raises: CheckpointError if one cannot be rebuilt."""
         for process in self.processes:
             mine = {env_id: packed[env_id] for env_id in process.env_ids if env_id in packed}
             self._quiet = True
@@ -362,14 +362,14 @@ class Supervisor:
                 raise CheckpointError(f"a process ended as environments {list(mine)} were loaded into it")
 
     def raise_errors(self) -> None:
-        """Raises: the first EnvFault since this was last called."""
+        """Raise the first EnvFault since the last call."""
         if self.errors:
             first = self.errors[0]
             self.errors = []
             raise first
 
     def _ask(self, process: EnvProcess, name: str, *arguments: Any) -> Any:
-        """The answer to a rare question, None if the process was lost over it. No other answer may be due."""
+        """The answer to an order with a message, None if the process died of it. No other answer may be due."""
         try:
             process.ask(name, *arguments)
             if process.orders.poll(self.limits.reset_timeout):
@@ -380,10 +380,10 @@ class Supervisor:
         return None
 
     def close(self) -> list[Failure]:
-        """Ends all processes, those that do not answer by force; what failed as environments closed is returned."""
+        """End all processes, by force if they do not answer; returns failures of closing."""
         failures = self._finalizer() or []
         self._by_file.clear()
-        if self._shape:  # whoever holds what was handed out keeps the memory
+        if self._shape:  # arrays that were handed out keep the memory alive
             del self.exchange
             self._shape = None
         return failures
@@ -395,7 +395,7 @@ class Supervisor:
         self._go_on(process)
 
     def _go_on(self, process: EnvProcess) -> None:
-        """What the process has to do next: environments to make, then those to reset."""
+        """Give the process its next task: environments to make, then those to reset."""
         if process.halted:
             return
         try:
@@ -419,10 +419,10 @@ class Supervisor:
     def _hear(self, process: EnvProcess) -> None:
         try:
             heard = process.hear()
-        except Exception:  # it is gone, or was interrupted within a message
+        except Exception:  # the process died, or was interrupted within a message
             self._lost(process, "exit")
             return
-        failures: list[Failure] = heard if isinstance(heard, list) else []  # or it answers what was interrupted: save
+        failures: list[Failure] = heard if isinstance(heard, list) else []  # or the answer to an interrupted save
         if process.making:
             failures = [heard] if isinstance(heard, Failure) else self._made(process.making[0], heard)
             if not failures:
@@ -451,7 +451,7 @@ class Supervisor:
         return []
 
     def _lost(self, process: EnvProcess, kind: Kind, message: str = "") -> None:
-        """Its environments are gone: those that had nothing to do with it too."""
+        """Report a lost process: all its environments are gone, also those without a fault."""
         env_id, during, _, limit = self._at(process)
         del self._by_file[process.orders.fileno()]
         self._poll.unregister(process.orders.fileno())
@@ -477,7 +477,7 @@ class Supervisor:
             process.halted = True
 
     def _at(self, process: EnvProcess) -> tuple[int, During, float, float]:
-        """The environment that a process is at, what it does, since when, and how long that may take."""
+        """The current environment of a process, its activity, its start time, and its time limit."""
         limits = self.limits
         if process.making:
             return process.making[0], "construction", process.told, limits.launch_timeout
@@ -516,12 +516,12 @@ def _checked_method(start_method: str | None) -> str:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _spread(num_envs: int, envs_per_process: int | None) -> list[list[int]]:
-    """The environments of each process, as many as there are cores where nothing is said.
+    """The environments of each process; by default as many processes as cores.
 
     >>> _spread(5, 2)
     [[0, 1], [2, 3], [4]]

@@ -1,4 +1,4 @@
-"""Environments in threads of this process, for those that drive an external client."""
+"""Environments in threads of this process, for those that wait for an external program."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from flowrl.envs.managers.worker_main import Host
 
 log = logging.getLogger("flowrl")
 
-#: Seconds that a thread which is given up has, once its environment is closed, to come back from where it is stuck.
+#: Seconds for an abandoned thread to return from where it is stuck, after its environment is closed.
 PATIENCE = 0.4
 
 _CALLS = {"make": "construction", "_reset": "reset", "_step": "step", "close": "close", "save": "save", "load": "load"}
-"""What a thread is at, by the function of ours that called the environment."""
+"""The activity of a thread, by the function here that called the environment."""
 
 
 class _ThreadHost(Host):
-    """What runs in the thread."""
+    """The code of the thread."""
 
     def live(self) -> None:
-        with contextlib.suppress(OSError), self._orders:  # nobody wants its answer any more
+        with contextlib.suppress(OSError), self._orders:  # its answer is no longer wanted
             self.serve()
 
     def share(self, *shape: Any) -> None:
@@ -42,7 +42,7 @@ class _ThreadHost(Host):
         super().share(*shape)
 
     def cut_off(self) -> None:
-        """What it still writes goes nowhere: the columns belong to a new thread."""
+        """Discard what it still writes: the columns belong to a new thread."""
         if self._exchange is None:
             return
         nowhere = SharedMemory(np.zeros, *self._shape)
@@ -51,11 +51,11 @@ class _ThreadHost(Host):
             env.attach(nowhere)
 
     def close_from_outside(self) -> None:
-        """Calls `close()` of the environments, in another thread: it may be stuck too."""
+        """Call `close()` of the environments in another thread, since it may block too."""
 
         def close() -> None:
             for env in list(self._envs.values()):
-                with contextlib.suppress(BaseException):  # it is in the middle of something else
+                with contextlib.suppress(BaseException):  # the environment is in the middle of a call
                     env.close()
 
         closing = threading.Thread(target=close, name=f"flowrl-close-{self._host}", daemon=True)
@@ -64,20 +64,20 @@ class _ThreadHost(Host):
 
 
 class EnvThread(EnvProcess):
-    """A thread where there would be a process. One that is given up may live on, but has no say any more."""
+    """A thread in place of a process. An abandoned thread may live on, but without effect."""
 
     _given_up: Sequence[threading.Thread] = ()
 
     def start(self) -> None:
         theirs = self._begin()
         self._host = _ThreadHost(theirs, self._factories, self.host)
-        # A daemon, for if it stays stuck the interpreter must be able to exit; else it is joined.
+        # A daemon: the interpreter can exit even if it stays stuck; else it is joined.
         self._thread = threading.Thread(target=self._host.live, name=f"flowrl-env-{self.env_ids[0]}", daemon=True)
         before = [thread for thread in self._given_up if thread.is_alive()]
         self._given_up = [*before, self._thread]
         try:
             self._thread.start()
-        except BaseException:  # there are as many as there may be
+        except BaseException:  # no further thread can start
             self.alive = False
             self.let_go()
             theirs.close()
@@ -88,7 +88,7 @@ class EnvThread(EnvProcess):
         return os.getpid()
 
     def kill(self) -> str:
-        """Gives it up: closes its environments where it does not come back by itself."""
+        """Abandon the thread: close its environments if it does not return by itself."""
         if not self.alive:
             return ""
         was_busy, self.alive, self.busy, self.left_at = self.busy, False, False, ""
@@ -103,21 +103,21 @@ class EnvThread(EnvProcess):
             self._thread.join(PATIENCE)
             if self._thread.is_alive():
                 log.warning("%s is stuck in %s of its environment, and is given up", self._thread.name, call)
-        del self._host  # and with it what it shares
+        del self._host  # and the memory that it shares
         return "has ended"
 
     def let_go(self) -> None:
         self.orders.close()
 
     def stuck(self) -> list[tuple[threading.Thread, FrameType]]:
-        """The threads that are still alive, and where they are."""
+        """The abandoned threads that are still alive, and where they are."""
         frames = sys._current_frames()
         alive = [thread for thread in self._given_up if thread.is_alive()]
         return [(thread, frames[thread.ident]) for thread in alive if thread.ident in frames]
 
 
 class ThreadCrew(Supervisor):
-    """The threads of a manager as one."""
+    """A supervisor of threads."""
 
     kind = EnvThread
 
@@ -125,21 +125,20 @@ class ThreadCrew(Supervisor):
 class ThreadEnvManager(SubprocessEnvManager):
     """Steps environments in threads of this process, one each, and resets each as soon as its episode ends.
 
-    For environments that wait for something outside: a game's server, a simulator's process, a device. Each spends its
-    whole life in its own thread: construction, resets, steps and close. All answer each step, and transitions are those
-    of `EnvManager` with the same seed (T3). Environments that compute do so one after the other, as Python threads do;
-    `SubprocessEnvManager` is for those.
+    For environments that wait for something external: a game server, a simulator process, a device. Each spends its
+    whole life in its own thread: construction, resets, steps and close. All answer each step, and transitions equal
+    those of `EnvManager` with the same seed (T3). Environments that compute run one at a time, like all Python threads;
+    take `SubprocessEnvManager` for those.
 
-    Faults are treated as by `SubprocessEnvManager`, but a thread cannot be killed. Where one is over its time limit its
-    environment's `close()` is called from outside, which should end what it waits for, and a new environment is made in
-    a new thread. What still comes from the old thread is ignored. One that stays stuck is named in the log, again by
-    `close()`, and does not keep the interpreter from exiting. What holds the interpreter's lock stops everything, time
-    limits too.
+    It handles faults like `SubprocessEnvManager`, but cannot kill a thread. If one exceeds its time limit, it calls the
+    environment's `close()` from outside, which should end the wait, and makes a new environment in a new thread. It
+    ignores later output of the old thread. The log names a thread that stays stuck, again at `close()`; it does not
+    keep the interpreter from exiting. Code that holds the interpreter lock stops everything, time limits too.
 
     Args:
         factories: Each makes one environment.
-        step_timeout: Seconds that a step may take; `reset_timeout` and `launch_timeout` the same for a reset, and for
-            the making of an environment.
+        step_timeout: Seconds that a step may take; `reset_timeout` limits a reset, and `launch_timeout` the creation of
+            an environment.
         max_retry: Faults that an environment may have without finishing an episode in between.
         episode_seeds: Fixed seeds of the episodes, see `Manager`.
 
@@ -183,7 +182,7 @@ class ThreadEnvManager(SubprocessEnvManager):
 
 
 def _call(frame: FrameType | None) -> str:
-    """The call of the environment in which a thread is."""
+    """The environment's method that a thread is in."""
     while frame is not None:
         if frame.f_code.co_filename in (worker_main.__file__, env_runner.__file__) and frame.f_code.co_name in _CALLS:
             return f"the {_CALLS[frame.f_code.co_name]}"

@@ -1,4 +1,4 @@
-"""Ready-made gymnasium vector environments, each read rightly in its own autoreset mode."""
+"""Gymnasium vector environments, in each of their autoreset modes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _WORDS = {
 class VectorEnvManager(Manager):
     """The contract of `Manager` over any gymnasium 1.x VectorEnv.
 
-    The autoreset mode is read from `vector_env.metadata["autoreset_mode"]` unless it is given here:
+    The autoreset mode comes from `vector_env.metadata["autoreset_mode"]` unless it is an argument:
 
-    - NEXT_STEP: after an episode's end `obs` is still its last observation, while `episode_id` and `t` name
-      the coming episode; the next step of that environment only resets it (`acted` is False there, T1).
-    - SAME_STEP: the last observation is `infos["final_obs"]` where `_final_obs` says so (T2).
-    - DISABLED: flowrl resets the ended ones with `options={"reset_mask": ...}`.
+    - NEXT_STEP: after the end of an episode `obs` is still its last observation, while `episode_id` and `t` belong to
+      the next episode; the next step of that environment only resets it (`acted` is False there, T1).
+    - SAME_STEP: the last observation is `infos["final_obs"]` where `_final_obs` is set (T2).
+    - DISABLED: flowrl resets ended episodes with `options={"reset_mask": ...}`.
 
-    Each environment is seeded once, by `launch` and `reset`; later episodes go on with its own generator, so
-    that a Sync- or AsyncVectorEnv gives the same transitions in all three modes (T3). A native vector
-    environment has one generator for all and takes the first stream's seed. Observations are copied here:
-    one made with `copy=False` spares a second copy.
+    `launch` and `reset` seed each environment once; later episodes continue with its own generator, so a Sync- or
+    AsyncVectorEnv gives the same transitions in all three modes (T3). A native vector environment has one generator
+    for all, seeded from the first stream. The manager copies observations: pass `copy=False` to the environment to
+    save a second copy.
 
-    Raises: ConfigError when the mode is unknown, for `episode_seeds`, and from `seed` where flowrl does not reset.
+    Raises: ConfigError if the mode is unknown, for `episode_seeds`, and from `seed` unless flowrl resets.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class VectorEnvManager(Manager):
         self._own_seeds = isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         # gymnasium 1.4: without shared memory a worker forgets, in reset(), that it has just been reset.
         self._resets_twice = isinstance(base, AsyncVectorEnv) and not base.shared_memory
-        self._pending = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: those that will ignore the next action
+        self._pending = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: those that ignore the next action
         self._reseed = np.zeros(self.num_envs, np.bool_)  # DISABLED: those that seed() has yet to reach
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
@@ -91,7 +91,7 @@ class VectorEnvManager(Manager):
         self.done, acted = terminated | truncated, None
         if self._mode is AutoresetMode.NEXT_STEP:
             resetting, self._pending = self._pending, self.done
-            if np.count_nonzero(resetting):  # quicker than any()
+            if np.count_nonzero(resetting):  # faster than any()
                 acted = ~resetting
                 reward, self.done = np.where(acted, reward, 0.0), self.done & acted
                 terminated, truncated = terminated & acted, truncated & acted
@@ -130,7 +130,7 @@ class VectorEnvManager(Manager):
         self._reseed.fill(True)
 
     def _end(self, env_id: int, infos: Mapping[str, Any]) -> None:
-        # Where the environment has reset itself already, the top level speaks of the new episode.
+        # If the environment has reset itself already, the top level describes the new episode.
         last = infos
         if self._mode is AutoresetMode.SAME_STEP:
             last = infos["final_info"] if _masked(infos, "final_info", env_id) else {}
@@ -146,14 +146,14 @@ class VectorEnvManager(Manager):
         self._next_episode(env_id)
 
     def _end_all(self, env_ids: list[int]) -> None:
-        """The same for environments of which nobody says more: of a thousand some end on every step."""
+        """End episodes without further infos, all at once: of a thousand some end on every step."""
         told = (column[env_ids].tolist() for column in (self.episode_id, self._return, self.t))
         self.finished.extend(map(Episode, env_ids, *told))
         self.episode_id[env_ids] += 1
         self.t[env_ids], self._return[env_ids] = 0, 0.0
 
     def _recorded(self, env_id: int, infos: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float, int] | None:
-        """Return and length from `info["episode"]`, where a recorder counted before other wrappers (S1)."""
+        """Return and length from `info["episode"]`, if a recorder counted below other wrappers (S1)."""
         for source in (last, infos):
             if not _masked(source, "episode", env_id):
                 continue
@@ -258,5 +258,5 @@ def _references(env: AnyVectorEnv) -> Any:
 
 
 def _masked(infos: Mapping[str, Any], key: str, env_id: int) -> bool:
-    """Whether `infos[key]` holds a value of this environment: without its mask it may be a filler (T10)."""
+    """Whether `infos[key]` holds a value of this environment: without a mask it may be a filler (T10)."""
     return key in infos and (mask := infos.get(f"_{key}")) is not None and bool(mask[env_id])

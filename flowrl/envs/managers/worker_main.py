@@ -1,4 +1,4 @@
-"""What runs in a process of environments: it waits for orders, obeys and answers, until its parent is gone."""
+"""The main loop of a process of environments: it executes orders and answers until its parent is gone."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from flowrl.storage.codec import Pickled
 Env = gymnasium.Env[Any, Any]
 
 WORK, MESSAGE = b"w", b"m"
-"""The first byte of every order and answer: the exchange says it all, or a pickle follows."""
+"""The first byte of every order and answer: it is in shared memory, or a pickle follows."""
 
 
 def run(orders: Connection, lifeline: Connection, factories: Mapping[int, Callable[[], Env]], host: int) -> None:
-    """The whole life of the process, which holds the environments of these ids. It does not return."""
+    """Run the process that holds the environments of these ids. Does not return."""
     code = 1
     try:
         stand_apart(lifeline)
-        if sys.platform != "win32":  # a fork that outlives this process must not hide its end
+        if sys.platform != "win32":  # a fork that outlives this process must not hide its death
             os.register_at_fork(after_in_child=orders.close)
         Host(orders, factories, host).serve()
         code = 0
@@ -41,22 +41,22 @@ def run(orders: Connection, lifeline: Connection, factories: Mapping[int, Callab
         traceback.print_exc()
     finally:
         _flush()
-        os._exit(code)  # threads of an environment may not keep the process
+        os._exit(code)  # threads of an environment must not keep the process alive
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # whatever the environment did to it
+        with contextlib.suppress(Exception):  # the environment may have broken it
             stream.flush()
 
 
 def stand_apart(lifeline: Connection) -> None:
-    """Its own process group, no signal handlers of the parent, and an end that comes with the parent's."""
+    """Take an own process group, drop the parent's signal handlers, and die with the parent."""
     os.setpgid(0, 0)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.set_wakeup_fd(-1)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -64,23 +64,23 @@ def stand_apart(lifeline: Connection) -> None:
 
 
 def _die_with(lifeline: Connection) -> None:
-    """The kernel kills this process group when the last writer is gone, also while C code holds the interpreter."""
+    """Let the kernel kill this process group when the last writer is gone, even while C code holds the interpreter."""
     import fcntl
 
     if sys.platform != "linux":
-        return  # then the end of file among the orders must do
+        return  # then the end of file on the orders must suffice
     file = lifeline.fileno()
     fcntl.fcntl(file, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(file, 0)
-    if poll.poll(0):  # it was gone before the kernel knew
+    if poll.poll(0):  # it was gone before the kernel watched
         os._exit(1)
 
 
 class Host:
-    """The environments of one process, and what they are told."""
+    """The environments of one process, and the orders to them."""
 
     def __init__(self, orders: Connection, factories: Mapping[int, Callable[[], Env]], host: int) -> None:
         self._orders, self._factories, self._host = orders, factories, host
@@ -117,10 +117,10 @@ class Host:
         else:
             os.write(self._orders.fileno(), WORK)
 
-    # The orders that come as messages.
+    # The orders with messages.
 
     def make(self, env_id: int) -> Failure | bytes:
-        """Makes an environment, anew where there is one; answers its spaces and whether its returns are raw (S1)."""
+        """Make or remake an environment; answers its spaces and whether its returns are raw (S1)."""
         try:
             if env_id in self._envs:
                 self._close(env_id)
@@ -134,7 +134,7 @@ class Host:
             return Failure.of(env_id, "construction", error)
 
     def share(self, *shape: Any) -> None:
-        """Takes the memory whose descriptor follows, laid out for these spaces and numbers."""
+        """Take the memory whose descriptor follows, laid out for these spaces and numbers."""
         file = reduction.recv_handle(self._orders)
         self._exchange = SharedMemory(Arena(file).zeros, *shape)
         os.close(file)
@@ -146,7 +146,7 @@ class Host:
         return {env_id: pack(env) for env_id, env in self._envs.items()}
 
     def load(self, packed: dict[int, Pickled]) -> Exception | bool:
-        """Answers the error of what cannot be rebuilt here."""
+        """Load environments; answers the error if one cannot be rebuilt."""
         try:
             for env_id, pickled in packed.items():
                 env = unpack(pickled, f"environment {env_id}")
@@ -173,6 +173,6 @@ class Host:
             self._hosted = dict(sorted(self._hosted.items()))
 
     def _close(self, env_id: int) -> None:
-        """What it was is of no use any more, and it may have failed already."""
+        """Close an environment that is no longer needed, and may have failed already."""
         with contextlib.suppress(BaseException):
             self._envs.pop(env_id).close()

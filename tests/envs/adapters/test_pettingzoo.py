@@ -193,7 +193,7 @@ def test_agents_that_come_and_go_are_refused(make: Any, message: str) -> None:
     ("make", "message"),
     [
         (lambda: Clocks(3), "clocks_v0 has 3 agents, each of which is an environment here: .* take 6 or 9"),
-        (lambda: Clocks(9), "num_envs=8 is no multiple of that; take 9"),
+        (lambda: Clocks(9), "num_envs=8 is not a multiple of that; take 9"),
         (lambda: Clocks(spaces_differ=True), r"agent 'agent_0' has the observation space .*, agent 'agent_1' has"),
         (lambda: Clocks(0), r"does not name its possible_agents: .*\(M2\)"),
         ("pettingzoo:classic/tictactoe-v3", r"tictactoe_v3 is turn-based, and its agents cannot act at once .*\(M1\)"),
@@ -220,7 +220,7 @@ def test_that_agents_count_as_environments_is_said(caplog: pytest.LogCaptureFixt
 
 
 def test_one_of_several_agents_is_no_environment() -> None:
-    with pytest.raises(ConfigError, match="num_envs=1 is no multiple"):
+    with pytest.raises(ConfigError, match="num_envs=1 is not a multiple"):
         make_env(Clocks)
 
 

@@ -350,7 +350,7 @@ def test_environments_must_be_several_and_alike() -> None:
     EnvManager([one, other])
     with pytest.raises(ConfigError, match="0 environments"):
         EnvManager([])
-    with pytest.raises(ConfigError, match="given twice"):
+    with pytest.raises(ConfigError, match="passed twice"):
         EnvManager([one, one])
     with pytest.raises(ConfigError, match=r"environment 1 has the observation space Box.*0 has Discrete"):
         EnvManager([one, box])

@@ -213,7 +213,7 @@ def test_a_state_that_cannot_be_rebuilt_is_an_error() -> None:
     with in_processes() as manager, here() as reference:
         reference.launch(0)
         state = reference.state_dict()
-        with pytest.raises(CheckpointError, match="environment 0 in the state is not what flowrl saves"):
+        with pytest.raises(CheckpointError, match="environment 0 in the state is a "):
             manager.load_state_dict({**state, "envs": [b"cos\nsystem\n"] * 3})
 
 
