@@ -147,7 +147,7 @@ class Option(Settings):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class ForPolicy(Settings):
+class PolicySettings(Settings):
     """Settings of every policy."""
 
     seed: int = not_negative(0, "seed of the run; every random stream derives from it")
@@ -167,7 +167,7 @@ class ForPolicy(Settings):
 
 
 #: Settings that every policy takes as arguments of the same name.
-FOR_POLICY = tuple(field.name for field in attrs.fields(ForPolicy))
+POLICY_SETTINGS = tuple(field.name for field in attrs.fields(PolicySettings))
 
 
 def construct(cls: type[_Settings], given: Mapping[str, Any]) -> _Settings:

@@ -56,14 +56,14 @@ def rollouts_of(plan: Plan) -> list[str]:
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Batches(Settings):
+class BatchSettings(Settings):
     """Batches of fresh experience."""
 
     train_batch_size: int = positive(128, "env steps in a training batch")
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Epochs(Batches):
+class EpochSettings(BatchSettings):
     """Several epochs over each batch of fresh experience."""
 
     train_batch_size: int = 256
@@ -72,28 +72,28 @@ class Epochs(Batches):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class StoppedEpochs(Epochs):
+class EarlyStoppingSettings(EpochSettings):
     """Epochs that end early if the policy moves too far."""
 
     target_kl: float | None = positive(None, "KL divergence that ends the epochs over a batch early; None: never")
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class InFlight(Settings):
+class InFlightSettings(Settings):
     """Workers that collect ahead."""
 
     in_flight: int = positive(2, "requests in flight to each worker")
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Lagging(InFlight):
+class LagSettings(InFlightSettings):
     """Workers that do not wait for the learner."""
 
     max_weight_lag: int | None = not_negative(None, "updates by which a worker's weights may lag; None: no limit")
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class TargetNetwork(Settings):
+class TargetNetworkSettings(Settings):
     """A target network, or a target policy, that follows the online one."""
 
     target_every: int = positive(100, "updates between updates of the target network")
@@ -101,7 +101,7 @@ class TargetNetwork(Settings):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class FromReplay(TargetNetwork):
+class ReplaySettings(TargetNetworkSettings):
     """Learning from a replay buffer while acting."""
 
     batch_size: int = positive(128, "rows per update")
@@ -115,7 +115,7 @@ class FromReplay(TargetNetwork):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class ByPriority(Settings):
+class PrioritySettings(Settings):
     """Sampling by priority (Schaul et al. 2016)."""
 
     priority_alpha: float = fraction(0.6, "priority exponent alpha: 0 samples uniformly, 1 in proportion")
@@ -123,21 +123,21 @@ class ByPriority(Settings):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Demonstrated(Settings):
+class DemonstrationSettings(Settings):
     """Demonstrations beside the agent's own experience."""
 
     demonstrations: str | None = setting(None, "folder of recorded episodes, or minari:ID")
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class DemonstratedShare(Demonstrated):
+class DemonstrationShareSettings(DemonstrationSettings):
     """Demonstrations in every batch."""
 
     demonstration_fraction: float = proper_fraction(0.25, "fraction of the rows of an update that are demonstrations")
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class LearnedRewards(Settings):
+class RewardModelSettings(Settings):
     """Rewards from a model that learns."""
 
     extrinsic_weight: float = not_negative(1.0, "weight of the environment's reward")
@@ -148,7 +148,7 @@ class LearnedRewards(Settings):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class IntrinsicRewards(LearnedRewards):
+class IntrinsicRewardSettings(RewardModelSettings):
     """Rewards for novelty."""
 
     intrinsic_weight: float = not_negative(1.0, "weight of the reward for novelty")
@@ -156,7 +156,7 @@ class IntrinsicRewards(LearnedRewards):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class ImitationRewards(Demonstrated, LearnedRewards):
+class ImitationRewardSettings(DemonstrationSettings, RewardModelSettings):
     """Rewards for looking like a demonstration."""
 
     extrinsic_weight: float = 0.0
@@ -248,7 +248,7 @@ class NormalizedRollouts(Normalized):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class NStepReplay(FromReplay, ByPriority, Option):
+class NStepReplay(ReplaySettings, PrioritySettings, Option):
     """Windows of n steps in a replay buffer, uniform or prioritised."""
 
     n_step: int = positive(3, "rewards summed in a return before it bootstraps")

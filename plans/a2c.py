@@ -6,7 +6,7 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, StandardMetricsReporting, TrainOneStep
-from flowrl.operators.options import Batches, Microbatches, NormalizedRollouts, ScaledRewards
+from flowrl.operators.options import BatchSettings, Microbatches, NormalizedRollouts, ScaledRewards
 from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting
@@ -16,7 +16,7 @@ policy = A2CPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(A2CPolicy.Settings, ScaledRewards, Microbatches, NormalizedRollouts, Batches, ActingConfig):
+class Config(A2CPolicy.Settings, ScaledRewards, Microbatches, NormalizedRollouts, BatchSettings, ActingConfig):
     """Defaults that solve CartPole-v1 within 500 000 env steps."""
 
     fragment_steps: int = 16

@@ -6,7 +6,7 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import ApplyGradients, AsyncGradients, StandardMetricsReporting
-from flowrl.operators.options import InFlight
+from flowrl.operators.options import InFlightSettings
 from flowrl.policies import A2CPolicy
 from flowrl.policies.actor_critic import ActorCriticPolicy
 from flowrl.rollout import WorkerSet
@@ -17,7 +17,7 @@ policy = A2CPolicy.configured  # A3C has the loss of A2C
 
 
 @attrs.define(kw_only=True)
-class Config(ActorCriticPolicy.Settings, InFlight, ActingConfig):
+class Config(ActorCriticPolicy.Settings, InFlightSettings, ActingConfig):
     """Defaults that solve CartPole-v1 within 500 000 env steps."""
 
     fragment_steps: int = 16

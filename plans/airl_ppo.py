@@ -7,7 +7,7 @@ import attrs
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
 from flowrl.operators import CombineRewards, Demonstrations, EstimateLogp, EstimateReward, PolicyActions, TrainReward
-from flowrl.operators.options import ImitationRewards
+from flowrl.operators.options import ImitationRewardSettings
 from flowrl.plans import ppo
 from flowrl.rewards import AIRL
 from flowrl.rollout import WorkerSet
@@ -21,7 +21,7 @@ policy = ppo.policy
 
 
 @attrs.define(kw_only=True)
-class Config(ImitationRewards, ppo.Config):
+class Config(ImitationRewardSettings, ppo.Config):
     """The settings of PPO, of demonstrations and of rewards."""
 
     state_only: bool = setting(True, "the learned reward depends on the state alone")

@@ -20,9 +20,9 @@ from flowrl.operators import (
     UpdatePriorities,
     UpdateTargetNetwork,
 )
-from flowrl.operators.options import ByPriority, FromReplay, InFlight
+from flowrl.operators.options import InFlightSettings, PrioritySettings, ReplaySettings
 from flowrl.policies import ApexDQNPolicy, DQNPolicy
-from flowrl.policies.apex_dqn import WorkerEpsilon
+from flowrl.policies.apex_dqn import WorkerEpsilonSettings
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import schedule
 from flowrl.settings import positive
@@ -30,7 +30,9 @@ from flowrl.trainer.trainer import ActingConfig, Trainer
 
 
 @attrs.define(kw_only=True)
-class Config(DQNPolicy.Settings, WorkerEpsilon, FromReplay, ByPriority, InFlight, ActingConfig):
+class Config(
+    DQNPolicy.Settings, WorkerEpsilonSettings, ReplaySettings, PrioritySettings, InFlightSettings, ActingConfig
+):
     """Defaults that solve CartPole-v1 within 500 000 env steps."""
 
     hidden: tuple[int, ...] = (128, 128)

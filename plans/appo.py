@@ -14,9 +14,9 @@ from flowrl.operators import (
     TrainOneStep,
     UpdateTargetNetwork,
 )
-from flowrl.operators.options import Epochs, KLPenalty, Lagging, ScaledRewards, TargetNetwork
+from flowrl.operators.options import EpochSettings, KLPenalty, LagSettings, ScaledRewards, TargetNetworkSettings
 from flowrl.policies import APPOPolicy, VTraceLimits
-from flowrl.policies.appo import TowardsTarget
+from flowrl.policies.appo import TargetPolicySettings
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting
 from flowrl.trainer.trainer import ActingConfig, Trainer
@@ -25,7 +25,16 @@ policy = APPOPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(TowardsTarget, VTraceLimits, ScaledRewards, KLPenalty, Lagging, TargetNetwork, Epochs, ActingConfig):
+class Config(
+    TargetPolicySettings,
+    VTraceLimits,
+    ScaledRewards,
+    KLPenalty,
+    LagSettings,
+    TargetNetworkSettings,
+    EpochSettings,
+    ActingConfig,
+):
     """Defaults that solve CartPole-v1 within 500 000 env steps."""
 
     fragment_steps: int = 32

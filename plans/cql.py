@@ -7,18 +7,18 @@ from typing import Any
 import attrs
 from gymnasium import spaces
 
-from flowrl.operators.options import TargetNetwork
+from flowrl.operators.options import TargetNetworkSettings
 from flowrl.plans import iql
 from flowrl.policies import CQLPolicy, DiscreteCQLPolicy
-from flowrl.policies.cql import Candidates
+from flowrl.policies.cql import CandidateSettings
 from flowrl.policies.dqn import DoubleQSettings
-from flowrl.policies.sac import Temperature
+from flowrl.policies.sac import TemperatureSettings
 from flowrl.schedules import Setting
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 
 @attrs.define(kw_only=True)
-class Config(Candidates, DoubleQSettings, Temperature, TargetNetwork, OfflineConfig):
+class Config(CandidateSettings, DoubleQSettings, TemperatureSettings, TargetNetworkSettings, OfflineConfig):
     """Defaults for both kinds of actions; some settings apply to one kind alone."""
 
     hidden: tuple[int, ...] = (256, 256)

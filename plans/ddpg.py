@@ -7,7 +7,7 @@ import attrs
 from flowrl.operators.options import NormalizedReplay, NStepReplay
 from flowrl.plans import dqn
 from flowrl.policies import DDPGPolicy
-from flowrl.policies.td3 import NoisyActions
+from flowrl.policies.td3 import ActionNoiseSettings
 from flowrl.schedules import Setting
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
@@ -15,7 +15,7 @@ policy = DDPGPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(NoisyActions, NStepReplay, NormalizedReplay, ActingConfig):
+class Config(ActionNoiseSettings, NStepReplay, NormalizedReplay, ActingConfig):
     """Defaults for one environment, with one update per step."""
 
     env: str = "Pendulum-v1"

@@ -15,7 +15,7 @@ from flowrl.operators import (
     StandardMetricsReporting,
     TrainAllReduce,
 )
-from flowrl.operators.options import ScaledRewards, StoppedEpochs
+from flowrl.operators.options import EarlyStoppingSettings, ScaledRewards
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting
@@ -25,7 +25,7 @@ policy = PPOPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(PPOPolicy.Settings, ScaledRewards, StoppedEpochs, ActingConfig):
+class Config(PPOPolicy.Settings, ScaledRewards, EarlyStoppingSettings, ActingConfig):
     """Defaults that solve CartPole-v1 within 100 000 env steps. Sizes of batches count all workers."""
 
     fragment_steps: int = 32

@@ -22,7 +22,7 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.operators.datasets import demonstrations_in
-from flowrl.operators.options import DemonstratedShare
+from flowrl.operators.options import DemonstrationShareSettings
 from flowrl.plans import dqn
 from flowrl.policies import DQfDPolicy
 from flowrl.rollout import WorkerSet
@@ -34,7 +34,7 @@ policy = DQfDPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(DQfDPolicy.Settings, DemonstratedShare, dqn.Config):
+class Config(DQfDPolicy.Settings, DemonstrationShareSettings, dqn.Config):
     """The settings of DQN and of demonstrations; defaults for CartPole-v1 from 10 episodes."""
 
     pretrain_updates: int = not_negative(3_000, "updates on demonstrations alone, before the first env step")

@@ -17,7 +17,7 @@ from flowrl.operators import (
 )
 from flowrl.operators.options import NormalizedReplay, NStepReplay
 from flowrl.policies import DQNPolicy
-from flowrl.policies.dqn import EpsilonGreedy
+from flowrl.policies.dqn import EpsilonSettings
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
@@ -25,7 +25,7 @@ policy = DQNPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(DQNPolicy.Settings, EpsilonGreedy, NStepReplay, NormalizedReplay, ActingConfig):
+class Config(DQNPolicy.Settings, EpsilonSettings, NStepReplay, NormalizedReplay, ActingConfig):
     """Defaults that solve CartPole-v1 within 50 000 env steps."""
 
     hidden: tuple[int, ...] = (128, 128)

@@ -8,7 +8,7 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import CombineRewards, Demonstrations, EstimateReward, PolicyActions, TrainReward
-from flowrl.operators.options import ImitationRewards
+from flowrl.operators.options import ImitationRewardSettings
 from flowrl.plans import ppo
 from flowrl.rewards import GAIL
 from flowrl.rollout import WorkerSet
@@ -19,7 +19,7 @@ policy = ppo.policy
 
 
 @attrs.define(kw_only=True)
-class Config(ImitationRewards, ppo.Config):
+class Config(ImitationRewardSettings, ppo.Config):
     """The settings of PPO, of demonstrations and of rewards."""
 
     reward_form: Literal["positive", "negative", "both"] = setting("positive", "-log(1 - D), log D, or their sum")

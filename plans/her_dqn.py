@@ -20,7 +20,7 @@ policy = dqn.policy
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Hindsight(Settings):
+class HindsightSettings(Settings):
     """Hindsight relabelling. Settings in rows count real and relabelled ones."""
 
     her_k: int = positive(4, "relabelled copies of each real step")
@@ -28,7 +28,7 @@ class Hindsight(Settings):
 
 
 @attrs.define(kw_only=True)
-class Config(Hindsight, dqn.Config):
+class Config(HindsightSettings, dqn.Config):
     """The settings of DQN and of hindsight; defaults for bit flipping."""
 
     env: str = "flowrl.envs.goals:bit_flipping"

@@ -12,7 +12,7 @@ policy = sac.policy
 
 
 @attrs.define(kw_only=True)
-class Config(her_dqn.Hindsight, sac.Config):
+class Config(her_dqn.HindsightSettings, sac.Config):
     """The settings of SAC and of hindsight; defaults for point reaching."""
 
     env: str = "flowrl.envs.goals:point_reach"

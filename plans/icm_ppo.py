@@ -6,7 +6,7 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import CombineRewards, EstimateReward, TrainReward
-from flowrl.operators.options import IntrinsicRewards
+from flowrl.operators.options import IntrinsicRewardSettings
 from flowrl.plans import ppo
 from flowrl.rewards import ICM
 from flowrl.rollout import WorkerSet
@@ -17,7 +17,7 @@ policy = ppo.policy
 
 
 @attrs.define(kw_only=True)
-class Config(IntrinsicRewards, ppo.Config):
+class Config(IntrinsicRewardSettings, ppo.Config):
     """The settings of PPO and of the rewards."""
 
     intrinsic_weight: float = 10.0

@@ -8,7 +8,7 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import ConcatBatches, ParallelRollouts, StandardMetricsReporting, TrainOneStep
-from flowrl.operators.options import Aggregated, Batches, Lagging, Learners, ReplayedFragments, ScaledRewards
+from flowrl.operators.options import Aggregated, BatchSettings, LagSettings, Learners, ReplayedFragments, ScaledRewards
 from flowrl.policies import IMPALAPolicy, VTraceLimits
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting
@@ -25,8 +25,8 @@ class Config(
     ReplayedFragments,
     Aggregated,
     Learners,
-    Lagging,
-    Batches,
+    LagSettings,
+    BatchSettings,
     ActingConfig,
 ):
     """Defaults that solve CartPole-v1 within 500 000 env steps."""

@@ -8,9 +8,9 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep, UpdateTargetNetwork
-from flowrl.operators.options import TargetNetwork
+from flowrl.operators.options import TargetNetworkSettings
 from flowrl.policies import IQLPolicy
-from flowrl.policies.iql import ImplicitSettings
+from flowrl.policies.iql import ImplicitQSettings
 from flowrl.rollout import BaseWorkers
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
@@ -21,7 +21,7 @@ policy = IQLPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(ImplicitSettings, TargetNetwork, OfflineConfig):
+class Config(ImplicitQSettings, TargetNetworkSettings, OfflineConfig):
     """Defaults as published."""
 
     target_every: int = 1

@@ -8,7 +8,7 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, StandardMetricsReporting, TrainOneStep
-from flowrl.operators.options import KLPenalty, NormalizedRollouts, Recurrent, ScaledRewards, StoppedEpochs
+from flowrl.operators.options import EarlyStoppingSettings, KLPenalty, NormalizedRollouts, Recurrent, ScaledRewards
 from flowrl.policies import PPOPolicy, RecurrentPPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import Setting
@@ -16,7 +16,9 @@ from flowrl.trainer.trainer import ActingConfig, Trainer
 
 
 @attrs.define(kw_only=True)
-class Config(PPOPolicy.Settings, Recurrent, ScaledRewards, KLPenalty, NormalizedRollouts, StoppedEpochs, ActingConfig):
+class Config(
+    PPOPolicy.Settings, Recurrent, ScaledRewards, KLPenalty, NormalizedRollouts, EarlyStoppingSettings, ActingConfig
+):
     """Defaults that solve CartPole-v1 within 100 000 env steps."""
 
     fragment_steps: int = 32

@@ -19,9 +19,9 @@ from flowrl.operators import (
     UpdatePriorities,
     UpdateTargetNetwork,
 )
-from flowrl.operators.options import FromReplay, NormalizedReplay
+from flowrl.operators.options import NormalizedReplay, ReplaySettings
 from flowrl.policies import R2D2Policy
-from flowrl.policies.dqn import EpsilonGreedy
+from flowrl.policies.dqn import EpsilonSettings
 from flowrl.policies.r2d2 import SequenceSettings
 from flowrl.policies.recurrent import Cell, MemorySettings
 from flowrl.rollout import WorkerSet
@@ -32,7 +32,7 @@ policy = R2D2Policy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(SequenceSettings, MemorySettings, EpsilonGreedy, FromReplay, NormalizedReplay, ActingConfig):
+class Config(SequenceSettings, MemorySettings, EpsilonSettings, ReplaySettings, NormalizedReplay, ActingConfig):
     """Defaults that solve CartPole-v1 without velocities within 200 000 env steps. Rows are steps."""
 
     recurrent: Cell = "lstm"

@@ -8,7 +8,7 @@ from flowrl.data.columns import TRANSITION
 from flowrl.engine.plan import Plan
 from flowrl.operators import Demonstrations, InitialState, MixInDemonstrations, StoreToReplay
 from flowrl.operators.datasets import demonstrations_in
-from flowrl.operators.options import DemonstratedShare
+from flowrl.operators.options import DemonstrationShareSettings
 from flowrl.plans import r2d2
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.trainer import Trainer
@@ -17,7 +17,7 @@ policy = r2d2.policy
 
 
 @attrs.define(kw_only=True)
-class Config(DemonstratedShare, r2d2.Config):
+class Config(DemonstrationShareSettings, r2d2.Config):
     """The settings of R2D2, and the fraction of demonstrated sequences."""
 
 

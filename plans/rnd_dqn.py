@@ -7,7 +7,7 @@ import attrs
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
 from flowrl.operators import CombineRewards, EstimateReward, TrainReward
-from flowrl.operators.options import IntrinsicRewards
+from flowrl.operators.options import IntrinsicRewardSettings
 from flowrl.plans import dqn
 from flowrl.plans.rnd_ppo import reward_model
 from flowrl.rollout import WorkerSet
@@ -17,7 +17,7 @@ policy = dqn.policy
 
 
 @attrs.define(kw_only=True)
-class Config(IntrinsicRewards, dqn.Config):
+class Config(IntrinsicRewardSettings, dqn.Config):
     """The settings of DQN and of the rewards."""
 
     n_step: int = 1  # novelty belongs to single steps, so no other value works

@@ -10,7 +10,7 @@ from flowrl.data.columns import TRANSITION
 from flowrl.engine.plan import Plan
 from flowrl.operators import Demonstrations, MixInDemonstrations, NStep, PolicyActions, StoreToReplay
 from flowrl.operators.datasets import demonstrations_in
-from flowrl.operators.options import DemonstratedShare
+from flowrl.operators.options import DemonstrationShareSettings
 from flowrl.plans import dqn, sac
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.trainer import Trainer
@@ -19,7 +19,7 @@ policy = sac.policy
 
 
 @attrs.define(kw_only=True)
-class Config(DemonstratedShare, sac.Config):
+class Config(DemonstrationShareSettings, sac.Config):
     """The settings of SAC, and the fraction of demonstrated rows."""
 
     demonstration_fraction: float = 0.5

@@ -20,7 +20,7 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.operators.datasets import demonstrations_in
-from flowrl.operators.options import DemonstratedShare, FromReplay, NormalizedObs
+from flowrl.operators.options import DemonstrationShareSettings, NormalizedObs, ReplaySettings
 from flowrl.policies import SoftQPolicy
 from flowrl.policies.soft_q import SoftQSettings
 from flowrl.rollout import WorkerSet
@@ -33,7 +33,7 @@ policy = SoftQPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(SoftQSettings, DemonstratedShare, FromReplay, NormalizedObs, ActingConfig):
+class Config(SoftQSettings, DemonstrationShareSettings, ReplaySettings, NormalizedObs, ActingConfig):
     """Defaults that solve CartPole-v1 from 10 episodes within 50 000 env steps."""
 
     demonstration_fraction: float = 0.5

@@ -8,14 +8,14 @@ import attrs
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, AnnealedEntropy
+from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, EntropySettings
 
 
 class A2CPolicy(ActorCriticPolicy):
     """Advantage actor-critic; see `ActorCriticPolicy`."""
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(AnnealedEntropy, ActorCriticPolicy.Settings):
+    class Settings(EntropySettings, ActorCriticPolicy.Settings):
         """The networks, and how they learn."""
 
     settings: Settings

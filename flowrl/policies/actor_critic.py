@@ -24,7 +24,7 @@ from flowrl.settings import Settings, fraction, positive, scheduled, setting, si
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class AnnealedEntropy(Settings):
+class EntropySettings(Settings):
     """An entropy bonus that follows a schedule."""
 
     entropy_coef_end: float | None = setting(None, "weight of the entropy bonus at the end; None: constant")

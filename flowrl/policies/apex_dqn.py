@@ -35,7 +35,7 @@ class worker_epsilon:
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class WorkerEpsilon(Settings):
+class WorkerEpsilonSettings(Settings):
     """How often actions are random."""
 
     epsilon: float = fraction(0.4, "probability of a random action of the first worker")
@@ -49,7 +49,7 @@ class ApexDQNPolicy(DQNPolicy):
 
     Args:
         workers: Number of workers.
-        epsilon, epsilon_alpha: ε and α of `worker_epsilon`, see `WorkerEpsilon`.
+        epsilon, epsilon_alpha: ε and α of `worker_epsilon`, see `WorkerEpsilonSettings`.
     """
 
     epsilon: worker_epsilon

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.policies.actor_critic import OVER_TIME, ActorCriticPolicy, AnnealedEntropy
+from flowrl.policies.actor_critic import OVER_TIME, ActorCriticPolicy, EntropySettings
 from flowrl.policies.impala import CORRECTED_FROM, RECORDED, VTraceLimits
 from flowrl.policies.networks import ActorCritic, follow
-from flowrl.policies.ppo import Clipped, PPOLearning, PPOPolicy
+from flowrl.policies.ppo import ClipSettings, PPOLearning, PPOPolicy
 from flowrl.settings import fraction, positive
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class TowardsTarget(Clipped, AnnealedEntropy, ActorCriticPolicy.Settings):
+class TargetPolicySettings(ClipSettings, EntropySettings, ActorCriticPolicy.Settings):
     """The networks, and a clipped loss around a target policy."""
 
     lam: float = fraction(1.0, "λ of V-trace; 0 gives one-step targets")
@@ -35,7 +35,7 @@ class APPOPolicy(PPOPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(TowardsTarget, PPOPolicy.Settings):
+    class Settings(TargetPolicySettings, PPOPolicy.Settings):
         """Those of PPO, and of the target policy."""
 
     settings: Settings

@@ -19,14 +19,14 @@ Scalars = dict[str, torch.Tensor]
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Conservative(Settings):
+class ConservativeSettings(Settings):
     """The penalty."""
 
     conservatism: float = not_negative(1.0, "weight of the conservative penalty on values; 0 is DQN or SAC")
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Candidates(Conservative):
+class CandidateSettings(ConservativeSettings):
     """The penalty, estimated by sampling for continuous actions."""
 
     candidates: int = positive(10, "continuous actions: samples per proposal that estimate the penalty")
@@ -36,7 +36,7 @@ class DiscreteCQLPolicy(DQNPolicy):
     """A `DQNPolicy` that learns conservatively; see `DiscreteCQLLearning`."""
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(Conservative, DQNPolicy.Settings):
+    class Settings(ConservativeSettings, DQNPolicy.Settings):
         """The settings of `DQNPolicy`, and the penalty."""
 
     settings: Settings
@@ -66,7 +66,7 @@ class CQLPolicy(SACPolicy):
     """A `SACPolicy` for continuous actions that learns conservatively; see `CQLLearning`."""
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(Candidates, SACPolicy.Settings):
+    class Settings(CandidateSettings, SACPolicy.Settings):
         """The settings of `SACPolicy`, and the penalty."""
 
         conservatism: float = 5.0

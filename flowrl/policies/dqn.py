@@ -68,7 +68,7 @@ class DoubleQSettings(ValueSettings):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class EpsilonGreedy(Settings):
+class EpsilonSettings(Settings):
     """How often actions are random."""
 
     epsilon_start: Setting = scheduled(1.0, "probability of a random action at the start", most=1)
@@ -89,7 +89,7 @@ class DQNPolicy(Policy):
 
     Args:
         head: How returns are modelled: their mean (DQN), a categorical distribution (C51), quantiles (QR-DQN).
-        epsilon: Exploration rate: a number, or a function of env steps. See `EpsilonGreedy`.
+        epsilon: Exploration rate: a number, or a function of env steps. See `EpsilonSettings`.
         algorithm: Its name in error messages.
         settings: The fields of `Settings`, see `Policy`.
 

@@ -21,7 +21,7 @@ from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample, multinomial_sample
-from flowrl.settings import FOR_POLICY
+from flowrl.settings import POLICY_SETTINGS
 
 Space: TypeAlias = gymnasium.Space[Any]
 #: (space of observations, space of actions) -> the network.
@@ -124,7 +124,7 @@ class _Functional(Policy):
     @classmethod
     def arguments(cls) -> list[str]:
         """See `Policy.arguments`; the functions determine how it learns."""
-        return [*FOR_POLICY, "normalize_obs", "normalize_rewards"]
+        return [*POLICY_SETTINGS, "normalize_obs", "normalize_rewards"]
 
     def _build(self) -> None:
         model = self.make_model(self.observation_space, self.action_space)

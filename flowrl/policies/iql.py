@@ -41,7 +41,7 @@ class ActorCriticsAndValue(ActorAndCritics):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class ImplicitSettings(ActorAndCriticsSettings):
+class ImplicitQSettings(ActorAndCriticsSettings):
     """Implicit Q-learning."""
 
     expectile: float = fraction(0.7, "expectile of the value: 0.5 averages the data's actions, 1 takes the best")
@@ -59,7 +59,7 @@ class IQLPolicy(QActorCriticPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(ImplicitSettings, QActorCriticPolicy.Settings):
+    class Settings(ImplicitQSettings, QActorCriticPolicy.Settings):
         """The settings of `QActorCriticPolicy` and of implicit Q-learning."""
 
     settings: Settings

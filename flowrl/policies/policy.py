@@ -30,7 +30,7 @@ from flowrl.policies.sampling import Array
 from flowrl.policies.torch_private import writes
 from flowrl.policies.torch_rng import TorchStream
 from flowrl.schedules import Schedule, Setting, schedule, value_at
-from flowrl.settings import ForPolicy, construct, positive, scheduled
+from flowrl.settings import PolicySettings, construct, positive, scheduled
 
 #: The backends that compute actions: the torch model, or its numpy twin.
 ACT_BACKENDS = ("torch", "numpy")
@@ -107,7 +107,7 @@ class Policy(abc.ABC):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(ForPolicy):
+    class Settings(PolicySettings):
         """Settings of learning that every policy has."""
 
         learning_rate: Setting = scheduled(1e-3, "learning rate of Adam")

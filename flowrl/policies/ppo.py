@@ -8,7 +8,7 @@ import attrs
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, AnnealedEntropy
+from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, EntropySettings
 from flowrl.policies.distributions import Distribution
 from flowrl.schedules import Setting, value_at
 from flowrl.settings import Settings, positive, scheduled, setting
@@ -48,7 +48,7 @@ def standardized(advantage: torch.Tensor) -> torch.Tensor:
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Clipped(Settings):
+class ClipSettings(Settings):
     """The clipped loss."""
 
     clip: Setting = scheduled(0.2, "clip range ε of the probability ratio at the start")
@@ -63,7 +63,7 @@ class PPOPolicy(ActorCriticPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(Clipped, AnnealedEntropy, ActorCriticPolicy.Settings):
+    class Settings(ClipSettings, EntropySettings, ActorCriticPolicy.Settings):
         """The networks, and the clipped loss."""
 
         clip_end: float | None = setting(None, "clip range at the end of the schedule; None: constant")

@@ -31,7 +31,7 @@ class SoftActorAndCritics(ActorAndCritics):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Temperature(Settings):
+class TemperatureSettings(Settings):
     """The temperature α, the value of a unit of entropy, and the target entropy H (A3)."""
 
     temperature: float = positive(1.0, "entropy temperature α at the start")
@@ -50,7 +50,7 @@ class SACPolicy(QActorCriticPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(Temperature, QActorCriticPolicy.Settings):
+    class Settings(TemperatureSettings, QActorCriticPolicy.Settings):
         """An actor and critics, the entropy, and how they learn."""
 
         #: A fraction of log n, the largest possible entropy (A3).

@@ -17,7 +17,7 @@ from flowrl.settings import not_negative, positive, scheduled
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class NoisyActions(QActorCriticPolicy.Settings):
+class ActionNoiseSettings(QActorCriticPolicy.Settings):
     """A deterministic actor that explores by noise, in the scale of actions from -1 to 1."""
 
     exploration_noise: Setting = scheduled(0.1, "deviation of the Gaussian exploration noise")
@@ -34,7 +34,7 @@ class TD3Policy(QActorCriticPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(NoisyActions):
+    class Settings(ActionNoiseSettings):
         """The settings of noisy actions and of TD3's additions to DDPG."""
 
         policy_delay: int = positive(2, "updates of the critics per update of the actor")

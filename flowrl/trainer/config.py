@@ -17,14 +17,14 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.schedules import Setting
-from flowrl.settings import FOR_POLICY, ForPolicy, Option, at_least_one, construct, not_negative, setting
+from flowrl.settings import POLICY_SETTINGS, Option, PolicySettings, at_least_one, construct, not_negative, setting
 
 _Config = TypeVar("_Config")
 _FACTORY: Any = attrs.Factory  # a class, which attrs annotates as a function
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Configuration(ForPolicy, Option):
+class Configuration(PolicySettings, Option):
     """What every plan has.
 
     A plan's own `Config` adds the settings of its algorithm. A configuration does not change, since plans and policies
@@ -120,7 +120,7 @@ class Configuration(ForPolicy, Option):
     def for_policy(self) -> dict[str, Any]:
         """What every policy takes, whatever it learns: `DQNPolicy(..., **config.for_policy)`."""
         values = self.to_dict()
-        return {name: values[name] for name in FOR_POLICY}
+        return {name: values[name] for name in POLICY_SETTINGS}
 
     def to_dict(self) -> dict[str, Any]:
         """All keys and values, as `build_config` takes them."""
