@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import attrs
 
 from flowrl.engine import transforms
+from flowrl.engine.calls import Call, Prefetch
+from flowrl.engine.gather import Gather, GatherAsync, GatherSync
 from flowrl.engine.graph import WIRING, check_graph, graph, rebuilt, select
+from flowrl.engine.merge import Concurrent, Fork, Reader, Sequential, Zip
 from flowrl.engine.operator import name_of
 from flowrl.engine.protocols import OperatorContract, SourceOperator, Worker, WorkersContract, has_member
+from flowrl.engine.run import Run
+from flowrl.engine.stages import Generated, Items
 from flowrl.errors import PlanError, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flowrl.engine.gather import Gather
-    from flowrl.engine.run import Run
     from flowrl.engine.schema import Schema
 
 Verb = Literal["for_each", "filter", "combine"]
@@ -86,8 +89,6 @@ class Plan:
                 long without an item, although it works, which operator is the last.
             deadline_seconds: After so long without progress it raises `Stalled`.
         """
-        from flowrl.engine.run import Run
-
         return Run(self, seed=seed, on_error=on_error, stall_seconds=stall_seconds, deadline_seconds=deadline_seconds)
 
     # -- transforms
@@ -145,8 +146,6 @@ class Plan:
 
     def zip(self, *others: Plan, names: Sequence[str] | None = None) -> Plan:
         """Tuples of one item of each plan, as long as every plan has one; `names` are those of the branches."""
-        from flowrl.engine.merge import Zip
-
         plans = (self, *others)
         names = tuple(str(i) for i in range(len(plans))) if names is None else tuple(names)
         if len(set(names)) != len(plans):
@@ -158,8 +157,6 @@ class Plan:
 
         The readers see the same objects: what one changes in place, the others see changed.
         """
-        from flowrl.engine.merge import Fork, Reader
-
         if n < 1 or max_lag < 1:
             raise PlanError(f"duplicate needs n >= 1 and max_lag >= 1, got n={n}, max_lag={max_lag}")
         if self.on is not None:
@@ -169,8 +166,6 @@ class Plan:
 
     def prefetch(self, n: int = 1, *, thread: bool = False) -> Plan:
         """Keep up to `n` items ready; with `thread`, made by a thread of its own (not bit-exact)."""
-        from flowrl.engine.calls import Prefetch
-
         if n < 1:
             raise PlanError(f"prefetch needs n >= 1, got {n}")
         return self.then(Prefetch(n, thread), "stage", "prefetch", False)
@@ -183,8 +178,6 @@ class Plan:
         A worker has `submit(method, *args) -> Future`; any other object is called in this process, with
         `thread` in a thread of its own (not bit-exact).
         """
-        from flowrl.engine.calls import Call
-
         if in_flight < 1:
             raise PlanError(f"call needs in_flight >= 1, got {in_flight}")
         if not isinstance(worker, Worker) and not hasattr(worker, method):
@@ -193,8 +186,6 @@ class Plan:
 
     def gather_sync(self, merge: Callable[[list[Any]], Any] | None = None) -> Plan:
         """Leave the workers: one item of each, in their order; `merge` makes one item of each round."""
-        from flowrl.engine.gather import GatherSync
-
         gathered = self._gathered("gather_sync", GatherSync, rounds=merge is not None)
         return gathered.for_each(merge) if merge is not None else gathered
 
@@ -205,8 +196,6 @@ class Plan:
         for a worker that is about to fall behind. Where every item makes a version, less than the other requests in
         flight means that some items are dropped.
         """
-        from flowrl.engine.gather import GatherAsync
-
         if max_weight_lag is not None and max_weight_lag < 0:
             raise PlanError(f"gather_async needs max_weight_lag >= 0 or None, got {max_weight_lag}")
         if max_weight_lag is not None and self.on is not None and WorkersContract(self.on).version is None:
@@ -351,8 +340,6 @@ def from_items(items: Any, *, name: str | None = None) -> Plan:
     Raises:
         PlanError: for a generator or another iterator: it has no state and runs once.
     """
-    from flowrl.engine.stages import Generated, Items
-
     if inspect.isgenerator(items) or isinstance(items, Iterator):
         raise PlanError(
             f"a {type(items).__name__} object has no state and runs once; give the function that makes it, or a list"
@@ -382,8 +369,6 @@ def merge(
     output_indexes: Sequence[int | str] | None = None,
 ) -> Plan:
     """Several plans into one stream: what `Concurrently` and `union` are made of."""
-    from flowrl.engine.merge import Concurrent
-
     named = isinstance(plans, Mapping)
     names = tuple(plans) if isinstance(plans, Mapping) else tuple(str(i) for i in range(len(plans)))
     branches = tuple(plans.values()) if isinstance(plans, Mapping) else tuple(plans)
@@ -406,8 +391,6 @@ def merge(
 
 def in_sequence(branches: Mapping[str, Plan], name: str, output_indexes: Sequence[int | str] | None) -> Plan:
     """Several plans one after another: what `Sequentially` is made of."""
-    from flowrl.engine.merge import Sequential
-
     if not branches or any(not each.isidentifier() for each in branches):
         raise PlanError(f"{name} needs branches by names that are identifiers, got {', '.join(branches) or 'none'}")
     names = tuple(branches)
