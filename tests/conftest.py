@@ -1,8 +1,12 @@
 """What all tests need, before anything imports ray or torch."""
 
+from __future__ import annotations
+
 import gc
 import os
 import signal
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -61,7 +65,12 @@ def ray_for_module(_ray_at_the_end):
     _begin_ray()
 
 
-def pytest_collection_finish() -> None:
-    """What was imported need not be searched for garbage again: tests of what is left behind collect often."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """What is imported stays, so it is not searched for garbage meanwhile, nor later: many tests collect garbage."""
+    gc.disable()
+    found = yield
     gc.collect()
     gc.freeze()
+    gc.enable()
+    return found

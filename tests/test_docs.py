@@ -20,7 +20,7 @@ from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
-from tests.plans.small import settings_of
+from tests.plans.small import FAMILY_PLANS, first, settings_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *D
 PROMPT = "(flowrl) "
 
 #: Pages that learn for seconds.
-LONG = ("dqfd.md", "offline.md", "r2d3.md", "sac.md", "sacfd.md", "tune.md")
+LONG = ("dqfd.md", "offline.md", "r2d3.md", "rbc.md", "sac.md", "sacfd.md", "sqil.md", "tune.md")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_plan_has_a_page_with_its_tree_and_settings(plan):
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("plan", builtin_plans())
+@pytest.mark.parametrize("plan", first(builtin_plans(), of=FAMILY_PLANS, rest="slow"))
 def test_a_page_explains_all_that_a_result_holds(plan):
     """The keys of the table are those of the results of a run."""
     text = (ROOT / "docs" / f"{plan}.md").read_text()

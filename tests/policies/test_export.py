@@ -50,17 +50,17 @@ CASES: dict[str, Callable[[], Any]] = {
     "values of a dictionary, normalised": lambda: DQNPolicy(
         PARTS, spaces.Discrete(3), normalize_obs=True, device="cpu"
     ),
-    "choices that do not start at 0": lambda: PPOPolicy(NUMBERS, spaces.Discrete(3, start=2), device="cpu"),
     "several choices": lambda: A2CPolicy(NUMBERS, spaces.MultiDiscrete([2, 3], start=[1, 0]), device="cpu"),
-    "clipped": lambda: PPOPolicy(NUMBERS, BOUNDED, normalize_obs=True, device="cpu"),
-    "squashed": lambda: PPOPolicy(NUMBERS, BOUNDED, squash=True, device="cpu"),
     "soft": lambda: SACPolicy(NUMBERS, BOUNDED, normalize_obs=True, device="cpu"),
     "valid actions of noisy categorical values": lambda: DQNPolicy(
         MASKED, CHOICES, head=CategoricalHead(7, -1, 1), noisy=True, device="cpu"
     ),
-    "functions": lambda: Functional(NUMBERS, spaces.Discrete(3), device="cpu"),
 }
 MORE: dict[str, Callable[[], Any]] = {
+    "choices that do not start at 0": lambda: PPOPolicy(NUMBERS, spaces.Discrete(3, start=2), device="cpu"),
+    "clipped": lambda: PPOPolicy(NUMBERS, BOUNDED, normalize_obs=True, device="cpu"),
+    "squashed": lambda: PPOPolicy(NUMBERS, BOUNDED, squash=True, device="cpu"),
+    "functions": lambda: Functional(NUMBERS, spaces.Discrete(3), device="cpu"),
     "soft, in double precision and two axes": lambda: SACPolicy(
         PARTS, spaces.Box(-3.0, 0.5, (2, 3), np.float64), device="cpu"
     ),

@@ -66,7 +66,8 @@ def test_dqn_over_processes_goes_on_from_a_checkpoint_of_this_one(num_workers: i
     assert same(rest[1:], whole[1:])
 
 
-@pytest.mark.parametrize("mode", ["bulk_sync", pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["bulk_sync", "async"])
 def test_weights_pushed_after_an_item_make_the_next_one_of_that_worker(two: WorkerSet, mode: str) -> None:
     """F3, T7: with one request in flight; episodes go on from item to item of a group."""
     seen: list[Batch] = []
@@ -108,6 +109,7 @@ def test_operators_before_the_gather_run_in_the_processes(two: WorkerSet) -> Non
     assert os.getpid() not in processes
 
 
+@pytest.mark.slow
 def test_a_run_over_processes_resumes_at_any_item(two: WorkerSet) -> None:
     """D3, D5: bulk_sync, mid-stream, in the processes that have gone on meanwhile."""
     with ParallelRollouts(two, steps=3).run() as run:
