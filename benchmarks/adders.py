@@ -1,4 +1,4 @@
-"""What does an adder take, beside collecting what it is given?
+"""How long does an adder take, relative to collecting its input?
 
 Fragments of 128 steps of 8 CartPole-v1, collected with PPO's policy of 2x64 units, one thread. A share is the time of
 the adder over that of the collection, the median of paired rounds with its 95 % interval. For HindsightRelabel a

@@ -1,4 +1,4 @@
-"""What the benchmarks share: machine and versions, interleaved timing, ratios with an interval."""
+"""Common parts of the benchmarks: machine and versions, interleaved timing, ratios with an interval."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Vector environments of gymnasium and other libraries, as benchmarks/env_managers.py steps them.
 
-Each is called with a number of transitions and takes at least as many, with actions drawn before. One that is not
-installed is left out and said to be missing.
+Each is called with a number of transitions and takes at least as many, with actions drawn before. Those that are
+not installed are skipped and reported as missing.
 """
 
 from __future__ import annotations

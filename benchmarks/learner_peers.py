@@ -1,4 +1,4 @@
-"""Learners of other libraries, behind the one call that benchmarks/learner.py times: so many updates.
+"""Learners of other libraries, behind the one call that benchmarks/learner.py times: a number of updates.
 
 Each does what its own training does for an update, drawing included. One that is not installed is left out.
 """

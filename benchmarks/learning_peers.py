@@ -1,9 +1,9 @@
-"""What another library comes to in a task of learning.py, with the settings of the plan and the same seed.
+"""The result of another library in a task of learning.py, with the settings of the plan and the same seed.
 
     python benchmarks/learning_peers.py TASK [--budget STEPS] [--seed 0] [--episodes 100] [--out FILE]
 
-Prints the mean return of the policy that it ends with, without noise, over so many episodes in an environment of its
-own, and the seconds that learning took, with one thread of torch.
+Prints the mean return of the policy that it ends with, without noise, over `--episodes` episodes in a separate
+environment, and the seconds that learning took, with one thread of torch.
 """
 
 from __future__ import annotations

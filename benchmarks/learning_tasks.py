@@ -1,4 +1,4 @@
-"""What the plans are to learn, in how many steps, and what others have come to: the rows of learning.py's table."""
+"""The tasks of learning.py: what the plans should learn, in how many steps, and the results of others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Replay buffers of other libraries, behind the two calls that benchmarks/replay.py times.
 
-Each is made as its documentation recommends for speed. One that is not installed is left out and said to be missing.
+Each is made as its documentation recommends for speed. Missing ones are skipped and reported.
 """
 
 from __future__ import annotations

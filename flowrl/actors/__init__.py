@@ -1,1 +1,1 @@
-"""Actors: objects that are asked by `submit(method, *args)`, in this process or on Ray."""
+"""Actors: objects called by `submit(method, *args)`, in this process or on Ray."""

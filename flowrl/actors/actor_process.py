@@ -1,4 +1,4 @@
-"""What runs in an actor's process: an object, asked from elsewhere; its errors, warnings and prints come home."""
+"""The object in an actor's process; answers bring home its errors, warnings and prints."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from flowrl.errors import ConfigError
 
 log = logging.getLogger("flowrl")
 
-#: The level of what was printed, among levels of what was logged.
+#: The log level of printed lines.
 PRINTED = logging.NOTSET
 
 
 class ActorProcess:
-    """An object in an actor. Answers hold (value, error, said), so that an error arrives as it was raised.
+    """An object in an actor. Answers are (value, error, said), so that an error arrives as raised.
 
-    What was said is a list of (level, text): warnings, and lines that were printed.
+    `said` is a list of (level, text): warnings and printed lines.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,9 +44,9 @@ class ActorProcess:
         return self._name
 
     def begin(self, versions: dict[str, str], path: list[str], threads: int, make: bytes) -> Any:
-        """Make the object, if this is the flowrl that asks for it; what fails here fails whatever is asked.
+        """Create the object, if both ends run the same flowrl; an error here becomes the answer to every request.
 
-        Modules are found where the process that asks finds them, as far as this machine has those folders.
+        Modules are searched in the caller's folders, as far as this machine has them.
         """
         sys.path += [folder for folder in path if folder not in sys.path]
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -69,11 +69,11 @@ class ActorProcess:
             with redirect_stdout(self._said.out):
                 value = methodcaller(method, *args)(self._target)
             return value, None, self._said.taken()
-        except BaseException as error:  # Ray would take a sys.exit() of an environment for a death, without a word
+        except BaseException as error:  # Ray would silently treat sys.exit() of an environment as a death
             return self._failed(error)
 
     def do_apart(self, method: str, *args: Any) -> Any:
-        """The method's answer with the size of its item, and the item itself, which stays here."""
+        """Call a method that returns (answer, item): the answer with the size of the item, and the item, kept here."""
         answer, error, said = self.do(method, *args)
         if error is not None:
             return (None, error, said), None
@@ -85,7 +85,7 @@ class ActorProcess:
 
 
 def versions() -> dict[str, str]:
-    """What both ends of a wire must have in common."""
+    """The versions that both ends of a connection must share."""
     found = {"flowrl": _version.__version__, "python": ".".join(platform.python_version_tuple()[:2])}
     for package in ("numpy", "torch"):
         found[package] = metadata.version(package).partition("+")[0]  # "+cpu", "+cu12": the same torch
@@ -93,7 +93,7 @@ def versions() -> dict[str, str]:
 
 
 def _compare(theirs: dict[str, str], where: str) -> None:
-    """Refuse another flowrl or Python, and say where numpy or torch differ."""
+    """Raise if flowrl or Python differ, and warn if numpy or torch do."""
     for name, ours in versions().items():
         if ours == theirs[name]:
             continue
@@ -104,7 +104,7 @@ def _compare(theirs: dict[str, str], where: str) -> None:
 
 
 def _packed(error: BaseException, where: str) -> bytes:
-    """The error with its traceback as a note; one that cannot travel, or would end who asks, as a RuntimeError."""
+    """The error with its traceback as a note; a RuntimeError if it cannot be pickled or would end the caller."""
     told = traceback.TracebackException.from_exception(error)
     told.__notes__ = None  # they travel with it
     error.add_note(f"raised in {where}:\n{''.join(told.format()).rstrip()}")
@@ -121,7 +121,7 @@ def _packed(error: BaseException, where: str) -> bytes:
 
 
 class _Said(logging.Handler):
-    """Keeps what is logged, and what is printed to `out`, until an answer takes it home."""
+    """Collects log records, and lines printed to `out`, until an answer takes them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -137,7 +137,7 @@ class _Said(logging.Handler):
 
 
 class _Lines(io.TextIOBase):
-    """A standard output that gives each line to somebody."""
+    """A standard output that passes each line to a function."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
         self._take, self._begun = take, ""

@@ -1,4 +1,4 @@
-"""Objects as workers: in this process, or each in a process of its own on this machine or another one."""
+"""Objects as workers: in this process, or each in a separate process on this or another machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Make = Callable[[], Any]
 
 @attrs.frozen
 class Resources:
-    """What one actor takes of the machine it is on.
+    """The resources that one actor reserves on its machine.
 
     Attributes:
-        cpus: Logical cores, or a part of one. Nobody is bound to them: they limit how many actors a machine gets.
-        gpus: Graphics processors, or a part of one; it sees only those.
-        memory: In bytes; 0: as much as it takes.
-        custom: Others that the cluster's machines have, by name.
-        threads: Of torch and numpy in it.
+        cpus: Logical cores, or a fraction. They limit the number of actors per machine, but bind no actor to a core.
+        gpus: GPUs, or a fraction; the actor sees only these.
+        memory: Bytes; 0: no reservation.
+        custom: Custom resources of the cluster's machines, by name.
+        threads: Threads of torch and numpy in the actor.
     """
 
     cpus: float = attrs.field(default=1, validator=validators.ge(0))
@@ -34,14 +34,14 @@ class Resources:
 
 
 class Backend(Protocol):
-    """Where actors are: `Here`, or `flowrl.actors.ray_backend.Cluster`."""
+    """The place of actors: `Here`, or `flowrl.actors.ray_backend.Cluster`."""
 
     def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[Any]:
-        """One worker for each; they are there, or it raises."""
+        """Create a worker per factory; returns once all exist, or raises."""
         ...
 
     def replace(self, worker: Any, make: Make, name: str, resources: Resources) -> Any:
-        """Another in its place, which may still be on its way: what it is asked waits for it."""
+        """Replace a worker; requests wait until the new one exists."""
         ...
 
     def put(self, value: Any) -> Any:
@@ -53,12 +53,12 @@ class Backend(Protocol):
         ...
 
     def leave(self) -> None:
-        """No more of them are needed."""
+        """Release the backend."""
         ...
 
 
 class Here:
-    """Actors that are objects of this process, one after another."""
+    """Actors as objects of this process."""
 
     def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[Any]:
         return [InlineWorker(make()) for make in makes]
@@ -76,7 +76,7 @@ class Here:
                 worker.target.close()
 
     def leave(self) -> None:
-        """Nobody came."""
+        """Does nothing."""
 
 
 class Actors:
@@ -88,21 +88,21 @@ class Actors:
     [[], [3]]
 
     Args:
-        makes: Makes each, where it is to be.
-        kind: What each is called, with its index: "worker", say.
-        remote: Each in a process of its own, on Ray, else in this one.
-        address: Of the Ray cluster, "host:port" or "ray://host:port"; None: a Ray of this machine, which is started
-            unless there is one, and ended with the last that need it.
-        resources: Of each.
-        max_restarts: How often each may be made again.
+        makes: Factories, called where each actor lives.
+        kind: Name of each in messages, followed by its index, such as "worker".
+        remote: Whether each has a separate process on Ray; else all live in this one.
+        address: Of the Ray cluster, "host:port" or "ray://host:port"; None: a local Ray, which is started
+            unless one runs, and ended with its last user.
+        resources: Resources of each.
+        max_restarts: Restarts allowed per actor.
 
     Raises (at `start`):
         ConfigError: no cluster answers, it cannot give the resources, or has another flowrl.
-        PlanError: a `make` cannot be sent, with what in it is why.
+        PlanError: a factory cannot be pickled; names the reason.
 
     Attributes:
         members: The workers; None where one was removed. Empty unless started.
-        restarts: How often each was made again.
+        restarts: How often each was restarted.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Actors:
         self.close()
 
     def start(self) -> None:
-        """Make them, all at once; does nothing where that was done."""
+        """Create them all at once; does nothing if they are started."""
         if self._backend is not None:
             return
         self._backend = self._joined()
@@ -160,14 +160,14 @@ class Actors:
         return f"{self.kind} {index}"
 
     def put(self, value: Any) -> Any:
-        """What stands for the value as an argument of `submit`, sent once for all that are given it."""
+        """A reference to the value as an argument of `submit`, sent once for all its receivers."""
         return self._started.put(value)
 
     def restart(self, index: int, died: WorkerDied | None = None) -> None:
-        """Make one again, in a new process; what it is asked waits until that is there.
+        """Restart one in a new process; requests wait until that exists.
 
         Raises:
-            WorkerDied: `died`, or one like it: it was made again `max_restarts` times.
+            WorkerDied: `died`, or a similar error: it was restarted `max_restarts` times already.
         """
         if self.restarts[index] >= self.max_restarts:
             why = f"{died.why if died else 'it is gone'}; it was restarted {self.restarts[index]} times already"
@@ -177,7 +177,7 @@ class Actors:
         self.members[index] = self._started.replace(worker, self.makes[index], self.name(index), self.resources)
 
     def add(self, make: Make) -> int:
-        """One more; its index."""
+        """Add one; returns its index."""
         self.members += self._started.create([make], [self.name(len(self.makes))], self.resources)
         self.makes.append(make)
         self.restarts.append(0)
@@ -189,7 +189,7 @@ class Actors:
         self._started.close([worker])
 
     def close(self) -> None:
-        """End them all; a later start makes them afresh."""
+        """End them all; a later start creates new ones."""
         if self._backend is None:
             return
         backend, self._backend = self._backend, None

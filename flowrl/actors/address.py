@@ -1,4 +1,4 @@
-"""The address of a Ray cluster, tried before Ray is told of it: Ray waits for minutes, and then ends the process."""
+"""Tests the address of a Ray cluster first: Ray itself would wait for minutes, and then end the process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 from flowrl.errors import ConfigError
 
-#: Seconds in which whoever listens at an address must answer.
+#: Seconds in which an address must answer.
 ANSWER_SECONDS = 5.0
 #: What a speaker of HTTP/2, as all of Ray is, says first: the preface and an empty frame of settings (RFC 9113, 3.4).
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -16,10 +16,10 @@ _SETTINGS = 4
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """ActorProcess and port of a cluster, None for "auto": the one that this machine is of.
+    """Host and port of a cluster, None for "auto": the cluster of this machine.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: the address is malformed.
 
     >>> split_address("ray://head:10001"), split_address("[::1]:6379"), split_address("auto")
     (('head', 10001), ('::1', 6379), None)
@@ -33,10 +33,10 @@ def split_address(address: str) -> tuple[str, int] | None:
 
 
 def check_answers(address: str) -> None:
-    """See that something like Ray listens at an address.
+    """Check that Ray, or something like it, listens at an address.
 
     Raises:
-        ConfigError: nobody does, or somebody else, or it is no address.
+        ConfigError: nothing answers, something else does, or the address is malformed.
     """
     place = split_address(address)
     if place is None:

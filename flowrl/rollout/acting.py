@@ -1,4 +1,4 @@
-"""Acting in the environments of a manager: what rollout workers and evaluation share."""
+"""Acting in the environments of a manager, for rollout workers and evaluation."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from flowrl.rollout.noise import Array, NoiseStreams
 
 
 class Actor:
-    """A mode that acts in a manager's environments, and what is kept of each of them from step to step.
+    """A mode that acts in a manager's environments, with the state of each from step to step.
 
-    Three things, by environment: its stream of noise (D2); where the mode is a `RecurrentMode` its state, which
-    is the mode's initial one where an episode begins (T8); and where the manager is asynchronous the row that was sent
-    to it, until the answer comes (T11).
+    Per environment it keeps its stream of noise (D2); for a `RecurrentMode` the recurrent state, reset to the initial
+    one where an episode begins (T8); and for an asynchronous manager the row sent to it, until its answer (T11).
 
     Args:
         manager: Launched before the first step.
-        seed: Of the noise.
+        seed: Seed of the noise.
 
     State: all three.
     """
@@ -38,7 +37,7 @@ class Actor:
         self.use(mode)
 
     def use(self, mode: ActMode | RecurrentMode) -> None:
-        """Act with another mode from now on; its states begin anew, and the noise if it draws another amount."""
+        """Act with another mode from now on; resets recurrent states, and the noise if it draws another amount."""
         self._mode: Any = mode
         if mode.draws != self._noise.draws:
             self._noise = NoiseStreams(self._seed, self.manager.num_envs, mode.draws)
@@ -48,16 +47,16 @@ class Actor:
     def step(
         self, env_steps: int = 0, version: int = 0, wait: Array | None = None
     ) -> tuple[dict[str, Column], StepResult]:
-        """Send an action to every environment that waits for one, and take the answers that there are.
+        """Send an action to every environment that waits for one, and return the answers that have arrived.
 
         Args:
-            env_steps: So far, for the mode. version: Of the policy, for the row.
-            wait: Mask `[N]` of environments that get no action yet; only asynchronous managers know that.
+            env_steps: Env steps so far, for the mode. version: Policy version, for the row.
+            wait: Mask `[N]` of environments that get no action yet; only for asynchronous managers.
 
-        Returns: What was acted from, columns `[N, ...]`: obs, what the mode gave, policy_version, episode_id and t; for
-            recurrent modes state and next_state. And what came of it. Of both, the rows count where the result says so.
+        Returns: The columns `[N, ...]` of the acting step: obs, the mode's columns, policy_version, episode_id and t;
+            for recurrent modes state and next_state. And the result of the step, which marks the rows that count.
 
-        Raises: SchemaError for an environment that goes on without a valid action.
+        Raises: SchemaError for a running environment without a valid action.
         """
         manager = self.manager
         if manager.ready is not None:
@@ -118,7 +117,7 @@ class Actor:
                 )
 
     def _keep(self, ids: Array, row: dict[str, Column]) -> None:
-        """Of the environments that a row is sent to."""
+        """Store the rows sent to these environments, until their answers arrive."""
         num_envs = self.manager.num_envs
         if row.keys() != self._sent.keys():
             if self._sent and len(ids) < num_envs:
@@ -139,7 +138,7 @@ class Actor:
 
 
 def initial_states(mode: ActMode | RecurrentMode, num_envs: int) -> Column | None:
-    """The states `[N, ...]` in which a recurrent mode begins episodes; None where a mode has none."""
+    """The initial states `[N, ...]` of a recurrent mode; None for other modes."""
     if not isinstance(mode, HasMemory):
         return None
     one = Batch(state=mode.initial_state())

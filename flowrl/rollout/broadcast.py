@@ -1,4 +1,4 @@
-"""The newest weights for workers elsewhere: put once for each change, however many ask for them."""
+"""The newest weights for remote workers: stored once per change, however many workers need them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from flowrl.policies.protocols import HasWeights
 
 
 class Broadcast:
-    """Which weights a request should ride with.
+    """The weights to send with a request.
 
-    They are those of the policy of this process, or what somebody who learns elsewhere has published since: the
-    policy takes that when it is asked for, not before.
+    They are those of this process's policy, or newer ones that a learner elsewhere published; the policy loads these
+    only on access.
 
     Args:
-        policy: What has learned here; what has no `weights` never rides.
+        policy: The policy of this process; one without `weights` is never sent.
 
     Attributes:
-        number: Of the newest weights, from 1 on; who has them needs no others.
+        number: Number of the newest weights, from 1 on; a worker with this number is up to date.
     """
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
         self.number = 0
-        self._stamp: Any = None  # of the policy, when its weights were put or others were published
-        self._reference: Any = None  # what stands for the newest weights
-        self._published: tuple[int, Any] | None = None  # which the policy has not taken yet
+        self._stamp: Any = None  # of the policy, when its weights were stored or others were published
+        self._reference: Any = None  # reference to the newest weights
+        self._published: tuple[int, Any] | None = None  # not loaded by the policy yet
 
     @property
     def version(self) -> int:
-        """Of the newest weights."""
+        """The version of the newest weights."""
         return self._policy.version if self._published is None else self._published[0]
 
     def publish(self, version: int, weights: Any, everywhere: bool = False) -> None:
@@ -43,7 +43,7 @@ class Broadcast:
         self.number += not everywhere
 
     def take(self) -> None:
-        """Have the policy of this process take what was published, unless it was written to since, by a load say."""
+        """Load the published weights into this process's policy, unless it changed since, by a load for example."""
         if self._published is None:
             return
         (version, weights), self._published = self._published, None
@@ -53,7 +53,7 @@ class Broadcast:
             self._stamp = self._now()
 
     def newest(self, put: Callable[[Any], Any]) -> Any:
-        """What stands for the newest weights as an argument; None where there are none."""
+        """A reference to the newest weights to pass as an argument; None if there are none."""
         if not isinstance(self._policy, HasWeights):
             return None
         if self._stamp != (stamp := self._now()):
@@ -66,16 +66,16 @@ class Broadcast:
         return self._reference
 
     def forget(self) -> None:
-        """What was put is gone with the store that had it."""
+        """Forget the reference: its store is gone."""
         self._reference = None
 
     def _now(self) -> Any:
-        """Another value after any change of the policy's weights."""
+        """A value that changes with the policy's weights."""
         return self._policy.stamp if isinstance(self._policy, Policy) else self._policy.version
 
 
 def _on_host(weights: Any) -> Any:
-    """Tensors of a GPU as those of the host: a worker need not have one."""
+    """Move GPU tensors to the host: a worker may have no GPU."""
     if not isinstance(weights, Mapping):
         return weights
     return {name: value.cpu() if kind(value) == "tensor" else value for name, value in weights.items()}

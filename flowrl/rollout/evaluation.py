@@ -1,4 +1,4 @@
-"""Evaluating a policy: whole episodes in its eval mode, in environments of their own."""
+"""Evaluating a policy: whole episodes in its eval mode, in separate environments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("flowrl")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Steps after which an episode that is evaluated is taken to be one that never ends.
+#: Default number of steps after which an evaluation cuts an episode.
 MAX_STEPS = 10_000
 
 
@@ -40,14 +40,13 @@ def evaluate(
 
     `env` is what `flowrl.envs.make_manager` takes, made with `env_args`, or the `Environments` of a worker set.
 
-    Every environment plays a fixed share of them, which differ by at most one (S2). The environments and the
-    noise follow from `seed` alone, so evaluating changes nothing in training (S3), and two policies that are
-    evaluated with one seed meet the same starts.
+    Every environment plays a fixed share of them; shares differ by at most one (S2). The environments and the noise
+    derive from `seed` alone, so evaluation does not change training (S3), and policies evaluated with one seed get the
+    same starts.
 
-    An episode that has not ended after `max_steps` steps is cut, with a warning: a policy that never acts at random
-    may go in circles for ever. It counts with the return so far and says `cut`; its environment, which cannot begin
-    another one, plays no more, so there are fewer episodes then. An episode that a fault of its environment cut is
-    none: another one is played in its place.
+    An episode longer than `max_steps` steps is cut, with a warning: a deterministic policy may go in circles for ever.
+    It counts with the return so far and is marked `cut`; its environment plays no further episodes, so there are fewer
+    in total. An episode that a fault cuts does not count: it is played again.
 
     With `video` the first environment films its first episodes into that folder, see `flowrl.rollout.video`.
     """
@@ -77,7 +76,7 @@ def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps
     while missing.any():
         _, step = actor.step(wait=missing == 0)
         with np.errstate(invalid="ignore"):  # of infinities: such a return is NaN, and is said to be
-            returns += step.reward  # 0 where no transition was answered
+            returns += step.reward  # 0 where there was no transition
         returns[manager.t == 0] = 0.0  # an episode ended, or a fault cut it
         for episode in manager.drain():
             if missing[episode.env_id]:
@@ -88,17 +87,17 @@ def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps
             missing[i] = 0
     for fault in manager.drain_faults():
         log.warning("evaluating: %s", fault)
-    return sorted(played, key=lambda episode: (episode.env_id, episode.episode_id))  # whoever was the first to end
+    return sorted(played, key=lambda episode: (episode.env_id, episode.episode_id))  # not in the order of their ends
 
 
 @attrs.frozen
 class Scores:
-    """What some episodes say of the policy that played them.
+    """Scores of a policy from the episodes that it played.
 
-    `reward_per_step` is all reward over all steps, so long episodes count for more. `win_rate` is the share of
-    successes among the episodes that say whether they were one, None if none does; `judged` is how many do.
-    `cut` is how many never ended (see `evaluate`); they count with what they had so far.
-    Standard deviations are those of the episodes played (divided by n).
+    `reward_per_step` is total reward over total steps, so long episodes count more. `win_rate` is the fraction of
+    successes among the episodes that report success, None if none does; `judged` is their number. `cut` is the number
+    of episodes that were cut (see `evaluate`), which count with their return so far. Standard deviations are those of
+    the episodes played (divided by n).
     """
 
     episodes: int

@@ -11,10 +11,10 @@ from flowrl.data.columns import Column, check_names
 
 
 class Fragment:
-    """Rows of N environments; a column is an array, or a nested batch where observations are dictionaries.
+    """Rows of N environments; a column is an array, or a nested batch for dictionary observations.
 
-    A row on which an environment only reset itself is not written (T1). From the first such row on, every
-    environment has its own cursor; rows past T open the next fragment.
+    Rows in which an environment only reset itself are not written (T1). From the first such row on, every environment
+    has its own cursor; rows past T begin the next fragment.
 
     State: the rows that belong to the next fragment.
     """
@@ -23,18 +23,18 @@ class Fragment:
         self._ids = np.arange(num_envs)
         self._columns = Batch()
         self._names: frozenset[str] = frozenset()  # of the columns
-        self._room = 0  # rows that the columns can take
+        self._room = 0  # capacity of the columns in rows
         self._reserved = 1
         self._rows = 0  # the highest cursor; every environment's while `_cursor` is None
         self._cursor: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     @property
     def rows(self) -> int:
-        """Rows that every environment has."""
+        """The number of rows that every environment has."""
         return self._rows if self._cursor is None else int(self._cursor.min())
 
     def reserve(self, rows: int) -> None:
-        """Make the next allocation fit so many rows."""
+        """Size the next allocation for this number of rows."""
         self._reserved = rows
 
     def write(self, row: dict[str, Column], acted: np.ndarray[Any, np.dtype[np.bool_]] | None) -> None:
@@ -60,12 +60,12 @@ class Fragment:
         else:
             at_ids = (self._cursor, self._ids)
             for name, column in self._columns.items():
-                column[at_ids] = row[name]  # of who did not act too: its next row goes to the same place
+                column[at_ids] = row[name]  # environments that did not act overwrite this row next time
             self._cursor += 1 if acted is None else acted
             self._rows = int(self._cursor.max())
 
     def cut(self, rows: int) -> Batch:
-        """Take the first `rows` rows of every environment out; the batch owns its arrays."""
+        """Remove and return the first `rows` rows of every environment; the batch owns its arrays."""
         taken: Batch = self._columns[:rows]
         over: Batch = self._columns[rows : self._rows]
         self._columns, self._room, self._rows = Batch(), 0, self._rows - rows
@@ -82,20 +82,20 @@ class Fragment:
         return np.full(len(self._ids), self._rows) if self._cursor is None else self._cursor.copy()
 
     def cut_all(self) -> Batch:
-        """Take everything out, also rows that only some environments have: see `lengths`."""
+        """Remove and return everything, also rows that only some environments have: see `lengths`."""
         taken: Batch = self._columns[: self._rows]
         self.clear()
         return taken
 
     def clear(self) -> None:
-        """Forget what was written."""
+        """Drop all rows."""
         self._columns, self._room, self._rows, self._cursor = Batch(), 0, 0, None
 
     def state_dict(self) -> dict[str, Any]:
         columns = self._columns[: self._rows].map(np.copy) if self._rows else Batch()
         if self._cursor is None:
             return {"columns": columns.to_dict(), "rows": self._rows, "cursor": None}
-        # What is not written yet is whatever the memory held: equal states must be equal (D5).
+        # Unwritten rows hold arbitrary memory, but equal states must be equal (D5).
         columns[np.arange(self._rows)[:, None] >= self._cursor] = 0
         return {"columns": columns.to_dict(), "rows": self._rows, "cursor": self._cursor.tolist()}
 
@@ -113,7 +113,7 @@ class Fragment:
         self._names = frozenset(columns)
 
     def _allocate(self, row: dict[str, Column]) -> None:
-        """Room for the rows that were reserved, or for twice as many as there are."""
+        """Allocate columns for the reserved rows, or for twice the present number."""
         self._room = max(self._reserved, 2 * self._rows)
         grown = Batch(row).map(lambda value: np.empty((self._room, *value.shape), value.dtype))
         if self._rows:

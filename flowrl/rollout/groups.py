@@ -1,4 +1,4 @@
-"""Groups of environments: what is acted in together, whichever process has it (D2)."""
+"""Groups of environments, each of which acts as one batch, in whichever process (D2)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.rollout.worker import RolloutWorker
 
-#: Episodes of an environment that was made again are numbered from a multiple of this on, so that no two are mixed up.
+#: Episodes of a recreated environment are numbered from a multiple of this on, so numbers never repeat.
 EPISODES_OF_A_LIFE = 1 << 32
 
 
 @attrs.frozen
 class GroupLayout:
-    """How the environments of all workers form groups of equal size, and which worker has which.
+    """The division of all workers' environments into groups of equal size, and of groups among workers.
 
-    What is in a group is acted in together, with one batch; so the same groups over 0, 1 or k workers give the same
-    stream, bit for bit.
+    A group acts as one batch, so the same groups over 0, 1 or k workers give the same stream, bit for bit.
 
     >>> layout = GroupLayout(num_workers=2, envs_per_worker=8, env_groups=4)
     >>> layout.indices(worker=1), layout.envs_per_group
@@ -34,11 +33,11 @@ class GroupLayout:
 
     Args:
         num_workers: Processes; 0: this one.
-        envs_per_worker: Environments of each.
-        env_groups: Groups over all of them; None: one a worker.
+        envs_per_worker: Environments per worker.
+        env_groups: Groups of all environments; None: one per worker.
 
     Raises:
-        ConfigError: the groups cannot be of equal size, or not whole on a worker.
+        ConfigError: groups would differ in size, or span several workers.
     """
 
     num_workers: int
@@ -83,13 +82,13 @@ class GroupLayout:
 
 @attrs.frozen
 class Group:
-    """What the `RolloutWorker` of one group is made of, in this process or in another one.
+    """The arguments of the `RolloutWorker` of one group, in any process.
 
     Args:
-        environments: Of all groups; `num_envs` of them are this one's.
-        index: Which of `groups` it is.
-        seed: Of all groups; the streams of one follow from it, the index and the life.
-        life: How often the group was begun afresh, since the process that had it died.
+        environments: The environments of all groups; `num_envs` of them belong to this group.
+        index: Index of the group among `groups`.
+        seed: Seed of all groups; the streams of one derive from it, the index and the life.
+        life: How often the group was restarted after the death of its process.
     """
 
     environments: Environments
@@ -107,11 +106,11 @@ class Group:
 
     def _seed(self) -> int:
         if not self.index and not self.life:
-            return self.seed  # one group has what a worker always had
+            return self.seed  # a single group keeps the seed of a worker
         return SeedTree(self.seed).integer(f"worker{self.index}/{self.life}")
 
     def _environments(self) -> Environments:
-        """Those of the group: seeds of episodes that were given go over the environments of all groups in turn."""
+        """The environments of the group; fixed episode seeds go to the environments of all groups in turn."""
         given = self.environments.episode_seeds
         if given is None or self.groups == 1:
             return self.environments
@@ -128,7 +127,7 @@ def is_pull(method: str) -> bool:
 
 
 class LocalGroup(InlineWorker):
-    """A group of this process as a worker of the engine."""
+    """A group in this process, as a worker of the engine."""
 
     def __init__(self, target: RolloutWorker, before: Callable[[RolloutWorker], None]) -> None:
         super().__init__(target)
@@ -141,11 +140,11 @@ class LocalGroup(InlineWorker):
 
 
 class GroupRunner:
-    """The groups of one process, and the policy that acts in them; what a worker process has.
+    """The object in a worker process: its groups, and the policy that acts in them.
 
     Args:
-        groups: Made when the first one is asked for.
-        policy: Makes the policy.
+        groups: Their workers are created on first use.
+        policy: Factory of the policy.
     """
 
     def __init__(self, groups: Sequence[Group], policy: Callable[[], Policy]) -> None:
@@ -154,7 +153,7 @@ class GroupRunner:
         self._workers: dict[int, RolloutWorker] = {}
 
     def begin(self) -> bool:
-        """Begin the first episodes; whether rewards are seen before a wrapper changes them (S1)."""
+        """Begin the first episodes; returns whether recorded rewards are raw (S1)."""
         if self._policy is None:
             self._policy = self._make()
         for group in self._groups:
@@ -163,11 +162,11 @@ class GroupRunner:
         return all(worker.manager.raw_returns for worker in self._workers.values())
 
     def ask(self, index: int, method: str, env_steps: int, version: int, weights: Any, *args: Any) -> Any:
-        """Do what the worker of a group is asked for, after it was told what rides with a request.
+        """Call a method of a group's worker, after applying the data that comes with the request.
 
         Args:
-            env_steps: Of the run so far.
-            version, weights: To act with from now on; None: those that are here.
+            env_steps: Env steps of the run so far.
+            version, weights: The weights to act with from now on; None: keep the present ones.
         """
         self.begin()
         worker = self._workers[index]

@@ -8,23 +8,23 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Steps drawn ahead at once: a call of a generator costs as much as a hundred of its numbers.
+#: Steps to draw ahead: a call of a generator costs as much as a hundred of its numbers.
 BLOCK = 64
 
 
 def split_seed(seed: int) -> tuple[int, int]:
-    """Independent seeds for environments and for noise: each spawns a stream for each environment."""
+    """Independent seeds for environments and for noise; each spawns a stream per environment."""
     env_seed, noise_seed = np.random.SeedSequence(seed).generate_state(2, np.uint64)
     return int(env_seed) >> 1, int(noise_seed) >> 1
 
 
 class NoiseStreams:
-    """`next()` gives `[N, draws]` uniform numbers in [0, 1), row i from the stream of environment i (D2).
+    """`next()` returns `[N, draws]` uniform numbers in [0, 1), row i from the stream of environment i (D2).
 
-    A stream goes on only when its environment acts, so what an environment draws in its k-th step does not depend
-    on the others, nor on who resets. All streams are at one place until that is not so for the first time.
+    A stream advances only when its environment acts, so the numbers of an environment's k-th step depend neither on the
+    others nor on resets. All streams share one position until they first differ.
 
-    State: the generators as they were before the current block, and the place of each in it.
+    State: the generators before the current block, and the position of each in it.
     """
 
     def __init__(self, seed: int, num_envs: int, draws: int) -> None:
@@ -34,12 +34,12 @@ class NoiseStreams:
         self._before = [generator.bit_generator.state for generator in self._generators]
         self._block = np.empty((BLOCK, num_envs, draws))
         self._ids = np.arange(num_envs)
-        self._at = 0  # of all streams, while there is no `_places`
+        self._at = 0  # position of all streams, unless there is `_places`
         self._places: Array | None = None
         self._refill(self._ids)
 
     def next(self, env_ids: Array | None = None) -> Array:
-        """The numbers of the next step, `[len(env_ids), draws]` (None: all); they stay for at least as long as it."""
+        """The numbers of the next step, `[len(env_ids), draws]` (None: all); valid for the duration of that step."""
         if not self.draws:
             none: Array = self._block[0] if env_ids is None else self._block[0, env_ids]
             return none
@@ -62,7 +62,7 @@ class NoiseStreams:
         return noise
 
     def take_back(self, env_ids: Array) -> None:
-        """Give the newest numbers again to environments that, as it turned out, did not act."""
+        """Return the newest numbers of environments that did not act after all, to draw them again."""
         if not self.draws:
             return
         if self._places is None:

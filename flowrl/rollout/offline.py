@@ -1,4 +1,4 @@
-"""OfflineWorkers: a policy that learns from a dataset. Nobody acts; environments are made to evaluate, if at all."""
+"""OfflineWorkers: a policy that learns from a dataset, without acting; environments only serve evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory
 
 
 def no_environment() -> NoReturn:
-    """In the place of an environment where there is none."""
+    """The factory in place of a missing environment: raises."""
     raise ConfigError(
         "there is no environment, since the dataset does not say which it was recorded in: give one, with --env "
         "(or env=...)"
@@ -24,23 +24,23 @@ def no_environment() -> NoReturn:
 
 
 class OfflineWorkers(BaseWorkers):
-    """What a plan without an environment has for workers: the policy that learns, and where it may be evaluated.
+    """The workers of a plan without an environment: the policy that learns, and environments to evaluate it.
 
-    The spaces of the policy are those of the dataset. Only where it does not know them is an environment asked, which
-    is then made and closed again.
+    The policy has the spaces of the dataset. Only if the dataset does not record them, an environment is created to
+    look them up, and closed again.
 
     Args:
-        data: What is learned from, or what a run remembers of it.
-        env: Where the policy is evaluated; None: nowhere.
+        data: The dataset, or a run's description of it.
+        env: Environment of evaluations; None: no evaluation.
         policy: Called with the observation and the action space.
-        num_envs: Environments that evaluate it, stepped together.
+        num_envs: Evaluation environments stepped together.
         env_args, wrappers, env_manager, env_manager_args: See `WorkerSet`.
         eval_env, eval_env_args, eval_wrappers, eval_env_manager: See `WorkerSet`.
 
     Raises:
-        DatasetError: the dataset does not know its spaces, and there is no `env` to ask.
-        ConfigError: spaces that the policy cannot serve; when somebody evaluates, an environment of other spaces, or
-            none.
+        DatasetError: the dataset does not record its spaces, and there is no `env`.
+        ConfigError: the policy does not support the spaces; at evaluation, the environment has other spaces, or there
+            is none.
     """
 
     clock: ClassVar[str] = "updates"
@@ -91,16 +91,16 @@ class OfflineWorkers(BaseWorkers):
 
     @property
     def evaluation_env(self) -> Environments:
-        """Those that evaluate; the first who asks has one made, to see whether its spaces are the dataset's.
+        """The evaluation environments; the first access creates one to compare its spaces with the dataset's.
 
-        Raises: ConfigError where they are not, or where there is none.
+        Raises: ConfigError if they differ, or there is no environment.
         """
         if self._evaluation_env.spec is no_environment:
             no_environment()
         return self._checked
 
     def about(self) -> dict[str, Any]:
-        """What a run is to remember of its dataset, so that what it learned can be used without."""
+        """The description of the dataset that a run stores, so that its policy can be used without the dataset."""
         return {"dataset": {"path": str(self.data.path), **self.origin()}}
 
     def origin(self) -> dict[str, Any]:
@@ -109,11 +109,11 @@ class OfflineWorkers(BaseWorkers):
         return {**found, "env": None} if self.environments.spec is no_environment else found
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the policy is a resource of its own."""
+        """Empty: the policy is a resource of its own."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take nothing, nor what was written when these were workers without members."""
+        """Ignore the state, which older versions filled."""
 
 
 def _same_bounds(one: Box, other: Box) -> bool:

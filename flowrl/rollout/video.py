@@ -1,4 +1,4 @@
-"""Environments of which the first one films its episodes, with gymnasium's RecordVideo."""
+"""Environments whose first one records videos of its episodes, with gymnasium's RecordVideo."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from flowrl.errors import ConfigError
 
 Env = gymnasium.Env[Any, Any]
 
-#: Episodes that are filmed, and frames of each: all frames of an episode are held in memory until it ends.
+#: Episodes to film, and frames of each: all frames of an episode stay in memory until it ends.
 EPISODES, FRAMES = 3, 1_000
 
 
 class _Film(RecordVideo[Any, Any]):
-    """One film for each episode: with a `video_length` gymnasium's goes on into the next one."""
+    """One film per episode: with a `video_length`, gymnasium's would continue into the next episode."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         if self.recording:
@@ -32,7 +32,7 @@ class _Film(RecordVideo[Any, Any]):
 def filmed(environments: Environments, num_envs: int, folder: Path, episodes: int = EPISODES) -> EnvManager:
     """Environments in this process; the first one's first `episodes` become folder/eval-episode-0.mp4 and so on.
 
-    Raises: ConfigError where the environment gives no pictures, or what is needed for them is not installed.
+    Raises: ConfigError if the environment renders no pictures, or a package for them is not installed.
     """
     if environments.is_one_object:
         raise ConfigError("no video: films are of environments of their own, but there is one environment object")
@@ -62,7 +62,7 @@ def _made(camera: EnvFactory) -> Env:
 
 
 def _look(env: Env) -> None:
-    """Take one picture of an environment that is not used any more."""
+    """Render one picture of a disposable environment."""
     try:
         env.reset(seed=0)
         picture = None if env.render_mode is None else env.render()

@@ -1,1 +1,1 @@
-"""State on disk: checkpoints that are there whole or not at all, checksummed, of plain data."""
+"""State on disk: atomic checkpoints of plain data, with checksums."""

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: folders that are there whole or not at all, and that say what is wrong with them.
+"""Checkpoints on disk: folders that are written atomically, and checked when read.
 
 A checkpoint is a folder with manifest.json and, for each part of a state (`operators`, each resource ...), a JSON
-skeleton, an .npz of its arrays, and a second .npz of pickles where something in it can only be pickled. Only that
-one can run code; it is read when the file is said to be trusted.
+skeleton, an .npz of its arrays, and, if needed, a second .npz for objects that can only be pickled. Only that one can
+run code; it is read only if the file is declared trusted.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from flowrl.errors import CheckpointError, did_you_mean
 from flowrl.storage.codec import decode, encode
 from flowrl.storage.files import MANIFEST, checksummed_manifest, read_manifest
 
-#: What this version writes; it reads this one and those before it.
+#: The format that this version writes; it reads all earlier ones too.
 FORMAT_VERSION = 1
 _RESOURCES = "resources/"
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Path:
-    """Write a state, such as `Run.state_dict()`, as a folder; a checkpoint that is there already is replaced.
+    """Write a state, such as `Run.state_dict()`, as a folder; replaces an existing checkpoint.
 
-    The folder is written under another name, flushed to the disk and then renamed, so that whoever finds it finds
-    all of it, whenever the process or the machine dies.
+    It writes the folder under another name, flushes it to disk and then renames it, so the checkpoint is complete
+    whenever the process or the machine dies.
 
     Args:
         path: The folder.
         state: Entries become parts; those of `state["resources"]` one each.
-        about: What the manifest says besides, as JSON has it.
+        about: Further entries of the manifest, as JSON.
 
     Raises:
-        CheckpointError: something in the state cannot be saved, or nothing can be at `path`, or something else is.
+        CheckpointError: a part of the state cannot be saved, or `path` cannot be written or holds something else.
     """
     given, parts = Path(path), _parts(state)
     try:
-        path = given.resolve()  # a link to a checkpoint stays: what it leads to is replaced
+        path = given.resolve()  # a link to a checkpoint stays; its target is replaced
         replaced = path.exists()
         if replaced and not _is_ours(path) and not (path.is_dir() and not any(path.iterdir())):
             raise CheckpointError(f"{given} is there and is no checkpoint; choose another place")
@@ -75,19 +75,19 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
 
 
 def load_checkpoint(path: str | Path, *, parts: Collection[str] | None = None, trusted: bool = False) -> dict[str, Any]:
-    """Read a state, or some of its parts, after checking that it is whole.
+    """Read a state, or some of its parts, after checking that it is complete.
 
-    Nothing is unpickled unless `trusted`: then code in the file runs, so say it only of your own files. Policies,
-    buffers and results need no trust; environments in the middle of an episode do.
+    Nothing is unpickled unless `trusted`, which runs code in the file: pass it only for your own files. Policies,
+    buffers and results need no trust; environments mid-episode do.
 
     Args:
         path: The folder of a checkpoint.
-        parts: Names as in the manifest ("ledger", "resources/DQNPolicy"); all of them if not given.
-        trusted: Whether objects that can only be pickled may be read.
+        parts: Names from the manifest ("ledger", "resources/DQNPolicy"); None: all.
+        trusted: Whether to unpickle objects.
 
     Raises:
-        CheckpointError: it is damaged, truncated, of a newer format or no checkpoint at all; there is no such part;
-            or a part needs trust.
+        CheckpointError: it is damaged, truncated, of a newer format or not a checkpoint; a part does not exist; or a
+            part needs trust.
     """
     path = Path(path)
     files = verify_checkpoint(path)["parts"]
@@ -104,10 +104,10 @@ def load_checkpoint(path: str | Path, *, parts: Collection[str] | None = None, t
 
 
 def verify_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, after every file was compared with its size and checksum.
+    """Compare every file of a checkpoint with its size and checksum; returns the manifest.
 
     Raises:
-        CheckpointError: as `load_checkpoint`.
+        CheckpointError: see `load_checkpoint`.
     """
     path = Path(path)
     manifest = _read_manifest(path)
@@ -143,19 +143,19 @@ class Checkpoints:
     keep: int = attrs.field(default=3, validator=attrs.validators.ge(1))
 
     def save(self, state: Mapping[str, Any], about: Mapping[str, Any] | None = None, *, step: int) -> Path:
-        """Write one more, then remove the oldest and what killed writes have left."""
-        # The same step again, a little later, comes after those that were there, be they rotated away or not.
+        """Write a checkpoint, then remove the oldest ones and the remains of killed writes."""
+        # A second checkpoint of the same step sorts after earlier ones, even if these were removed.
         ordinals = [key[1] for key in map(_key, _entries(self.folder)) if key is not None and key[0] == step]
         ordinal = 1 + max(ordinals, default=0)
         path = save_checkpoint(self.folder / f"step-{step:09}{f'-{ordinal}' * (ordinal > 1)}", state, about)
         stale = [entry for entry in self.folder.iterdir() if entry.name.startswith(".step-")]
-        ours = [entry for entry in self.paths() if (entry / MANIFEST).is_file()]  # another's step-1 is left alone
+        ours = [entry for entry in self.paths() if (entry / MANIFEST).is_file()]  # leaves a foreign folder step-1 alone
         for entry in [*stale, *(entry for entry in ours[: -self.keep] if entry != path)]:
             _remove(entry)
         return path
 
     def paths(self) -> list[Path]:
-        """The checkpoints, oldest first, damaged ones among them."""
+        """The checkpoints, oldest first, including damaged ones."""
         found = [(key, path) for path in _entries(self.folder) if (key := _key(path)) is not None]
         return [path for _, path in sorted(found)]
 
@@ -164,10 +164,10 @@ class Checkpoints:
         return next(reversed(self.paths()), None)
 
     def load(self, path: str | Path | None = None, *, trusted: bool = False) -> dict[str, Any]:
-        """Read one of them, the newest if not said otherwise; see `load_checkpoint`.
+        """Read a checkpoint, by default the newest; see `load_checkpoint`.
 
         Raises:
-            CheckpointError: there is none, or it cannot be read: with the newest one before it that is whole.
+            CheckpointError: there is none, or it cannot be read; names the newest complete one before it.
         """
         chosen = self.latest() if path is None else Path(path)
         if chosen is None:
@@ -180,7 +180,7 @@ class Checkpoints:
             raise CheckpointError(f"{error}; {offer}") from error
 
     def before(self, path: Path) -> Path | None:
-        """The newest whole checkpoint that is older than another one."""
+        """The newest complete checkpoint before this one."""
         for earlier in reversed([each for each in self.paths() if (_key(each) or ()) < (_key(path) or ())]):
             try:
                 verify_checkpoint(earlier)
@@ -190,7 +190,7 @@ class Checkpoints:
         return None
 
     def rewind(self, path: Path) -> None:
-        """Go on from a checkpoint: later ones are put aside, and removed when the next one is written."""
+        """Continue from a checkpoint: set later ones aside; the next save removes them."""
         for later in [each for each in self.paths() if (_key(each) or ()) > (_key(path) or ())]:
             aside = later.with_name(f".{later.name}.superseded")
             _remove(aside)
@@ -284,7 +284,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _well_formed(manifest: dict[str, Any]) -> bool:
-    """Has it the fields that reading relies on? Whoever wrote it may also have made the checksum."""
+    """Whether it has the fields that reading needs: a matching checksum does not prove that."""
     expected = {"name": str, "size": int, "sha256": str}
     return isinstance(manifest.get("parts"), dict) and all(
         isinstance(part, dict)
@@ -312,7 +312,7 @@ def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -
         return decode(skeleton, lambda at: array("arrays", at), lambda at: array("pickles", at).tobytes())
     except CheckpointError as error:
         raise CheckpointError(f"{path}, part {name}: {error}") from error
-    except Exception as error:  # a file that was made to have the right checksum may make its readers raise anything
+    except Exception as error:  # a forged file with the right checksum may make readers raise anything
         raise CheckpointError(f"{path} is damaged: part {name} cannot be read: {error}") from error
     finally:
         for each in opened.values():
@@ -320,7 +320,7 @@ def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a checkpoint is there, maybe a damaged one, and not something else that has a manifest."""
+    """Whether the path holds a checkpoint, maybe a damaged one, not another folder with a manifest."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -331,7 +331,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _left_by_killed(path: Path, suffix: str) -> list[Path]:
-    """What saves at a path have left beside it."""
+    """The remains of killed saves beside a path."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.{suffix}")
     return [each for each in _entries(path.parent) if pattern.fullmatch(each.name)]
 
@@ -341,13 +341,13 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _key(path: Path) -> tuple[int, int] | None:
-    """Where in the order of a run's checkpoints a folder stands; None if it is none of them."""
+    """The sort key of a folder among a run's checkpoints; None if it is not one."""
     match = re.fullmatch(r"step-(\d+)(?:-(\d+))?", path.name)
     return None if match is None else (int(match[1]), int(match[2] or 1))
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint: its name first, so that no half of one is ever found."""
+    """Remove a checkpoint, renaming it first, so that no partial one is ever found."""
     if not path.exists():
         return
     if not path.name.startswith("."):

@@ -1,9 +1,9 @@
-"""State as JSON and arrays: trees of plain data, and apart from them what can only be pickled.
+"""State as JSON and arrays: trees of plain data, with pickles kept separately.
 
 `encode` turns a tree (nested dicts, lists, tuples ... of numbers, strings, arrays, tensors and batches) into a JSON
-skeleton, arrays and pickles. A node that JSON has no words for is a dict with the key "~" that names its kind.
-`decode` is the exact way back: types, dtypes, shapes, keys that are no strings. Decoding runs no code from a file;
-pickles are read only if they are handed in.
+skeleton, arrays and pickles. A node that JSON cannot express is a dict with the key "~" that names its kind. `decode`
+is the exact inverse: types, dtypes, shapes, keys that are not strings. Decoding runs no code from a file; it reads
+pickles only if the caller passes them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from flowrl.errors import CheckpointError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: JSON readers that know floats only keep integers up to here.
+#: The largest integer that JSON readers with floats alone keep exactly.
 _EXACT = 2**53
-#: Levels of a tree that are written: what is read must stay far from Python's limit, whoever reads it.
+#: Largest depth of a tree to write, far below Python's recursion limit for every reader.
 _DEEPEST = 100
 #: The dtypes that numpy and torch share; a tensor of another one is stored as its bytes.
 _SHARED = {
@@ -60,8 +60,8 @@ def register_columns(kind: str, cls: type) -> type:
 class Pickled(bytes):
     """A pickle inside a state, such as an environment in the middle of an episode.
 
-    On disk it is kept apart from plain data, and it is the only kind of bytes that may be unpickled: a file from
-    a stranger that was not loaded as a trusted one holds none.
+    On disk it is separate from plain data, and it is the only kind of bytes that is ever unpickled: a file that was not
+    loaded as trusted contains none.
     """
 
 
@@ -75,10 +75,10 @@ class Encoded:
 
 
 def encode(tree: Any, where: str = "state") -> Encoded:
-    """Take a tree apart. What it holds is not copied: write it before it changes.
+    """Encode a tree, without copying arrays: write the result before they change.
 
     Raises:
-        CheckpointError: something can neither be encoded nor pickled; named by its place in the tree.
+        CheckpointError: an object can neither be encoded nor pickled; names its place in the tree.
     """
     encoded = Encoded()
     encoded.skeleton = _Encoder(encoded).node(tree, where)
@@ -86,7 +86,7 @@ def encode(tree: Any, where: str = "state") -> Encoded:
 
 
 def decode(skeleton: Any, arrays: Callable[[int], Array], pickles: Callable[[int], bytes]) -> Any:
-    """The tree of a skeleton; `arrays` and `pickles` give those that it refers to by number.
+    """The tree of a skeleton; `arrays` and `pickles` return those with the indices that it refers to.
 
     Raises:
         CheckpointError: the skeleton is malformed, or names a kind that this version does not know.
@@ -152,7 +152,7 @@ class _Encoder:
         if kind is Pickled:
             self.into.pickles.append(bytes(value))
             return _tag("pickled", at=len(self.into.pickles) - 1)
-        torch = sys.modules.get("torch")  # whoever holds a tensor has loaded it
+        torch = sys.modules.get("torch")  # loaded already if anyone holds a tensor
         if torch is not None and kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
             return self.tensor(value)
         if _is_record(kind, value):
@@ -223,7 +223,7 @@ class _Decoder:
         return tensor.requires_grad_(node["grad"])
 
     def record(self, node: Any) -> Any:
-        """A flowrl class made from its fields; no code of it runs."""
+        """A flowrl class from its fields; none of its code runs."""
         module, _, name = node["type"].partition(":")
         if not re.fullmatch(r"flowrl(\.[a-z]\w*)+", module):
             raise CheckpointError(f"malformed: a record of type {node['type']!r}")
@@ -273,7 +273,7 @@ def _tag(kind: str, **values: Any) -> dict[str, Any]:
 
 
 def _storable(dtype: np.dtype[Any]) -> bool:
-    """Can an array of this dtype be written without pickle and come back the same?"""
+    """Whether arrays of this dtype survive a round trip without pickle."""
     if dtype.hasobject:
         return False
     try:
@@ -284,14 +284,14 @@ def _storable(dtype: np.dtype[Any]) -> bool:
 
 
 def _is_plain_scalar(value: np.generic) -> bool:
-    """Are a dtype's name and the bytes all there is to it?"""
+    """Whether dtype name and bytes determine the value."""
     dtype = value.dtype
     named = type(value) is dtype.type and np.dtype(dtype.str) == dtype
     return named and dtype.itemsize > 0 and not dtype.hasobject
 
 
 def _is_record(kind: type, value: Any) -> bool:
-    """A named tuple or attrs class of flowrl that is nothing but its fields."""
+    """Whether it is a named tuple or attrs class of flowrl that its fields determine."""
     path = f"{kind.__module__}.{kind.__qualname__}"
     if not re.fullmatch(r"flowrl(\.[a-z]\w*)+\.[A-Za-z]\w*", path):
         return False

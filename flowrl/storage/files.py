@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and values as JSON has them."""
+"""Atomic writes of files, and values as JSON."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LEFT = ".*.tmp"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write beside the one at `path`, whose place it takes when the block ends well."""
+    """A temporary file beside `path` that replaces it if the block succeeds."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     yield partial
     os.replace(partial, path)
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     data = content.encode() if isinstance(content, str) else content
     with replacing(path) as partial:
         partial.write_bytes(data)
@@ -38,7 +38,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def checksum(value: Any) -> str:
-    """Of a value as JSON has it, whatever the order of its keys."""
+    """The checksum of a value as JSON, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -48,7 +48,7 @@ def json_text(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it: numpy and torch scalars as numbers, NaN and infinities as null.
+    """The value as plain JSON data: numpy and torch scalars as numbers, NaN and infinities as null.
 
     >>> plain({"return": float("nan"), "shape": (2, 3)})
     {'return': None, 'shape': [2, 3]}
