@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import attrs
 from attrs import validators
 
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, PlanError
 from flowrl.schedules import Setting, schedule, value_at
 
 if TYPE_CHECKING:
@@ -137,12 +137,25 @@ def resumable(cls: type[Settings], *kinds: Resume) -> set[str]:
 class Option(Settings):
     """Settings that cut across plans, and the edit of the plan that implements them.
 
-    A `Trainer` applies the options of its configuration after `execution_plan`, in the order of the bases of its
-    `Config`, so `execution_plan` shows the algorithm alone.
+    `execution_plan` shows the algorithm alone: a `Trainer` has its plan `edited` afterwards.
     """
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
-        """The plan with this option and the next ones applied; a subclass ends with `super().edit(plan, workers)`."""
+        """The plan with this option, and no other, applied."""
+        return plan
+
+    def edited(self, plan: Plan, workers: Any) -> Plan:
+        """The plan with all options applied, in the order of the bases: of (A, B), what B inserts is nearer the source.
+
+        Raises: PlanError, which names the option, for a plan without the operators that it edits.
+        """
+        for option in type(self).__mro__:
+            if "edit" in vars(option):
+                try:
+                    plan = vars(option)["edit"](self, plan, workers)
+                except PlanError as error:
+                    names = ", ".join(vars(option).get("__annotations__", {}))
+                    raise PlanError(f"the option {option.__name__} ({names}) cannot edit the plan: {error}") from error
         return plan
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages
-from flowrl.data.columns import OF_LAST, episode_breaks
+from flowrl.data.columns import OF_LAST, TRANSITION, episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
@@ -22,7 +22,6 @@ from flowrl.returns import n_step
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
-_TRANSITION = ("obs", "action", "reward", *OF_LAST)
 _MAKERS = {"discount": "an NStep", "advantage": "a GAE or VTrace", "target": "a GAE or VTrace"}
 _NO_VALUES = "collect with a policy that records values, such as an actor-critic policy"
 _NO_LOGP = "collect with a policy that records it, such as an actor-critic policy"
@@ -206,7 +205,7 @@ class VTrace:
     """
 
     requires: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(("fragments", *_TRANSITION), ""),
+        **dict.fromkeys(("fragments", *TRANSITION), ""),
         "logp": _NO_LOGP,
     }
     provides = ("advantage", "target", "corrected")
@@ -236,7 +235,7 @@ class VTrace:
         """The fragment with advantages for the current weights."""
         if self.context.worker is not None:
             raise PlanError("VTrace needs the learner's weights, which a worker may lack: put it after the gather")
-        check_fragment("VTrace", batch, needs=(*_TRANSITION, "logp"), makes=("advantage", "target"))
+        check_fragment("VTrace", batch, needs=(*TRANSITION, "logp"), makes=("advantage", "target"))
         learn: Any = self.workers.policy.learn_mode
         corrected: Batch = learn.corrected(batch, gamma=self.gamma, lam=self.lam, **self._limits())
         return corrected

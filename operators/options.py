@@ -1,7 +1,7 @@
 """Settings that several plans share, and options, each of which edits a plan by the names of its operators.
 
-A plan's `Config` lists them among its bases. A `Trainer` applies the options to the plan of `execution_plan`, in that
-order. An option leaves a plan alone that already has its operators.
+A plan's `Config` lists them among its bases, and a `Trainer` applies the options to the plan of `execution_plan`, see
+`flowrl.settings.Option`. An option leaves a plan alone that already has its operators.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
 from flowrl.engine.graph import graph, paths, select
 from flowrl.engine.operator import configuration
 from flowrl.engine.plan import Plan
+from flowrl.errors import PlanError
 from flowrl.learners import Aggregators, LearnerGroup
 from flowrl.operators.batches import CollectBatches, ScaleRewards, SplitBatch
 from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
@@ -47,9 +48,15 @@ def has(plan: Plan, kind: type, **settings: Any) -> bool:
     return any(settings.items() <= configuration(op).items() for op in found)
 
 
-def rollouts_of(plan: Plan) -> list[str]:
-    """The paths of the rollouts: on the driver, or on the workers if the plan continues there."""
-    return named(plan, "ParallelRollouts") or named(plan, "Rollouts")
+def rollouts_of(plan: Plan, *others: str) -> list[str]:
+    """The paths of the rollouts, and of operators with these other names, in the order of the plan.
+
+    Rollouts are those of the driver, or of the workers if the plan continues there. Raises: PlanError without any.
+    """
+    for name in ("ParallelRollouts", "Rollouts"):
+        if named(plan, name):
+            return named(plan, *others, name)
+    raise PlanError("no operator is named ParallelRollouts or Rollouts")
 
 
 # -- settings of the wiring
@@ -178,7 +185,7 @@ class ScaledRewards(Option):
         if self.reward_scale != 1 and not has(plan, ScaleRewards, scale=self.reward_scale):
             for path in rollouts_of(plan):
                 plan = plan.insert_after(path, ScaleRewards(self.reward_scale))
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -195,7 +202,7 @@ class NormalizedObs(Option):
         if self.normalize_obs and not has(plan, GatherStatistics):
             for path in rollouts_of(plan):
                 plan = measured(plan, path, workers, self.gamma)
-        return super().edit(plan, workers)
+        return plan
 
 
 def measured(plan: Plan, path: str, workers: Any, gamma: float) -> Plan:
@@ -222,11 +229,11 @@ class NormalizedReplay(Normalized):
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
         if (self.normalize_obs or self.normalize_rewards) and not has(plan, GatherStatistics):
-            for path in named(plan, "Demonstrations", "ParallelRollouts"):
+            for path in rollouts_of(plan, "Demonstrations"):
                 plan = measured(plan, path, workers, self.gamma)
             for path in named(plan, "Replay") if self.normalize_rewards else ():
                 plan = plan.insert_after(path, NormalizeRewards(workers))
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -244,7 +251,7 @@ class NormalizedRollouts(Normalized):
                     plan = plan.insert_after(path, NormalizeRewards(workers))
                 plan = plan.insert_after(path, GatherStatistics(workers, self.gamma))
             plan = plan.insert_before("Report", UpdateStatistics(workers))
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -285,7 +292,7 @@ class NStepReplay(ReplaySettings, PrioritySettings, Option):
             buffer = select(plan, path).op.buffer
             if buffer.by_priority and id(buffer) not in updated:
                 plan = plan.insert_after(path.replace("Replay", "TrainOneStep"), UpdatePriorities(buffer))
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -299,7 +306,7 @@ class KLPenalty(Option):
         """See `Option.edit`."""
         if self.kl_coef and not has(plan, UpdateKL):
             plan = plan.insert_before("Report", UpdateKL(workers, target=self.kl_target))
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -313,7 +320,7 @@ class Recurrent(MemorySettings, Option):
         """See `Option.edit`."""
         if self.recurrent and not has(plan, Unroll):
             plan = plan.insert_after("GAE", Unroll(self.sequence_length, last="pad", across=False))
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -331,7 +338,7 @@ class Microbatches(Option):
                 .insert_before("TrainOneStep", AverageGradients(self.microbatches), "combine")
                 .replace("TrainOneStep", ApplyGradients(workers))
             )
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -345,7 +352,7 @@ class ReplayedFragments(Option):
         """See `Option.edit`."""
         if self.replay_ratio and not has(plan, MixInReplay):
             plan = plan.insert_before("ConcatBatches", MixInReplay(self.replay_slots, self.replay_ratio), "combine")
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -364,7 +371,7 @@ class Aggregated(Option):
                     joining, "join", in_flight=2 * self.num_aggregators
                 ),
             ).remove("ConcatBatches")
-        return super().edit(plan, workers)
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -381,4 +388,4 @@ class Learners(Option):
             plan = plan.rewire(
                 "TrainOneStep", lambda batches: batches.call(learners, "train", in_flight=self.learn_in_flight)
             ).remove("TrainOneStep")
-        return super().edit(plan, workers)
+        return plan

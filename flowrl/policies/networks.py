@@ -46,8 +46,6 @@ def encoder(
         ConfigError: the space has no encoding, or the network does not fit.
     """
     if network is not None:
-        from flowrl.policies.networks import custom_encoder
-
         return custom_encoder(network, space)
     if isinstance(space, spaces.Dict):
         parts = {name: part for name, part in space.spaces.items() if path or name != ACTION_MASK}

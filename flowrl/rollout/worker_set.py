@@ -18,7 +18,7 @@ from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Wo
 from flowrl.policies import Policy
 from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory
 from flowrl.rollout.groups import Group, GroupLayout, LocalGroup
-from flowrl.rollout.worker import RolloutWorker
+from flowrl.rollout.worker import RolloutWorker, collected
 
 if TYPE_CHECKING:
     from flowrl.rollout.remote_groups import RemoteGroups
@@ -172,8 +172,6 @@ class WorkerSet(BaseWorkers):
 
     def schema(self) -> Schema:
         """What its workers collect, from the spaces and what the policy answers to an observation of zeros."""
-        from flowrl.rollout.worker import collected
-
         return collected(self.policy, self._spaces[0])
 
     @property

@@ -105,7 +105,7 @@ class Trainer:
                 raise PlanError(
                     f"{type(self).__name__}.execution_plan returned a {type(plan).__name__}, expected a Plan"
                 )
-            self.algorithm: Plan = self.config.edit(plan, self.workers)
+            self.algorithm: Plan = self.config.edited(plan, self.workers)
             self.plan = self._with_evaluation(self.algorithm)
         except BaseException:
             self.workers.close()

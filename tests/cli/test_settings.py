@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from flowrl import Trainer
 from flowrl.cli.main import cli
 from flowrl.engine.graph import select
-from flowrl.engine.plan import Plan
-from flowrl.errors import ConfigError
+from flowrl.engine.plan import Plan, from_items
+from flowrl.errors import ConfigError, PlanError
 from flowrl.operators import GatherStatistics, ScaleRewards, UpdatePriorities, UpdateStatistics
 from flowrl.plans import DQN, PPO
 from flowrl.policies import DQNPolicy, PPOPolicy
@@ -150,7 +150,7 @@ class Doubled(Option):
     def edit(self, plan: Plan, workers: Any) -> Plan:
         if self.doubles:
             plan = plan.insert_before("GAE", ScaleRewards(2.0))
-        return super().edit(plan, workers)
+        return plan
 
 
 def test_an_option_edits_what_execution_plan_gave() -> None:
@@ -172,6 +172,26 @@ def test_an_option_edits_what_execution_plan_gave() -> None:
     at = names.index("GatherStatistics(gamma=0.98)")
     assert names[at + 1 : at + 4] == ["NormalizeRewards", "ScaleRewards(scale=0.5)", "ScaleRewards-2(scale=2.0)"]
     assert names[-2:] == ["UpdateStatistics", "Report(every=1000)"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing", "option"),
+    [
+        ({"doubles": True}, "GAE", r"Doubled \(doubles\)"),
+        ({"reward_scale": 0.5}, "Rollouts", r"ScaledRewards \(reward_scale\)"),
+    ],
+)
+def test_an_option_that_finds_nothing_to_edit_is_named(settings: dict[str, Any], missing: str, option: str) -> None:
+    class Other(PPO):
+        @attrs.define(kw_only=True)
+        class Config(Doubled, PPO.Config):  # type: ignore[name-defined,misc]
+            pass
+
+        def execution_plan(workers: Any, config: Any) -> Plan:  # type: ignore[override,misc]
+            return from_items([1])
+
+    with pytest.raises(PlanError, match=f"the option {option} cannot edit the plan: no operator is named .*{missing}"):
+        Other(**settings)
 
 
 def test_a_plan_that_has_the_operators_of_an_option_is_left_as_it_is() -> None:

@@ -80,7 +80,7 @@ def test_a_plan_has_them_on_the_cluster_of_its_workers(monkeypatch: pytest.Monke
     monkeypatch.setattr(options, "Aggregators", lambda count, address: made.append(address) or Aggregators(0))
     config = impala.Config(num_aggregators=2, address="ray://there:10001")
     workers = WorkerSet("CartPole-v1", policy)
-    config.edit(impala.execution_plan(workers, config), workers)
+    config.edited(impala.execution_plan(workers, config), workers)
     assert made == ["ray://there:10001"]
 
 

@@ -481,8 +481,6 @@ class ReplayBuffer(Foretold):
 
         Raises: CheckpointError if it cannot be written, on a full disk for example; nothing of it remains.
         """
-        from flowrl.data.replay.buffer import save
-
         with self._lock:
             return save(self, path)
 
@@ -496,8 +494,6 @@ class ReplayBuffer(Foretold):
 
         Raises: CheckpointError if the folder is damaged or holds something else, and for objects without `trusted`.
         """
-        from flowrl.data.replay.buffer import load
-
         return load(cls, path, trusted, directory)
 
 
