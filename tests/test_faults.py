@@ -92,7 +92,8 @@ def _test(answer: Connection, folder: Path, words: list[str]) -> None:
     sys.dont_write_bytecode = True
     gc.freeze()  # what is there already need not be searched for garbage
     # The same examples every time, and the first that fails will do.
-    settings.register_profile("planted", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate))
+    few = (Phase.explicit, Phase.generate)
+    settings.register_profile("planted", derandomize=True, database=None, deadline=None, phases=few)
     options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--hypothesis-profile=planted"]
     code = pytest.main([*options, *words])
     for name in [name for name in sys.modules if name.partition(".")[0] == "flowrl"]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import attrs
 import gymnasium
 import numpy as np
 import pytest
@@ -72,14 +73,14 @@ def observed(space: gymnasium.Space[Any], rows: int = ROWS) -> Any:
 def acted(policy: Policy, backend: str, obs: Any = None) -> list[Any]:
     """What both modes make of observations, and the values of them where the policy has some."""
     obs = observed(policy.observation_space) if obs is None else obs
-    policy.act_backend = backend
+    policy.settings = attrs.evolve(policy.settings, act_backend=backend)
     found: list[Any] = []
     try:
         for mode in (policy.collect_mode, policy.eval_mode):
             found.append(mode.act(obs, np.random.default_rng(5).random((ROWS, mode.draws)), 0))
             found.append(mode.value(obs) if "value" in found[0] or isinstance(policy, DQNPolicy) else None)
     finally:
-        policy.act_backend = "numpy"
+        policy.settings = attrs.evolve(policy.settings, act_backend="numpy")
     return found
 
 
