@@ -184,6 +184,15 @@ class Policy(abc.ABC):
                 return names  # it takes no further arguments
         return names + [field.name for field in attrs.fields(cls.Settings)]
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse a setting, which would have no effect, while what is derived from settings may be set."""
+        own = vars(self)
+        if name not in own and "normalizers" in own and name in attrs.fields_dict(self.Settings):
+            raise AttributeError(
+                f"{name} is a setting of {type(self).__name__}: pass it to the constructor, or replace `settings`"
+            )
+        super().__setattr__(name, value)
+
     if not TYPE_CHECKING:  # falls back to `settings`; hidden from type checkers, which then report misspelt names
 
         def __getattr__(self, name: str) -> Any:

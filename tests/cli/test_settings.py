@@ -216,3 +216,12 @@ def test_options_of_a_plan_need_no_place_of_their_own_in_a_trainer() -> None:
     """The base's configuration has none; its plan is what `execution_plan` gave."""
     with Trainer(policy=DQNPolicy, device="cpu") as trainer:
         assert trainer.plan is trainer.algorithm
+
+
+def test_a_setting_of_a_policy_is_not_set_afterwards() -> None:
+    """It would have no effect; what is derived from settings may be set."""
+    policy = PPOPolicy(*SPACES, device="cpu")
+    with pytest.raises(AttributeError, match="value_coef is a setting of PPOPolicy: pass it to the constructor"):
+        policy.value_coef = 1.0
+    policy.clip = 0.1
+    assert (policy.clip, policy.settings.value_coef) == (0.1, 0.5)
