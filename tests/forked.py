@@ -23,8 +23,8 @@ DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
-        *("attrs", "click", "cloudpickle", "gymnasium", "gymnasium.envs.classic_control", "hypothesis", "numpy"),
-        *("pytest", "rich", "scipy.special", "scipy.stats", "torch", "torch._dynamo", "typeguard"),
+        *("attrs", "click", "cloudpickle", "gymnasium", "gymnasium.envs.classic_control", "numpy"),
+        *("pytest", "rich", "scipy.special", "torch", "torch._dynamo", "typeguard"),
     ]
 )
 

@@ -53,9 +53,19 @@ OF_flowrl = {name: over_clocks(manager) for name, manager in FROM_FACTORIES.item
 EVERY = OF_flowrl | {mode.name: vector(mode) for mode in AutoresetMode}
 local = OF_flowrl["local"]
 
-every_manager = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
-every_one_of_flowrl = pytest.mark.parametrize("make", OF_flowrl.values(), ids=OF_flowrl)
-from_factories = pytest.mark.parametrize("make", FROM_FACTORIES.values(), ids=FROM_FACTORIES)
+#: Further ways to spread environments over processes: for the slow tests.
+SLOW = ("subprocess-each", "async-two")
+
+
+def each_of(managers: dict[str, Make]) -> pytest.MarkDecorator:
+    """A test of each, as `make`."""
+    marks = {name: pytest.mark.slow if name in SLOW else () for name in managers}
+    return pytest.mark.parametrize("make", [pytest.param(managers[name], marks=marks[name], id=name) for name in marks])
+
+
+every_manager = each_of(EVERY)
+every_one_of_flowrl = each_of(OF_flowrl)
+from_factories = each_of(FROM_FACTORIES)
 
 
 def action_for(obs: Any) -> int:
