@@ -1,4 +1,4 @@
-"""The Call primitive and prefetch: work sent to a worker, a bounded number of requests in flight."""
+"""The Call primitive and prefetch: work for a worker, with a bounded number of requests in flight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("flowrl")
 
 
 class Answer(NamedTuple):
-    """A worker's answer: an item, or `done`, and what was counted and recorded while it was made."""
+    """A worker's answer: an item, or `done`, with the counters and records of the work for it."""
 
     item: Any
     done: bool
@@ -39,11 +39,11 @@ class Answer(NamedTuple):
 class Call(Stage):
     """Sends each item to `worker.method(item)` and emits the results in the order of the items.
 
-    An answer may be a `Answer`: its item is emitted, what it counted and recorded goes to the run. What else a worker
-    may have says `flowrl.engine.protocols.CalleeContract`.
+    A result may be an `Answer`: `Call` emits its item and adds its counters and records to the run.
+    `flowrl.engine.protocols.CalleeContract` describes the other members of a worker.
 
-    State: requests whose results were not emitted yet; taking a state waits for them.
-    Counts: lost_requests, those that are asked again, and those whose item is lost with the machine that held it (F10).
+    State: requests whose results are not emitted yet; taking a state waits for them.
+    Counts: lost_requests, those that are repeated, and those whose item is lost with the machine that held it (F10).
     """
 
     one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1, "thread": False}
@@ -53,7 +53,7 @@ class Call(Stage):
     thread: bool = False
     pending: list[tuple[str, Any]] = state(factory=list)
     _running: deque[tuple[Any, Future[Any]]] = runtime(factory=deque)
-    _asked: Any = runtime()
+    _callee: Any = runtime()  # `worker`, or a worker in front of it
     _receive: Callable[[Any], Any] = runtime()
     _contract: CalleeContract = runtime(
         default=attrs.Factory(lambda self: CalleeContract(self.worker), takes_self=True)
@@ -62,7 +62,7 @@ class Call(Stage):
     def bind(self, meter: Meter, inputs: list[Stage]) -> None:
         super().bind(meter, inputs)
         self._receive = self._contract.receive
-        self._asked = as_worker(self.worker, thread=self.thread, name=meter.path)
+        self._callee = as_worker(self.worker, thread=self.thread, name=meter.path)
 
     @property
     def takes_remote(self) -> bool:
@@ -76,9 +76,9 @@ class Call(Stage):
         return UNKNOWN if self._contract.requires is None else self._contract.schema(given)
 
     def step(self) -> Any:
-        if self.pending:  # as drain(), a checkpoint or an error left them
-            again = [(value, _done(value)) if kind == "result" else self._ask(value) for kind, value in self.pending]
-            self._running.extendleft(reversed(again))
+        if self.pending:  # left by drain(), a checkpoint or an error
+            old = [(value, _done(value)) if kind == "result" else self._ask(value) for kind, value in self.pending]
+            self._running.extendleft(reversed(old))
             self.pending.clear()
         signal = WORKED
         while len(self._running) < self.in_flight:
@@ -121,15 +121,15 @@ class Call(Stage):
         return answer.item
 
     def _ask_again(self) -> None:
-        """What failed, in the order of the items."""
+        """Repeat the failed requests, in the order of the items."""
         failed = [future.done() and future.exception() is not None for _, future in self._running]
         self.meter.context.count("lost_requests", sum(failed))
         self._running = deque(self._ask(each[0]) if lost else each for each, lost in zip(self._running, failed))
 
     def _ask(self, item: Any) -> tuple[Any, Future[Any]]:
         start = clock()
-        future = ask(self._asked, self.method, item)
-        self.meter.busy += clock() - start  # all of the work when the worker is in this thread
+        future = ask(self._callee, self.method, item)
+        self.meter.busy += clock() - start  # the whole work if the worker is in this thread
         future.add_done_callback(self.meter.context.bell.ring)
         return item, future
 
@@ -149,15 +149,15 @@ class Call(Stage):
         return super().stuck()
 
     def close(self) -> None:
-        if self._asked is not self.worker:
-            self._asked.close()
+        if self._callee is not self.worker:
+            self._callee.close()
 
 
 @operator
 class Prefetch(Stage):
-    """Keeps up to `n` items ready. With `thread`, its input runs in a thread of its own meanwhile.
+    """Keeps up to `n` items ready. With `thread`, its input runs in a separate thread.
 
-    State: the items that are ready.
+    State: the ready items.
     """
 
     one_at_a_time: ClassVar[dict[str, Any]] = {"n": 1, "thread": False}
@@ -180,14 +180,14 @@ class Prefetch(Stage):
         return item
 
     def _look(self) -> Signal:
-        """What the thread has come to."""
+        """The signal for the state of the thread."""
         if self._job is not None:
             if not self._job.done():
                 return WAITING
             job, self._job = self._job, None
             self._stuck = job.result() is not None  # raises what the thread raised
             return WORKED
-        if self._stuck:  # since the thread looked things may have changed, so this one looks again
+        if self._stuck:  # its signal may be out of date, so ask the input again in this thread
             item = self.inputs[0].step()
             if item.__class__ is not Signal:
                 self.ready_items.append(item)
@@ -203,7 +203,7 @@ class Prefetch(Stage):
         self._job.add_done_callback(self.meter.context.bell.ring)
 
     def _fill(self) -> Signal | None:
-        """Pull until there are `n` items; the signal that ended it early, or None."""
+        """Pull until `n` items are ready; returns the signal that ended it early, or None."""
         while len(self.ready_items) < self.n and not self._pause:
             item = self.inputs[0].step()
             if item.__class__ is not Signal:
@@ -219,7 +219,7 @@ class Prefetch(Stage):
             try:
                 wait_for([self._job], f"{self.meter.path}: its thread")
             finally:
-                self._pause = False  # the run may go on although its state was not to be had
+                self._pause = False  # the run may go on even if its state could not be taken
 
     def stuck(self) -> list[str]:
         return super().stuck() or ([f"{self.meter.path}: its thread works"] if self._job is not None else [])

@@ -1,4 +1,4 @@
-"""What a run shares with its operators: counters with units, records, random streams and the bell."""
+"""The parts of a run that its operators share: counters with units, records, random streams and the bell."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flowrl.engine.seeds import SeedTree
 if TYPE_CHECKING:
     import numpy as np
 
-#: Newest values kept of each record between two reports; older ones are dropped, so records are bounded (F7).
+#: Number of newest values kept of each record between two reports, so that records are bounded (F7).
 RECORD_LIMIT = 10_000
 
-#: Seconds of one sleep at most: a clock takes no infinity.
+#: Most seconds of one sleep: timeouts cannot be infinite.
 LONGEST_WAIT = 86_400.0
 
 
 class Bell:
-    """The one thing a run sleeps on: every future that completes rings it, from whichever thread.
+    """The one object a run sleeps on: every future that completes rings it, from whichever thread.
 
-    A signal handler may ring it too, which the lock of a `threading.Event` would not survive.
+    A signal handler may ring it too; with a `threading.Event`, whose lock is not reentrant, that could deadlock.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Bell:
             self._rings.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until rung, at most `seconds` and `LONGEST_WAIT`; False when nobody rang."""
+        """Sleep until rung, at most `seconds` and `LONGEST_WAIT`; returns whether the bell rang."""
         try:
             self._rings.get(timeout=min(seconds, LONGEST_WAIT))
         except queue.Empty:
@@ -67,19 +67,19 @@ class Metrics:
             self.records.setdefault(name, deque(maxlen=RECORD_LIMIT)).extend(values)
 
     def drain(self, name: str) -> list[Any]:
-        """The values recorded under a name since it was last drained."""
+        """Remove and return the values recorded under a name."""
         with self._lock:
             return list(self.records.pop(name, ()))
 
     def merge(self, counters: Mapping[str, int], records: Mapping[str, list[Any]]) -> None:
-        """Add what a worker counted and recorded while it made one item."""
+        """Add a worker's counters and records."""
         for unit, n in counters.items():
             self.count(unit, n)
         for name, values in records.items():
             self.record(name, *values)
 
     def take(self) -> tuple[dict[str, int], dict[str, list[Any]]]:
-        """Everything counted and recorded, leaving nothing: what travels with an item from a worker."""
+        """Remove and return all counters and records; a worker sends them with an item."""
         with self._lock:
             counters, records = self.counters, self.records
             self.counters, self.records = {}, {}
@@ -97,7 +97,7 @@ class Metrics:
 
 @attrs.define
 class Stopwatch:
-    """Seconds that a run has been open, those before a resume among them."""
+    """Seconds that a run has been open, including those before a resume."""
 
     earlier: float = 0.0
     _opened: float = attrs.field(factory=clock, init=False)
@@ -109,10 +109,10 @@ class Stopwatch:
 
 @attrs.define(slots=False, eq=False)
 class Context:
-    """An operator's view of its run. Alone, outside a run, an operator has a small one of its own.
+    """An operator's view of its run. Outside a run, an operator has a small one of its own.
 
-    `path` names the operator; its random streams follow from the run's seed and this path, whatever else is
-    in the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver.
+    `path` names the operator; its random streams depend only on the run's seed and this path, not on the rest
+    of the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver.
     """
 
     path: str = ""
@@ -123,10 +123,10 @@ class Context:
     worker: Any = None
 
     def __reduce__(self) -> tuple[type[Context], tuple[str]]:
-        return Context, (self.path,)  # an operator that is sent to another process is alone there until it is run
+        return Context, (self.path,)  # an operator sent to another process has no run there until one opens
 
     def at(self, path: str) -> Context:
-        """The same run as the operator at another path sees it."""
+        """The same run, seen by the operator at another path."""
         return attrs.evolve(self, path=path)
 
     @property
@@ -146,5 +146,5 @@ class Context:
         return self.seeds.generator(f"{self.path}/{name}")
 
     def seed(self, name: str = "") -> int:
-        """A seed for a generator that the operator or resource keeps (and saves) itself."""
+        """A seed for a generator that the operator or resource itself keeps and saves."""
         return self.seeds.integer(f"{self.path}/{name}")

@@ -1,4 +1,4 @@
-"""What a worker gives for a request: a future. Lighter than those of concurrent.futures, since there may be many."""
+"""Futures, the answers of workers to requests. Lighter than those of concurrent.futures, since there may be many."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ log = logging.getLogger("flowrl")
 
 T = TypeVar("T")
 
-#: One for all futures, since nobody holds it for long; a collection of garbage in it may complete another future.
+#: One lock for all futures, held only briefly; reentrant, as garbage collection under it may complete a future.
 _LOCK = RLock()
 
 
 class Future(Generic[T]):
-    """The answer to a request, or the error that it came to, once it is there. Thread-safe.
+    """The eventual answer to a request, or its error. Thread-safe.
 
-    It does what flowrl needs of `concurrent.futures.Future`, and a worker may give one of those instead. That has a
-    condition and two lists of its own, a dozen objects; ten thousand of them are more than a processor's cache holds.
-    This one is a single object.
+    It has the part of `concurrent.futures.Future` that flowrl needs, and a worker may return one of those instead.
+    Those consist of a dozen objects, with a condition and two lists, and ten thousand of them overflow a processor's
+    cache. This one is a single object.
 
     >>> future = Future()
-    >>> future.add_done_callback(lambda done: print("here it is:", done.result()))
+    >>> future.add_done_callback(lambda done: print("the answer:", done.result()))
     >>> future.set_result(3)
-    here it is: 3
+    the answer: 3
     """
 
     __slots__ = ("__weakref__", "_callback", "_done", "_error", "_others", "_value")
@@ -46,7 +46,7 @@ class Future(Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """The answer.
 
-        Raises: the error that it came to; TimeoutError: it is not there after so many seconds.
+        Raises: the request's error; TimeoutError: no answer within `timeout` seconds.
         """
         error = self.exception(timeout)
         if error is None:
@@ -57,16 +57,16 @@ class Future(Generic[T]):
             del self, error  # the error's traceback would hold this frame, and it the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error, None if there was none. Raises: TimeoutError: it is not there after so many seconds."""
+        """The request's error, None if it succeeded. Raises: TimeoutError: no answer within `timeout` seconds."""
         if not self._done:
-            there = Event()
-            self.add_done_callback(lambda _: there.set())
-            if not there.wait(timeout):
+            completed = Event()
+            self.add_done_callback(lambda _: completed.set())
+            if not completed.wait(timeout):
                 raise TimeoutError
         return self._error
 
     def add_done_callback(self, call: Callable[[Future[T]], object]) -> None:
-        """Call it with this future when that is done, in the thread that completes it; at once if it is done."""
+        """Call a function with this future once it is done, in the thread that completes it; at once if it is done."""
         with _LOCK:
             if not self._done:
                 if self._callback is None:
@@ -95,12 +95,12 @@ class Future(Generic[T]):
     def _tell(self, call: Callable[[Future[T]], object]) -> None:
         try:
             call(self)
-        except Exception:  # it must not keep the others from being told
+        except Exception:  # the other callbacks must run all the same
             log.exception("a callback of a future failed")
 
 
 def following(other: concurrent.futures.Future[T]) -> Future[T]:
-    """A future that is done when another one is; one that was cancelled has failed."""
+    """A future that completes with another one; a cancelled one fails."""
     future: Future[T] = Future()
 
     def follow(done: concurrent.futures.Future[T]) -> None:
@@ -116,9 +116,9 @@ def following(other: concurrent.futures.Future[T]) -> Future[T]:
 
 
 def wait(futures: Iterable[Future[Any]], seconds: float) -> list[Future[Any]]:
-    """Wait until all are done, for so many seconds in all; those that are not."""
-    waited, deadline = list(futures), clock() + seconds
-    for future in waited:
+    """Wait until all are done, at most `seconds` in total; returns those that are not."""
+    futures, deadline = list(futures), clock() + seconds
+    for future in futures:
         with suppress(TimeoutError, concurrent.futures.CancelledError):
             future.exception(max(0.0, deadline - clock()))
-    return [future for future in waited if not future.done()]
+    return [future for future in futures if not future.done()]

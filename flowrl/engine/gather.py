@@ -1,6 +1,6 @@
 """Gather: pulls the part of a plan that runs on workers, which may die, come and go, or be slow.
 
-`GatherSync` and `GatherAsync` differ in whose item is next; `Gather` is what they share.
+`GatherSync` and `GatherAsync` differ in which worker's item is next; `Gather` is their base.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowrl")
 
-#: Seconds between two looks for workers that are late.
+#: Seconds between two searches for late workers.
 LOOK_SECONDS = 1.0
 
 
@@ -43,7 +43,7 @@ LOOK_SECONDS = 1.0
 class Request:
     """A request for one item: which worker was asked, when, and with which version of the weights.
 
-    It is what its future calls when it is done, in whichever thread completes it.
+    It is the done-callback of its future, called in whichever thread completes that.
     """
 
     index: int
@@ -61,7 +61,7 @@ class Request:
 
 
 class Arrival(NamedTuple):
-    """An item that was not emitted yet. They sort in the order in which they will be."""
+    """An answer whose item is not emitted yet. Arrivals sort in the order of emission."""
 
     version: int
     order: int
@@ -71,13 +71,13 @@ class Arrival(NamedTuple):
 
 @operator
 class Gather(Stage):
-    """Pulls the part of a plan that runs on workers. A subclass says who is asked when, and which item is next.
+    """Pulls the part of a plan that runs on workers. Subclasses decide when to ask which worker and which item is next.
 
-    A worker is asked again only when its item has been processed (F3). Where what follows takes `Remote` items and a
-    worker can keep them, they stay where they were made.
+    It asks a worker again only when the worker's item has been processed (F3). Items stay on their worker if it can
+    keep them and the operators that follow take `Remote` items.
 
-    A worker that died is started again and asked again, if `workers` can do that; the others go on meanwhile
-    (F10). Members that `workers` gains are asked too; those that become None are asked no more.
+    It restarts a worker that died and repeats the request, if `workers` can restart; the others go on meanwhile
+    (F10). It asks members that join `workers` too, and no longer asks those that become None.
 
     State: workers to ask, answers not emitted yet, and the state of the plan's part on each worker.
     Counts: lost_requests, worker_restarts.
@@ -86,55 +86,55 @@ class Gather(Stage):
     workers: Any
     todo: deque[int] = state(factory=deque)
     pending: list[Arrival] = state(factory=list)  # a heap
-    arrivals: int = state(default=0)  # of items that come as they are ready
+    arrivals: int = state(default=0)  # items received, in `gather_async` only
     ended: set[int] = state(factory=set)
     _stragglers: Stragglers = runtime(factory=Stragglers)
-    _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # in the order in which they were asked
+    _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # oldest first
     _arrived: deque[Request] = runtime(factory=deque)  # filled by the requests
     _members: SubplanMembers = runtime()
-    _welcomed: int = runtime(default=0)  # members that are asked, or were
-    _late: set[int] = runtime(factory=set)  # workers that were named in the log
+    _num_joined: int = runtime(default=0)  # members that joined so far, also those removed since
+    _late: set[int] = runtime(factory=set)  # workers reported as late in the log
     _next_look: float = runtime(default=0.0)
     _takes_remote: bool = runtime(default=False)
 
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies, takes_remote: bool) -> None:
-        """Open the workers' part of the plan on each; `takes_remote`: what follows can do with `Remote` items."""
+        """Open the part of the plan on each worker; `takes_remote`: the operators that follow take `Remote` items."""
         self._members = SubplanMembers(self.workers, self.meter, plan, paths, on_error)
         self._takes_remote = takes_remote
         self._members.each(lambda index: self._members.at(index).opening, "to take their part of the plan")
         for node in graph(plan):
             node.contract.hosted(self.workers)
-        self._welcome()
+        self._join()
 
-    def _welcome(self) -> None:
-        """Members that were added are asked from now on."""
-        added = range(self._welcomed, len(self.workers.members))
-        self._welcomed = len(self.workers.members)
-        self._stragglers.expect(self._welcomed)
+    def _join(self) -> None:
+        """Take in members that were added."""
+        added = range(self._num_joined, len(self.workers.members))
+        self._num_joined = len(self.workers.members)
+        self._stragglers.expect(self._num_joined)
         self._expect(added)
 
-    # -- what a subclass decides
+    # -- decisions of the subclass
 
     def _expect(self, added: range) -> None:
-        """There are members of these indexes from now on."""
+        """Called when members with these indexes join."""
 
     def _next(self) -> Any:
-        """The next item of those that have arrived, or a signal."""
+        """The next item that has arrived, or a signal."""
         raise NotImplementedError
 
     def _order(self, index: int) -> int:
-        """The place of an answer of a worker among those that wait."""
+        """The rank of a worker's answer among the pending ones."""
         raise NotImplementedError
 
     def _version(self) -> int:
-        """The version of the weights that a request is made with, as far as the order depends on it."""
+        """The current version of the weights, if the order of items depends on it, else 0."""
         return 0
 
     # -- pulling
 
     def step(self) -> Any:
-        if self._welcomed < len(self.workers.members):
-            self._welcome()
+        if self._num_joined < len(self.workers.members):
+            self._join()
         while self._arrived or self.todo:
             if self._arrived:
                 self._settle(self._arrived[0])
@@ -144,7 +144,7 @@ class Gather(Stage):
                 self.todo.popleft()
         return self._next()
 
-    def _emitted(self, items: list[Any]) -> Any:
+    def _emit(self, items: list[Any]) -> Any:
         if not items:
             return WORKED
         self.meter.items += 1
@@ -161,19 +161,19 @@ class Gather(Stage):
             future = ask(member.worker, "pull_plan", self.meter.path)
         self.meter.busy += clock() - start
         request = Request(index, member, version, start, self._arrived, self.meter.context.bell)
-        self._open[request] = future  # and not in the request, which the future will hold
+        self._open[request] = future  # no field of the request: the future holds the request
         future.add_done_callback(request)
 
     def _settle(self, request: Request) -> None:
-        """What became of a request: an arrival, a death or another error."""
+        """Handle the result of a request: an arrival, a death or another error."""
         if request not in self._open:
-            return  # it was settled when a state was taken, or it raised
+            return  # already settled, by `drain` or with an error
         error = self._failure(request)
         future = self._open.pop(request)
         if error is None:
             self._keep(request, future.result())
             return
-        self.todo.append(request.index)  # asked again, also if the run goes on after the error
+        self.todo.append(request.index)  # ask again, also if the run goes on after the error
         if self._members.is_death(error):
             self.meter.context.count("lost_requests")
             self._members.revive(request.index, request.member.worker, error)
@@ -184,15 +184,15 @@ class Gather(Stage):
         error = self._open[request].exception()
         return None if error is None else self._members.why(request.index, request.member, error)
 
-    def _keep(self, request: Request, given: Any) -> None:
-        """An answer waits for its turn."""
-        answer = given if isinstance(given, Answer) else _apart(request.index, *given)
+    def _keep(self, request: Request, result: Any) -> None:
+        """Queue an answer until its turn."""
+        answer = result if isinstance(result, Answer) else _apart(request.index, *result)
         heapq.heappush(self.pending, Arrival(request.version, self._order(request.index), request.index, answer))
         self._stragglers.answered(request.index, request.seconds)
         self._look(request.asked + request.seconds)
 
     def _receive(self, arrival: Arrival) -> list[Any]:
-        """Take an answer into account; its item, if it has one."""
+        """Record an answer's counters; returns its item in a list, [] if it has none."""
         answer = arrival.answer
         self.meter.succeeded(arrival.worker)
         self.meter.context.metrics.merge(answer.counters, answer.records)
@@ -201,10 +201,10 @@ class Gather(Stage):
             return []
         return [answer.item]
 
-    # -- seeing
+    # -- reporting
 
     def _look(self, now: float) -> None:
-        """Name workers that are late in the log, each once."""
+        """Log workers that are late, each once."""
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
@@ -215,7 +215,7 @@ class Gather(Stage):
             log.warning(words, self.meter.path, _listed(late), max(late.values()), self._stragglers.usual)
 
     def _waiting_for(self, now: float) -> dict[int, float]:
-        """Workers that are late beside others, and for how long they have not answered."""
+        """Late workers with their seconds without an answer; none if there is only one worker."""
         late: dict[int, float] = {}
         limit = self._stragglers.limit
         for request, future in self._open.items():
@@ -230,7 +230,7 @@ class Gather(Stage):
         return [request for request, future in self._open.items() if not future.done()]
 
     def report(self) -> str:
-        """In words, items and requests of each worker, and who is late."""
+        """Items and requests of each worker, and the late workers, in words."""
         unanswered = Counter(request.index for request in self._unanswered())
         requests = {index: unanswered[index] for index in self._members.present()}
         return self._stragglers.report(requests, self._waiting_for(clock()))
@@ -244,25 +244,25 @@ class Gather(Stage):
     # -- state
 
     def drain(self) -> None:
-        """Wait for what is in flight; items that stayed elsewhere come here. Errors are left for the next step."""
+        """Wait for requests in flight and fetch remote items; errors stay for the next step."""
         waited = _listed({request.index for request in self._open})
         wait_for(self._open.values(), f"{self.meter.path}: the answer of worker {waited}")
         for request in list(self._open):
             error = self._failure(request)
             if error is None or self._members.is_death(error):
                 self._settle(request)
-        self.pending = [arrival for arrival in map(self._fetched, self.pending) if arrival is not None]
+        self.pending = [arrival for arrival in map(self._fetch, self.pending) if arrival is not None]
         heapq.heapify(self.pending)
 
-    def _fetched(self, arrival: Arrival) -> Arrival | None:
-        """An answer with its item here; None if that is lost, with a machine, say: then its worker is asked again."""
+    def _fetch(self, arrival: Arrival) -> Arrival | None:
+        """The arrival with its item fetched; None if the item is lost, as with its machine: asks the worker again."""
         item = arrival.answer.item
         if not isinstance(item, Remote):
             return arrival
         try:
             return arrival._replace(answer=arrival.answer._replace(item=item.fetch()))
         except WorkerDied as error:
-            log.warning("%s: %s; worker %d is asked again", self.meter.path, error, arrival.worker)
+            log.warning("%s: %s; asking worker %d again", self.meter.path, error, arrival.worker)
             self.meter.context.count("lost_requests")
             self.todo.append(arrival.worker)
             return None
@@ -273,12 +273,12 @@ class Gather(Stage):
         )
         saved = super().save()
         own = saved[self.meter.path]
-        own["todo"].extend(request.index for request in self._open)  # what drain() left
+        own["todo"].extend(request.index for request in self._open)  # requests that failed in drain()
         own["@workers"] = [states.get(index) for index in range(len(self.workers.members))]
         return saved
 
     def differs(self, entry: Mapping[str, Any]) -> str:
-        """What keeps a saved state from being that of these workers, in words; nothing if it is."""
+        """Why a saved state does not fit these workers, in words; "" if it fits."""
         ours, theirs = len(self.workers.members), len(entry.get("@workers", ()))
         return f"{self.meter.path} has {ours} workers, and {theirs} in it" if ours != theirs else ""
 
@@ -288,27 +288,26 @@ class Gather(Stage):
 
         def request(index: int) -> Future[Any]:
             member = self._members.at(index)
-            if states.get(index) is None:  # it was removed then
+            if states.get(index) is None:  # no member had this index when the state was saved
                 return member.opening
             return ask(member.worker, "load_plan", self.meter.path, copy.deepcopy(states[index]))
 
         self._members.each(request, "to take their state")
 
     def close(self) -> None:
-        """Those that are late, or were not there yet, are told too, but not waited for."""
+        """Close the part on all workers; does not wait for late ones, nor for those that have not opened it yet."""
         late = self._waiting_for(clock())
         members, present = self.workers.members, self._members.present()
-        told = {index: ask(members[index], "close_plan", self.meter.path) for index in present}
+        requests = {index: ask(members[index], "close_plan", self.meter.path) for index in present}
         wait_for(
-            [told[index] for index in present if index not in late and not self._members.waits_for_part(index)],
+            [requests[index] for index in present if index not in late and not self._members.waits_for_part(index)],
             f"{self.meter.path}: the workers to close their part of the plan",
         )
 
 
 @operator
 class GatherSync(Gather):
-    """One item from every worker, in the order of the workers, then the next round; with `rounds` the item is the list
-    of a round."""
+    """Rounds of one item from every worker, in the order of the workers; with `rounds`, emits each round as a list."""
 
     rounds: bool = attrs.field(default=False, repr=False)
 
@@ -319,7 +318,7 @@ class GatherSync(Gather):
         return index
 
     def _next(self) -> Any:
-        """The next item of a complete round, or all of them."""
+        """The next item of a complete round, or the round as a list."""
         if self._open:
             return WAITING
         if not self.pending:
@@ -327,15 +326,15 @@ class GatherSync(Gather):
             return WORKED if self.todo else DONE
         count = len(self.pending) if self.rounds else 1
         items = [item for _ in range(count) for item in self._receive(heapq.heappop(self.pending))]
-        return self._emitted([items] if self.rounds and items else items)
+        return self._emit([items] if self.rounds and items else items)
 
 
 @operator
 class GatherAsync(Gather):
     """Items as they are ready, each worker with `in_flight` requests.
 
-    With `max_weight_lag` items made with the oldest weights come first, none comes while a worker that has not
-    answered is that many versions behind, and an item that is further behind is dropped.
+    With `max_weight_lag`, it emits items collected with the oldest weights first, emits none while an unanswered
+    request is that many versions behind, and drops an item that is further behind.
 
     Counts: discarded_items, those too far behind.
     """
@@ -358,7 +357,7 @@ class GatherAsync(Gather):
         return 0 if self.max_weight_lag is None else int(self.workers.version)
 
     def _next(self) -> Any:
-        """The item that arrived first, or was made with the oldest weights."""
+        """The item that arrived first or, with `max_weight_lag`, has the oldest weights."""
         if not self.pending:
             return WAITING if self._open else DONE
         too_old = self._margin(self.pending[0]) < 0
@@ -370,16 +369,16 @@ class GatherAsync(Gather):
         if too_old and items:
             self.meter.context.count("discarded_items")
             return WORKED
-        return self._emitted(items)
+        return self._emit(items)
 
-    def _margin(self, made: Request | Arrival) -> float:
-        """Versions of the weights that may still come before a request is too far behind."""
+    def _margin(self, of: Request | Arrival) -> float:
+        """Number of new versions of the weights after which a request is still not too far behind."""
         if self.max_weight_lag is None:
             return inf
-        return float(self.max_weight_lag + made.version - self.workers.version)
+        return float(self.max_weight_lag + of.version - self.workers.version)
 
     def _is_behind(self) -> bool:
-        """Would one version more leave a worker that has not answered too far behind?"""
+        """Whether one more version would leave an unanswered request too far behind."""
         return bool(self._open) and self._margin(next(iter(self._open))) <= 0
 
     def stuck(self) -> list[str]:
@@ -394,12 +393,12 @@ class GatherAsync(Gather):
 
 
 def _apart(worker: int, answer: Answer, item: Remote) -> Answer:
-    """The answer of an item that stayed where it was made."""
+    """The answer with an item that stayed on its worker."""
     return answer._replace(item=attrs.evolve(item, worker=worker))
 
 
 def _count(workers: Any) -> int:
-    """How many there are, or will be once they are started."""
+    """Number of workers, also before they are started."""
     return len(workers.members) or WorkersContract(workers).num_members
 
 

@@ -1,4 +1,4 @@
-"""The names of operators in a plan, and finding them again: `train.TrainOneStep`, `TrainOneStep`, `*Step`."""
+"""The names of operators in a plan, and finding operators by name: `train.TrainOneStep`, `TrainOneStep`, `*Step`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from flowrl.errors import PlanError, did_you_mean
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
 
-#: Kinds of nodes that connect streams, as opposed to sources and transforms ("tap" is a transform too).
+#: Kinds of nodes that connect streams; the others are sources and transforms, including "tap".
 WIRING = ("stage", "fork")
 
 
 def graph(plan: Plan) -> list[Plan]:
-    """All operators of a plan, each once, inputs before what they feed."""
+    """All operators of a plan, each once, inputs before their readers."""
     ordered: list[Plan] = []
     seen: set[int] = set()
     stack = [plan]
-    while stack:  # no recursion, so that a plan may be as deep as it likes
+    while stack:  # no recursion, so that a plan may have any depth
         missing = [upstream for upstream in stack[-1].inputs if id(upstream) not in seen]
         if missing:
             stack.append(missing[0])
@@ -34,24 +34,24 @@ def graph(plan: Plan) -> list[Plan]:
 
 
 def rebuilt(plan: Plan, change: Callable[[Plan, tuple[Plan, ...]], Plan]) -> Plan:
-    """The plan made of what `change` gives for each of its operators and the new inputs of that."""
-    made: dict[int, Plan] = {}
+    """A plan with each node replaced by `change(node, its new inputs)`."""
+    new: dict[int, Plan] = {}
     for node in graph(plan):
-        made[id(node)] = change(node, tuple(made[id(upstream)] for upstream in node.inputs))
-    return made[id(plan)]
+        new[id(node)] = change(node, tuple(new[id(upstream)] for upstream in node.inputs))
+    return new[id(plan)]
 
 
 def is_hidden(plan: Plan) -> bool:
-    """Is it a tap that was not asked for by name, and that nobody wants to see?"""
+    """Whether a node is a tap that trees and pictures leave out."""
     return plan.kind == "tap" and plan.contract.hidden
 
 
 def paths(plan: Plan) -> dict[int, str]:
-    """The path of each operator by `id`: the branches it is in, and its name.
+    """The path of each operator by `id`: its branches and its name.
 
-    A name is explicit, or that of the function or class with an ordinal among equal ones of the same
-    branch. Taps are numbered apart, so they shift nothing. What several readers of a fork share belongs to
-    the branch that all of them are in.
+    A name is explicit, or that of the function or class with an ordinal among equal names in the same
+    branch. Taps are numbered last, so they change no other name. An operator that several readers of a fork
+    share belongs to the branch that they have in common.
     """
     ordered = graph(plan)
     inside: dict[int, list[str]] = {id(plan): [""]}
@@ -78,38 +78,38 @@ def select(plan: Plan, where: str) -> Plan:
     """The one operator that a full path, a last part or a glob names.
 
     Raises:
-        PlanError: for several hits or none, with what there is and the closest name.
+        PlanError: for several hits, listing them, or none, with the closest name.
     """
     by_id = paths(plan)
-    named = [(by_id[id(node)], node) for node in graph(plan)]
+    nodes = [(by_id[id(node)], node) for node in graph(plan)]
     for match in (
         lambda path: path == where,
         lambda path: path.rpartition(".")[2] == where,
         lambda path: matches(path, where),
     ):
-        hits = [(path, node) for path, node in named if match(path)]
+        hits = [(path, node) for path, node in nodes if match(path)]
         if len(hits) == 1:
             return hits[0][1]
         if hits:
             listed = ", ".join(path for path, _ in hits)
             raise PlanError(f"{where!r} names {len(hits)} operators: {listed}; give a full path")
-    raise PlanError(f"no operator is named {where!r}; {did_you_mean(where, [path for path, _ in named])}")
+    raise PlanError(f"no operator is named {where!r}; {did_you_mean(where, [path for path, _ in nodes])}")
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Does a glob match a path or its last part?"""
+    """Whether a glob matches a path or its last part."""
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path.rpartition(".")[2], pattern)
 
 
 def check_graph(plan: Plan) -> None:
-    """Refuse what cannot run, when the node that makes it so is added.
+    """Refuse a plan that cannot run, when its last node is added.
 
     Raises:
-        PlanError: a stream that is read twice (F5), two equal explicit names, a merge of plans that are
+        PlanError: a stream is read twice (F5), two explicit names are equal, or a merge has a branch that is
             still on the workers.
     """
     if plan.explicit and set(plan.name) & set(".*?[]"):
-        raise PlanError(f"the name {plan.name!r} has a character that names of operators are found by: . * ? [ ]")
+        raise PlanError(f"the name {plan.name!r} has a character that paths and globs are made of: . * ? [ ]")
     for upstream in plan.inputs:
         if not isinstance(upstream, type(plan)):
             raise PlanError(f"{plan.name} joins plans, got {upstream!r}")
@@ -146,7 +146,7 @@ def _check_read_once(plan: Plan) -> None:
 
 
 def _common(branches: list[str]) -> str:
-    """The branch that all of several are in."""
+    """The innermost branch that contains all of several branches."""
     levels = zip(*(branch.split(".")[:-1] for branch in branches))
     shared = itertools.takewhile(lambda level: len(set(level)) == 1, levels)
     return "".join(f"{level[0]}." for level in shared)

@@ -1,4 +1,4 @@
-"""The workers that member a part of a plan: they may die and be started again, be added, and be removed."""
+"""The workers that run a part of a plan: they may die and be restarted, be added, and be removed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("flowrl")
 
 @attrs.define(eq=False)
 class Member:
-    """A worker that was given the part, its answer to that, and when it came: one that is started again takes long."""
+    """A worker, the future of opening its part of the plan, and when that was done: a restart takes long."""
 
     worker: Any
     opening: Future[Any]
@@ -44,10 +44,9 @@ class Member:
 
 @attrs.define(eq=False)
 class SubplanMembers:
-    """Gives a part of a plan to each of `workers.members`, whenever there is a new one in a index.
+    """Opens a part of a plan on each of `workers.members`, and on each new member.
 
-    A index is the index of a member, which it has for ever. Who is started again is another member in the same index;
-    where one was removed there is None.
+    A restarted worker is a new member at the old index; None replaces a removed member.
     """
 
     workers: Any
@@ -55,48 +54,48 @@ class SubplanMembers:
     plan: Plan
     paths: list[str]
     on_error: ErrorPolicies
-    _asked: dict[int, Member] = attrs.field(factory=dict)
+    _members: dict[int, Member] = attrs.field(factory=dict)
 
     def at(self, index: int) -> Member:
-        """The worker of a index, with the part: what it is asked comes after that."""
-        worker, member = self.workers.members[index], self._asked.get(index)
+        """The member at an index, with the request to open the part made: later requests come after it."""
+        worker, member = self.workers.members[index], self._members.get(index)
         if member is None or member.worker is not worker:
             part = self.plan, self.paths, self.meter.context.seeds.seed, index, self.on_error
-            member = self._asked[index] = Member(worker, ask(worker, "open_plan", self.meter.path, *part))
+            member = self._members[index] = Member(worker, ask(worker, "open_plan", self.meter.path, *part))
         return member
 
     def waits_for_part(self, index: int) -> bool:
-        """Whether the worker of a index was not there yet to take the part."""
-        return index in self._asked and not self._asked[index].opening.done()
+        """Whether the worker at an index has not opened the part yet."""
+        return index in self._members and not self._members[index].opening.done()
 
     def present(self) -> list[int]:
-        """The indexes that are not empty."""
+        """The indexes with a worker."""
         return [index for index, worker in enumerate(self.workers.members) if worker is not None]
 
     def each(self, request: Callable[[int], Future[Any]], what: str) -> dict[int, Any]:
-        """What all present answer to a request by index; who dies meanwhile is started again and asked again."""
+        """The answers of all present workers to a request, by index; restarts and asks again those that die."""
         answers: dict[int, Any] = {}
-        while asked := {index: request(index) for index in self.present() if index not in answers}:
-            wait_for(asked.values(), f"{self.meter.path}: the workers {what}")
-            for index, future in asked.items():
+        while futures := {index: request(index) for index in self.present() if index not in answers}:
+            wait_for(futures.values(), f"{self.meter.path}: the workers {what}")
+            for index, future in futures.items():
                 error = future.exception()
                 if error is None:
                     answers[index] = future.result()
                 elif self.is_death(error):
-                    self.revive(index, self._asked[index].worker, error)
+                    self.revive(index, self._members[index].worker, error)
                 else:
                     raise error
         return answers
 
     def is_death(self, error: BaseException) -> TypeGuard[WorkerDied]:
-        """A death that costs requests and nothing else, since there is who starts workers again (F10)."""
+        """Whether an error is a death that costs only requests, because the workers can be restarted (F10)."""
         return isinstance(error, WorkerDied) and WorkersContract(self.workers).restart is not None
 
     def revive(self, index: int, worker: Any, error: WorkerDied) -> None:
-        """Have a worker that died started again, unless that was done already.
+        """Restart a worker that died, unless it already was restarted.
 
         Counts: worker_restarts.
-        Raises: WorkerDied: it may not be started again, and the run shall not go on without it.
+        Raises: WorkerDied: it may not be restarted, and the run must not go on without it.
         """
         if self.workers.members[index] is not worker:
             return
@@ -109,29 +108,29 @@ class SubplanMembers:
             log.warning("%s: %s; the others go on without it", self.meter.path, error)
         else:
             self.meter.context.count("worker_restarts")
-            log.warning("%s: %s; it is started again", self.meter.path, error)
+            log.warning("%s: %s; restarting it", self.meter.path, error)
 
     def why(self, index: int, member: Member, error: BaseException) -> BaseException:
-        """What a request failed of: of a worker that did not take the part it is why it did not."""
+        """The cause of a failed request: the error of opening the part, if that failed too."""
         if isinstance(error, WorkerDied):
             return error
         wait_for([member.opening], f"{self.meter.path}: worker {index} to take its part of the plan")
         return member.opening.exception() or error
 
 
-#: A request is late when it takes so many times as long as requests usually do ...
+#: A request is late when it takes this many times the usual time ...
 LATE_FACTOR = 10.0
-#: ... and so many seconds: a process that was started again has much to import.
+#: ... and at least this many seconds: a restarted process has much to import.
 LATE_SECONDS = 10.0
-#: Newest requests that say what is usual.
+#: Number of newest requests that define the usual time.
 RECENT = 101
-#: Workers that a report lists one by one.
+#: Most workers that a report lists one by one.
 LISTED = 8
 
 
 @attrs.define(eq=False)
 class Stragglers:
-    """Items and seconds of each worker since the run opened: numbers side by side, for there may be many workers.
+    """Items and seconds of each worker since the run opened, in arrays, since there may be many workers.
 
     >>> stragglers = Stragglers()
     >>> stragglers.expect(2)
@@ -148,7 +147,7 @@ class Stragglers:
     _recent: deque[float] = attrs.field(factory=lambda: deque(maxlen=RECENT))
 
     def expect(self, workers: int) -> None:
-        """There are so many workers from now on."""
+        """Set the number of workers."""
         for numbers in (self.items, self.seconds):
             numbers.extend([0] * (workers - len(numbers)))
 
@@ -159,7 +158,7 @@ class Stragglers:
 
     @property
     def usual(self) -> float:
-        """Seconds of one request: the median of the newest ones."""
+        """Usual seconds of a request: the median of the newest ones."""
         return statistics.median(self._recent) if self._recent else 0.0
 
     @property
@@ -168,13 +167,13 @@ class Stragglers:
         return max(LATE_SECONDS, LATE_FACTOR * self.usual)
 
     def report(self, requests: Mapping[int, int], late: Mapping[int, float]) -> str:
-        """In words, for the workers of `requests`, which says how many each has not answered yet."""
+        """A report in words on the workers in `requests`, which holds the unanswered requests of each."""
         if len(requests) <= LISTED:
             return "; ".join(f"{worker}: {self._words(worker, n, late)}" for worker, n in requests.items())
         items = [self.items[worker] for worker in requests]
         total = f"{len(requests)} workers: {min(items)} to {max(items)} items each, {sum(requests.values())} requests"
-        there = [worker for worker in late if worker in requests]  # and was not removed meanwhile
-        return "; ".join([total, *(f"{worker}: {self._words(worker, requests[worker], late)}" for worker in there)])
+        present = [worker for worker in late if worker in requests]  # late and not removed meanwhile
+        return "; ".join([total, *(f"{worker}: {self._words(worker, requests[worker], late)}" for worker in present)])
 
     def _words(self, worker: int, requests: int, late: Mapping[int, float]) -> str:
         items = self.items[worker]

@@ -1,4 +1,4 @@
-"""The Merge primitive: several branches into one stream, and the Fork primitive: one stream into several."""
+"""The Merge primitive, several branches into one stream, and the Fork primitive, one stream for several readers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.schema import Schema, common
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Signal, Stage
 
-#: What the weight "*" takes from a branch at most before the next one has its turn.
+#: Most items that a branch with weight "*" emits per turn.
 STAR = 100
 
 
 class Merge(Stage):
-    """Base of the merges: `names` are those of the branches, in order."""
+    """Base of the merges; `names` has the names of the branches, in order."""
 
-    #: It ends with the first branch that does, and begins with the last.
+    #: Whether each item needs all branches, so that the merge begins with the last one and ends with the first.
     needs_all = False
     names: tuple[str, ...]
 
@@ -28,7 +28,7 @@ class Merge(Stage):
         return [f"branch {name}: {line}" for i, name in enumerate(self.names) for line in self.reasons(i)]
 
     def reasons(self, branch: int) -> list[str]:
-        """What one branch waits for or is blocked by."""
+        """What one branch waits for or is blocked by, in words."""
         return self.inputs[branch].stuck()
 
 
@@ -40,13 +40,13 @@ def _whole_share(weight: float | str) -> int:
 
 @operator
 class Concurrent(Merge):
-    """One item a turn from each branch (`round_robin`), or from each branch that is ready (`async`).
+    """One item per turn from each branch (`round_robin`), or from each branch that is ready (`async`).
 
-    In a round robin the turns of a branch with weight w have given floor(turns * w) items: [1, 0.5] gives
-    a a b. A WAITING branch is waited for and a BLOCKED one skipped, so the order depends on nothing but the
-    plan. In async mode, and for the weight "*" (what is ready, at most 100), a WAITING branch is passed over.
+    In a round robin, n turns of a branch with weight w emit floor(n * w) items: weights [1, 0.5] give
+    a a b. It waits for a WAITING branch and skips a BLOCKED one, so the order depends on nothing but the
+    plan. In async mode, and for the weight "*" (all ready items, at most 100), it skips a WAITING branch.
 
-    State: whose turn it is and what is left of it, the turns begun by fractional weights, which branches have ended.
+    State: the current turn and its remaining items, the turns begun by fractional weights, which branches have ended.
     """
 
     names: tuple[str, ...]
@@ -54,20 +54,20 @@ class Concurrent(Merge):
     weights: tuple[float | str, ...]
     output_indexes: tuple[int, ...]
     turn: int = state(default=0)
-    left: int = state(default=-1)  # items the branch may still give in this turn, -1 before it begins
+    left: int = state(default=-1)  # items the branch may still emit in this turn, -1 before the turn begins
     turns: list[int] = state(default=attrs.Factory(lambda self: [0 for _ in self.names], takes_self=True))
     ended: list[bool] = state(default=attrs.Factory(lambda self: [False for _ in self.names], takes_self=True))
 
     def schema(self, *given: Schema) -> Schema:
         return common(given[i] for i in self.output_indexes)
 
-    # Shares that are the same in every turn; 0 for a fraction, whose share depends on the turn.
+    # Items per turn of integer weights and "*"; 0 for a fraction, whose number depends on the turn.
     _whole: tuple[int, ...] = attrs.field(
         default=attrs.Factory(lambda self: tuple(map(_whole_share, self.weights)), takes_self=True), init=False
     )
 
     def step(self) -> Any:
-        idle: dict[int, Signal] = {}  # branches that could not go on since anything happened
+        idle: dict[int, Signal] = {}  # branches that have had no item since the last change
         while True:
             i = self.turn
             if self.ended[i]:
@@ -99,17 +99,17 @@ class Concurrent(Merge):
                 self.ended[i] = True
                 self.inputs[i].release()
                 if all(self.ended[k] for k in self.output_indexes):
-                    self.release()  # the other branches end with these
+                    self.release()  # the other branches end with the output branches
                     return DONE
-                idle.clear()  # the end of a branch may be what another one was blocked by
+                idle.clear()  # the end of a branch may unblock another one
             else:
                 idle[i] = item
-            self._next()  # a turn that could not be used is not made up for later
+            self._next()  # an unused turn is not made up for later
             if idle and all(k in idle or ended for k, ended in enumerate(self.ended)):
                 return WAITING if WAITING in idle.values() else BLOCKED
 
     def _share(self, branch: int) -> int:
-        """How many items the next turn of a branch with a fractional weight gives."""
+        """Number of items in the next turn of a branch with a fractional weight."""
         weight = float(self.weights[branch])
         # From the number of turns, so that rounding errors do not add up.
         begun = self.turns[branch]
@@ -126,7 +126,7 @@ class Concurrent(Merge):
 
 @operator
 class Sequential(Merge):
-    """Each branch to its end, then the next one. State: whose turn it is."""
+    """Each branch to its end, then the next one. State: the number of the current branch."""
 
     names: tuple[str, ...]
     output_indexes: tuple[int, ...]
@@ -165,7 +165,7 @@ class Zip(Merge):
     ended: bool = state(default=False)
 
     def schema(self, *given: Schema) -> Schema:
-        return Schema(open=True, each=given)  # an operator of tuples may find any word in their elements
+        return Schema(open=True, each=given)  # open: an operator on tuples may find any word in their elements
 
     def step(self) -> Any:
         if self.ended:
@@ -193,9 +193,9 @@ class Zip(Merge):
 
 @operator
 class Fork(Stage):
-    """One stream for several readers, the fastest at most `max_lag` items before the slowest.
+    """One stream for several readers, the fastest at most `max_lag` items ahead of the slowest.
 
-    State: the items that some reader has not read yet.
+    State: the items that each reader has not read yet.
     """
 
     provides = ()
@@ -204,9 +204,9 @@ class Fork(Stage):
     queues: list[deque[Any]] = state(
         default=attrs.Factory(lambda self: [deque() for _ in range(self.readers)], takes_self=True)
     )
-    # Readers that are not part of the plan, or that nobody pulls any more, hold up nobody.
+    # Readers outside the plan, and released ones, do not hold up the others.
     reading: list[bool] = state(default=attrs.Factory(lambda self: [False] * self.readers, takes_self=True))
-    # One reader may be in the thread of a prefetch while the others are not.
+    # A prefetch may pull one reader in its thread.
     _lock: threading.Lock = runtime(factory=threading.Lock)
 
     def read(self, reader: int) -> Any:

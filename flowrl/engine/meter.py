@@ -1,4 +1,4 @@
-"""One operator of a running plan: where it stands, what was measured of it, and what its errors lead to."""
+"""One operator of a running plan: its place, its measurements, and the handling of its errors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from flowrl.errors import notes_of
 
 log = logging.getLogger("flowrl")
 
-#: How often `on_error="retry"` tries one item before it gives up.
+#: Number of attempts that `on_error="retry"` makes with one item.
 MAX_ATTEMPTS = 3
 
-#: In place of the item where an operator has none: a source, or a request to a worker.
+#: Replaces the item of an operator without one: a source, or a request to a worker.
 NO_ITEM: Any = object()
 
 
 @attrs.define(eq=False)
 class Meter:
-    """What the engine knows of one running operator. Times are in seconds."""
+    """Measurements of one running operator. Times are in seconds."""
 
     path: str
     site: str
@@ -47,10 +47,10 @@ class Meter:
         return bool(self.contract.pure) or self.verb in ("source", "call")
 
     def judge(self, error: BaseException, item: Any = NO_ITEM, request: Any = None) -> str:
-        """What becomes of an error at this operator: "raise", "skip" the item or "retry" it.
+        """Decide on an error at this operator: "raise", "skip" the item or "retry" it.
 
-        The error keeps its type and gains one note (F9). `request` names what is tried where several are
-        tried at a time; whoever gives it says so when one `succeeded`.
+        The error keeps its type and gains one note (F9). `request` identifies the attempt if several run at
+        a time; then the caller reports success by `succeeded`.
         """
         number = self.items + self.skipped + 1
         if request is None and number not in self._attempts:
@@ -58,7 +58,7 @@ class Meter:
         note = self.blamed(error, item)
         verdict = self._verdict(error, item, number if request is None else request)
         if verdict == "skip" or (verdict == "raise" and not self.pure):
-            self.skipped += 1  # left out also if the run goes on after the error
+            self.skipped += 1  # also if the run goes on after the error
         if verdict == "skip":
             self.context.count("skipped_items")
             log.warning("skipped: %r %s", error, note)
@@ -68,7 +68,7 @@ class Meter:
         return verdict
 
     def blamed(self, error: BaseException, item: Any = NO_ITEM) -> str:
-        """Note on an error that it is this operator's, unless it is another's (F9)."""
+        """Note on an error that this operator raised it, unless another operator has done so (F9)."""
         seen = "" if item is NO_ITEM else f", input {describe(item)}"
         note = f"in operator {self.path} ({self.site}), item {self.items + self.skipped + 1}{seen}"
         if not judged(error):
@@ -76,7 +76,7 @@ class Meter:
         return note
 
     def succeeded(self, request: Any) -> None:
-        """A request that may have failed before was answered."""
+        """Forget the failed attempts of a request, which was answered now."""
         self._attempts.pop(request, None)
 
     def _verdict(self, error: BaseException, item: Any, attempt: Any) -> str:
@@ -86,13 +86,13 @@ class Meter:
             return "skip"
         if not self.pure:
             return "raise"
-        tried = self._attempts.pop(attempt, 0) + 1
-        if tried >= MAX_ATTEMPTS:
+        attempts = self._attempts.pop(attempt, 0) + 1
+        if attempts >= MAX_ATTEMPTS:
             return "raise"
-        self._attempts[attempt] = tried
+        self._attempts[attempt] = attempts
         return "retry"
 
 
 def judged(error: BaseException) -> bool:
-    """Has an operator, maybe one on a worker, judged this error already?"""
+    """Whether an operator, possibly on a worker, has judged this error already."""
     return any(note.startswith("in operator ") for note in notes_of(error))

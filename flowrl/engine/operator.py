@@ -1,11 +1,11 @@
-"""What an operator is.
+"""The definition of an operator.
 
-An operator is any callable `item -> item`, or a small class made with `@operator`: its init fields are
-configuration and shared resources, its `state()` fields are what a checkpoint holds, and a `context()` field
-receives the run's context. What else it may have, each only if it needs it, says
-`flowrl.engine.protocols.OperatorContract`; a source has `pull()` instead of `__call__`.
+An operator is any callable `item -> item`, or a small class decorated with `@operator`: its init fields hold
+configuration and shared resources, a checkpoint saves its `state()` fields, and a `context()` field
+receives the run's context. `flowrl.engine.protocols.OperatorContract` lists the other members that it may
+have; a source has `pull()` instead of `__call__`.
 
-A fresh run works on a fresh copy: init fields are shared, state fields start anew.
+Each run works on a fresh copy: init fields are shared, state fields start anew.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ROLE = "flowrl.role"
 
-#: The operator classes that say what they provide, for messages to those who miss it.
+#: The operator classes that declare `provides`; errors suggest them as remedies.
 PROVIDERS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def state(*, default: Any = attrs.NOTHING, factory: Any = None, init: Literal[False] = False) -> Any:
-    """A field that changes while the operator works, and that a checkpoint holds."""
+    """A field that changes while the operator works; checkpoints save it."""
     return attrs.field(default=default, factory=factory, init=init, repr=False, metadata={_ROLE: "state"})
 
 
 def runtime(*, default: Any = None, factory: Any = None, init: Literal[False] = False) -> Any:
-    """A field that belongs to one run, and to no checkpoint."""
-    given = {"default": default} if factory is None else {"factory": factory}
-    return attrs.field(**given, init=init, repr=False)
+    """A field that belongs to one run; checkpoints leave it out."""
+    initial = {"default": default} if factory is None else {"factory": factory}
+    return attrs.field(**initial, init=init, repr=False)
 
 
 def context(*, init: Literal[False] = False) -> Any:
-    """The field that receives the run's `Context`; outside a run it is a context of its own."""
+    """The field that receives the run's `Context`; outside a run it holds a separate one."""
     return attrs.field(factory=Context, init=init, repr=False, metadata={_ROLE: "context"})
 
 
@@ -62,50 +62,50 @@ def operator(cls: _Class) -> _Class:
     >>> [add(item) for item in [1, 2, 3]]
     [2.0, 6.0, 12.0]
     """
-    made = attrs.define(slots=False, eq=False)(cls)
-    made.__flowrl_operator__ = True  # type: ignore[attr-defined]
-    if isinstance(OperatorContract(made).provides, tuple):
-        PROVIDERS.add(made)
-    return made
+    defined = attrs.define(slots=False, eq=False)(cls)
+    defined.__flowrl_operator__ = True  # type: ignore[attr-defined]
+    if isinstance(OperatorContract(defined).provides, tuple):
+        PROVIDERS.add(defined)
+    return defined
 
 
 def pure(function: _Function) -> _Function:
-    """Declare that a function may be applied to an item again after it failed."""
+    """Declare that a function may be applied to an item again after a failure."""
     function.pure = True  # type: ignore[attr-defined]
     return function
 
 
-def declare(**what: Any) -> Callable[[_Function], _Function]:
-    """Let a function say what classes do: the `requires`, `provides`, `schema` ... of `OperatorContract`."""
+def declare(**members: Any) -> Callable[[_Function], _Function]:
+    """Set members of `OperatorContract` on a function: `requires`, `provides`, `schema` ..."""
 
-    def declared(function: _Function) -> _Function:
-        for name, value in what.items():
+    def decorate(function: _Function) -> _Function:
+        for name, value in members.items():
             setattr(function, name, value)
         return function
 
-    return declared
+    return decorate
 
 
 def is_operator(op: Any) -> bool:
-    """Is it of a class that was made with `@operator`?"""
+    """Whether an object's class is decorated with `@operator`."""
     return has_member(type(op), "__flowrl_operator__")
 
 
 def fresh(op: Any, context: Context) -> Any:
-    """The copy of an operator that one run works with; anything else than an operator class is shared."""
+    """A copy of an operator for one run; a function or other object is shared between runs."""
     if not is_operator(op):
         return op
-    made = attrs.evolve(op)
+    copied = attrs.evolve(op)
     for name in _fields(op, "context"):
-        setattr(made, name, context)
-    return made
+        setattr(copied, name, context)
+    return copied
 
 
 def operator_state(op: Any, path: str = "") -> dict[str, Any]:
     """A copy of the state fields of an operator, {} if it has none.
 
     Raises:
-        CheckpointError: a field cannot be copied; named by the operator's path, or name, and the field's.
+        CheckpointError: a field cannot be copied; names the operator, by its path if it has one, and the field.
     """
     saved = {}
     for name in _fields(op, "state"):
@@ -123,29 +123,29 @@ def configuration(op: Any) -> dict[str, Any]:
 
 
 def state_fields(op: Any) -> list[str]:
-    """The names of the fields of an operator that a checkpoint holds."""
+    """The names of an operator's state fields."""
     return _fields(op, "state")
 
 
 def load_operator_state(op: Any, saved: Mapping[str, Any]) -> None:
-    """Put saved state fields back; those that were not saved stay as they are."""
+    """Restore saved state fields; the others keep their values."""
     for name in _fields(op, "state"):
         if name in saved:
             setattr(op, name, copy.deepcopy(saved[name]))
 
 
 def resources(op: Any) -> Iterator[Any]:
-    """What an operator shares and a checkpoint must hold once: its init fields that can save their state.
+    """The resources of an operator, which a checkpoint saves once: its `Saveable` init fields.
 
-    A bound method (`for_each(policy.learn)`) shares the object it belongs to. A resource may name further
-    ones that it is made of in an attribute `resources`.
+    A bound method (`for_each(policy.learn)`) shares its object. A resource may list further ones that it
+    consists of in an attribute `resources`.
     """
-    found = list(configuration(op).values()) if is_operator(op) else [op.__self__ if inspect.ismethod(op) else op]
-    while found:
-        item = found.pop(0)
+    candidates = list(configuration(op).values()) if is_operator(op) else [op.__self__ if inspect.ismethod(op) else op]
+    while candidates:
+        item = candidates.pop(0)
         if not isinstance(item, type) and isinstance(item, Saveable):
             yield item
-            found.extend(ResourceContract(item).resources)
+            candidates.extend(ResourceContract(item).resources)
 
 
 def name_of(op: Any) -> str:
@@ -155,7 +155,7 @@ def name_of(op: Any) -> str:
 
 
 def describe(item: Any) -> str:
-    """What an item looks like: types and shapes, no values.
+    """The types and shapes of an item, without values.
 
     >>> describe({"a": [1, 2], "b": 3})
     'dict(a: list of 2, b: int)'

@@ -1,4 +1,4 @@
-"""Sending objects to other processes: packed once, and what cannot be sent is named."""
+"""Pickling objects for other processes, with errors that name the part that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flowrl.errors import PlanError
 
 
 def pack(value: Any, what: str) -> bytes:
-    """The value as bytes; functions and classes of a script go with their code.
+    """The value as bytes; functions and classes of a script include their code.
 
     Raises:
-        PlanError: a part of it cannot leave this process; `what` names the whole.
+        PlanError: a part of the value cannot be pickled; `what` names the whole in the message.
     """
     try:
         return cast(bytes, cloudpickle.dumps(value))
@@ -26,7 +26,7 @@ def pack(value: Any, what: str) -> bytes:
 
 
 def refusal(value: Any, what: str, error: Exception) -> PlanError:
-    """Why a value cannot be sent: the smallest part of it that cannot, and where that is.
+    """The error for a value that cannot be sent: names its smallest part that cannot, and where that is.
 
     >>> import threading
     >>> print(refusal({"a": [1, threading.Lock()]}, "the item", TypeError("...")))
@@ -52,7 +52,7 @@ def _broken_part(value: Any, seen: set[int]) -> tuple[str, Any, Exception] | Non
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value holds, each with how one writes it after the value."""
+    """The parts of a value, each with the suffix that accesses it, such as ".name" or "[0]"."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, (list, tuple, set, frozenset)):

@@ -38,8 +38,8 @@ class Plan:
     """A lazy stream of items. A plan *is* its last operator; every verb returns a new plan.
 
     `iter(plan)` starts a run. `kind` is "source", one of the transform verbs, or "stage" for the other
-    primitives; `site` is the user's line that added the operator; `on` are the workers that run this part
-    of the plan, None for this process.
+    primitives; `site` is the user's line that added the operator; `on` is the workers that run this part
+    of the plan, or None for this process.
 
     >>> plan = from_items([1, 2, 3]).for_each(lambda x: x * x).filter(lambda x: x > 1)
     >>> list(plan)
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def contract(self) -> OperatorContract:
-        """What the operator says of itself."""
+        """The optional members of the operator."""
         return OperatorContract(self.op)
 
     def __iter__(self) -> Iterator[Any]:
@@ -82,12 +82,12 @@ class Plan:
 
         Args:
             seed: Root of all random streams of the run.
-            on_error: "stop", "skip" (the item is dropped, counted and logged) or "retry" (sources, calls
+            on_error: "stop", "skip" (drops, counts and logs the item) or "retry" (sources, calls
                 and operators declared pure; the others stop). A source or a request to a worker has no item
-                to drop, so there "skip" is "retry". A mapping sets it by operator name or glob.
-            stall_seconds: After so long without progress the run says in the log what it waits for; and after so
-                long without an item, although it works, which operator is the last.
-            deadline_seconds: After so long without progress it raises `Stalled`.
+                to drop, so there "skip" means "retry". A mapping sets it by operator name or glob.
+            stall_seconds: After this time without progress the run logs what it waits for; after this time
+                of progress without an item it logs the plan's last operator.
+            deadline_seconds: After this time without progress the run raises `Stalled`.
         """
         return Run(self, seed=seed, on_error=on_error, stall_seconds=stall_seconds, deadline_seconds=deadline_seconds)
 
@@ -102,7 +102,7 @@ class Plan:
         return self.then(op, "filter", name)
 
     def combine(self, op: Callable[[Any], Sequence[Any]], *, name: str | None = None) -> Plan:
-        """Emit each element of the list that `op` gives for an item: none, one or several."""
+        """Emit each element of the list that `op` returns for an item: none, one or several."""
         return self.then(op, "combine", name)
 
     def batch(self, n: int, *, name: str | None = None) -> Plan:
@@ -120,7 +120,7 @@ class Plan:
     def then(
         self, op: Any, kind: str, name: str | None = None, explicit: bool | None = None, site: str | None = None
     ) -> Plan:
-        """Add one operator of a kind: what the verbs are made of."""
+        """Add one operator of a kind; all verbs call this."""
         if kind not in ("tap", *get_args(Verb), *WIRING):
             raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
         if isinstance(op, type) and has_member(op, "__flowrl_operator__"):
@@ -145,7 +145,7 @@ class Plan:
         return merge((self, *others), "union", "async")
 
     def zip(self, *others: Plan, names: Sequence[str] | None = None) -> Plan:
-        """Tuples of one item of each plan, as long as every plan has one; `names` are those of the branches."""
+        """Tuples of one item of each plan, as long as every plan has one; `names` names the branches."""
         plans = (self, *others)
         names = tuple(str(i) for i in range(len(plans))) if names is None else tuple(names)
         if len(set(names)) != len(plans):
@@ -153,9 +153,9 @@ class Plan:
         return Plan(Zip(names), plans, "stage", "zip", branches=names)
 
     def duplicate(self, n: int = 2, *, max_lag: int = 16) -> tuple[Plan, ...]:
-        """`n` readers of this stream; the fastest is at most `max_lag` items before the slowest.
+        """`n` readers of this stream; the fastest is at most `max_lag` items ahead of the slowest.
 
-        The readers see the same objects: what one changes in place, the others see changed.
+        The readers share the item objects: a change in place by one is visible to all.
         """
         if n < 1 or max_lag < 1:
             raise PlanError(f"duplicate needs n >= 1 and max_lag >= 1, got n={n}, max_lag={max_lag}")
@@ -165,7 +165,7 @@ class Plan:
         return tuple(fork.then(Reader(i), "stage", "reader", False) for i in range(n))
 
     def prefetch(self, n: int = 1, *, thread: bool = False) -> Plan:
-        """Keep up to `n` items ready; with `thread`, made by a thread of its own (not bit-exact)."""
+        """Keep up to `n` items ready; with `thread`, a separate thread produces them (not bit-exact)."""
         if n < 1:
             raise PlanError(f"prefetch needs n >= 1, got {n}")
         return self.then(Prefetch(n, thread), "stage", "prefetch", False)
@@ -176,7 +176,7 @@ class Plan:
         """Send each item to `worker.method(item)`, at most `in_flight` at a time; results in order.
 
         A worker has `submit(method, *args) -> Future`; any other object is called in this process, with
-        `thread` in a thread of its own (not bit-exact).
+        `thread` in a separate thread (not bit-exact).
         """
         if in_flight < 1:
             raise PlanError(f"call needs in_flight >= 1, got {in_flight}")
@@ -185,16 +185,16 @@ class Plan:
         return self.then(Call(worker, method, in_flight, thread), "stage", name or method, name is not None)
 
     def gather_sync(self, merge: Callable[[list[Any]], Any] | None = None) -> Plan:
-        """Leave the workers: one item of each, in their order; `merge` makes one item of each round."""
+        """Leave the workers: one item of each, in their order; `merge` turns each round into one item."""
         gathered = self._gathered("gather_sync", GatherSync, rounds=merge is not None)
         return gathered.for_each(merge) if merge is not None else gathered
 
     def gather_async(self, in_flight: int = 1, max_weight_lag: int | None = None) -> Plan:
         """Leave the workers: items as they are ready, each worker with `in_flight` requests.
 
-        With `max_weight_lag`, only those made with weights at most so many versions old, the oldest first: it waits
-        for a worker that is about to fall behind. Where every item makes a version, less than the other requests in
-        flight means that some items are dropped.
+        With `max_weight_lag`, emits only items collected with weights at most that many versions old, the oldest
+        first, and waits for a worker that is about to exceed the lag. If every item leads to a new version, a lag
+        below the number of other requests in flight drops items.
         """
         if max_weight_lag is not None and max_weight_lag < 0:
             raise PlanError(f"gather_async needs max_weight_lag >= 0 or None, got {max_weight_lag}")
@@ -209,7 +209,7 @@ class Plan:
             raise PlanError(f"{name}: this plan does not run on workers, there is nothing to gather")
         return Plan(kind(self.on, **settings), (self,), "stage", name)
 
-    # -- seeing and editing, by name from outside
+    # -- inspecting and editing, by operator name
 
     def explain(self) -> str:
         """The plan as a text tree: operators, configuration, where they run, bounds, file:line."""
@@ -224,10 +224,10 @@ class Plan:
         draw(self, path)
 
     def check(self) -> dict[str, Schema]:
-        """What leaves each operator, by path: see `flowrl.engine.schema`. No worker starts.
+        """The schema of each operator's output, by path: see `flowrl.engine.schema`. Starts no worker.
 
         Raises:
-            PlanError: an operator lacks what it needs, or the plan must come to a standstill; all problems at once.
+            PlanError: an operator lacks an input that it needs, or the plan must deadlock; lists all problems.
         """
         from flowrl.inspect.check import check
 
@@ -243,12 +243,12 @@ class Plan:
         return self._appended(where, op, verb, name)
 
     def replace(self, where: str, op: Any) -> Plan:
-        """A plan with another operator in that place, applied in the same way; or with a plan in place of a source."""
+        """A plan with another operator there, under the same verb; a plan may replace a source."""
         node = select(self, where)
         if node.kind == "source":
             if isinstance(op, Plan) and node.on is not None:
                 raise PlanError(
-                    f"replace {where!r}: it is on the workers, and {op.name} is a plan: give what it is over"
+                    f"replace {where!r}: it is on the workers, and {op.name} is a plan: give the plan's source instead"
                 )
             return self._edited(node, op if isinstance(op, Plan) else attrs.evolve(from_items(op), on=node.on))
         if node.kind in WIRING:
@@ -257,7 +257,7 @@ class Plan:
         return self._edited(node, node.inputs[0].then(*operator))
 
     def rewire(self, where: str, through: Callable[[Plan], Plan]) -> Plan:
-        """A plan in which what the function makes of the stream that enters the operator enters it instead.
+        """A plan that passes the operator's input stream through a function of plans.
 
         >>> from flowrl import from_items
         >>> numbers = from_items([1, 2]).for_each(str)
@@ -279,9 +279,9 @@ class Plan:
 
         Args:
             where: The operator, by path, last part or glob.
-            function: What it returns is not looked at.
-            before: With each item that comes to the operator instead: before an update, say.
-            site: Where the tap comes from if not from the caller's line.
+            function: Called with the item; its result is ignored.
+            before: Call it with each item that enters the operator instead, for instance before an update.
+            site: Origin of the tap; by default the caller's line.
         """
         if not before:
             return self._appended(where, *_tap(function), site)
@@ -291,24 +291,24 @@ class Plan:
         return self._edited(node, attrs.evolve(node, inputs=(tapped,)))
 
     def around(self, before: Callable[[Run], Any] | None = None, after: Callable[[Run], Any] | None = None) -> Plan:
-        """A plan that calls functions with its run: when it has opened, and before it closes, also after an error.
+        """A plan that calls functions with its run: after it opens, and before it closes, also after an error.
 
-        They change nothing (D4). A run that is abandoned, and not closed, does not call the second.
+        They change nothing (D4). A run that is abandoned without being closed does not call `after`.
         """
         if self.on is not None:
             raise PlanError(f"around: {self.name} is on the workers; a run is around what is gathered")
         return self.then(transforms.RunHooks(before, after), "tap", "around", False)
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None, *, site: str | None = None) -> Plan:
-        """A plan that stops at the items that leave the operator, or those for which `when` is true.
+        """A plan that stops at each item that leaves the operator, or at those for which `when` is true.
 
-        There a prompt shows the item, where it came from, and the operator's state: see `flowrl.inspect.debugger`. If
+        There a prompt shows the item, its origin, and the operator's state: see `flowrl.inspect.debugger`. If
         `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that one opens instead.
         """
         return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"), site)
 
     def _behind(self, where: str) -> Plan:
-        """The operator of that name, if there is one place before it."""
+        """The operator of that name, if it has exactly one input."""
         node = select(self, where)
         if len(node.inputs) != 1:
             raise PlanError(f"insert_before {where!r}: it has {len(node.inputs)} inputs, so 'before' is not one place")
@@ -335,14 +335,14 @@ class Plan:
 def from_items(items: Any, *, name: str | None = None) -> Plan:
     """A plan over a list, a callable that returns an iterator, a generator function, or a source operator.
 
-    A callable is called once per run. A resumed run calls it again and discards what was consumed.
+    A callable is called once per run. A resumed run calls it again and discards the items consumed before.
 
     Raises:
         PlanError: for a generator or another iterator: it has no state and runs once.
     """
     if inspect.isgenerator(items) or isinstance(items, Iterator):
         raise PlanError(
-            f"a {type(items).__name__} object has no state and runs once; give the function that makes it, or a list"
+            f"a {type(items).__name__} object has no state and runs once; give the function that returns it, or a list"
         )
     if isinstance(items, SourceOperator):
         op = items
@@ -368,29 +368,29 @@ def merge(
     weights: Sequence[float | str] | None = None,
     output_indexes: Sequence[int | str] | None = None,
 ) -> Plan:
-    """Several plans into one stream: what `Concurrently` and `union` are made of."""
-    named = isinstance(plans, Mapping)
+    """Several plans into one stream; `Concurrently` and `union` call this."""
+    has_names = isinstance(plans, Mapping)
     names = tuple(plans) if isinstance(plans, Mapping) else tuple(str(i) for i in range(len(plans)))
     branches = tuple(plans.values()) if isinstance(plans, Mapping) else tuple(plans)
     if not branches:
         raise PlanError(f"{name} needs at least one branch")
     if mode not in ("round_robin", "async"):
         raise PlanError(f"{name}: mode is 'round_robin' or 'async', got {mode!r}")
-    if named and any(not n.isidentifier() for n in names):
+    if has_names and any(not n.isidentifier() for n in names):
         raise PlanError(f"{name}: branch names are identifiers, got {', '.join(map(repr, names))}")
-    chosen = tuple(1.0 for _ in names) if weights is None else tuple(weights)
-    if len(chosen) != len(names) or any(
-        w != "*" and not (isinstance(w, (int, float)) and MIN_WEIGHT <= w < inf) for w in chosen
+    shares = tuple(1.0 for _ in names) if weights is None else tuple(weights)
+    if len(shares) != len(names) or any(
+        w != "*" and not (isinstance(w, (int, float)) and MIN_WEIGHT <= w < inf) for w in shares
     ):
-        raise PlanError(f"{name}: needs {len(names)} weights, each at least {MIN_WEIGHT} or '*', got {list(chosen)}")
+        raise PlanError(f"{name}: needs {len(names)} weights, each at least {MIN_WEIGHT} or '*', got {list(shares)}")
     if mode == "async" and weights is not None:
         raise PlanError(f"{name}: weights go with round_robin; in async each ready branch gives one item a turn")
-    op = Concurrent(names, mode, chosen, _positions(names, output_indexes, name))
+    op = Concurrent(names, mode, shares, _positions(names, output_indexes, name))
     return Plan(op, branches, "stage", name, False, user_site(), branches=names)
 
 
 def in_sequence(branches: Mapping[str, Plan], name: str, output_indexes: Sequence[int | str] | None) -> Plan:
-    """Several plans one after another: what `Sequentially` is made of."""
+    """Several plans one after another; `Sequentially` calls this."""
     if not branches or any(not each.isidentifier() for each in branches):
         raise PlanError(f"{name} needs branches by names that are identifiers, got {', '.join(branches) or 'none'}")
     names = tuple(branches)
@@ -399,7 +399,7 @@ def in_sequence(branches: Mapping[str, Plan], name: str, output_indexes: Sequenc
 
 
 def _positions(names: Sequence[str], output_indexes: Sequence[int | str] | None, name: str) -> tuple[int, ...]:
-    """Which branches give what comes out, by number."""
+    """The numbers of the branches whose items the merge emits."""
     indexes = []
     for index in range(len(names)) if output_indexes is None else output_indexes:
         position = names.index(index) if isinstance(index, str) and index in names else index
@@ -412,11 +412,11 @@ def _positions(names: Sequence[str], output_indexes: Sequence[int | str] | None,
 
 
 def _tap(function: Callable[[Any], Any], name: str | None = None) -> tuple[Any, ...]:
-    """What `then` needs for a tap."""
+    """The arguments of `then` for a tap."""
     return transforms.Tap(function), "tap", name or f"tap({name_of(function)})", False
 
 
-#: Modules of flowrl that build plans as users do: a site is a line of theirs.
+#: Modules of flowrl that build plans as users do: their lines count as sites.
 USERS = ("flowrl.plans", "flowrl.operators.options", "flowrl.testing")
 
 

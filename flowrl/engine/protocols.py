@@ -1,8 +1,8 @@
-"""Contracts: what an operator, what a plan saves, workers and what `call` sends items to may have.
+"""Contracts: the optional members of operators, resources, workers and the objects that `call` sends items to.
 
-Users write plain functions and small classes without a base class, which have the members that they need. The engine
-looks at each of them through its contract: a member that the object lacks has the default that is written here. So
-every optional member is described once, in this file, and nobody else asks whether it is there.
+Users write plain functions and small classes without a base class and add only the members they need. The engine
+reads each object through its contract, which supplies the default for a missing member. So every optional member
+is described once, in this file, and no other code tests for it.
 
 >>> contract = OperatorContract(print)
 >>> contract.pure, contract.ready, list(contract.finish())
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from flowrl.engine.schema import Schema
     from flowrl.engine.stages import Signal
 
-#: Words of items. A mapping gives each one its way out, or what is wrong where it is missing.
+#: Words of items. A mapping adds to each word its remedy, or the problem if it is missing.
 Words = tuple[str, ...] | Mapping[str, str]
 
 
-class _Offered:
-    """A member that the object of a contract may have."""
+class _Optional:
+    """A member of a contract, with its default."""
 
     def __init__(self, default: Any) -> None:
         self.default = default
@@ -38,22 +38,22 @@ class _Offered:
         return getattr(contract.of, self.name, self.default)
 
 
-def offered(default: Any = None) -> Any:
-    """A member of a contract: the object's, or the default; None where it matters that the object has none."""
-    return _Offered(default)
+def optional(default: Any = None) -> Any:
+    """A member of a contract: the object's own, or the default; None if its absence has a meaning."""
+    return _Optional(default)
 
 
 def has_member(kind: type, name: str) -> bool:
-    """Has a class a member of this name, its own or inherited?"""
+    """Whether a class has a member of this name, its own or inherited."""
     return any(name in vars(base) for base in kind.__mro__)
 
 
 def _nothing(*_: object) -> None:
-    """What an object does that has no such method."""
+    """Default of an optional method."""
 
 
 class Contract:
-    """Base of the contracts: an object `of` which it is."""
+    """Base of the contracts; `of` is the object behind it."""
 
     __slots__ = ("of",)
 
@@ -62,141 +62,141 @@ class Contract:
 
 
 class OperatorContract(Contract):
-    """What an operator may have: a callable `item -> item`, or a source with `pull()`.
+    """An operator: a callable `item -> item`, or a source with `pull()`.
 
-    An operator that says what it `requires` or `provides`, and has no `schema`, passes items on. Of one that says
-    neither nothing is known of what leaves, and what is not known never fails.
+    An operator that declares `requires` or `provides` but no `schema` passes items on. The output of an operator that
+    declares neither is unknown, and an unknown schema passes every check.
     """
 
-    # -- what it does
+    # -- behavior
 
-    ready: Callable[[Any], bool | Signal] | None = offered()
-    """May the item be processed now? False holds it, and the branch is BLOCKED; WAITING holds it too, until a future
-    that the operator has asked for rings the bell."""
-    why: Callable[[], str] = offered(lambda: "it is not ready")
-    """In words, what a source or a held item waits for."""
-    done: bool | None = offered()
-    """True once no further item will be let through, as in `take`; None: it lets through whatever comes."""
-    finish: Callable[[], Iterable[Any]] = offered(list)
-    """The input has ended: what is still to be emitted."""
-    release: Callable[[], None] = offered(_nothing)
-    """Nobody will pull it any more, finished or not. Maybe said twice."""
-    drain: Callable[[], None] = offered(_nothing)
-    """Wait for what a source has asked for, so that its state is complete."""
-    close: Callable[[], None] = offered(_nothing)
+    ready: Callable[[Any], bool | Signal] | None = optional()
+    """Whether the item may be processed now. False holds the item and makes the branch BLOCKED; WAITING holds it until
+    a future that the operator started rings the bell."""
+    why: Callable[[], str] = optional(lambda: "it is not ready")
+    """What a source or a held item waits for, in words."""
+    done: bool | None = optional()
+    """True once the operator lets no further item through, as in `take`; None: it lets every item through."""
+    finish: Callable[[], Iterable[Any]] = optional(list)
+    """Called when the input has ended; returns the remaining items."""
+    release: Callable[[], None] = optional(_nothing)
+    """Called when nothing will pull the operator again, finished or not; possibly twice."""
+    drain: Callable[[], None] = optional(_nothing)
+    """Wait for the pending requests of a source, so that its state is complete."""
+    close: Callable[[], None] = optional(_nothing)
     """End the threads and generators of a source."""
-    hosted: Callable[[Any], None] = offered(_nothing)
-    """These workers have taken the part of the plan that it is in, and may be prepared."""
+    hosted: Callable[[Any], None] = optional(_nothing)
+    """Called with the workers that run the operator, once they have opened their part of the plan; may prepare them."""
 
-    # -- what it is
+    # -- properties
 
-    verb: str | None = offered()
-    """The one verb that it is for, such as "combine", where another would give something else."""
-    pure: bool = offered(False)
+    verb: str | None = optional()
+    """The one verb that it works with, such as "combine", if another would change its meaning."""
+    pure: bool = optional(False)
     """Applying it twice to an item does no harm, so it may be retried (F2)."""
-    endless: bool = offered(False)
+    endless: bool = optional(False)
     """A source that never ends by itself."""
-    takes_remote: bool = offered(False)
-    """Its items may be `Remote`."""
-    hidden: bool = offered(False)
-    """A tap that nobody wants to see in a tree or a picture."""
+    takes_remote: bool = optional(False)
+    """Whether it accepts `Remote` items."""
+    hidden: bool = optional(False)
+    """A tap that trees and pictures leave out."""
 
-    # -- what a plan is checked by, see `flowrl.engine.schema`
+    # -- input of `Plan.check`, see `flowrl.engine.schema`
 
-    requires: Words | None = offered()
-    """Words that an item must have; a column's name is a word too, and "a or b" is one of several. A mapping gives each
-    word the way out, or "" to have one found."""
-    provides: tuple[str, ...] | None = offered()
-    """Words that the item has more when it leaves."""
-    schema: Callable[..., Schema] | None = offered()
-    """The schema of what leaves, from those of the inputs; raises SchemaError. A source is given what its workers
-    collect, or what goes into its store, or into each of the `parts` that it is made of."""
-    owes: Words = offered(())
-    """Words that an operator further on must consume; a mapping says of each what is wrong where nobody does."""
-    consumes: tuple[str, ...] | None = offered()
-    """Words owed by operators before that it settles."""
-    back_to: Any = offered()
-    """The store out of which the items came whose words it consumes; None: any."""
-    into: Any = offered()
-    """The store (buffer, queue) that its items go into; what goes into one of a store's `parts` comes out of it."""
-    out_of: Any = offered()
-    """The store that its items come out of."""
+    requires: Words | None = optional()
+    """Words that an item must have; a column's name is a word too, and "a or b" accepts either. A mapping adds to each
+    word its remedy; "" lets the check look for one."""
+    provides: tuple[str, ...] | None = optional()
+    """Words that the operator adds to the item."""
+    schema: Callable[..., Schema] | None = optional()
+    """Maps the schemas of the inputs to that of the output; raises SchemaError. For a source the input is the schema
+    that its workers collect, or that of the items entering its store, or each of the store's `parts`."""
+    owes: Words = optional(())
+    """Words that a later operator must consume; a mapping adds to each word the problem if none does."""
+    consumes: tuple[str, ...] | None = optional()
+    """Words, owed by earlier operators, that it consumes."""
+    back_to: Any = optional()
+    """The store that the items with the consumed words came from; None: any store."""
+    into: Any = optional()
+    """The store (buffer, queue) that its items enter; items that enter one of a store's `parts` leave by the store."""
+    out_of: Any = optional()
+    """The store that its items come from."""
 
     @property
     def says_nothing(self) -> bool:
-        """Is it a function or class that may do anything to an item?"""
+        """Whether it declares nothing, and so may do anything to an item."""
         return all(each is None for each in (self.requires, self.provides, self.schema, self.consumes))
 
 
 class ResourceContract(Contract):
-    """What a plan saves (`Saveable`) or items go through may have: a buffer, a queue, a policy, a worker set.
+    """A resource, which a plan saves (`Saveable`) or items pass through: a buffer, a queue, a policy, a worker set.
 
-    `flowrl.data.replay.base.Store` is the base of those that are replayed from.
+    `flowrl.data.replay.base.Store` is the base of replay stores.
     """
 
-    start: Callable[[Context], None] | None = offered()
-    """A run opens: take generators from its seeds, begin processes."""
-    stop: Callable[[], None] = offered(_nothing)
-    """The run is closed."""
-    resources: Iterable[Any] = offered(())
-    """Further ones that it is made of."""
-    lost: Mapping[str, int] = offered({})
+    start: Callable[[Context], None] | None = optional()
+    """Called when a run opens: take generators from its seeds, start processes."""
+    stop: Callable[[], None] = optional(_nothing)
+    """Called when the run closes."""
+    resources: Iterable[Any] = optional(())
+    """Resources that it consists of."""
+    lost: Mapping[str, int] = optional({})
     """What the last load could not continue, by counter."""
-    parts: Sequence[Any] = offered(())
-    """Stores that it is made of: what goes into them comes out of it."""
-    holds_items: bool = offered(True)
-    """Can something come out of it before a plan puts something in?"""
-    fills_up: bool = offered(False)
-    """Must something come out before more can go in?"""
+    parts: Sequence[Any] = optional(())
+    """Stores that it consists of: items that enter a part leave by the whole."""
+    holds_items: bool = optional(True)
+    """Whether it can emit an item before a plan puts one in."""
+    fills_up: bool = optional(False)
+    """Whether it can be full, so that an item must leave before another enters."""
 
 
 class WorkersContract(Contract):
-    """What the workers of a part of a plan may have beside `members`, a list of `Worker`s.
+    """The workers that run a part of a plan. They have `members`, a list of `Worker`s.
 
-    A member has its index for ever; None is in the place of one that was removed.
+    A member keeps its index for ever; None replaces a removed member.
     """
 
-    restart: Callable[[int, BaseException], None] | None = offered()
-    """Start a member again after its death; None: a death is an error like any other."""
-    num_members: int = offered(1)
-    """How many members there are, or will be once they are started."""
-    num_workers: int = offered(0)
-    """How many other processes they are in; 0: this one."""
-    version: int | None = offered()
-    """Of the weights that a request asked now would act with."""
-    schema: Callable[[], Schema] | None = offered()
-    """What they collect."""
-    policy: Any = offered()
-    """What acts there and learns here."""
-    clock: str = offered("env_steps")
+    restart: Callable[[int, BaseException], None] | None = optional()
+    """Restart a member after its death; None: a death is an error like any other."""
+    num_members: int = optional(1)
+    """Number of members, also before they are started."""
+    num_workers: int = optional(0)
+    """Number of other processes with members; 0: all are in this one."""
+    version: int | None = optional()
+    """Version of the weights that a request made now would act with."""
+    schema: Callable[[], Schema] | None = optional()
+    """The schema of the items that they collect."""
+    policy: Any = optional()
+    """The policy that acts there and learns here."""
+    clock: str = optional("env_steps")
     """The counter of a run that results, evaluations and schedules follow."""
 
 
 class WorkerContract(Contract):
-    """What a `Worker` may have."""
+    """A `Worker`."""
 
-    target: Any = offered()
-    """The object that it asks, in this process."""
+    target: Any = optional()
+    """The object that it calls, in this process."""
 
 
 class CalleeContract(Contract):
-    """What an object may have to which `call` sends items, a `Worker` or any other; all in the run's own thread."""
+    """The object that `call` sends items to, a `Worker` or any other; its members run in the run's own thread."""
 
-    receive: Callable[[Any], Any] = offered(lambda answer: answer)
-    """What to do with an answer when its turn has come."""
-    recover: Callable[[BaseException], BaseException | None] = offered(lambda error: error)
-    """A request failed: mend what broke; None if what was asked in vain should be asked again, else the error."""
-    takes_remote: bool = offered(False)
-    """Items may be `Remote`."""
-    requires: Words | None = offered()
-    """See `OperatorContract.requires`; who has it has `schema` too."""
-    schema: Callable[[Schema], Schema] = offered()
-    """What it makes of items."""
+    receive: Callable[[Any], Any] = optional(lambda answer: answer)
+    """Convert an answer when its turn has come."""
+    recover: Callable[[BaseException], BaseException | None] = optional(lambda error: error)
+    """Repair the damage after a failed request; None repeats the failed requests, an error is raised."""
+    takes_remote: bool = optional(False)
+    """Whether it accepts `Remote` items."""
+    requires: Words | None = optional()
+    """See `OperatorContract.requires`; needs `schema` too."""
+    schema: Callable[[Schema], Schema] = optional()
+    """Maps the schema of its items to that of its answers."""
 
 
 @runtime_checkable
 class Saveable(Protocol):
-    """What a checkpoint holds once, however many operators share it: see `ResourceContract`."""
+    """A resource that a checkpoint holds once, however many operators share it: see `ResourceContract`."""
 
     def state_dict(self) -> Any: ...
 
@@ -205,34 +205,34 @@ class Saveable(Protocol):
 
 @runtime_checkable
 class SourceOperator(Protocol):
-    """A source operator: an item, or a `Signal`."""
+    """A source operator; `pull()` returns an item or a `Signal`."""
 
     def pull(self) -> Any: ...
 
 
 @runtime_checkable
 class Worker(Protocol):
-    """Anything that does one thing after another when asked, in this process or elsewhere.
+    """Anything that executes requests one after another, in this process or elsewhere.
 
-    Of a worker that runs a part of a plan the methods of `SubplanWorker` are asked.
+    A worker that runs a part of a plan receives requests for the methods of `SubplanWorker`.
     """
 
     def submit(self, method: str, /, *args: Any) -> Future[Any]:
-        """Ask for `method(*args)`; the future rings the run's bell when it is done."""
+        """Request `method(*args)`; the future rings the run's bell when it is done."""
         ...
 
 
 @runtime_checkable
 class StoringWorker(Protocol):
-    """A `Worker` with which items may stay."""
+    """A `Worker` that can keep items."""
 
     def submit_apart(self, method: str, /, *args: Any) -> Future[Any]:
-        """Ask for a pair: what comes back, and what stays there, which is `Remote` here."""
+        """Request a method that returns (answer, item): the answer comes back, the item stays and is `Remote` here."""
         ...
 
 
 class _ByMembers(abc.ABC):  # noqa: B024 - what makes it abstract is the hook
-    """Of classes to which every class belongs that has the same members."""
+    """Base of classes whose subclasses are all classes with the same members."""
 
     @classmethod
     def __subclasshook__(cls, kind: type) -> bool:
@@ -240,7 +240,7 @@ class _ByMembers(abc.ABC):  # noqa: B024 - what makes it abstract is the hook
 
 
 class Array(_ByMembers):
-    """A column of numpy or torch, say: the engine knows no arrays."""
+    """A column, such as a numpy array or a torch tensor: the engine imports neither."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -248,7 +248,7 @@ class Array(_ByMembers):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """And whatever arrays can do."""
+            """All other members of arrays."""
 
 
 class Columns(_ByMembers):

@@ -15,9 +15,9 @@ class Queue:
     """First in, first out, at most `maxsize` items (F7).
 
     Args:
-        maxsize: Items it holds; a full queue blocks who puts, an empty one who takes.
-        external: It is fed by `put` from other threads, so a plan may sleep on it.
-        producers: It ends when as many `Enqueue` operators have ended, or with `close()`.
+        maxsize: Most items it holds; a full queue blocks producers, an empty one consumers.
+        external: Whether other threads fill it by `put`, so that a plan may sleep on it.
+        producers: Number of `Enqueue` operators or calls of `close()` after which it ends.
     """
 
     def __init__(self, maxsize: int, *, external: bool = False, producers: int = 1) -> None:
@@ -43,12 +43,12 @@ class Queue:
 
     @property
     def holds_items(self) -> bool:
-        """Can something come out of it before anything in a plan puts something in?"""
+        """Whether it can emit an item before an operator of a plan puts one in."""
         return bool(len(self)) or self.external
 
     @property
     def closed(self) -> bool:
-        """Nothing further will be put."""
+        """Whether all producers have ended."""
         return self._ended >= self.producers
 
     def start(self, context: Context) -> None:
@@ -56,10 +56,10 @@ class Queue:
         self._bell = context.bell
 
     def put(self, item: Any, seconds: float = 60.0) -> None:
-        """Append an item from any thread; waits for room.
+        """Append an item from any thread; waits up to `seconds` for room.
 
         Raises:
-            Stalled: the queue stayed full for so long.
+            Stalled: the queue stayed full.
         """
         with self._room:
             if not self._room.wait_for(lambda: not self.full, seconds):
@@ -68,20 +68,20 @@ class Queue:
         self._bell.ring()
 
     def get(self) -> Any:
-        """The oldest item; IndexError if there is none."""
+        """Remove and return the oldest item; IndexError if there is none."""
         with self._room:
             item = self._items.popleft()
             self._room.notify()
         return item
 
     def close(self) -> None:
-        """One producer has ended."""
+        """Report the end of one producer."""
         with self._room:
             self._ended += 1
         self._bell.ring()
 
     def stop(self) -> None:
-        """The run is closed: what is in the queue stays, and producers may start anew."""
+        """Called when the run closes: the items stay, and producers may start anew."""
         with self._room:
             self._ended = 0
 

@@ -1,4 +1,4 @@
-"""A value that stayed where it was made, and is asked for only by who needs it."""
+"""A value that stays in its process or object store, and is fetched only on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _here(value: _Value) -> _Value:
 
 @attrs.frozen(repr=False)
 class Remote:
-    """A value in the process or object store where it was made.
+    """A reference to a value in another process or in an object store.
 
     As an argument of a worker's `submit` it arrives there as the value, by the shortest way. A deep copy is the value.
 
@@ -27,11 +27,11 @@ class Remote:
     Remote(256 rows, 12 kB)
 
     Args:
-        ref: What the store knows it by; while this is held the value is kept.
-        rows: Of the value, 0 if it has no rows.
-        nbytes: Its size, in bytes.
-        worker: The index of who made it, where that is known.
-        get: Gives the value of a `ref`; a value that is here anyway is its own.
+        ref: The store's reference; it keeps the value alive.
+        rows: Rows of the value, 0 if it has none.
+        nbytes: Size of the value, in bytes.
+        worker: Index of the worker that produced it, if known.
+        get: Maps a `ref` to its value; a value in this process is its own `ref`.
     """
 
     ref: Any
@@ -44,12 +44,12 @@ class Remote:
         """The value.
 
         Raises:
-            WorkerDied: it went with whoever had it.
+            WorkerDied: the value is lost with its process or machine.
         """
         return self._get(self.ref)
 
     def __deepcopy__(self, memo: object) -> Any:
-        """The value: so a state holds no reference, which would not outlive its process."""
+        """The value, so that a state holds no reference, which would not outlive its process."""
         return copy.deepcopy(self.fetch())
 
     def __repr__(self) -> str:

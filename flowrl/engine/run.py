@@ -1,4 +1,4 @@
-"""The run: pulls a plan one step at a time, sleeps on one bell, and knows its whole state between steps."""
+"""The run: pulls a plan one step at a time, sleeps on one bell, and has a complete state between steps."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Run:
     """A running plan: an iterator over its items, and a context manager.
 
     It owns its resources (buffers, policies, worker sets) until it is closed. After an error it may be
-    pulled again: the item that failed is tried again where that is harmless and left out elsewhere.
+    pulled again: a pure operator repeats the item that failed, any other drops it.
 
     Raises:
         PlanError: the plan's end is still on the workers, or a resource belongs to another open run.
         Deadlock: every branch waits for another one.
-        Stalled: nothing happened for `deadline_seconds`.
+        Stalled: no progress for `deadline_seconds`.
     """
 
-    #: Seconds without progress after which it says what it waits for, and after which it raises.
+    #: Seconds without progress after which the run logs what it waits for, and after which it raises.
     stall_seconds, deadline_seconds = 60.0, 3600.0
     _open: ClassVar[weakref.WeakSet[Run]] = weakref.WeakSet()
-    _at_end: list[Callable[[Run], Any] | None]  # what is to be told that it closes
+    _at_end: list[Callable[[Run], Any] | None]  # called before the run closes
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Run:
                 f"stall_seconds and deadline_seconds must be above 0, got {stall_seconds} and {deadline_seconds}"
             )
         plan, debugger = _debugged(plan)
-        named = paths(plan)
-        _check_policies(_by_name(on_error), named.values())
+        by_id = paths(plan)
+        _check_policies(_by_name(on_error), by_id.values())
         self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
-        self._begin(plan, named, Context(seeds=SeedTree(seed)), on_error, _resources(plan))
+        self._begin(plan, by_id, Context(seeds=SeedTree(seed)), on_error, _resources(plan))
         if debugger is not None:
             debugger.opened(self)
         around = [node.op for node in graph(plan) if isinstance(node.op, RunHooks)]
@@ -79,18 +79,18 @@ class Run:
         self._at_end = [op.after for op in around]
 
     def _begin(
-        self, plan: Plan, named: dict[int, str], context: Context, on_error: ErrorPolicies, resources: dict[str, Any]
+        self, plan: Plan, by_id: dict[int, str], context: Context, on_error: ErrorPolicies, resources: dict[str, Any]
     ) -> None:
-        """Take what is run, by which names and with what of its own, and open its stages."""
-        self.plan, self.paths, self.context, self.resources = plan, named, context, resources
+        """Start the run's resources and open its stages; `by_id` maps the plan's nodes to paths."""
+        self.plan, self.paths, self.context, self.resources = plan, by_id, context, resources
         self._error_policies = _by_name(on_error)
         self.wakeups = 0
         self.started = clock()
-        self.interrupted = False  #: it was asked to end before its end, at any time
-        self._stop_requested = False  # ... and the iteration that is to end goes on
+        self.interrupted = False  #: whether `interrupt` was ever called
+        self._stop_requested = False  # ... and the current iteration has not ended yet
         self._at_end = []
         self._claim()
-        self.stages: list[Stage] = []  #: inputs before what they feed
+        self.stages: list[Stage] = []  #: inputs before their readers
         self._closer = weakref.finalize(self, _close, self.stages, list(resources.values()))
         try:
             for name, resource in resources.items():
@@ -111,7 +111,7 @@ class Run:
         while not self._stop_requested:
             try:
                 item = self._pull()
-            except StopIteration as error:  # it would pass for the end of the run
+            except StopIteration as error:  # a caller would take it for the end of the run
                 raised = RuntimeError("an operator raised StopIteration")
                 for note in error.__notes__:
                     raised.add_note(note)
@@ -129,7 +129,7 @@ class Run:
             elif (passed := clock() - silent) >= patience:
                 last = f"{self.paths[id(self.plan)]} ({self.plan.site})"
                 log.warning("the plan works, but for %.0f s nothing has left its last operator, %s", passed, last)
-                patience *= 2  # said less and less often
+                patience *= 2  # log less and less often
         self._stop_requested = False
         raise StopIteration
 
@@ -143,7 +143,7 @@ class Run:
         self.context.bell.ring()
 
     def _sleep(self) -> None:
-        """Wait for the bell; say what is waited for after `stall_seconds`."""
+        """Wait for the bell; after `stall_seconds`, log what the run waits for."""
         asleep, waited, patience = clock(), 0.0, self.stall_seconds
         while not self.context.bell.wait(max(0.0, min(patience, self.deadline_seconds - waited))):
             waited = clock() - asleep
@@ -151,7 +151,7 @@ class Run:
             if waited >= self.deadline_seconds:
                 raise Stalled(words)
             log.warning(words)
-            patience *= 2  # said less and less often
+            patience *= 2  # log less and less often
         self.wakeups += 1
 
     # -- state
@@ -159,19 +159,19 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """The complete state: operators by path, resources, counters, random streams.
 
-        What is in flight is waited for and becomes part of the state; nothing is lost or doubled, and the
-        run goes on as if nothing had happened.
+        Waits for requests in flight and includes their answers; no item is lost or repeated, and the
+        run goes on undisturbed.
         """
         if self.closed:
             _refuse()
         for _ in range(MAX_ATTEMPTS - 1):
-            # Who dies after its part of the plan was saved is started again, and all of it is taken anew.
+            # If a worker dies after it saved its part, it is restarted and the whole state is taken anew.
             with suppress(WorkerDied):
                 return self._state()
         return self._state()
 
     def _state(self) -> dict[str, Any]:
-        for stage in reversed(self.stages):  # a thread that pulls others must pause before they are looked at
+        for stage in reversed(self.stages):  # a thread that pulls other stages must pause before they are saved
             stage.drain()
         operators: dict[str, Any] = {}
         for stage in self.stages:
@@ -187,14 +187,14 @@ class Run:
     def load_state_dict(self, state: Mapping[str, Any], *, partial: bool = False) -> IncompatibleKeys:
         """Continue exactly where `state_dict` was taken.
 
-        With `partial`, the state of another plan is loaded as far as it maps: operators by path, resources by name,
-        counters and random streams whole. What the plan has besides begins afresh; what the state has besides is
-        lost, items that it held among it. Both are returned.
+        With `partial`, loads as much of another plan's state as maps to this one: operators by path, resources by
+        name, counters and random streams whole. Other operators and resources of the plan start fresh; other parts
+        of the state, with the items in them, are lost. Returns both.
 
         Raises:
-            CheckpointError: the state is that of another plan: what is missing in it, what this plan does not
-                have and what maps are listed together, before anything is changed. Or a resource refuses its
-                part, such as the weights of another network; then all of them are put back as they were.
+            CheckpointError: the state belongs to another plan; lists what it lacks, what this plan lacks and what
+                maps, before anything changes. Or a resource refuses its part, such as the weights of another
+                network; then all resources get back their old state.
         """
         if self.closed:
             _refuse()
@@ -207,7 +207,7 @@ class Run:
             )
         self._load_resources(state["resources"])
         self.context.metrics.load_state_dict(state["ledger"])
-        for resource in self.resources.values():  # what could not be continued is counted, such as a cut episode
+        for resource in self.resources.values():  # count what could not be continued, such as a cut episode
             self.context.metrics.merge(ResourceContract(resource).lost, {})
         self.context.seeds.load_state_dict(state["seeds"])
         for stage in reversed(self.stages):
@@ -222,11 +222,11 @@ class Run:
         return mapped.left_out
 
     def _load_resources(self, saved: Mapping[str, Any]) -> None:
-        """All of them or none. Those that have been started come last: not all environments can be put back."""
-        named = [(name, resource) for name, resource in self.resources.items() if name in saved]
+        """Load all or none. Resources with `start` come last: not all environments can restore a state."""
+        loadable = [(name, resource) for name, resource in self.resources.items() if name in saved]
         before: list[tuple[Any, Any]] = []
-        for name, resource in sorted(named, key=lambda each: ResourceContract(each[1]).start is not None):
-            with suppress(FlowError):  # one that failed in the middle of a step has no state, and needs this one
+        for name, resource in sorted(loadable, key=lambda each: ResourceContract(each[1]).start is not None):
+            with suppress(FlowError):  # a resource that failed in the middle of a step has no state to go back to
                 before.append((resource, resource.state_dict()))
             try:
                 resource.load_state_dict(saved[name])
@@ -237,11 +237,11 @@ class Run:
                 why = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}"
                 raise CheckpointError(f"{name} does not take the state, and nothing is changed: {why}") from error
 
-    # -- seeing
+    # -- inspecting
 
     @property
     def ending(self) -> bool:
-        """The plan's end lets nothing more through: the next step ends the run, where a state now could go on."""
+        """Whether the next step ends the run, because the plan's end lets no item through; a state can still go on."""
         return self._root.ending
 
     @property
@@ -250,7 +250,7 @@ class Run:
         return self.context.counters
 
     def meters(self) -> list[Meter]:
-        """The running operators with what was measured of them, inputs first."""
+        """The running operators with their measurements, inputs first."""
         return [meter for stage in self.stages for meter in stage.meters()]
 
     def explain(self) -> str:
@@ -266,7 +266,7 @@ class Run:
         self._pull = self._root.step
 
     def _stage(self, node: Plan, built: dict[int, Stage]) -> Stage:
-        """The stage that ends with an operator: those before it are made first, linear ones fused."""
+        """The stage that ends with an operator, built after its inputs; linear operators are fused."""
         if id(node) in built:
             return built[id(node)]
         meters = [self._meter(node)]
@@ -279,8 +279,8 @@ class Run:
             if isinstance(stage, Gather):
                 part = node.inputs[0]
                 stage.bind(meters[0], [])
-                named = [self.paths[id(n)] for n in graph(part)]
-                stage.host(part, named, self._error_policies, self._takes_remote(node))
+                subpaths = [self.paths[id(n)] for n in graph(part)]
+                stage.host(part, subpaths, self._error_policies, self._takes_remote(node))
             else:
                 stage.bind(meters[0], [self._stage(upstream, built) for upstream in node.inputs])
                 stage.gives_remote = self._takes_remote(node)
@@ -295,7 +295,7 @@ class Run:
         return stage
 
     def _takes_remote(self, node: Plan) -> bool:
-        """Can whatever reads an operator's items do so where they were made?"""
+        """Whether all readers of an operator's items accept `Remote` ones."""
         readers = [other for other in graph(self.plan) if any(upstream is node for upstream in other.inputs)]
         return bool(readers) and all(reader.contract.takes_remote for reader in readers)
 
@@ -322,7 +322,7 @@ class Run:
         return not self._closer.alive
 
     def close(self) -> None:
-        """End the threads and generators of the run and its part on the workers; resources stay as they are."""
+        """End the run's threads and generators and its part on the workers; resources keep their state."""
         at_end, self._at_end = self._at_end, []
         try:
             _tell(self, at_end)
@@ -352,7 +352,7 @@ def _close(stages: list[Stage], owned: list[Any]) -> None:
     for close in [stage.close for stage in reversed(stages)] + [ResourceContract(resource).stop for resource in owned]:
         try:
             close()
-        except Exception as error:  # the rest must be closed all the same
+        except Exception as error:  # close the rest all the same
             errors.append(error)
     if errors:
         raise errors[0]
@@ -374,7 +374,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 
 def _debugged(plan: Plan) -> tuple[Plan, Debugger | None]:
-    """The plan with a debugger that sees every item, where there are breakpoints."""
+    """The plan with a debugger that sees every item, if the plan has breakpoints."""
     if all(node.kind != "tap" for node in graph(plan)):
         return plan, None
     from flowrl.inspect.debugger import with_looks
@@ -386,9 +386,9 @@ def _by_name(on_error: ErrorPolicies) -> Mapping[str, str]:
     return on_error if isinstance(on_error, Mapping) else {"*": on_error}
 
 
-def _check_policies(policies: Mapping[str, str], named: Collection[str]) -> None:
+def _check_policies(policies: Mapping[str, str], known: Collection[str]) -> None:
     for pattern, policy in policies.items():
         if policy not in ("stop", "skip", "retry"):
             raise PlanError(f"on_error is 'stop', 'skip' or 'retry', got {policy!r} for {pattern!r}")
-        if not any(matches(path, pattern) for path in named):
-            raise PlanError(f"on_error: no operator is named {pattern!r}; {did_you_mean(pattern, named)}")
+        if not any(matches(path, pattern) for path in known):
+            raise PlanError(f"on_error: no operator is named {pattern!r}; {did_you_mean(pattern, known)}")

@@ -1,7 +1,7 @@
-"""What is known of a plan's items before it runs: their columns, and words that operators agree on.
+"""Schemas: the columns of a plan's items, and words that operators agree on, as known before a run.
 
-An operator says what it needs and gives, as much as it knows: the members of `OperatorContract` from `requires` to
-`out_of`, see `flowrl.engine.protocols`. Words are compared and nothing else: the engine knows no arrays.
+An operator declares its needs and its output in the members of `OperatorContract` from `requires` to `out_of`, see
+`flowrl.engine.protocols`. The engine only compares words; it imports no arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ColumnSchema(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ColumnSchema:
-        """The column that is written like this.
+        """The column that a text describes.
 
         >>> ColumnSchema.parse("float32[T, N, 4]")
         ColumnSchema(dtype='float32', shape=('T', 'N', 4))
@@ -41,10 +41,10 @@ class ColumnSchema(NamedTuple):
 
 @attrs.frozen
 class Schema:
-    """Columns by name and words; `open` if there may be more of both. `of` are the elements of a list, `each` those of
-    a tuple.
+    """Columns by name and words; `open` if there may be more of both. `of` describes the elements of a list, `each`
+    those of a tuple.
 
-    `in_turn` is the number of workers whose items follow one another in any order, each of one worker.
+    `in_turn` is the number of workers whose items arrive in any order, each item from one worker.
 
     >>> given = Schema.of_columns("fragments", obs="float32[T, N, 4]", reward="float64[T, N]")
     >>> print(given)
@@ -64,21 +64,21 @@ class Schema:
 
     @classmethod
     def of_columns(cls, *words: str, **columns: str) -> Schema:
-        """A schema of columns that are written as text."""
+        """A schema from words and columns as text."""
         return cls().having(*words, **columns)
 
     def has(self, word: str) -> bool:
-        """Is there such a column or word, or may there be? "a or b" asks for one of them."""
+        """Whether items have, or may have, such a column or word; "a or b" asks for either."""
         names = {*self.words, *self.columns, *(name.partition(".")[0] for name in self.columns)}
         return self.open or any(each in names for each in word.split(" or "))
 
     def having(self, *words: str, **columns: str) -> Schema:
-        """With these words and columns as well."""
+        """This schema with further words and columns."""
         parsed = {name: ColumnSchema.parse(text) for name, text in columns.items()}
         return attrs.evolve(self, columns={**self.columns, **parsed}, words=self.words | set(words))
 
     def without(self, *names: str) -> Schema:
-        """Without these words and columns."""
+        """This schema without these words and columns."""
         kept = {name: column for name, column in self.columns.items() if name not in names}
         return attrs.evolve(self, columns=kept, words=self.words - set(names))
 
@@ -118,18 +118,18 @@ class Schema:
         return " ".join(part for part in (words, axes, turns) if part)
 
     def described(self, names: Iterable[str]) -> list[str]:
-        """Columns without the axes that all share."""
+        """Columns as text, without the axes that all share."""
         skip = len(self.axes)
         texts = {name: str(ColumnSchema(c.dtype, c.shape[skip:])).replace("[]", "") for name, c in self.columns.items()}
         return [f"{name} {texts[name]}" for name in names]
 
 
-#: Nothing is known.
+#: The schema of unknown items.
 UNKNOWN = Schema(open=True)
 
 
 def common(schemas: Iterable[Schema]) -> Schema:
-    """What is true of the items of all of several streams.
+    """The schema that fits the items of all of several streams.
 
     >>> print(common([Schema.of_columns("rows", a="int64[B]", b="int64[B]"), Schema.of_columns("rows", a="int64[B]")]))
     rows [B]: a int64
@@ -149,7 +149,7 @@ def common(schemas: Iterable[Schema]) -> Schema:
 
 
 def schema_of(item: Any) -> Schema:
-    """The columns of an item that is there: whatever has dtypes and shapes, nested ones with dotted names."""
+    """The columns of an actual item, which have a dtype and a shape; nested ones have dotted names."""
     found: dict[str, ColumnSchema] = {}
 
     def look(part: Columns, prefix: str) -> None:
@@ -165,7 +165,7 @@ def schema_of(item: Any) -> Schema:
 
 
 def mismatches(item: Any, expected: Schema) -> list[str]:
-    """In words, where an item is not what its schema says; [] if it is. Free sizes must agree with each other."""
+    """Differences of an item from its schema, in words; [] if it fits. Free sizes must agree with each other."""
     if not expected.columns:
         return []
     found, sizes, problems = schema_of(item).columns, dict[str, tuple[int | str, str]](), []
@@ -173,15 +173,15 @@ def mismatches(item: Any, expected: Schema) -> list[str]:
         if name not in found:
             problems.append(f"column {name!r} is missing, expected {column}")
             continue
-        there = found[name]
-        fits = there.dtype == column.dtype and len(there.shape) == len(column.shape)
-        if not fits or any(isinstance(want, int) and got != want for got, want in zip(there.shape, column.shape)):
-            problems.append(f"column {name!r} is {there}, expected {column}")
+        actual = found[name]
+        fits = actual.dtype == column.dtype and len(actual.shape) == len(column.shape)
+        if not fits or any(isinstance(want, int) and got != want for got, want in zip(actual.shape, column.shape)):
+            problems.append(f"column {name!r} is {actual}, expected {column}")
             continue
-        for got, want in zip(there.shape, column.shape):
+        for got, want in zip(actual.shape, column.shape):
             if isinstance(want, str) and sizes.setdefault(want, (got, name))[0] != got:
                 other = sizes[want]
                 problems.append(
-                    f"column {name!r} is {there}, so {want} = {got}, but {other[1]!r} has {want} = {other[0]}"
+                    f"column {name!r} is {actual}, so {want} = {got}, but {other[1]!r} has {want} = {other[0]}"
                 )
     return problems

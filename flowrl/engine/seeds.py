@@ -1,4 +1,4 @@
-"""The seed tree: every random stream of a run follows from one seed and the path of whoever draws from it."""
+"""The seed tree: every random stream of a run follows from one seed and the path of its user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SeedTree:
 
     A stream is `SeedSequence(seed, spawn_key=hash(path))`, so adding a path changes no other stream.
 
-    State: the generators handed out so far; `load_state_dict` puts each back where it was.
+    State: the states of its generators.
 
     >>> bool(SeedTree(1).generator("a").integers(100) == SeedTree(1).generator("a").integers(100))
     True
@@ -53,7 +53,7 @@ class SeedTree:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seed = state["seed"]
         for path in {*self._generators, *state["streams"]}:
-            # The objects stay, for whoever holds one. A stream that the state does not know starts afresh.
+            # Operators hold the objects, so these stay. A stream that is not in the state starts afresh.
             generator, saved = self.generator(path), state["streams"].get(path)
             fresh = type(generator.bit_generator)(self.sequence(path)).state
             generator.bit_generator.state = copy.deepcopy(saved) if saved else fresh

@@ -1,8 +1,8 @@
-"""What runs: a stage's `step()` gives one item or one signal. Here the base, the sources and the chains.
+"""Stages, the running operators: the base class, sources and chains. `step()` returns one item or one signal.
 
 A plan's operators become stages when a run opens. Linear operators are fused into one `Chain`; names,
 timings and state stay per operator. Between two steps a stage's state is complete: every item is either
-emitted or held in something that `save()` returns.
+emitted or part of what `save()` returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flowrl.engine.operator import load_operator_state, operator, operator_state
 
 
 class Signal(enum.Enum):
-    """What a stage says instead of an item. Users' functions never see one (F4)."""
+    """The result of a step without an item. Users' functions never see one (F4)."""
 
     WORKED = "moved, nothing to emit"
     WAITING = "a future is running and will ring the bell"
@@ -31,43 +31,43 @@ WORKED, WAITING, BLOCKED, DONE = Signal
 
 
 class Stage:
-    """One running primitive. Subclasses are operators: their state() fields are what a checkpoint holds."""
+    """One running primitive. Subclasses are operators: a checkpoint holds their state() fields."""
 
-    #: The configuration with which it has no thread, and no more than one request or item ahead.
+    #: The configuration without a thread, with at most one request or item ahead.
     one_at_a_time: ClassVar[dict[str, Any]] = {}
-    #: It has a thread of its own.
+    #: Whether it has a separate thread.
     thread: bool = False
-    #: What reads its items takes `Remote` ones.
+    #: Whether its readers accept `Remote` items.
     gives_remote = False
     meter: Meter
     inputs: list[Stage]
 
     def bind(self, meter: Meter, inputs: list[Stage]) -> None:
-        """Take a place in a run."""
+        """Join a run."""
         self.meter, self.inputs = meter, inputs
 
     def step(self) -> Any:
-        """One item or one signal. DONE is repeated for ever."""
+        """One item or one signal. After DONE, every step returns DONE."""
         raise NotImplementedError
 
     def stuck(self) -> list[str]:
-        """In words, what this stage waits for or is blocked by."""
+        """What this stage waits for or is blocked by, in words."""
         return [line for stage in self.inputs for line in stage.stuck()]
 
     def release(self) -> None:
-        """Nobody will pull this stage again: forks and queues must not wait for it. Maybe said twice."""
+        """Called when nothing will pull this stage again, so that forks and queues do not wait; possibly twice."""
         for stage in self.inputs:
             stage.release()
 
     def drain(self) -> None:
-        """Wait for what is in flight, so that the state is complete."""
+        """Wait for requests in flight, so that the state is complete."""
 
     def close(self) -> None:
         """End threads and generators of this stage."""
 
     @property
     def ending(self) -> bool:
-        """Nothing more will come, although the inputs have not been told yet."""
+        """Whether no more items will come, although the inputs are not released yet."""
         return False
 
     def meters(self) -> list[Meter]:
@@ -80,7 +80,7 @@ class Stage:
         return {self.meter.path: saved} if saved else {}
 
     def load(self, saved: Mapping[str, dict[str, Any]]) -> None:
-        """Put saved state back; every path of `save()` is there."""
+        """Restore saved state; `saved` has every path of `save()`."""
         if self.meter.path in saved:
             load_operator_state(self.meter.op, saved[self.meter.path])
 
@@ -129,7 +129,7 @@ class Items:
 
 @operator
 class Generated:
-    """Source of what a callable's iterator gives. It is called once per run.
+    """Source of the items of a callable's iterator. It calls the callable once per run.
 
     State: the number of items consumed. An iterator cannot be saved: a resume calls the function again and
     discards as many items.
@@ -149,7 +149,7 @@ class Generated:
                 self.consumed += 1
                 return item
         except BaseException:
-            self._iterator = None  # a generator that raised has ended: to try again is to begin anew
+            self._iterator = None  # a generator that raised has ended, so a retry needs a new one
             raise
         return DONE
 
@@ -163,10 +163,10 @@ _MAPS, _FILTERS = "maps", "filters"
 
 
 class Chain(Stage):
-    """Linear operators, one item at a time through all of them (the Transform primitive, fused).
+    """Linear operators; one item at a time passes through all of them (the Transform primitive, fused).
 
     `backlog[i]` holds items in front of operator i, `backlog[-1]` items to be emitted: the further outputs
-    of one input, or an item whose operator is not `ready`. The deepest goes first, so order is kept.
+    of one input, or an item whose operator is not `ready`. The deepest goes first, which keeps the order.
     """
 
     def __init__(self, meters: list[Meter], source: Stage) -> None:
@@ -175,8 +175,8 @@ class Chain(Stage):
         self.upstream = source.step
         self.backlog: list[deque[Any]] = [deque() for _ in range(len(meters) + 1)]
         self.held = 0
-        self.flushed = 0  # operators that were told that their input ended
-        self.since: tuple[str, Meter, float] | None = None  # blocked or starved since
+        self.flushed = 0  # number of operators whose `finish` was called
+        self.since: tuple[str, Meter, float] | None = None  # "blocked" or "starved", which operator, since when
         ops = tuple((meter.op, _how(meter), meter) for meter in meters)
         self.tails = [ops[i:] for i in range(len(ops) + 1)]
         self.stoppers = [(i, meter.op) for i, meter in enumerate(meters) if meter.contract.done is not None]
@@ -184,7 +184,7 @@ class Chain(Stage):
     def step(self) -> Any:
         if self.held or self.stoppers or self.flushed:
             ended = 1 + max((i for i, op in self.stoppers if op.done), default=-1)
-            for waiting in self.backlog[:ended]:  # what stands before an operator that lets nothing through
+            for waiting in self.backlog[:ended]:  # items in front of an operator that lets none through
                 self.held -= len(waiting)
                 waiting.clear()
             if self.held:
@@ -237,14 +237,14 @@ class Chain(Stage):
         return item
 
     def _push_with_care(self, meter: Meter, ready: Callable[[Any], Any] | None, item: Any) -> Any:
-        """One operator that may hold its item or give several; an item for the next one, or a signal."""
+        """Apply an operator that may hold its item or return several; an item for the next operator, or a signal."""
         start = clock()
         op, verb = meter.op, meter.verb
-        if ready is not None and ((may := ready(item)) is WAITING or not may):
+        if ready is not None and ((verdict := ready(item)) is WAITING or not verdict):
             self._hold(self.chain.index(meter), item)
             if self.since is None:
                 self.since = ("blocked", meter, start)
-            return WAITING if may is WAITING else BLOCKED
+            return WAITING if verdict is WAITING else BLOCKED
         if self.since is not None:
             self._woken(start)
         outputs: deque[Any]
@@ -268,7 +268,7 @@ class Chain(Stage):
         self._release(len(self.chain))
 
     def _release(self, count: int) -> None:
-        """Tell the first `count` operators, and what is before them, that nobody pulls them any more."""
+        """Release the first `count` operators and the stages before them."""
         for meter in self.chain[:count]:
             meter.contract.release()
         super().release()
@@ -278,7 +278,7 @@ class Chain(Stage):
         self.held += 1
 
     def _resume(self) -> Any:
-        """Go on with the deepest held item."""
+        """Process the deepest held item."""
         index = max(i for i, waiting in enumerate(self.backlog) if waiting)
         now = clock()
         self.held -= 1
@@ -294,14 +294,14 @@ class Chain(Stage):
         self.since = None
 
     def settle(self, now: float) -> None:
-        """Account for the time until now of a wait that goes on."""
+        """Add the time of a current wait, up to now, to its operator."""
         if self.since is not None:
             kind, meter, _ = self.since
             self._woken(now)
             self.since = kind, meter, now
 
     def _finish(self, first: int) -> Any:
-        """The input of operator `first` ended: flush the operators from there on, one a step."""
+        """The input of operator `first` ended: flush the operators from there on, one per step."""
         if not self.flushed:
             self._release(first)
         self.flushed = max(self.flushed, first)
@@ -343,7 +343,7 @@ class Chain(Stage):
                 entry["@finished"] = True
             if entry:
                 saved[meter.path] = entry
-        for i, waiting in reversed(list(enumerate(self.backlog))):  # the deepest first, as they will go on
+        for i, waiting in reversed(list(enumerate(self.backlog))):  # the deepest first, as they will be processed
             if waiting:
                 path, key = self._keeper(i)
                 saved.setdefault(path, {}).setdefault(key, []).extend(copy.deepcopy(list(waiting)))
@@ -355,7 +355,7 @@ class Chain(Stage):
             load_operator_state(meter.op, entry)
             if entry.get("@finished"):
                 self.flushed = i + 1
-            # Where they were made or held, also if operators were put in between since.
+            # Where they were emitted or held, even if operators were inserted in between since.
             for waiting, key in ((self.backlog[i], "@inputs"), (self.backlog[i + 1], "@outputs")):
                 items = copy.deepcopy(entry.get(key, []))
                 waiting.extend(items)
@@ -364,7 +364,7 @@ class Chain(Stage):
     def _keeper(self, index: int) -> tuple[str, str]:
         """The path and key under which the items in front of operator `index` are saved.
 
-        It is the operator that made them, so that a tap, which has no state, may stand or go in between.
+        It is the operator that emitted them, so that taps, which have no state, may be added or removed in between.
         """
         for meter in reversed(self.chain[:index]):
             if meter.verb != "tap":
@@ -374,7 +374,7 @@ class Chain(Stage):
 
 
 def _how(meter: Meter) -> Any:
-    """How an operator is applied: the two cheap ways, or what must be asked before, None if nothing must."""
+    """How an operator is applied: one of the two cheap ways, or its `ready` function, None if it has none."""
     ready = meter.contract.ready
     if meter.verb == "combine" or ready is not None:
         return ready
@@ -382,5 +382,5 @@ def _how(meter: Meter) -> Any:
 
 
 def _why(meter: Meter) -> str:
-    """In words, what an operator waits for."""
+    """What an operator waits for, in words."""
     return f"{meter.path}: {meter.contract.why()}"

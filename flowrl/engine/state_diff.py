@@ -1,4 +1,4 @@
-"""What of a saved state a plan can take: the same paths, resources, state fields and workers, or which not."""
+"""Comparison of a saved state with a plan: paths, resources, state fields and workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowrl.engine.operator import state_fields
 
 
 class IncompatibleKeys(NamedTuple):
-    """What a partial load left out: operators and resources that begin afresh, and those saved that nothing took."""
+    """Omissions of a partial load: operators and resources that start fresh, and saved ones that nothing took."""
 
     fresh: tuple[str, ...]
     unused: tuple[str, ...]
@@ -20,7 +20,7 @@ class IncompatibleKeys(NamedTuple):
 
 @attrs.frozen
 class StateDiff:
-    """A state beside a plan: what is in both, what only one of them has, and what is in both but differs."""
+    """A comparison of a state with a plan: operators and resources in both, in only one, and in both but different."""
 
     both: list[str]
     missing: dict[str, list[str]]  #: by "operators" and "resources": the plan has it, the state does not
@@ -33,7 +33,7 @@ class StateDiff:
         return IncompatibleKeys((*missing, *self.other), (*unknown, *self.other))
 
     def problems(self) -> list[str]:
-        """In words, why the state is that of another plan; nothing if it is this one's."""
+        """Why the state belongs to another plan, in words; [] if it belongs to this one."""
         found = []
         for what in ("operators", "resources"):
             if self.missing[what]:
@@ -43,22 +43,22 @@ class StateDiff:
         return found + list(dict.fromkeys(self.other.values()))
 
     def entries(self, saved: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The saved operators that can be loaded. Items held at one that does not fit are kept."""
+        """The loadable entries of saved operators. An operator that does not fit still keeps its held items."""
         return {
             path: {key: value for key, value in entry.items() if path not in self.other or key in _ITEMS}
             for path, entry in saved.items()
         }
 
 
-#: Under these names an entry holds items of the stream.
+#: Keys under which an entry holds items of the stream.
 _ITEMS = ("@inputs", "@outputs")
 
 
 def compare(
     state: Mapping[str, Any], operators: Mapping[str, Any], resources: Iterable[str], gathers: Iterable[Gather]
 ) -> StateDiff:
-    """A state beside a plan's operators by path, its resources' names and its gathers."""
-    saved, kept = saved_entries(state), set(state["resources"])
+    """Compare a state with a plan's operators by path, its resources' names and its gathers."""
+    saved, saved_resources = saved_entries(state), set(state["resources"])
     fields = {path: set(state_fields(op)) for path, op in operators.items()}
     theirs = {path: {key for key in entry if not key.startswith("@")} for path, entry in saved.items()}
     other = {}
@@ -74,15 +74,15 @@ def compare(
     needed = {path for path, names in fields.items() if names}
     ours = set(resources)
     return StateDiff(
-        both=[*sorted((needed & saved.keys()) - other.keys()), *sorted(ours & kept)],
-        missing={"operators": sorted(needed - saved.keys()), "resources": sorted(ours - kept)},
-        unknown={"operators": sorted(saved.keys() - fields.keys()), "resources": sorted(kept - ours)},
+        both=[*sorted((needed & saved.keys()) - other.keys()), *sorted(ours & saved_resources)],
+        missing={"operators": sorted(needed - saved.keys()), "resources": sorted(ours - saved_resources)},
+        unknown={"operators": sorted(saved.keys() - fields.keys()), "resources": sorted(saved_resources - ours)},
         other=dict(sorted(other.items())),
     )
 
 
 def saved_entries(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The operators in a state by path, those on workers among them."""
+    """The entries of operators in a state by path, including those on workers."""
     found = dict(state["operators"])
     for entry in state["operators"].values():
         for part in entry.get("@workers", ()):

@@ -1,4 +1,4 @@
-"""A worker's side of a plan: it runs its part of the plan and answers one item at a time."""
+"""The worker's side of a plan: it runs its part of the plan and answers with one item at a time."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ _ENDED = object()
 
 
 class SubplanRun(Run):
-    """The run of a worker's part of a plan: it has the paths and the policies of the whole plan, and owns nothing."""
+    """The run of a worker's part of a plan. It uses the whole plan's paths and error policies; owns no resource."""
 
-    def __init__(self, plan: Plan, named: Sequence[str], context: Context, on_error: ErrorPolicies) -> None:
-        by_node = {id(node): path for node, path in zip(graph(plan), named)}
-        self._begin(plan, by_node, context, on_error, resources={})
+    def __init__(self, plan: Plan, paths: Sequence[str], context: Context, on_error: ErrorPolicies) -> None:
+        by_id = {id(node): path for node, path in zip(graph(plan), paths)}
+        self._begin(plan, by_id, context, on_error, resources={})
 
 
 class SubplanWorker:
     """Base of objects that run the part of a plan before `gather_sync` or `gather_async`.
 
-    Operators find the host as `context.worker`. Its random streams differ from worker to worker.
+    Operators find the object as `context.worker`. Random streams differ from worker to worker.
     """
 
     def __init__(self) -> None:
         self.parts: dict[str, SubplanRun] = {}
 
     def open_plan(
-        self, key: str, plan: Plan, named: Sequence[str], seed: int, index: int, on_error: ErrorPolicies
+        self, key: str, plan: Plan, paths: Sequence[str], seed: int, index: int, on_error: ErrorPolicies
     ) -> None:
-        """Get ready to pull a plan; `key` names it in further requests, `named` are its operators' paths."""
+        """Open a part of a plan; `key` identifies it in later requests, `paths` has its operators' paths."""
         context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self)
-        self.parts[key] = SubplanRun(plan, named, context, on_error)
+        self.parts[key] = SubplanRun(plan, paths, context, on_error)
 
     def pull_plan(self, key: str) -> Answer:
-        """One item, or the end, with what was counted and recorded on the way."""
+        """One item, or the end, with the counters and records since the last answer."""
         run = self.parts[key]
         item = next(run, _ENDED)
         counters, records = run.context.metrics.take()
         return Answer(None if item is _ENDED else item, item is _ENDED, counters, records)
 
     def pull_apart(self, key: str) -> tuple[Answer, Any]:
-        """As `pull_plan`, the item beside the answer: it may stay where it was made."""
+        """Like `pull_plan`, with the item apart from the answer, so that it can stay on the worker."""
         answer = self.pull_plan(key)
         return answer._replace(item=None), answer.item
 
@@ -65,7 +65,7 @@ class SubplanWorker:
         return self.parts[key].state_dict()
 
     def load_plan(self, key: str, state: dict[str, Any]) -> None:
-        """Continue where a state of the part was taken."""
+        """Continue from a state of the part."""
         self.parts[key].load_state_dict(state, partial=True)  # the run has compared it with the whole plan
 
     def close_plan(self, key: str) -> None:
@@ -76,24 +76,24 @@ class SubplanWorker:
 
 
 def packed(plan: Plan, paths: Sequence[str]) -> bytes:
-    """A part of a plan as bytes; `paths` are its operators', in the order of `graph`.
+    """Pickle a part of a plan; `paths` has its operators' paths, in the order of `graph`.
 
     Raises:
-        PlanError: an operator holds what belongs to this process, such as a buffer, or cannot be pickled; which one.
+        PlanError: an operator holds a resource of this process, such as a buffer, or cannot be pickled; names it.
     """
     for node, path in zip(graph(plan), paths):
         for resource in resources(node.op) if node.kind != "tap" else ():
             raise PlanError(
                 f"{path} ({node.site}) runs on the workers, but it holds the {type(resource).__name__} of this "
-                f"process, which they have no part in: put it behind the gather{_without(node)}"
+                f"process, which they cannot reach: put it behind the gather{_without(node)}"
             )
         pack(node.op, f"{path} ({node.site})")
     return pack(rebuilt(plan, lambda node, inputs: attrs.evolve(node, inputs=inputs, on=None)), "the workers' part")
 
 
-def unpacked(given: bytes) -> Plan:
-    """The part of a plan again."""
-    return cast("Plan", pickle.loads(given))
+def unpacked(data: bytes) -> Plan:
+    """Unpickle a part of a plan."""
+    return cast("Plan", pickle.loads(data))
 
 
 def _without(node: Plan) -> str:

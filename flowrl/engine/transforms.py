@@ -46,7 +46,7 @@ class Batches:
 
 @operator
 class Take:
-    """The first `n` items. State: how many have passed."""
+    """The first `n` items. State: the number of items taken."""
 
     provides = ()
     n: int
@@ -85,7 +85,7 @@ class Tap:
 
 @operator
 class RunHooks:
-    """Calls functions with the run: `before`, when it has opened, and `after`, before it closes. Items pass."""
+    """Calls functions with the run: `before` after it opens, `after` before it closes. Passes items on."""
 
     before: Callable[[Any], Any] | None = attrs.field(repr=False)
     after: Callable[[Any], Any] | None = attrs.field(repr=False)
@@ -96,9 +96,9 @@ class RunHooks:
 
 @operator
 class Breakpoint:
-    """Opens the debugger at an item for which `when` is true, or at every one.
+    """Opens the debugger at an item for which `when` is true, or at every item.
 
-    Called only if it is one of Python's: `flowrl.inspect.debugger` takes the place of this otherwise.
+    Called only for Python's debuggers: `flowrl.inspect.debugger` replaces it otherwise.
     """
 
     where: str
@@ -106,4 +106,4 @@ class Breakpoint:
 
     def __call__(self, item: Any) -> None:
         if self.when is None or self.when(item):
-            sys.breakpointhook()  # `item` is what left the operator `self.where`; `continue` goes on
+            sys.breakpointhook()  # `item` has just left the operator `self.where`; `continue` goes on

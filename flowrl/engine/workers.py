@@ -1,4 +1,4 @@
-"""Workers of this process, and asking any worker: `submit(method, *args) -> Future`."""
+"""Workers in this process, and requests to any worker: `submit(method, *args) -> Future`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flowrl.engine.futures import Future, following, wait
 from flowrl.engine.protocols import StoringWorker, Worker
 from flowrl.errors import Stalled
 
-#: Seconds that closing a run or taking its state waits for what is in flight.
+#: Seconds for which closing a run, or taking its state, waits for requests in flight.
 DRAIN_SECONDS = 60.0
 
 
 class InlineWorker:
-    """An object as a worker that works at once, in the caller's thread: exact and easy to debug."""
+    """An object as a worker that answers at once, in the caller's thread: exact and easy to debug."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -31,11 +31,11 @@ class InlineWorker:
         return future
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing."""
 
 
 class ThreadWorker:
-    """An object as a worker with a thread of its own. Not bit-exact: it works while the run goes on."""
+    """An object as a worker with a separate thread. Not bit-exact: it works while the run goes on."""
 
     def __init__(self, target: Any, name: str = "flowrl") -> None:
         self.target = target
@@ -54,21 +54,21 @@ class ThreadWorker:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if threading.get_ident() == self._thread:
-            return  # an abandoned run is closed by whichever thread collects it, which cannot wait for itself
+            return  # garbage collection closes an abandoned run in any thread, and this one cannot wait for itself
         if self._last is not None:
             wait_for([self._last], f"thread {self.name!r} to end")
         self._pool.shutdown(wait=True)
 
 
 def as_worker(target: Any, *, thread: bool, name: str) -> Any:
-    """The object itself if it can be asked, else one that asks it."""
+    """The object itself if it is a worker, else a worker for it."""
     if isinstance(target, Worker):
         return target
     return ThreadWorker(target, name) if thread else InlineWorker(target)
 
 
 def ask(worker: Any, method: str, *args: Any) -> Future[Any]:
-    """Ask a worker; one that cannot even be asked, because it is dead, say, has failed to answer."""
+    """Send a request to a worker; an error of sending, for instance to a dead worker, fails the future."""
     try:
         future: Future[Any] = worker.submit(method, *args)
     except Exception as error:
@@ -77,7 +77,7 @@ def ask(worker: Any, method: str, *args: Any) -> Future[Any]:
 
 
 def ask_apart(worker: StoringWorker, method: str, *args: Any) -> Future[Any]:
-    """Ask a worker with which items stay."""
+    """Send a request to a worker that keeps items."""
     try:
         return worker.submit_apart(method, *args)
     except Exception as error:
@@ -91,7 +91,7 @@ def _failed(error: Exception) -> Future[Any]:
 
 
 def all_of(futures: Sequence[Future[Any]]) -> Future[list[Any]]:
-    """Done with all results, or with the first error; it rings from whichever thread completes it."""
+    """A future of all results, or of the first error; its callbacks run in whichever thread completes it."""
     combined: Future[list[Any]] = Future()
     lock, missing = threading.Lock(), len(futures)
 
@@ -116,7 +116,7 @@ def wait_for(futures: Iterable[Future[Any]], what: str, seconds: float = DRAIN_S
     """Wait until all futures are done.
 
     Raises:
-        Stalled: after `seconds`, saying what was waited for.
+        Stalled: after `seconds`; names `what`.
     """
     if late := wait(futures, seconds):
         raise Stalled(f"waited {seconds:g} s for {what}; {len(late)} requests are still unanswered")

@@ -1,1 +1,1 @@
-"""Looking at a plan or a run: as text, as a picture, checked before it runs, stopped at any operator."""
+"""Inspecting a plan or a run: text tree, picture, check before the run, breakpoints."""

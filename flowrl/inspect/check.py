@@ -1,4 +1,4 @@
-"""plan.check(): schemas along every edge, and what must go wrong, before any worker starts."""
+"""plan.check(): schemas along every edge, and problems that are certain before any worker starts."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
 
 
-#: Letters of a line that shows a schema.
+#: Most characters per line of a schema.
 WIDEST = 96
 
 
 @attrs.frozen
 class Findings:
-    """What leaves each operator, by path, and what is wrong, one message each."""
+    """The schema of each operator's output, by path, and one message per problem."""
 
     schemas: dict[str, Schema]
     problems: list[str]
 
 
 def check(plan: Plan) -> dict[str, Schema]:
-    """The schema of what leaves each operator, by path.
+    """The schema of each operator's output, by path.
 
     Raises:
-        PlanError: with every problem that was found.
+        PlanError: the plan has problems; lists all.
     """
     findings = examine(plan)
     if findings.problems:
@@ -45,26 +45,26 @@ def check(plan: Plan) -> dict[str, Schema]:
 
 
 def examine(plan: Plan) -> Findings:
-    """Follow what operators say of themselves through a plan."""
+    """Propagate the schemas that operators declare through a plan."""
     return _Examiner(plan).findings()
 
 
 def explain_checked(plan: Plan, findings: Findings) -> str:
-    """The plan as a tree with what leaves each operator: in full where a stream begins, then what changes."""
-    named, lines = paths(plan), []
-    for row in rows_of(plan, named):
+    """The plan as a tree with the schema of each operator's output: in full for sources and joins, else the changes."""
+    by_id, lines = paths(plan), []
+    for row in rows_of(plan, by_id):
         lines.append(row.bars + row.text)
         if row.node is not None:
-            known = findings.schemas[named[id(row.node)]]
-            before = findings.schemas[named[id(row.node.inputs[0])]] if len(row.node.inputs) == 1 else UNKNOWN
-            shown = _difference(before, known)
-            lines += [f"{row.bars}    {'   ' if i else '-> '}{line}" for i, line in enumerate(shown)]
+            after = findings.schemas[by_id[id(row.node)]]
+            before = findings.schemas[by_id[id(row.node.inputs[0])]] if len(row.node.inputs) == 1 else UNKNOWN
+            changes = _difference(before, after)
+            lines += [f"{row.bars}    {'   ' if i else '-> '}{line}" for i, line in enumerate(changes)]
     return "\n".join(lines)
 
 
 class _Examiner:
     def __init__(self, plan: Plan) -> None:
-        self.nodes, self.named = graph(plan), paths(plan)
+        self.nodes, self.paths = graph(plan), paths(plan)
         self.after: dict[int, Schema] = {}
         self.problems: list[str] = []
         self.stores: list[Any] = []
@@ -75,7 +75,7 @@ class _Examiner:
                     self.stores.append(store)
 
     def findings(self) -> Findings:
-        # What comes out of a store is what goes into it, perhaps further on: so again until nothing changes.
+        # The schema out of a store is the schema into it, possibly from a later operator: repeat until stable.
         for _ in range(len(self.stores) + 2):
             before, self.problems = dict(self.after), []
             for node in self.nodes:
@@ -83,15 +83,15 @@ class _Examiner:
             if before == self.after:
                 break
         problems = [*self.problems, *self._debts(), *self._stores(), *self._phases()]
-        return Findings({self.named[id(node)]: self.after[id(node)] for node in self.nodes}, problems)
+        return Findings({self.paths[id(node)]: self.after[id(node)] for node in self.nodes}, problems)
 
     def where(self, node: Plan) -> str:
-        return f"{self.named[id(node)]} ({relative(node.site)})"
+        return f"{self.paths[id(node)]} ({relative(node.site)})"
 
     # -- schemas
 
     def _leaving(self, node: Plan) -> Schema:
-        """What leaves an operator; what it lacks is noted."""
+        """The schema of an operator's output; notes a problem for what its input lacks."""
         given, op = self._given(node), node.contract
         if node.kind == "tap":
             return given[0]
@@ -124,7 +124,7 @@ class _Examiner:
         return [UNKNOWN if collected is None else collected()]
 
     def _why_missing(self, node: Plan, word: str, given: Schema, required: Any) -> str:
-        """Since where it is not there, and the way out."""
+        """The operator that drops the word, or never had it, and the remedy."""
         before = node.inputs[0] if node.inputs else node
         lost = self._lost(before, word)
         if lost is not None:
@@ -137,20 +137,20 @@ class _Examiner:
         later = [other for other in self.nodes if any(name in (other.contract.provides or ()) for name in names)]
         if later:
             return f"{text}: {self.where(later[0])} gives it, put it before {node.name}"
-        makers = sorted(kind.__name__ for kind in PROVIDERS if any(name in kind.provides for name in names))
-        return f"{text}: put {' or '.join(makers)} before {node.name}" if makers else text
+        providers = sorted(kind.__name__ for kind in PROVIDERS if any(name in kind.provides for name in names))
+        return f"{text}: put {' or '.join(providers)} before {node.name}" if providers else text
 
     def _lost(self, node: Plan, word: str) -> Plan | None:
-        """The last operator before or at this one whose input had the word; of tuples that it takes apart, the part."""
+        """The last operator up to this one whose input had the word; follows the used element of tuples."""
         seen: set[int] = set()
-        part: int | None = None  # which one of the tuples that pass here goes on further down
+        part: int | None = None  # index of the tuples' element that a later operator uses
         while id(node) not in seen:
             seen.add(id(node))
             given = self._given(node)
             if part is not None:
-                if given[0].each is not None:  # they pass
+                if given[0].each is not None:  # this operator passes the tuples on
                     node = node.inputs[0]
-                else:  # they are made
+                else:  # this operator zips them
                     node, part = node.inputs[part], None
                 continue
             if given[0].each is not None and (after := self.after[id(node)]).each is None:
@@ -163,7 +163,7 @@ class _Examiner:
             node = node.inputs[0]
         return None
 
-    # -- what is owed, and stores
+    # -- owed words, and stores
 
     def _debts(self) -> Iterator[str]:
         for node in self.nodes:
@@ -177,14 +177,14 @@ class _Examiner:
                         continue
                     able = sorted(kind.__name__ for kind in PROVIDERS if word in _consumes(kind))
                     who = " or ".join(able) or f"an operator that consumes {word!r}"
-                    yield f"{self.where(node)}: its {word} are never written back; put {who} after what learns from it"
+                    yield f"{self.where(node)}: its {word} are never written back; put {who} after the learning step"
 
     def _settles(self, node: Plan, word: str, owing: Plan) -> bool:
         back_to = node.contract.back_to
         return word in (node.contract.consumes or ()) and (back_to is None or back_to is owing.contract.out_of)
 
     def _further(self, node: Plan) -> list[Plan]:
-        """The operators that what leaves this one comes to, through stores too."""
+        """The operators that this one's items reach, also through stores."""
         reached, found = {id(node)}, list["Plan"]()
         stores: list[Any] = []
         while True:
@@ -204,7 +204,7 @@ class _Examiner:
             stores += [other.contract.into for other in new if other.contract.into is not None]
 
     def _stores(self) -> Iterator[str]:
-        """Streams that cannot begin, and stores that nobody draws from."""
+        """Streams that cannot begin, and stores that no operator draws from."""
         alive: set[int] = set()
         size = -1
         while size != len(alive):
@@ -216,14 +216,14 @@ class _Examiner:
                 empty = next(source for source in _sources(out_of) if not self._can_fill(source, alive, node))
                 filling = self._using("into", empty)
                 who = ", ".join(self.where(other) for other in filling)
-                why = f"{who} puts into it what can only come out of it" if filling else "nobody puts anything into it"
+                why = f"{who} fills it only with its own items" if filling else "no operator fills it"
                 if filling and all(self._later(other, node) for other in filling):
-                    why = f"{who} puts something into it in a later phase alone"
+                    why = f"{who} fills it only in a later phase"
                 yield f"{self.where(node)} waits for ever: {_kind(empty, out_of)} is empty and {why}"
             if into is not None and ResourceContract(into).fills_up and not self._using("out_of", into):
                 yield (
-                    f"{self.where(node)} will wait for ever: {_kind(into, into)} lets in only so much before something "
-                    "is drawn, and no branch of the plan draws from it"
+                    f"{self.where(node)} will wait for ever: {_kind(into, into)} has a limit until items are drawn, "
+                    "and no branch of the plan draws from it"
                 )
 
     def _can_begin(self, node: Plan, alive: set[int]) -> bool:
@@ -234,7 +234,7 @@ class _Examiner:
         return all(self._can_fill(source, alive, node) for source in _sources(node.contract.out_of))
 
     def _can_fill(self, store: Any, alive: set[int], reader: Plan) -> bool:
-        """May something be in the store when a source that draws from it is asked for the first time, or later?"""
+        """Whether the store can have an item for a source that draws from it, at once or later."""
         if ResourceContract(store).holds_items:
             return True
         filling = self._using("into", store)
@@ -243,11 +243,11 @@ class _Examiner:
     # -- phases
 
     def _later(self, node: Plan, than: Plan) -> bool:
-        """Does an operator run only after the other one's phase has ended?"""
+        """Whether an operator runs only after the other one's phase has ended."""
         return any(phase > self.phases[id(than)].get(of, phase) for of, phase in self.phases[id(node)].items())
 
     def _phases(self) -> Iterator[str]:
-        """Phases that wait for one that never ends."""
+        """Phases that follow one that never ends."""
         for node in self.nodes:
             if isinstance(node.op, Sequential):
                 for name, then, branch in zip(node.op.names, node.op.names[1:], node.inputs):
@@ -255,21 +255,21 @@ class _Examiner:
                         yield f"{self.where(node)}: {name} never ends, so {then} never begins: end it with .take(n)"
 
     def _using(self, way: str, store: Any) -> list[Plan]:
-        """The operators whose items go into a store, or come out of it or of what it is a part of."""
+        """The operators whose items enter a store ("into"), or come from it or from a store that it is part of."""
         if way == "out_of":
-            drawn = [(node, node.contract.out_of) for node in self.nodes]
-            return [node for node, out_of in drawn if any(store is each for each in (out_of, *_sources(out_of)))]
+            pairs = [(node, node.contract.out_of) for node in self.nodes]
+            return [node for node, out_of in pairs if any(store is each for each in (out_of, *_sources(out_of)))]
         return [node for node in self.nodes if node.contract.into is store]
 
 
 def _consumes(kind: Any) -> tuple[str, ...]:
-    """What all operators of a class consume, as far as the class says it."""
+    """The words that all operators of a class consume, if the class declares them."""
     words = OperatorContract(kind).consumes
     return words if isinstance(words, tuple) else ()
 
 
 def _sources(store: Any) -> tuple[Any, ...]:
-    """The stores that a store draws from: its parts, or itself; none of none."""
+    """The stores that a store draws from: its parts, or itself; () for None."""
     return () if store is None else tuple(ResourceContract(store).parts) or (store,)
 
 
@@ -283,7 +283,7 @@ def _brief(schema: Schema) -> str:
 
 
 def _difference(before: Schema, after: Schema) -> list[str]:
-    """A schema in lines of text, or only what an operator changed of it."""
+    """A schema in lines of text, or only an operator's changes."""
     if after == before:
         return [] if after != UNKNOWN else ["?"]
     if after.of == before and before != UNKNOWN:
@@ -302,7 +302,7 @@ def _difference(before: Schema, after: Schema) -> list[str]:
 
 
 def phases(nodes: Iterable[Plan]) -> dict[int, dict[int, int]]:
-    """For each operator of a plan the number of its phase in every `Sequentially` that it is in, by `id` of both."""
+    """The phase numbers of each operator in the `Sequentially`s around it, by `id` of both."""
     nodes = list(nodes)
     found: dict[int, dict[int, int]] = {id(node): {} for node in nodes}
     for of in nodes:
@@ -314,7 +314,7 @@ def phases(nodes: Iterable[Plan]) -> dict[int, dict[int, int]]:
 
 
 def can_end(node: Plan) -> bool:
-    """May a stream end by itself? All may, but for those of sources that say that they are `endless`."""
+    """Whether a stream can end by itself: unless its sources are `endless`."""
     if node.contract.done is not None:
         return True
     if not node.inputs:

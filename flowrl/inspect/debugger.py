@@ -1,7 +1,7 @@
-"""Breakpoints: a prompt at an operator, with the item that left it, where it came from, and the operator's state.
+"""Breakpoints: a prompt at an operator, with the item that left it, the item's origin, and the operator's state.
 
-A run with breakpoints looks at what leaves every operator, so that one can step from operator to operator. Like
-taps, these looks change nothing (D4). If `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that
+A run with breakpoints has a `Look` after every operator, so that one can step from operator to operator. Like
+taps, these change nothing (D4). If `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that
 one opens instead, in `Breakpoint.__call__`.
 """
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
     from flowrl.engine.run import Run
 
-#: Seconds that commands may take to come where they come from a pipe; a person at a terminal has all the time.
+#: Seconds to wait for a command from a pipe; there is no limit at a terminal.
 PIPE_SECONDS = 10.0
-#: Lines of a value that are shown.
+#: Most lines to show of a value.
 LINES = 24
-#: Columns that say where rows come from.
+#: Columns with the origin of rows.
 PROVENANCE = ("worker", "env_id", "episode_id", "t", "policy_version")
 
 
 @operator
 class Look:
-    """Shows the debugger each item that leaves an operator; stands in a plan as a tap."""
+    """A tap that shows the debugger each item that leaves an operator."""
 
     hidden: ClassVar[bool] = True  # in explain and in pictures
     debugger: Debugger = attrs.field(repr=False)
@@ -59,35 +59,35 @@ class Look:
 
 
 def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
-    """The plan with a look after every operator, if it has breakpoints and no other debugger is asked for.
+    """The plan with a `Look` after every operator, if it has breakpoints and no other debugger is set.
 
     Raises:
-        PlanError: a breakpoint in a part of the plan that runs in other processes, which have no terminal.
+        PlanError: a breakpoint is in a part of the plan that runs in other processes, which have no terminal.
     """
     if not any(is_breakpoint(node) for node in graph(plan)) or _another_debugger():
         return plan, None
-    named, debugger = paths(plan), Debugger(plan)
+    by_id, debugger = paths(plan), Debugger(plan)
 
     def with_look(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         if is_breakpoint(node):
-            return inputs[0]  # the look of the operator before it
+            return inputs[0]  # the `Look` of the operator before it
         here = attrs.evolve(node, inputs=inputs)
         breakpoints = tuple(_breakpoints_after(plan, node))
         elsewhere = bool(WorkersContract(node.on).num_workers)
         if breakpoints and elsewhere:
             raise PlanError(
-                f"breakpoint at {named[id(node)]}: it runs in other processes, which have no terminal; "
+                f"breakpoint at {by_id[id(node)]}: it runs in other processes, which have no terminal; "
                 "use num_workers=0 (flowrl run does so with --break)"
             )
-        if elsewhere or node.kind in ("fork", "tap"):  # what leaves a fork is seen at its readers
+        if elsewhere or node.kind in ("fork", "tap"):  # the readers of a fork show its items
             return here
-        return here.then(Look(debugger, named[id(node)], node.site, breakpoints), "tap", "look", False, node.site)
+        return here.then(Look(debugger, by_id[id(node)], node.site, breakpoints), "tap", "look", False, node.site)
 
     return rebuilt(plan, with_look), debugger
 
 
 def is_breakpoint(node: Plan) -> bool:
-    """Is this operator of a plan a breakpoint?"""
+    """Whether an operator of a plan is a breakpoint."""
     return node.kind == "tap" and isinstance(node.op, Tap) and isinstance(node.op.function, Breakpoint)
 
 
@@ -106,10 +106,10 @@ def _another_debugger() -> bool:
 
 
 class Debugger:
-    """Decides where a run stops, and lets somebody look around there.
+    """Decides where a run stops, and opens a prompt there.
 
     Args:
-        plan: As it is without looks.
+        plan: The plan without `Look`s.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -117,16 +117,16 @@ class Debugger:
         self.run: Callable[[], Run | None] = lambda: None
         self._stop_at: str | None = None  # "*": at the next operator, whichever it is
         self._left = False
-        self._one_at_a_time = threading.Lock()  # a prefetch may have a thread of its own
+        self._one_at_a_time = threading.Lock()  # a prefetch may have a separate thread
         self._input = _Lines()
-        self._last = ""  # what an empty line repeats
+        self._last = ""  # the command that an empty line repeats
 
     def opened(self, run: Run) -> None:
-        """The run is open; only now there is something to look into."""
+        """Called when the run has opened; without it there is nothing to inspect."""
         self.run = weakref.ref(run)
 
     def look(self, look: Look, item: Any) -> None:
-        """An item has left an operator."""
+        """Open a prompt for an item that has left an operator, if the run stops there."""
         if self._left or not (
             self._stop_at in ("*", look.path) or any(b.when is None or b.when(item) for b in look.breakpoints)
         ):
@@ -134,7 +134,7 @@ class Debugger:
         run = self.run()
         if run is None:
             return
-        # Ctrl-C at the prompt is a KeyboardInterrupt there, whatever the run does with it otherwise.
+        # Ctrl-C at the prompt raises KeyboardInterrupt there, whatever the run's handler does.
         with self._one_at_a_time, handling([signal.SIGINT], signal.default_int_handler):
             prompt = Prompt(self.plan, run, look.path, look.site, item, self._input)
             prompt.lastcmd = self._last
@@ -192,7 +192,7 @@ class Prompt(cmd.Cmd):
         self._say("leave")
         return self.do_leave("")
 
-    # -- looking
+    # -- inspecting
 
     def do_item(self, column: str) -> None:
         """item [COLUMN]: the item with its values, or one column of it."""
@@ -211,7 +211,7 @@ class Prompt(cmd.Cmd):
             self._say(_in_lines(value))
 
     def do_state(self, _: str) -> None:
-        """state: the operator's configuration, and what a checkpoint would hold of it."""
+        """state: the operator's configuration, and its state in a checkpoint."""
         if self.meter is None:
             self._say("the operator is not in this process")
             return
@@ -224,7 +224,7 @@ class Prompt(cmd.Cmd):
         self._say(explain(self.plan, mark=self.path))
 
     def do_counters(self, _: str) -> None:
-        """counters: what the run has counted so far."""
+        """counters: the run's counters so far."""
         counters = self.run.counters
         width = max(map(len, counters), default=0)
         self._say("\n".join(f"{unit:<{width}}  {n:,}" for unit, n in sorted(counters.items())) or "nothing yet")
@@ -234,7 +234,7 @@ class Prompt(cmd.Cmd):
         names = {"item": self.item, "op": self.meter and self.meter.op, "run": self.run, "counters": self.run.counters}
         try:
             self._say(_in_lines(eval(expression, names)))
-        except Exception as error:  # whatever was typed must not end the run
+        except Exception as error:  # a mistyped expression must not end the run
             self._say(f"{type(error).__name__}: {error}")
 
     def default(self, line: str) -> None:
@@ -256,7 +256,7 @@ class Prompt(cmd.Cmd):
 
 
 class _Lines:
-    """Commands that do not come from a terminal. An end of them, or a long silence, is the end of the input."""
+    """Commands that do not come from a terminal. A pause of `PIPE_SECONDS` counts as the end of the input."""
 
     def __init__(self) -> None:
         self.terminal = sys.stdin is not None and sys.stdin.isatty()
@@ -265,7 +265,7 @@ class _Lines:
     def readline(self) -> str:
         try:
             number = sys.stdin.fileno()
-        except (AttributeError, OSError, ValueError):  # none, closed, or not a file
+        except (AttributeError, OSError, ValueError):  # no stdin, closed, or not a file
             number = -1
         if number < 0:
             try:
@@ -281,7 +281,7 @@ class _Lines:
 
 
 def provenance(item: Any) -> str:
-    """Where the rows of an item come from, as ranges; "" if it does not say."""
+    """The origin of an item's rows, as ranges; "" if it has no such columns."""
     if not isinstance(item, Columns):
         return ""
     found, columns = [], dict(item.items())
@@ -294,7 +294,7 @@ def provenance(item: Any) -> str:
 
 
 def _meter(run: Run, path: str) -> Meter | None:
-    """The running operator at a path, in this run or in the part of it that a worker of this process runs."""
+    """The running operator at a path, in this run or in the part that a worker in this process runs."""
     for stage in run.stages:
         for meter in stage.meters():
             if meter.path == path:

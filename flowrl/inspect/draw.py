@@ -1,4 +1,4 @@
-"""A plan as a picture: SVG, or Mermaid text. Neither needs another program."""
+"""A plan as a picture: SVG or Mermaid text, written without another program."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def draw(plan: Plan, path: str | Path) -> None:
 
 
 def svg(picture: Picture) -> str:
-    """The picture as an SVG file of its own: no scripts, no fonts, light and dark."""
+    """The picture as a self-contained SVG file: no scripts, no fonts, light and dark."""
     width, height = picture.width + 2 * MARGIN, picture.height + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -66,7 +66,7 @@ def svg(picture: Picture) -> str:
         f"<defs>{_marker('head')}{_marker('store-head')}</defs>",
         f'<rect class="paper" x="{-MARGIN}" y="{-MARGIN}" width="{width:.0f}" height="{height:.0f}" rx="8"/>',
         *map(_svg_area, picture.areas),
-        *map(_svg_arrow, picture.arrows),  # before the boxes: a line that must cross one goes behind it
+        *map(_svg_arrow, picture.arrows),  # before the boxes, so that lines pass behind them
         *map(_svg_box, picture.boxes),
         *map(_svg_label, (arrow for arrow in picture.arrows if arrow.label)),
         "</svg>",
@@ -75,7 +75,7 @@ def svg(picture: Picture) -> str:
 
 
 def mermaid(picture: Picture) -> str:
-    """The picture as Mermaid text, which lays it out itself."""
+    """The picture as Mermaid text, without positions: Mermaid computes the layout."""
     names = {id(box): f"n{i}" for i, box in enumerate(picture.boxes)}
     shapes = {"source": ("([", "])"), "store": ("[(", ")]"), "join": ("{{", "}}")}
     lines = ["flowchart TB"]
@@ -122,7 +122,7 @@ def _style() -> str:
     text = "".join(rules)
     light = {f"var(--{name})": colours[0] for name, colours in _COLOURS.items()}
     dark = {f"var(--{name})": colours[1] for name, colours in _COLOURS.items()}
-    # Plain colours, since not every viewer knows CSS variables.
+    # Plain colours, since not every viewer supports CSS variables.
     return f"{_with(text, light)}@media(prefers-color-scheme:dark){{{_with(text, dark)}}}"
 
 
@@ -162,11 +162,11 @@ def _svg_box(box: Box) -> str:
 
 
 def _svg_text(kind: str, x: float, y: float, text: str, anchor: str = "middle") -> str:
-    # The browser keeps to this length also where the font is a wider one.
+    # The browser keeps to this length even with a wider font.
     length = (NAME if kind == "name" else TEXT) * letters(text)
-    named = f' class="{kind}"' if kind else ""
+    css_class = f' class="{kind}"' if kind else ""
     return (
-        f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" textLength="{length:.1f}" '
+        f'<text{css_class} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" textLength="{length:.1f}" '
         f'lengthAdjust="spacingAndGlyphs" xml:space="preserve">{escape(text)}</text>'
     )
 
@@ -192,7 +192,7 @@ def _way(arrow: Arrow) -> str:
         return _curve(a, b)
     if abs(x - end_x) < 1:
         return f"M{x:.1f} {y:.1f} V{end_y:.1f}"
-    # Into a join the arrow runs sideways just above it, out of a fork just below that.
+    # The arrow runs sideways just above a join, or just below a fork.
     turn = end_y - 20 if arrow.label else y + 20
     side = 1 if end_x > x else -1
     bend = min(9.0, abs(end_x - x) / 2)
@@ -207,7 +207,7 @@ def _curve(a: Box, b: Box) -> str:
     side = 1 if b.x > a.x else -1
     x, end_x = a.x + side * a.width / 2, b.x - side * b.width / 2
     y, end_y = a.y + a.height / 2, b.y + b.height / 2
-    if side * (end_x - x) < 10:  # one above the other: around both
+    if side * (end_x - x) < 10:  # one box is above the other: go around both
         x, end_x = a.x + a.width / 2, b.x + b.width / 2
         out = max(x, end_x) + 36
         return f"M{x:.1f} {y:.1f} C{out:.1f} {y:.1f} {out:.1f} {end_y:.1f} {end_x:.1f} {end_y:.1f}"
@@ -221,6 +221,6 @@ def _svg_label(arrow: Arrow) -> str:
 
 
 def _entities(text: str) -> str:
-    """Mermaid's way to write what it would take for syntax."""
+    """Escape the characters of Mermaid's syntax."""
     special = '"#<>&;|[](){}`'
     return "".join(f"#{ord(letter)};" if letter in special else letter for letter in text)

@@ -1,4 +1,4 @@
-"""A plan as text: operators in the order in which items flow, branches before the operator that joins them."""
+"""A plan as text: operators in the order of the flow of items, branches before the operator that joins them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDEST = 72
 
 @attrs.frozen
 class Row:
-    """A line of the tree: an operator, the name of a branch, or what was shown above."""
+    """A line of the tree: an operator, the name of a branch, or a reference to an operator above."""
 
     bars: str
     text: str
@@ -33,12 +33,12 @@ class Row:
 
 
 def explain(plan: Plan, mark: str | None = None) -> str:
-    """The text tree of a plan: name, configuration, where it runs, the user's line; an arrow at the path `mark`."""
-    named = paths(plan)
-    rows = rows_of(plan, named)
+    """The text tree of a plan: names, configurations, places, the user's lines; an arrow at the path `mark`."""
+    by_id = paths(plan)
+    rows = rows_of(plan, by_id)
     heads = [_head(row) for row in rows]
     if mark is not None:
-        marked = [row.node is not None and named[id(row.node)] == mark for row in rows]
+        marked = [row.node is not None and by_id[id(row.node)] == mark for row in rows]
         heads = [f"{'->' if here else '  '} {head}" for here, head in zip(marked, heads)]
     width, note_width = max(map(len, heads)), max(len(row.note) for row in rows)
     lines = []
@@ -49,7 +49,7 @@ def explain(plan: Plan, mark: str | None = None) -> str:
 
 
 def explain_run(run: Run) -> str:
-    """The same tree with items and the shares of the time since the run opened; workers' items, and what is stuck."""
+    """The tree with items and shares of the time since the run opened; items per worker, and waiting operators."""
     for stage in run.stages:
         if isinstance(stage, Chain):
             stage.settle(clock())
@@ -76,7 +76,7 @@ def explain_run(run: Run) -> str:
 
 
 def config_of(op: Any, without: Any = None) -> str:
-    """The configuration of an operator in one line; `without` a resource that is shown elsewhere.
+    """The configuration of an operator in one line, `without` a resource.
 
     >>> from flowrl.engine.transforms import Batches
     >>> config_of(Batches(3))
@@ -88,15 +88,15 @@ def config_of(op: Any, without: Any = None) -> str:
         return ", ".join(ways if len(op.output_indexes) == len(op.names) else [*ways, emits])
     if not is_operator(op):
         return ""
-    # Every operator near the workers holds them; the source says where they are.
+    # Several operators hold the workers; the source shows them.
     fields = [
         field
         for field in attrs.fields(type(op))
         if field.init and field.repr and field.name not in ("names", "workers")
     ]
-    shown = [(field, vars(op)[field.name]) for field in fields]
+    values = [(field, vars(op)[field.name]) for field in fields]
     return ", ".join(
-        f"{f.name}={_short(v)}" for f, v in shown if v is not None and v is not without and not _is_default(f, v)
+        f"{f.name}={_short(v)}" for f, v in values if v is not None and v is not without and not _is_default(f, v)
     )
 
 
@@ -110,14 +110,14 @@ def _head(row: Row) -> str:
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
 
 
-def rows_of(plan: Plan, named: dict[int, str]) -> list[Row]:
-    """The lines of a plan's tree."""
+def rows_of(plan: Plan, by_id: dict[int, str]) -> list[Row]:
+    """The lines of a plan's tree; `by_id` maps its nodes to paths."""
     rows: list[Row] = []
     seen: set[int] = set()
 
     def visit(node: Plan, bars: str) -> None:
         if id(node) in seen:
-            rows.append(Row(bars, f"({named[id(node)]}, as above)"))
+            rows.append(Row(bars, f"({by_id[id(node)]}, as above)"))
             return
         seen.add(id(node))
         if node.branches:
@@ -129,7 +129,7 @@ def rows_of(plan: Plan, named: dict[int, str]) -> list[Row]:
         if is_hidden(node):
             return
         config = config_of(node.op)
-        name = named[id(node)].rpartition(".")[2]
+        name = by_id[id(node)].rpartition(".")[2]
         text = f"{name}({config})" if config else name
         rows.append(Row(bars, text, node, note_of(node)))
 
@@ -138,7 +138,7 @@ def rows_of(plan: Plan, named: dict[int, str]) -> list[Row]:
 
 
 def note_of(node: Plan) -> str:
-    """Where an operator runs, or what must be known of it."""
+    """Where an operator runs, or a caveat on it."""
     if node.on is not None:
         return repr(node.on)
     if isinstance(node.op, Stage) and node.op.thread:
@@ -170,7 +170,7 @@ def _short(value: Any) -> str:
 
 
 def _waits(run: Run) -> dict[str, float]:
-    """Seconds that each operator waited for its input: inside a chain that includes the operators before it."""
+    """Seconds that each operator waited for its input, including the time of earlier operators in its chain."""
     waits = {}
     for stage in run.stages:
         before = 0.0

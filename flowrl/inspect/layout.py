@@ -1,8 +1,8 @@
-"""What a drawn plan consists of, and where each part stands: boxes, the arrows between them, areas of workers.
+"""The layout of a plan's picture: boxes, the arrows between them, areas of workers.
 
-Items flow downwards. Operators in a row are one column of boxes, which ends at the join that reads it or at a
-fork. Columns that feed one join stand side by side, and what several of them share stands centred above them:
-a tree of columns, laid out like one. All text is monospaced, so its width is known without a font.
+Items flow downwards. Consecutive operators form one column of boxes, which ends at the join that reads it or at a
+fork. Columns that feed one join stand side by side, and a column that several share is centred above them.
+So the columns form a tree. All text is monospaced, so its width is known without a font.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 #: Pixels between boxes of a column, between columns, between a column and the join or fork beside it.
 STEP, GUTTER, JOIN = 24, 48, 52
-#: Pixels around what runs on workers, and above it for its title.
+#: Pixels around an area of workers, and above it for its title.
 PAD, TITLE = 11, 25
-#: Pixels of a letter: of a name, which is bold, and of anything else.
+#: Pixels per letter of a name, which is bold, and of other text.
 NAME, TEXT = 8.2, 6.65
-#: Letters and lines of a configuration.
+#: Most letters per line, and most lines, of a configuration.
 WIDEST, MOST = 34, 4
 
 
@@ -53,7 +53,7 @@ class Box:
 
 @attrs.define(eq=False)
 class Arrow:
-    """A stream from box to box; `faint` if its items do not come out of the join, `hidden` if a store carries it."""
+    """A stream from box to box; `faint` if the join does not emit its items, `hidden` if a store carries it."""
 
     start: Box
     end: Box
@@ -85,7 +85,7 @@ class Area:
 
 @attrs.define
 class Picture:
-    """What is to be drawn, in its place; the upper left corner is 0, 0."""
+    """Boxes, arrows and areas with their positions; the upper left corner is 0, 0."""
 
     boxes: list[Box]
     arrows: list[Arrow]
@@ -96,7 +96,7 @@ class Picture:
 
 @attrs.define(eq=False)
 class _Column:
-    """`low` is the distance of its lower edge from the picture's; up to `reach` the space above it is taken too."""
+    """`low` is the distance of its lower edge from the picture's; it reserves the space above it up to `reach`."""
 
     nodes: list[Plan]
     boxes: list[Box]
@@ -114,10 +114,10 @@ class _Column:
 
 
 def layout(plan: Plan) -> Picture:
-    """The boxes of a plan in their places, and what connects them."""
+    """Compute the positions of a plan's boxes, and the arrows between them."""
     plan = rebuilt(plan, lambda node, inputs: inputs[0] if is_hidden(node) else attrs.evolve(node, inputs=inputs))
-    named, nodes = paths(plan), graph(plan)
-    boxes = {id(node): _box(node, named[id(node)].rpartition(".")[2]) for node in nodes}
+    by_id, nodes = paths(plan), graph(plan)
+    boxes = {id(node): _box(node, by_id[id(node)].rpartition(".")[2]) for node in nodes}
     arrows = [
         Arrow(boxes[id(upstream)], boxes[id(node)], *_branch(node, i))
         for node in nodes
@@ -149,7 +149,7 @@ def letters(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-# -- what there is
+# -- boxes, stores and columns
 
 
 def _box(node: Plan, name: str) -> Box:
@@ -160,7 +160,7 @@ def _box(node: Plan, name: str) -> Box:
 
 
 def _branch(node: Plan, branch: int) -> tuple[str, bool]:
-    """The name of a branch of a join, and whether its items stay inside."""
+    """The name of a branch of a join, and whether the join drops its items."""
     if not node.branches:
         return "", False
     silent = isinstance(node.op, Concurrent | Sequential) and branch not in node.op.output_indexes
@@ -168,7 +168,7 @@ def _branch(node: Plan, branch: int) -> tuple[str, bool]:
 
 
 def _stores(nodes: list[Plan], boxes: dict[int, Box]) -> tuple[dict[int, Box], list[Arrow]]:
-    """What sources draw from while others put into it, by the source below it; and the arrows that shows."""
+    """The stores of a plan, by the first source that draws from each, and the arrows to and from them."""
     stores: dict[int, Box] = {}
     arrows: list[Arrow] = []
     seen: list[Any] = []
@@ -202,7 +202,7 @@ def _wrapped(config: str) -> list[str]:
 
 
 def _rows_of(nodes: list[Plan]) -> list[list[Plan]]:
-    """The operators that stand in one column each, from first to last."""
+    """The operators of each column, from first to last."""
     row_of: dict[int, list[Plan]] = {}
     for node in nodes:
         alone = len(node.inputs) != 1 or bool(node.branches) or isinstance(node.inputs[0].op, Fork)
@@ -213,7 +213,7 @@ def _rows_of(nodes: list[Plan]) -> list[list[Plan]]:
 
 
 def _column(row: list[Plan], boxes: dict[int, Box], stores: dict[int, Box], areas: list[Area]) -> _Column:
-    """A column with the places of its boxes in it."""
+    """A column with the positions of its boxes in it."""
     stack = [stores[id(row[0])]] if id(row[0]) in stores else []
     stack += [boxes[id(node)] for node in row]
     inside = [area for area in areas if area.boxes[0] in stack]
@@ -225,11 +225,11 @@ def _column(row: list[Plan], boxes: dict[int, Box], stores: dict[int, Box], area
     return _Column(row, stack, max([box.width for box in stack] + [2 * area.half for area in inside]), y)
 
 
-# -- where it stands
+# -- positions
 
 
 def _connect(columns: list[_Column]) -> None:
-    """Who reads whom; room for the names of branches; how far from the lower edge each column is."""
+    """Link columns to their readers, make room for the names of branches, and compute the heights of columns."""
     by_end = {id(column.nodes[-1]): column for column in columns}
     for column in columns:
         first = column.nodes[0]
@@ -238,14 +238,14 @@ def _connect(columns: list[_Column]) -> None:
             column.reads.append(above)
             above.read_by.append(column)
             above.width = max(above.width, 2 * (12 + TEXT * letters(_branch(first, i)[0])))
-    for column in reversed(columns):  # who reads a column comes after it
+    for column in reversed(columns):  # the readers of a column come after it
         column.low = max((reader.high + JOIN for reader in column.read_by), default=0.0)
     for column in columns:
         column.reach = column.reads[0].low if len(column.reads) == 1 else column.high + STEP
 
 
 def _owners(root: _Column, columns: list[_Column]) -> dict[int, list[_Column]]:
-    """The columns that hang above each one; one that several read hangs above the join that all of them reach."""
+    """The columns above each one in the tree; a column with several readers is above the join that they all reach."""
     ways: dict[int, list[list[_Column]]] = {id(root): [[]]}
     above: dict[int, list[_Column]] = {id(column): [] for column in columns}
     for column in sorted(columns, key=lambda column: column.low):
@@ -265,12 +265,12 @@ def _shared_part(ways: list[list[_Column]]) -> list[_Column]:
 
 
 def _place_tree(root: _Column, above: dict[int, list[_Column]]) -> list[_Column]:
-    """Put a column at x = 0 and around it what hangs above it; all of these columns."""
+    """Place a column at x = 0 and its subtree around it; returns all of these columns."""
     branches = [column for column in root.reads if column in above[id(root)]]
     placed: list[_Column] = []
     for column in branches:
         _put_beside(placed, _place_tree(column, above))
-    if branches:  # over the middle branch, or between the two of them
+    if branches:  # the column is below the middle branch, or between the middle two
         count = len(branches)
         middle = (branches[(count - 1) // 2].x + branches[count // 2].x) / 2
         for column in placed:
@@ -282,7 +282,7 @@ def _place_tree(root: _Column, above: dict[int, list[_Column]]) -> list[_Column]
 
 
 def _put_beside(placed: list[_Column], columns: list[_Column]) -> None:
-    """Move columns, together, to the right of those that stand as high."""
+    """Move columns, together, to the right of those at the same height."""
     shift = max(
         (
             a.x + (a.width + b.width) / 2 + GUTTER - b.x
@@ -298,7 +298,7 @@ def _put_beside(placed: list[_Column], columns: list[_Column]) -> None:
 
 
 def _put_over(placed: list[_Column], columns: list[_Column], shared: _Column) -> None:
-    """Move columns, together, over the readers of the one that is shared, and above all that is between these."""
+    """Move columns, together, over the readers of a shared one, and above all columns between these readers."""
     readers = [reader.x for reader in shared.read_by]
     shift = (min(readers) + max(readers)) / 2
     for column in columns:

@@ -1,4 +1,4 @@
-"""A plan as it is easiest to debug: one item in flight, in one thread, and every item checked on every edge."""
+"""A plan in its most debuggable form: one item in flight, in one thread, and every item checked on every edge."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class EdgeCheck:
-    """A tap that refuses an item unlike the schema that `plan.check()` predicted for its edge.
+    """A tap that refuses an item that does not fit the schema predicted by `plan.check()` for its edge.
 
     Raises:
-        SchemaError: naming the edge, and column by column what was expected and what came.
+        SchemaError: the item does not fit; names the edge, and for each column the expected and the actual value.
     """
 
     hidden: ClassVar[bool] = True
@@ -35,13 +35,13 @@ class EdgeCheck:
 
 
 def strict(plan: Plan) -> Plan:
-    """The plan without threads, one request and one item ahead at a time, and with every known edge checked."""
+    """The plan without threads, with one request and one item ahead at a time, and a check on every known edge."""
     plan = rebuilt(plan, _one_at_a_time)
-    named, schemas = paths(plan), examine(plan).schemas
-    readers: dict[str, list[str]] = {path: [] for path in named.values()}
+    by_id, schemas = paths(plan), examine(plan).schemas
+    readers: dict[str, list[str]] = {path: [] for path in by_id.values()}
     for node in graph(plan):
         for upstream in node.inputs:
-            readers[named[id(upstream)]].append(named[id(node)])
+            readers[by_id[id(upstream)]].append(by_id[id(node)])
     for path, schema in schemas.items():
         if schema != UNKNOWN and schema.columns:
             to = ", ".join(readers[path]) or "the end of the plan"

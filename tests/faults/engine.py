@@ -96,8 +96,8 @@ FAULTS = [
     Fault(
         "F10",
         "flowrl/engine/gather.py",
-        "        self.todo.append(request.index)  # asked again",
-        "        # asked again",
+        "        self.todo.append(request.index)  # ask again",
+        "        # ask again",
         DEATHS + "test_the_death_of_workers_costs_their_requests_and_nothing_else",
     ),
     Fault(

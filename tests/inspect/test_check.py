@@ -233,7 +233,7 @@ def test_priorities_that_are_never_written_back_are_found() -> None:
     """Also behind a queue; an operator that says nothing of itself may do it."""
     assert problems(source(Prioritised).for_each(AddsValue())) == [
         f"source ({source_line()}): its priorities are never written back; "
-        "put UpdatePriorities or WritesBack after what learns from it"
+        "put UpdatePriorities or WritesBack after the learning step"
     ]
     assert problems(source(Prioritised).for_each(AddsValue()).for_each(WritesBack())) == []
     assert problems(source(Prioritised).for_each(lambda item: item)) == []
@@ -266,9 +266,9 @@ def limited() -> ReplayBuffer:
 def test_a_store_that_nobody_fills_is_found() -> None:
     """F8, before the run."""
     assert problems(Replay(ReplayBuffer(10), 4).for_each(WritesBack()))[0].endswith(
-        "waits for ever: its ReplayBuffer is empty and nobody puts anything into it"
+        "waits for ever: its ReplayBuffer is empty and no operator fills it"
     )
-    assert "its Queue is empty and nobody" in problems(Dequeue(Queue(2)))[0]
+    assert "its Queue is empty and no operator" in problems(Dequeue(Queue(2)))[0]
     assert problems(Dequeue(Queue(2, external=True))) == []
     filled = ReplayBuffer(10)
     filled.add(Batch(obs=np.zeros(3)))
@@ -281,7 +281,7 @@ def test_stores_that_wait_for_each_other_are_found() -> None:
     plan = Concurrently({"ab": Dequeue(a).for_each(Enqueue(b)), "ba": Dequeue(b).for_each(Enqueue(a))})
     found = problems(plan)
     assert [text.split(" ")[0] for text in found] == ["ab.Dequeue", "ba.Dequeue"]
-    assert "puts into it what can only come out of it" in found[0]
+    assert "fills it only with its own items" in found[0]
     with plan.run() as run, pytest.raises(Exception, match="no branch can go on"):
         next(run)
     begun = Concurrently({"ab": Dequeue(a).for_each(Enqueue(b)), "ba": Dequeue(b).union(source()).for_each(Enqueue(a))})
@@ -294,13 +294,13 @@ def test_a_limiter_that_waits_for_sampling_that_no_branch_does_is_found() -> Non
     rows = Batch(obs=np.zeros(4))
     plan = from_items([rows] * 9).for_each(StoreToReplay(buffer))
     assert problems(plan)[0].endswith(
-        "will wait for ever: its ReplayBuffer lets in only so much before something is drawn, and no branch of the "
+        "will wait for ever: its ReplayBuffer has a limit until items are drawn, and no branch of the "
         "plan draws from it"
     )
     with plan.run() as run, pytest.raises(Exception, match="waits for training"):
         list(run)
     assert problems(from_items([rows]).for_each(StoreToReplay(ReplayBuffer(10)))) == [], "it overwrites the oldest"
-    assert "its Queue lets in only so much" in problems(source().for_each(Enqueue(Queue(2))))[0]
+    assert "its Queue has a limit" in problems(source().for_each(Enqueue(Queue(2))))[0]
 
 
 def test_a_batch_that_the_limiter_never_lets_out_is_found() -> None:

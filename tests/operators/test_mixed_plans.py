@@ -108,7 +108,7 @@ def test_check_sees_phases_that_cannot_begin_or_end() -> None:
     full.add(Batch(obs=np.arange(9)))
     assert "learn.Replay" in (said := refused(plan(buffer, buffer)))
     assert "store.StoreToReplay" in said
-    assert said.endswith("puts something into it in a later phase alone")
+    assert said.endswith("fills it only in a later phase")
     assert plan(full, buffer).check()
     endless = "learn never ends, so store never begins: end it with .take(n)"
     assert refused(plan(full, buffer, lambda draws: draws)).endswith(endless)
@@ -244,7 +244,7 @@ def test_check_sees_what_goes_into_the_parts() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         (
             {"fill": False},
-            "waits for ever: a part of its MixedReplay(fresh=0.5, demonstrations=0.5) is empty and nobody",
+            "waits for ever: a part of its MixedReplay(fresh=0.5, demonstrations=0.5) is empty and no operator",
         ),
         ({"of": PrioritizedReplayBuffer, "update": False}, "its priorities are never written back"),
         ({"extra": ops.NStep(1, 0.9), "batch": 400}, "batch_size is 400, but the buffer keeps 200 rows"),

@@ -291,12 +291,12 @@ def test_check_knows_shards_as_buffers() -> None:
     assert str(off_policy("sequences").check()["train.Replay"].columns["shard"]) == "int64[T, N]"
     with pytest.raises(PlanError, match="its priorities are never written back; put UpdatePriorities"):
         plan.remove("train.UpdatePriorities").check()
-    with pytest.raises(PlanError, match=r"Replay .* waits for ever: its ReplayActors is empty and nobody puts"):
+    with pytest.raises(PlanError, match=r"Replay .* waits for ever: its ReplayActors is empty and no operator fills"):
         Replay(ReplayActors(STORES["uniform"], 2), 3).check()
     with pytest.raises(PlanError, match="UpdatePriorities needs a PrioritizedReplayBuffer, got 2 shards of"):
         UpdatePriorities(ReplayActors(STORES["uniform"], 2))
     _, buffer = both()
-    with pytest.raises(PlanError, match="lets in only so much before something is drawn"):
+    with pytest.raises(PlanError, match="has a limit until items are drawn"):
         from_items(batches(3)).for_each(StoreToReplay(buffer)).check()
     with pytest.raises(PlanError, match="has sample_batch=3: it would never allow a draw"):
         Concurrently([from_items(batches(3)).for_each(StoreToReplay(buffer)), Replay(buffer, 4)]).check()
