@@ -87,6 +87,7 @@ NAMES = {
     "flowrl.debug:debugging": "flowrl.inspect.strict:strict",
     **{f"flowrl.config:{name}": f"flowrl.settings:{name}" for name in ("at_least_one", "fraction", "not_negative")},
     **{f"flowrl.config:{name}": f"flowrl.settings:{name}" for name in ("positive", "scheduled", "sizes")},
+    "flowrl.schedules:Setting": "flowrl.schedules:NumberOrSchedule",
     "flowrl.rollout:Aggregators": "flowrl.learners:Aggregators",
     "flowrl.rollout:LearnerGroup": "flowrl.learners:LearnerGroup",
 }

@@ -9,13 +9,14 @@ from typing import Any, overload
 
 import attrs
 
+from flowrl import _moved
 from flowrl.errors import ConfigError, did_you_mean
 
 #: A number, or a function of a count: of env steps unless stated otherwise (Q7).
 Schedule = float | Callable[[int], float]
 
 #: A schedule in a configuration: a number, a text, or points (count, value). See `schedule`.
-Setting = float | str | list[list[float]]
+NumberOrSchedule = float | str | list[list[float]]
 
 
 def value_at(schedule: Schedule, count: int) -> float:
@@ -117,10 +118,10 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 @overload
-def schedule(setting: Setting | Schedule, end: float | None = None, steps: int = 1) -> Schedule: ...
+def schedule(setting: NumberOrSchedule | Schedule, end: float | None = None, steps: int = 1) -> Schedule: ...
 @overload
 def schedule(setting: None) -> None: ...
-def schedule(setting: Setting | Schedule | None, end: float | None = None, steps: int = 1) -> Schedule | None:
+def schedule(setting: NumberOrSchedule | Schedule | None, end: float | None = None, steps: int = 1) -> Schedule | None:
     """The schedule that a configuration describes.
 
     A number is constant, or goes linearly to `end` over `steps`. A text calls one of `SCHEDULES`, as in
@@ -167,3 +168,7 @@ def _made(text: str, make: Callable[..., Schedule], *given: Any, **named: Any) -
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the schedule {text!r}: {error.args[0] if error.args else error}") from error
     return made
+
+
+def __getattr__(name: str) -> Any:
+    return _moved.attribute(__name__, name)

@@ -9,7 +9,7 @@ import attrs
 from attrs import validators
 
 from flowrl.errors import ConfigError, PlanError
-from flowrl.schedules import Setting, schedule, value_at
+from flowrl.schedules import NumberOrSchedule, schedule, value_at
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -64,7 +64,7 @@ def not_negative(default: Any, meaning: str = "", **how: Any) -> Any:
     return setting(default, meaning, range=">= 0", validator=validators.optional(validators.ge(0)), **how)
 
 
-def scheduled(default: Setting | None, meaning: str = "", *, most: float = float("inf")) -> Any:
+def scheduled(default: NumberOrSchedule | None, meaning: str = "", *, most: float = float("inf")) -> Any:
     """A number, or a schedule (see `flowrl.schedules.schedule`), whose first value lies between 0 and `most`."""
 
     def begins_within(config: Any, field: attrs.Attribute[Any], given: Any) -> None:

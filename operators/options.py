@@ -22,7 +22,7 @@ from flowrl.operators.replay import MixInReplay, UpdatePriorities
 from flowrl.operators.train import ApplyGradients, AverageGradients, ComputeGradients, UpdateKL
 from flowrl.operators.unrolls import Unroll
 from flowrl.policies.recurrent import Cell, MemorySettings
-from flowrl.schedules import Setting, schedule
+from flowrl.schedules import NumberOrSchedule, schedule
 from flowrl.settings import (
     Option,
     Settings,
@@ -126,7 +126,9 @@ class PrioritySettings(Settings):
     """Sampling by priority (Schaul et al. 2016)."""
 
     priority_alpha: float = fraction(0.6, "priority exponent alpha: 0 samples uniformly, 1 in proportion")
-    priority_beta: Setting = scheduled(0.4, "importance-sampling exponent beta at the start; 1 corrects fully", most=1)
+    priority_beta: NumberOrSchedule = scheduled(
+        0.4, "importance-sampling exponent beta at the start; 1 corrects fully", most=1
+    )
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -277,7 +279,7 @@ class NStepReplay(ReplaySettings, PrioritySettings, Option):
         """A buffer of `rows` demonstrations; it does not grow, so beta has its final value."""
         return self._buffer(rows, self.priority_beta_end, None)
 
-    def _buffer(self: Any, rows: int, beta: Setting, limiter: RateLimiter | None) -> ReplayBuffer:
+    def _buffer(self: Any, rows: int, beta: NumberOrSchedule, limiter: RateLimiter | None) -> ReplayBuffer:
         if not self.prioritized:
             return ReplayBuffer(rows, gamma=self.gamma, limiter=limiter)
         annealed = schedule(beta, self.priority_beta_end, self.priority_beta_steps)

@@ -9,7 +9,7 @@ from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, StandardMetri
 from flowrl.operators.options import BatchSettings, Microbatches, NormalizedRollouts, ScaledRewards
 from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = A2CPolicy.configured
@@ -20,7 +20,7 @@ class Config(A2CPolicy.Settings, ScaledRewards, Microbatches, NormalizedRollouts
     """Defaults that solve CartPole-v1 within 500 000 env steps."""
 
     fragment_steps: int = 16
-    learning_rate: Setting = 1e-3
+    learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
 
 

@@ -10,7 +10,7 @@ from flowrl.operators.options import InFlightSettings
 from flowrl.policies import A2CPolicy
 from flowrl.policies.actor_critic import ActorCriticPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = A2CPolicy.configured  # A3C has the loss of A2C
@@ -22,7 +22,7 @@ class Config(ActorCriticPolicy.Settings, InFlightSettings, ActingConfig):
 
     fragment_steps: int = 16
     in_flight: int = 1
-    learning_rate: Setting = 1e-3
+    learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
 
 

@@ -18,7 +18,7 @@ from flowrl.operators.options import EpochSettings, KLPenalty, LagSettings, Scal
 from flowrl.policies import APPOPolicy, VTraceLimits
 from flowrl.policies.appo import TargetPolicySettings
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = APPOPolicy.configured
@@ -41,7 +41,7 @@ class Config(
     lam: float = 0.95
     target_every: int = 4
     num_sgd_iter: int = 4
-    learning_rate: Setting = 1e-3
+    learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
 
 

@@ -13,7 +13,7 @@ from flowrl.policies import CQLPolicy, DiscreteCQLPolicy
 from flowrl.policies.cql import CandidateSettings
 from flowrl.policies.dqn import DoubleQSettings
 from flowrl.policies.sac import TemperatureSettings
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 
@@ -22,7 +22,7 @@ class Config(CandidateSettings, DoubleQSettings, TemperatureSettings, TargetNetw
     """Defaults for both kinds of actions; some settings apply to one kind alone."""
 
     hidden: tuple[int, ...] = (256, 256)
-    learning_rate: Setting = 3e-4
+    learning_rate: NumberOrSchedule = 3e-4
     grad_clip: float | None = None
     target_every: int = 1
     tau: float = 0.005

@@ -8,7 +8,7 @@ from flowrl.operators.options import NormalizedReplay, NStepReplay
 from flowrl.plans import dqn
 from flowrl.policies import DDPGPolicy
 from flowrl.policies.td3 import ActionNoiseSettings
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = DDPGPolicy.configured
@@ -23,7 +23,7 @@ class Config(ActionNoiseSettings, NStepReplay, NormalizedReplay, ActingConfig):
     fragment_steps: int = 1
     random_steps: int = 1_000
     n_step: int = 1
-    learning_rate: Setting = 1e-3
+    learning_rate: NumberOrSchedule = 1e-3
     batch_size: int = 256
     target_every: int = 1
     tau: float = 0.005

@@ -18,7 +18,7 @@ from flowrl.operators import (
 from flowrl.operators.options import EarlyStoppingSettings, ScaledRewards
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = PPOPolicy.configured
@@ -31,7 +31,7 @@ class Config(PPOPolicy.Settings, ScaledRewards, EarlyStoppingSettings, ActingCon
     fragment_steps: int = 32
     gamma: float = 0.98
     lam: float = 0.8
-    learning_rate: Setting = 1e-3
+    learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
     clip_end: float | None = 0.0
     schedule_steps: int = 100_000

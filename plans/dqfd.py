@@ -26,7 +26,7 @@ from flowrl.operators.options import DemonstrationShareSettings
 from flowrl.plans import dqn
 from flowrl.policies import DQfDPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import not_negative
 from flowrl.trainer.trainer import Trainer
 
@@ -40,7 +40,7 @@ class Config(DQfDPolicy.Settings, DemonstrationShareSettings, dqn.Config):
     pretrain_updates: int = not_negative(3_000, "updates on demonstrations alone, before the first env step")
     margin_weight: float = 30.0
     prioritized: bool = True  # in both buffers
-    epsilon_start: Setting = 0.04  # it learns before it acts
+    epsilon_start: NumberOrSchedule = 0.04  # it learns before it acts
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

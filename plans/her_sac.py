@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from flowrl.plans import her_dqn, sac
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import Trainer
 
 policy = sac.policy
@@ -18,7 +18,7 @@ class Config(her_dqn.HindsightSettings, sac.Config):
     env: str = "flowrl.envs.goals:point_reach"
     hidden: tuple[int, ...] = (64, 64)
     gamma: float = 0.95
-    learning_rate: Setting = 1e-3
+    learning_rate: NumberOrSchedule = 1e-3
     batch_size: int = 128
     temperature: float = 0.1
     replay_ratio: float = 16.0

@@ -11,7 +11,7 @@ from flowrl.operators import ConcatBatches, ParallelRollouts, StandardMetricsRep
 from flowrl.operators.options import Aggregated, BatchSettings, LagSettings, Learners, ReplayedFragments, ScaledRewards
 from flowrl.policies import IMPALAPolicy, VTraceLimits
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = IMPALAPolicy.configured
@@ -32,7 +32,7 @@ class Config(
     """Defaults that solve CartPole-v1 within 500 000 env steps."""
 
     fragment_steps: int = 16
-    learning_rate: Setting = 1e-3
+    learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
 
 

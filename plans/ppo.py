@@ -11,7 +11,7 @@ from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, StandardMetri
 from flowrl.operators.options import EarlyStoppingSettings, KLPenalty, NormalizedRollouts, Recurrent, ScaledRewards
 from flowrl.policies import PPOPolicy, RecurrentPPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 
@@ -24,7 +24,7 @@ class Config(
     fragment_steps: int = 32
     gamma: float = 0.98
     lam: float = 0.8
-    learning_rate: Setting = 1e-3
+    learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
     clip_end: float | None = 0.0
     schedule_steps: int = 100_000

@@ -19,7 +19,7 @@ from flowrl.policies.learning import Learning
 from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array
-from flowrl.schedules import Setting, value_at
+from flowrl.schedules import NumberOrSchedule, value_at
 from flowrl.settings import Settings, fraction, positive, scheduled, setting, sizes
 
 
@@ -50,8 +50,8 @@ class ActorCriticPolicy(Policy):
         gamma: float = fraction(0.99, "discount per step")
         lam: float = fraction(0.95, "λ of generalised advantage estimation")
         value_coef: float = setting(0.5, "weight of the value loss")
-        entropy_coef: Setting = scheduled(0.0, "weight of the entropy bonus at the start")
-        learning_rate: Setting = scheduled(3e-4, "learning rate of Adam at the start")
+        entropy_coef: NumberOrSchedule = scheduled(0.0, "weight of the entropy bonus at the start")
+        learning_rate: NumberOrSchedule = scheduled(3e-4, "learning rate of Adam at the start")
         learning_rate_end: float | None = setting(None, "learning rate at the end of the schedule; None: constant")
         schedule_steps: int = positive(500_000, "env steps over which the settings with an _end change")
         grad_clip: float | None = 0.5

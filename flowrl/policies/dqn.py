@@ -20,7 +20,7 @@ from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
 from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Policy, ValueActing
 from flowrl.policies.sampling import argmax_sample, eps_greedy_sample
-from flowrl.schedules import Schedule, Setting, linear_schedule, schedule
+from flowrl.schedules import NumberOrSchedule, Schedule, linear_schedule, schedule
 from flowrl.settings import Settings, fraction, positive, scheduled, setting, sizes
 
 
@@ -71,7 +71,7 @@ class DoubleQSettings(ValueSettings):
 class EpsilonSettings(Settings):
     """How often actions are random."""
 
-    epsilon_start: Setting = scheduled(1.0, "probability of a random action at the start", most=1)
+    epsilon_start: NumberOrSchedule = scheduled(1.0, "probability of a random action at the start", most=1)
     epsilon_end: float = fraction(0.04, "probability of a random action at the end of its schedule")
     epsilon_steps: int = positive(10_000, "env steps over which epsilon changes")
 

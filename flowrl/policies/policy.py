@@ -29,7 +29,7 @@ from flowrl.policies.precision import Precision
 from flowrl.policies.sampling import Array
 from flowrl.policies.torch_private import writes
 from flowrl.policies.torch_rng import TorchStream
-from flowrl.schedules import Schedule, Setting, schedule, value_at
+from flowrl.schedules import NumberOrSchedule, Schedule, schedule, value_at
 from flowrl.settings import PolicySettings, construct, positive, scheduled
 
 #: The backends that compute actions: the torch model, or its numpy twin.
@@ -110,7 +110,7 @@ class Policy(abc.ABC):
     class Settings(PolicySettings):
         """Settings of learning that every policy has."""
 
-        learning_rate: Setting = scheduled(1e-3, "learning rate of Adam")
+        learning_rate: NumberOrSchedule = scheduled(1e-3, "learning rate of Adam")
         grad_clip: float | None = positive(None, "largest norm of the gradient; None: no limit")
 
         def schedule_of(self, name: str) -> Schedule:

@@ -10,7 +10,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, EntropySettings
 from flowrl.policies.distributions import Distribution
-from flowrl.schedules import Setting, value_at
+from flowrl.schedules import NumberOrSchedule, value_at
 from flowrl.settings import Settings, positive, scheduled, setting
 
 
@@ -51,7 +51,7 @@ def standardized(advantage: torch.Tensor) -> torch.Tensor:
 class ClipSettings(Settings):
     """The clipped loss."""
 
-    clip: Setting = scheduled(0.2, "clip range ε of the probability ratio at the start")
+    clip: NumberOrSchedule = scheduled(0.2, "clip range ε of the probability ratio at the start")
     standardize: bool = setting(True, "standardise the advantages of each minibatch")
 
 

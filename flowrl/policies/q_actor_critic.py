@@ -22,7 +22,7 @@ from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import encoder, follow
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array
-from flowrl.schedules import Setting, schedule
+from flowrl.schedules import NumberOrSchedule, schedule
 from flowrl.settings import fraction, not_negative, scheduled, sizes
 
 
@@ -32,7 +32,7 @@ class ActorAndCriticsSettings(Policy.Settings):
 
     hidden: tuple[int, ...] = sizes(256, 256, meaning="sizes of the hidden layers of the actor and of each critic")
     gamma: float = fraction(0.99, "discount per step")
-    learning_rate: Setting = 3e-4
+    learning_rate: NumberOrSchedule = 3e-4
 
 
 class QActorCriticPolicy(Policy):
@@ -52,7 +52,9 @@ class QActorCriticPolicy(Policy):
     class Settings(ActorAndCriticsSettings):
         """The networks, how they learn, and how the first actions are chosen."""
 
-        critic_learning_rate: Setting | None = scheduled(None, "learning rate of the critics; None: learning_rate")
+        critic_learning_rate: NumberOrSchedule | None = scheduled(
+            None, "learning rate of the critics; None: learning_rate"
+        )
         random_steps: int = not_negative(0, "env steps of uniformly random actions at the start")
 
     settings: Settings

@@ -12,7 +12,7 @@ from flowrl.data import Batch
 from flowrl.policies.critics import ActorAndCritics
 from flowrl.policies.distributions import NoisyChoice
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import not_negative, positive, scheduled
 
 
@@ -20,7 +20,7 @@ from flowrl.settings import not_negative, positive, scheduled
 class ActionNoiseSettings(QActorCriticPolicy.Settings):
     """A deterministic actor that explores by noise, in the scale of actions from -1 to 1."""
 
-    exploration_noise: Setting = scheduled(0.1, "deviation of the Gaussian exploration noise")
+    exploration_noise: NumberOrSchedule = scheduled(0.1, "deviation of the Gaussian exploration noise")
 
 
 class TD3Policy(QActorCriticPolicy):

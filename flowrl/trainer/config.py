@@ -16,7 +16,7 @@ from attrs import validators
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.schedules import Setting
+from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import POLICY_SETTINGS, Option, PolicySettings, at_least_one, construct, not_negative, setting
 
 _Config = TypeVar("_Config")
@@ -174,7 +174,7 @@ def _parts(cls: Any) -> Iterator[Any]:
 def type_text(expected: Any) -> str:
     """A type as its values are thought of.
 
-    >>> type_text(Setting | None), type_text(Literal["lstm", "gru"]), type_text(tuple[int, ...])
+    >>> type_text(NumberOrSchedule | None), type_text(Literal["lstm", "gru"]), type_text(tuple[int, ...])
     ('number, schedule or None', 'lstm or gru', 'tuple of int')
     """
     origin, args = get_origin(expected), get_args(expected)
@@ -182,9 +182,11 @@ def type_text(expected: Any) -> str:
         return " or ".join(map(str, args))
     if origin in (Union, UnionType):
         parts = [
-            type_text(arg) for arg in args if arg not in get_args(Setting) or not set(get_args(Setting)) <= {*args}
+            type_text(arg)
+            for arg in args
+            if arg not in get_args(NumberOrSchedule) or not set(get_args(NumberOrSchedule)) <= {*args}
         ]
-        parts = [*(("number", "schedule") if set(get_args(Setting)) <= {*args} else ()), *parts]
+        parts = [*(("number", "schedule") if set(get_args(NumberOrSchedule)) <= {*args} else ()), *parts]
         return " or ".join([", ".join(parts[:-1]), parts[-1]])
     if origin in (list, tuple):
         return f"{origin.__name__} of {type_text(args[0])}"
