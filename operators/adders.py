@@ -17,6 +17,7 @@ from flowrl.engine.operator import context, operator, state
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
+from flowrl.policies.protocols import CorrectsFragments, Learns
 from flowrl.returns import n_step
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ _WHY_MISSING = {
 
 
 def _has_values(op: Any, attribute: Any, workers: WorkerSet) -> None:
-    from flowrl.policies.protocols import CorrectsFragments, Learns
-
     policy = WorkersContract(workers).policy
     if not (isinstance(policy, Learns) and isinstance(policy.learn_mode, CorrectsFragments)):
         raise PlanError(f"VTrace needs the workers of an actor-critic policy, such as A2C's, got {policy or workers!r}")

@@ -33,6 +33,7 @@ from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_fragment, check_rates
+from flowrl.policies.protocols import HasStatistics, HasTarget
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 def normalizes(policy: Any) -> bool:
     """Does a policy keep statistics?"""
-    from flowrl.policies.protocols import HasStatistics
-
     return isinstance(policy, HasStatistics) and bool(policy.normalizers)
 
 
@@ -217,8 +216,6 @@ class DatasetStatistics:
 
     def __call__(self, item: Any) -> Any:
         if not self.gathered:
-            from flowrl.policies.protocols import HasTarget
-
             policy = self.workers.policy
             for _, rows in parts_of(self.data, ["obs"]):
                 policy.gather_statistics(rows["obs"], None)

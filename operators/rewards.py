@@ -25,6 +25,7 @@ from flowrl.engine.operator import context, operator
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
+from flowrl.policies.protocols import KnowsLikelihoods, Learns
 
 if TYPE_CHECKING:
     from flowrl.rewards import RewardModel
@@ -256,8 +257,6 @@ class CombineRewards:
 
 
 def _judges(op: Any, attribute: Any, workers: WorkerSet) -> None:
-    from flowrl.policies.protocols import KnowsLikelihoods, Learns
-
     policy = WorkersContract(workers).policy
     learn = policy.learn_mode if isinstance(policy, Learns) else None
     if not isinstance(learn, KnowsLikelihoods) or learn.recurrent:

@@ -17,6 +17,7 @@ from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
 from flowrl.learners.training import APART, LAG, Required, Training, reported, required
 from flowrl.operators.rollout import ParallelRollouts
+from flowrl.policies.protocols import HasKL, HasTarget
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Gradients
@@ -31,16 +32,12 @@ def _has_policy(op: Any, attribute: Any, workers: Any) -> None:
 
 
 def _has_target(op: Any, attribute: Any, workers: Any) -> None:
-    from flowrl.policies.protocols import HasTarget
-
     _has_policy(op, attribute, workers)
     if not isinstance(workers.policy, HasTarget):
         raise PlanError(f"UpdateTargetNetwork: {type(workers.policy).__name__} has no target network")
 
 
 def _has_kl(op: Any, attribute: Any, workers: Any) -> None:
-    from flowrl.policies.protocols import HasKL
-
     _has_policy(op, attribute, workers)
     if not isinstance(workers.policy, HasKL):
         raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")

@@ -17,8 +17,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.policy import RecurrentMode
-from flowrl.policies.protocols import InTorch
+from flowrl.policies.protocols import HasMemory, InTorch
 from flowrl.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Program(nn.Module):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.mode: Any = policy.eval_mode
-        if isinstance(self.mode, RecurrentMode):
+        if isinstance(self.mode, HasMemory):
             raise ConfigError(
                 f"{policy!r} cannot be exported: it is recurrent, and an exported program takes observations alone; "
                 "act with flowrl.load(run).act(obs, state=...), which takes and returns the state"

@@ -171,6 +171,27 @@ def test_no_file_imports_itself_by_others() -> None:
             pytest.fail(f"a cycle: {' -> '.join(error.args[1])}")
 
 
+def test_no_import_in_a_function_hides_a_cycle() -> None:
+    """It is there so that something heavy, or a room above, is loaded when it is asked for."""
+    graph: dict[str, set[str]] = {}
+    for each in imports():
+        if not each.late and not each.typed:
+            graph.setdefault(_module(each.file), set()).add(_imported(each.module))
+    hidden = []
+    for each in imports():
+        module, other = _module(each.file), _imported(each.module)
+        door = (ROOT / each.file).name == "__init__.py"
+        if each.late and other and other != module and not door and (_room(module), _room(other)) not in UP:
+            reached, ahead = {other}, [other]
+            while ahead:
+                new = graph.get(ahead.pop(), set()) - reached
+                reached |= new
+                ahead += new
+            if module in reached:
+                hidden.append((module, other))
+    assert hidden == [("flowrl.actors.actors", "flowrl.actors.ray_backend")], "Ray, which one file may load"
+
+
 def test_what_an_object_has_is_asked_in_its_contract() -> None:
     """Nobody else probes objects of flowrl's own, see `flowrl.engine.protocols`."""
     sites = [
