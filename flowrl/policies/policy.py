@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import attrs
 import gymnasium
@@ -57,7 +57,6 @@ class ActMode(Protocol):
         ...
 
 
-@runtime_checkable
 class RecurrentMode(Protocol):
     """An `ActMode` of a recurrent policy: each environment has a state, arrays or nested batches of them `[N, ...]`.
 
