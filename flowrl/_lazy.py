@@ -25,7 +25,7 @@ def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 def classes(package: str, door: str, pattern: str) -> dict[str, str]:
     """The classes of a package whose line begins like this, by name, each with its module; nothing is imported.
 
-    Type checkers read the same from `__init__.pyi` beside the door, which `python tests/doors.py` writes.
+    Type checkers read the same from `__init__.pyi` beside the door, which `python tests/derived.py` writes.
     """
     found = {}
     for path in sorted(Path(door).parent.glob("[!_]*.py")):

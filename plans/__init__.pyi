@@ -1,4 +1,4 @@
-# Written by tests/doors.py.
+# Written by tests/derived.py.
 
 from flowrl.plans.a2c import A2C as A2C
 from flowrl.plans.a3c import A3C as A3C

@@ -1,4 +1,4 @@
-# Written by tests/doors.py.
+# Written by tests/derived.py.
 
 from flowrl.policies.a2c import A2CPolicy as A2CPolicy
 from flowrl.policies.actor_critic import ActorCriticPolicy as ActorCriticPolicy
