@@ -1,4 +1,4 @@
-"""Learning curves: results read back from run directories, grouped by what was run, on a common grid."""
+"""Learning curves: results read back from run directories, grouped by plan and configuration, on a common grid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowrl.trainer.run_info import read_about
 
 #: Points of the grid on which the runs of a group are compared.
 POINTS = 200
-#: Configuration keys in which runs of one group may differ: they do not change what is learnt from a seed on average.
+#: Configuration keys in which runs of one group may differ: they do not change the average result of a seed.
 SAME_GROUP = {"seed", "report_every"} | resumable(Configuration, "free", "rounding")
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -26,7 +26,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 @attrs.frozen
 class RunRecord:
-    """What a run directory says of its run: the plan's name, the configuration, the results so far."""
+    """The record of a run in its directory: the plan's name, the configuration, the results so far."""
 
     path: Path
     plan: str
@@ -39,7 +39,7 @@ class RunRecord:
         return cls(path, read_about(path)["plan"], load_config_file(path / "config.json"), read_results(path))
 
     def numbers(self, *keys: str) -> Numbers:
-        """The values of some keys, `[keys, results]`, of the results that have a number for each of them."""
+        """The values `[keys, results]` of some keys, from the results that have a number for each of them."""
         rows = [[result.get(key) for key in keys] for result in self.results]
         kept = [row for row in rows if all(isinstance(value, (int, float)) for value in row)]
         return np.array(kept, dtype=float).reshape(-1, len(keys)).T
@@ -47,10 +47,10 @@ class RunRecord:
 
 @attrs.frozen
 class Curve:
-    """The runs of one group: a line `[2, n]` of x and y for each, and their middle on the common grid.
+    """The runs of one group: a line `[2, n]` of x and y per run, and their middle on the common grid.
 
     `middle` and the bounds `low` and `high` are `[points]`: the interquartile mean, or mean of fewer than 4
-    runs, and its interval. They reach over the x that all runs have, and are None if there is none, or a
+    runs, and its interval. They cover the x that all runs share, and are None if they share none, or for a
     single run.
     """
 
@@ -63,7 +63,7 @@ class Curve:
 
     @property
     def statistic(self) -> str:
-        """In words, what `middle` is of.
+        """The statistic of `middle`, in words.
 
         >>> Curve("dqn", [np.zeros((2, 3))] * 5, None, None, None, None).statistic
         'IQM of 5 runs'
@@ -75,10 +75,10 @@ class Curve:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run directories among some paths and, for a folder that is none itself, in it; each once, sorted.
+    """The run directories among `paths`, and those inside other folders, sorted by folder; each once.
 
     Raises:
-        ConfigError: a path that is no folder, or has no run in it.
+        ConfigError: a path that is no folder, or holds no run.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -92,7 +92,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """The results in a run's metrics.jsonl; a last line that is still being written is left out.
+    """Read the results in a run's metrics.jsonl, without a last line that is still being written.
 
     Raises:
         ConfigError: the file is missing or malformed.
@@ -112,10 +112,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def curves(runs: Sequence[RunRecord], x: str, y: str) -> list[Curve]:
-    """A curve of `y` over `x` for each group of runs: those of one plan and configuration, but for the seed.
+    """A curve of `y` over `x` for each group of runs that share plan and configuration, except for the seed.
 
     Raises:
-        ConfigError: a key that no run has, or has no number for; a run without one.
+        ConfigError: no run has numbers for a key, or a run has no result with both.
     """
     for key in (x, y):
         known = {name for run in runs for result in run.results for name, value in result.items() if _number(value)}
@@ -128,7 +128,7 @@ def curves(runs: Sequence[RunRecord], x: str, y: str) -> list[Curve]:
 
 
 def grouped(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """The runs of one plan and configuration, but for the seed, under a label that tells the groups apart."""
+    """Group runs by plan and configuration, except for the seed, under labels that tell the groups apart."""
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(_group(run), []).append(run)
@@ -148,7 +148,7 @@ def _curve(label: str, runs: Sequence[RunRecord], x: str, y: str) -> Curve:
 
 
 def _labels(runs: Sequence[RunRecord]) -> list[str]:
-    """Plan and environment, and of runs that share them, the settings in which these differ."""
+    """Plan and environment of each run, and the settings that differ among runs that share them."""
     labels = []
     for run in runs:
         alike = [other for other in runs if (other.plan, other.config.get("env")) == (run.plan, run.config.get("env"))]
@@ -164,7 +164,7 @@ def _group(run: RunRecord) -> str:
 
 
 def is_run(path: Path) -> bool:
-    """Whether it is the directory of a run, and not a folder of them."""
+    """Whether this is the directory of a run, and not a folder of runs."""
     return (path / "metrics.jsonl").exists() or (path / "config.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""The directory of a run: everything needed to see what was run, how it went, and to run it again."""
+"""The directory of a run: everything needed to see what ran, how it went, and to run it again."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ log = logging.getLogger("flowrl")
 
 @attrs.define
 class RunDirectory:
-    """A place for one run, chosen first and made by `create`, so that bad input leaves nothing behind.
+    """The directory of one run, chosen first and created by `create`, so that bad input leaves nothing behind.
 
     config.json   the whole resolved configuration; `flowrl run PLAN --config RUN/config.json` runs it again
     run.json      the command, versions, git hash, time
     plan.py       the plan file's text, plan.txt and plan.svg the plan as a tree and a picture
-    metrics.jsonl one result a line, as they come; the sinks' files hold the same
-    checkpoints/  the newest states of the run, from which it can go on
-    summary.json  how it ended;  explain_run.txt  where the time went
+    metrics.jsonl one result per line, as they come; the sinks' files hold the same
+    checkpoints/  the newest states of the run, to resume from
+    summary.json  how the run ended;  explain_run.txt  where the time went
 
-    While a process writes to it, no other one may.
+    Only one process may write to it at a time.
     """
 
     path: Path
     plan_file: PlanFile
     config_text: str = attrs.field(repr=False)
     sinks: Sequence[str] = ()
-    named: bool = True  #: by the user; otherwise a free ordinal may be added
+    named: bool = True  #: whether the user chose the path; otherwise it may get an ordinal
     _claimed: bool = attrs.field(default=False, init=False, repr=False)
     _made: list[Path] = attrs.field(factory=list, init=False, repr=False)
     _metrics: TextIO | None = attrs.field(default=None, init=False, repr=False)
@@ -56,11 +56,11 @@ class RunDirectory:
     def choose(
         cls, plan_file: PlanFile, config: Configuration, out: str | Path | None = None, sinks: Sequence[str] = ()
     ) -> RunDirectory:
-        """`out`, or runs/PLAN-ENV-SEED-YYYYmmdd-HHMMSS with an ordinal if that is there already.
+        """Choose `out`, or runs/PLAN-ENV-SEED-YYYYmmdd-HHMMSS with an ordinal if that exists.
 
         Raises:
-            ConfigError: `out` is a file or a directory that holds something, the configuration holds what
-                JSON cannot, or a sink cannot be opened.
+            ConfigError: `out` is a file or a non-empty directory, the configuration does not fit into JSON, or a
+                sink cannot be opened.
         """
         check_sinks(sinks)
         text = config_text(config)
@@ -69,19 +69,19 @@ class RunDirectory:
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 what = "is not empty" if path.is_dir() else "is a file"
                 hint = f", or goes on with --resume {path}" if (path / "run.json").is_file() else ""
-                raise ConfigError(f"{path} {what}; a run gets a new directory{hint}")
+                raise ConfigError(f"{path} {what}; a run needs a new directory{hint}")
             return cls(path, plan_file, text, sinks)
         slug = re.sub(r"[^\w.-]+", "_", config.env or Path(config["data"]).name).strip("._") or "env"
         base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         return cls(_free(base), plan_file, text, sinks, named=False)
 
     def claim(self) -> None:
-        """Make the directory of a new run and lock it. Of processes that chose one name, each gets its own.
+        """Create the directory of a new run and lock it; processes that chose the same name get separate ones.
 
         `close` removes it again if nothing was written.
 
         Raises:
-            ConfigError: it cannot be made, or another run has begun there meanwhile.
+            ConfigError: it cannot be created, or another run has begun there meanwhile.
         """
         try:
             while not self._claimed:
@@ -109,13 +109,13 @@ class RunDirectory:
         earlier: Mapping[str, Any] | None = None,
         results: int = 0,
     ) -> None:
-        """Make the directory and write what is known before the run.
+        """Create the directory and write everything that is known before the run.
 
-        `stop` is what ends the run, and `workers` what run.json is to say of them. For a run that goes on, `earlier`
-        is its run.json, and metrics.jsonl is cut back to the first `results` lines.
+        `stop` holds the bounds of the run, and `workers` their entries in run.json. For a resumed run, `earlier` is
+        its run.json, and metrics.jsonl is cut back to the first `results` lines.
 
         Raises:
-            ConfigError: it cannot be made, or another process writes to it.
+            ConfigError: the directory cannot be created, or another process writes to it.
         """
         plan_file = self.plan_file
         about = {
@@ -135,8 +135,8 @@ class RunDirectory:
             self.claim()
         try:
             self.lock()
-            for left in [self.path / "summary.json", *self.path.glob(LEFT)]:
-                left.unlink(missing_ok=True)  # of the end before, or of a process that was killed
+            for stale in [self.path / "summary.json", *self.path.glob(LEFT)]:
+                stale.unlink(missing_ok=True)  # of the earlier end, or of a killed process
             write(self.path / "config.json", self.config_text)
             write(self.path / "plan.txt", explained + "\n")
             write(self.path / "plan.py", plan_file.text)
@@ -144,7 +144,7 @@ class RunDirectory:
             write(self.path / "metrics.jsonl", "".join(kept))
             self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
             self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in kept])
-            write_json(self.path / "run.json", about)  # last: with it, it is a run
+            write_json(self.path / "run.json", about)  # last: it marks the directory as a run
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -152,10 +152,10 @@ class RunDirectory:
         return ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}")
 
     def lock(self) -> None:
-        """Keep other processes from writing to the directory until `close`, where the system has such locks.
+        """Keep other processes from writing to the directory until `close`, if the system has such locks.
 
         Raises:
-            ConfigError: another process does already.
+            ConfigError: another process holds the lock.
         """
         try:
             import fcntl
@@ -178,7 +178,7 @@ class RunDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        with suppress(OSError):  # one of them holds something, as it should
+        with suppress(OSError):  # non-empty, as usual
             for place in self._made:
                 place.rmdir()
 
@@ -190,11 +190,11 @@ class RunDirectory:
         except FileNotFoundError:
             lines = []
         if len(lines) < count:
-            log.warning("%s has %d results, the checkpoint has seen %d", self.path / "metrics.jsonl", len(lines), count)
+            log.warning("%s has %d results, the checkpoint %d", self.path / "metrics.jsonl", len(lines), count)
         return lines
 
     def record(self, result: Mapping[str, Any]) -> None:
-        """Append one result to metrics.jsonl and the sinks; on disk when this returns, also if the run is killed."""
+        """Append one result to metrics.jsonl and the sinks; it survives if the process is killed afterwards."""
         assert self._metrics is not None, "create() comes first"
         values = plain(result)
         self._metrics.write(json.dumps(values, allow_nan=False) + "\n")
@@ -203,12 +203,12 @@ class RunDirectory:
             sink.record(values)
 
     def flush(self) -> None:
-        """Have what was recorded on the disk, also if the machine dies."""
+        """Force the recorded results to disk, so that they survive a crash of the machine."""
         assert self._metrics is not None, "create() comes first"
         os.fsync(self._metrics.fileno())
 
     def finish(self, summary: Mapping[str, Any], explained: str = "") -> None:
-        """Write summary.json, and explain_run.txt if there is something to explain; close what holds the metrics."""
+        """Write summary.json, and explain_run.txt if `explained` is not empty; close the files of the metrics."""
         for file in (self._metrics, *self._sinks):
             if file is not None:
                 file.close()
@@ -218,7 +218,7 @@ class RunDirectory:
 
 
 def _free(path: Path) -> Path:
-    """The path, with an ordinal from 2 on if it is there already."""
+    """The path, with an ordinal from 2 on if it exists."""
     free, ordinal = path, 1
     while free.exists():
         ordinal += 1
@@ -227,10 +227,10 @@ def _free(path: Path) -> Path:
 
 
 def config_text(config: Configuration) -> str:
-    """The configuration as JSON that `load_config_file` reads back.
+    """The configuration as JSON for `load_config_file`.
 
     Raises:
-        ConfigError: a value that JSON cannot hold, so that the run could not be repeated.
+        ConfigError: a value that does not fit into JSON, so that the run could not be repeated.
     """
     values = config.to_dict()
     for key, value in values.items():
@@ -242,7 +242,7 @@ def config_text(config: Configuration) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python, flowrl and what the numbers depend on, read without importing them."""
+    """Versions of Python, flowrl and the packages that affect the numbers, read without importing them."""
     found: dict[str, str | None] = {"python": platform.python_version(), "flowrl": __version__}
     for name in ("torch", "numpy", "gymnasium"):
         try:
@@ -253,7 +253,7 @@ def versions() -> dict[str, str | None]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit of the working tree that a folder is in and whether it has changes; None outside of git."""
+    """The commit of a folder's working tree and whether it has changes; None outside of git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return None
@@ -262,7 +262,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        # Without optional locks: looking at a tree must not get in the way of somebody working in it.
+        # Without optional locks: reading a tree must not disturb its users.
         command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""`flowrl evaluate`: what the saved policies of runs score."""
+"""`flowrl evaluate`: the scores of saved policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowrl.trainer.loading import load
 
 @attrs.frozen
 class Evaluation:
-    """The scores of one saved policy and what it played."""
+    """The scores of one saved policy, with its environment and seed."""
 
     left_out: ClassVar[Sequence[str]] = ()
     run: Path
@@ -29,24 +29,24 @@ class Evaluation:
     scores: Scores
 
     def values(self) -> dict[str, Any]:
-        """All of it, flat, as plain values."""
+        """A flat dict of plain values."""
         about = attrs.asdict(self, filter=attrs.filters.exclude("scores"))
         return {**about, "run": str(self.run), **attrs.asdict(self.scores)}
 
     def lines(self) -> list[str]:
-        """For people."""
-        found = self.scores
+        """The report, line by line."""
+        scores = self.scores
         wins = "unknown: no episode ended with is_success in its info"
-        if found.win_rate is not None:
-            some = f" of the {found.judged} episodes that say" if found.judged < found.episodes else ""
-            wins = f"{100 * found.win_rate:.1f} %{some}"
-        cut = f", {found.cut} of them cut: they did not end" if found.cut else ""
+        if scores.win_rate is not None:
+            some = f" of the {scores.judged} episodes that say" if scores.judged < scores.episodes else ""
+            wins = f"{100 * scores.win_rate:.1f} %{some}"
+        cut = f", {scores.cut} of them cut: they did not end" if scores.cut else ""
         return [
-            f"{self.run / self.policy} on {self.env}: {found.episodes} episodes{cut}, seed {self.seed}",
-            f"  return           {found.return_mean:,.2f} ± {found.return_std:,.2f}"
-            f"  (min {found.return_min:,.2f}, max {found.return_max:,.2f})",
-            f"  steps            {found.length_mean:,.2f} ± {found.length_std:,.2f}",
-            f"  reward per step  {found.reward_per_step:,.4f}",
+            f"{self.run / self.policy} on {self.env}: {scores.episodes} episodes{cut}, seed {self.seed}",
+            f"  return           {scores.return_mean:,.2f} ± {scores.return_std:,.2f}"
+            f"  (min {scores.return_min:,.2f}, max {scores.return_max:,.2f})",
+            f"  steps            {scores.length_mean:,.2f} ± {scores.length_std:,.2f}",
+            f"  reward per step  {scores.reward_per_step:,.4f}",
             f"  win rate         {wins}",
         ]
 
@@ -64,15 +64,15 @@ def evaluate_run(
 ) -> Evaluation:
     """Play whole episodes with the saved policy of a run, in its eval mode.
 
-    The starts follow from `seed`, and are others than those of any training or evaluation within a run (S3);
-    policies that are evaluated with one seed meet the same starts.
+    The starts follow from `seed`, and differ from those of any training or evaluation within a run (S3); policies
+    evaluated with the same seed meet the same starts.
 
     Args:
         run, last, env, env_args: See `flowrl.load`.
-        episodes: Played in all, an equal share in each environment (S2).
-        seed: Of environments and action noise.
-        max_steps: After so many an episode is cut; otherwise as the run's configuration says.
-        video: Folder that gets films of the first episodes; see `flowrl.rollout.video`.
+        episodes: Number of episodes, an equal share in each environment (S2).
+        seed: Seed of environments and action noise.
+        max_steps: Steps after which an episode is cut; None: `eval_max_steps` of the run.
+        video: Folder for films of the first episodes; see `flowrl.rollout.video`.
 
     Raises:
         ConfigError, CheckpointError: see `flowrl.load`.
@@ -86,38 +86,38 @@ def evaluate_run(
 
 @attrs.frozen
 class Comparison:
-    """Several runs, each evaluated from the same starts, in groups of one plan and configuration but for the seed.
+    """Several runs evaluated from the same starts, in groups that share plan and configuration except for the seed.
 
-    `left_out` says which runs in a folder cannot be evaluated, and why.
+    `left_out` names the runs in a folder that cannot be evaluated, and the reasons.
     """
 
     groups: Mapping[str, Sequence[Evaluation]]
     left_out: Sequence[str] = ()
 
     def values(self) -> dict[str, Any]:
-        """Of each group the runs, and the middle of each kind of score with its interval (S4), as plain values."""
+        """Per group the runs, and the middle of each score with its interval (S4), as plain values."""
         return {
             label: {"runs": [each.values() for each in group], **_middles(group)}
             for label, group in self.groups.items()
         }
 
     def lines(self) -> list[str]:
-        """For people."""
-        told = []
+        """The report, line by line."""
+        lines = []
         for label, group in self.groups.items():
-            told.append(f"{label}: {group[0].scores.episodes} episodes each, seed {group[0].seed}")
+            lines.append(f"{label}: {group[0].scores.episodes} episodes each, seed {group[0].seed}")
             for each in group:
                 wins = "" if each.scores.win_rate is None else f", win rate {100 * each.scores.win_rate:.1f} %"
-                told.append(
+                lines.append(
                     f"  {each.run / each.policy}: return {each.scores.return_mean:,.2f} ± {each.scores.return_std:,.2f}"
                     f", reward per step {each.scores.reward_per_step:,.4f}{wins}"
                 )
-            told += [
-                f"  {_WORDS[name]:<16} {middle_text(found, _DIGITS[name])}"
-                for name, found in _middles(group).items()
-                if found is not None
+            lines += [
+                f"  {_WORDS[name]:<16} {middle_text(scores, _DIGITS[name])}"
+                for name, scores in _middles(group).items()
+                if scores is not None
             ]
-        return told
+        return lines
 
 
 _WORDS = {"return_mean": "return", "reward_per_step": "reward per step", "win_rate": "win rate"}
@@ -130,20 +130,20 @@ def _middles(group: Sequence[Evaluation]) -> dict[str, Any]:
 
 
 def evaluate_given(paths: Sequence[Path], **options: Any) -> Evaluation | Comparison:
-    """One run by itself; several, or a folder of them, in comparison. See `evaluate_run` and `evaluate_runs`."""
+    """Evaluate one run, or compare several or a folder of them. See `evaluate_run` and `evaluate_runs`."""
     several = len(paths) > 1 or (not is_run(paths[0]) and any(paths[0].rglob("metrics.jsonl")))
     return evaluate_runs(paths, **options) if several else evaluate_run(paths[0], **options)
 
 
 def evaluate_runs(paths: Sequence[Path], **options: Any) -> Comparison:
-    """Evaluate each of some run directories and of those in folders, such as that of `flowrl run --seeds`.
+    """Evaluate each run directory among `paths`, and those inside folders such as that of `flowrl run --seeds`.
 
     Args:
-        paths: Run directories, and folders in which they are.
-        options: See `evaluate_run`; a video is of one run.
+        paths: Run directories, and folders of them.
+        options: See `evaluate_run`; a video needs a single run.
 
     Raises:
-        ConfigError, CheckpointError: as `evaluate_run` does, for a run that was named or if no run is left.
+        ConfigError, CheckpointError: see `evaluate_run`; for a run listed in `paths`, or if no run is left.
     """
     if options.get("video") is not None:
         raise ConfigError("--video films the policy of one run: give one run directory")

@@ -1,4 +1,4 @@
-"""The command `flowrl`. Heavy packages are imported when a command runs, so that help answers at once."""
+"""The command `flowrl`. Commands import heavy packages only when they run, so that help answers at once."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-#: Env steps between evaluations where neither the configuration nor a budget in steps says it.
+#: Env steps between evaluations if neither the configuration nor a budget in steps determines them.
 EVAL_EVERY = 2_500
 
-#: What the commands that build a plan take: they override the configuration of the plan.
+#: Options of the commands that build a plan; they override its configuration.
 PLAN_OPTIONS = (
     click.option("--env", metavar="ENV", help="Environment: a gymnasium id, module:factory, gym:ID, envpool:ID ..."),
-    click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it."),
+    click.option(
+        "--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of the environment."
+    ),
     click.option(
         "--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first."
     ),
     click.option("--env-manager", metavar="KIND", help="local, subprocess, async, thread or vector."),
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any key of the plan's Config."),
     click.option("--workers", "num_workers", type=int, metavar="N", help="Processes that sample; 0: this one."),
-    click.option("--address", metavar="RAY", help="Cluster to run on: host:port, ray://host:port or auto."),
-    click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments of each."),
+    click.option("--address", metavar="RAY", help="Ray cluster to run on: host:port, ray://host:port or auto."),
+    click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments per worker."),
     click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
     click.option("--config", "config_file", metavar="FILE", help="Values from a .json or .toml file."),
 )
 
 
 class Count(click.ParamType[int]):
-    """A positive whole number; 5e4 and 50_000 are ways to write one."""
+    """A positive whole number, also written as 5e4 or 50_000."""
 
     name = "count"
 
@@ -78,13 +80,13 @@ class Number(click.ParamType[float]):
 
 
 class BadInput(click.ClickException):
-    """What was asked for cannot be done; said in one message, before any work."""
+    """A request that cannot be carried out; reported in one message, before any work."""
 
     exit_code = 2
 
 
 class _Commands(click.Group):
-    """The group of commands: errors in what the user gave end with code 2, Ctrl-C with 130."""
+    """The group of commands: errors in the user's input exit with code 2, Ctrl-C with 130."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -127,20 +129,20 @@ def cli() -> None:
     "steps",
     type=Count(),
     metavar="N",
-    help="Budget in env steps, without env in updates; tested at results.",
+    help="Budget in env steps, of offline plans in updates; tested at results.",
 )
 @click.option(
     "--stop-seconds", "seconds", type=Number(above=0), metavar="S", help="Budget in seconds; tested at results."
 )
-@click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print what leaves an operator (see explain).")
-@click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at what leaves an operator: a prompt.")
-@click.option("--debug", is_flag=True, help="In this process, one item in flight, every item's schema checked.")
+@click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print the items of an operator (see explain).")
+@click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at the items of an operator, at a prompt.")
+@click.option("--debug", is_flag=True, help="Run in this process, one item at a time, and check every item's schema.")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
 @click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
-@click.option("--resume", metavar="RUN", help="Go on with a run, or from RUN/checkpoints/STEP; PLAN is then its own.")
-@click.option("--quiet", is_flag=True, help="Print only how it ended.")
+@click.option("--resume", metavar="RUN", help="Go on with a run, or from RUN/checkpoints/STEP; needs no PLAN.")
+@click.option("--quiet", is_flag=True, help="Print only how the run ended.")
 @click.option("--seeds", type=Count(), metavar="N", help="Run N times, with seeds from --seed on.")
-@click.option("--jobs", type=Count(), metavar="N", help="How many of --seeds run at a time.")
+@click.option("--jobs", type=Count(), metavar="N", help="Number of --seeds that run at a time.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -162,11 +164,10 @@ def run(
 ) -> None:
     """Run PLAN, the name of a built-in plan or a file, or go on with a run.
 
-    A resumed run keeps its plan, settings and --stop options, and goes on bit for bit in its directory. The --stop
-    options may be given anew, and so may eval_every, eval_episodes, eval_max_steps and checkpoint_every, which change
-    no parameter.
+    A resumed run keeps its plan, settings and --stop options, and goes on bit for bit in its directory. You may change
+    the --stop options, and eval_every, eval_episodes, eval_max_steps and checkpoint_every, which change no parameter.
 
-    Ends with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
+    Exits with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
     budget ended before the goal, and 130 after Ctrl-C.
     """
     import attrs
@@ -191,7 +192,7 @@ def run(
         plan_file = earlier.plan_file(plan)
         config = _configured(plan_file, earlier.values, **options)
         earlier.check(config, build_config(plan_file.Config, earlier.values))
-        budget = earlier.budget(budget)  # what is not given anew is as it was
+        budget = earlier.budget(budget)  # options that are not set keep their earlier values
     config = attrs.evolve(config, eval_every=_eval_every(config, budget))
     config = _reporting(config, budget)
     if debug or breaks:  # other processes have no terminal, and errors are easier to follow in one
@@ -205,7 +206,7 @@ def run(
         from flowrl.cli.seeds import SeedsRun, given
 
         if earlier is not None:
-            raise ConfigError("--seeds begins new runs, --resume goes on with one: give one of them")
+            raise ConfigError("--seeds begins new runs, --resume goes on with one: use only one of them")
         arguments = given(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
         each = range(config.seed, config.seed + seeds)
         try:
@@ -214,11 +215,11 @@ def run(
         finally:
             directory.close()
     if jobs is not None:
-        raise ConfigError(f"--jobs {jobs} is how many of --seeds run at a time; give --seeds N too")
+        raise ConfigError(f"--jobs {jobs} is the number of --seeds that run at a time; add --seeds N")
     workers, built = plan_file.build(config)
     try:
         if earlier is None:
-            directory.claim()  # which is undone where the plan turns out to be one that cannot run
+            directory.claim()  # undone if the plan cannot run
         else:
             directory.lock()
         best = directory.path / "policy.pt"
@@ -255,11 +256,11 @@ def explain(plan: str, **options: Any) -> None:
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--episodes", type=Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="For the starts.")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
-@click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
-@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
-@click.option("--max-steps", type=Count(), metavar="N", help="Then an episode is cut; otherwise as the run has it.")
+@click.option("--env", metavar="ENV", help="Replaces the run's environment and its arguments.")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")
+@click.option("--max-steps", type=Count(), metavar="N", help="Cut episodes after N steps; by default as in the run.")
 @click.option("--video", metavar="DIR", help="Film the first three episodes of one environment, as .mp4 files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
@@ -267,34 +268,34 @@ def evaluate(
 ) -> None:
     """Play the saved policy of the run directory RUN: total return, reward per step, win rate.
 
-    Of several, or of a folder of them as --seeds makes it, the interquartile mean too (the mean of fewer than 4), with
-    a 95 % bootstrap interval.
+    For several runs, or a folder of them as --seeds writes it, also print the interquartile mean (the mean of fewer
+    than 4), with a 95 % bootstrap interval.
     """
     from flowrl.cli.evaluate import evaluate_given
     from flowrl.storage.files import json_text
 
     options |= {"env_args": _pairs("--env-arg", env_args), "video": None if video is None else Path(video)}
-    found = evaluate_given([Path(run) for run in runs], **options)
-    for words in found.left_out:
+    evaluation = evaluate_given([Path(run) for run in runs], **options)
+    for words in evaluation.left_out:
         click.echo(f"left out: {words}", err=True)
-    click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
+    click.echo(json_text(evaluation.values()) if as_json else "\n".join(evaluation.lines()))
 
 
 @cli.command()
 @click.argument("run", required=False)
-@click.option("--out", required=True, metavar="PATH", help="The folder of the dataset, a new one.")
+@click.option("--out", required=True, metavar="PATH", help="New folder for the dataset.")
 @click.option("--policy", metavar="NAME", help="Instead of RUN: random, or module:function of observations [N, ...].")
-@click.option("--episodes", type=Count(), metavar="N", help="Whole episodes, each a batch.")
-@click.option("--steps", type=Count(), metavar="N", help="Env steps instead, as fragments.")
-@click.option("--collect", is_flag=True, help="The policy explores, as in training; otherwise as it is evaluated.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the starts.")
+@click.option("--episodes", type=Count(), metavar="N", help="Whole episodes to record, each a batch.")
+@click.option("--steps", type=Count(), metavar="N", help="Env steps to record instead, as fragments.")
+@click.option("--collect", is_flag=True, help="Explore, as in training; by default act as in evaluation.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="For the starts.")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
-@click.option("--env", metavar="ENV", help="Another environment than the run's, without its arguments.")
-@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--env", metavar="ENV", help="Replaces the run's environment and its arguments.")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")
 def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any) -> None:
-    """Record what the saved policy of the run directory RUN does, or another --policy, as a dataset for FromDataset.
+    """Record experience of the saved policy of the run directory RUN, or of --policy, as a dataset for FromDataset.
 
-    Where episodes may never end, say --steps.
+    If episodes may never end, use --steps.
     """
     from flowrl.cli.record import record_run
 
@@ -304,7 +305,7 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any)
 
 @cli.command()
 @click.argument("run")
-@click.option("--out", required=True, metavar="FILE", help="A .pt2 (torch.export) or an .onnx (the extra onnx).")
+@click.option("--out", required=True, metavar="FILE", help="A .pt2 file (torch.export) or an .onnx file (extra onnx).")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 def export(run: str, out: str, last: bool) -> None:
     """Write the saved policy of the run directory RUN as a program: observations in, greedy actions out."""
@@ -317,12 +318,12 @@ def export(run: str, out: str, last: bool) -> None:
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
-@click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any number of the results.")
-@click.option("--out", metavar="FILE", help="A .png or .svg; otherwise curve.png and curve.svg in the first RUN.")
+@click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any numeric key of the results.")
+@click.option("--out", metavar="FILE", help="A .png or .svg; by default curve.png and curve.svg in the first RUN.")
 def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
     """Draw learning curves of run directories and folders of them.
 
-    Runs of one plan and configuration are one curve over their seeds: the interquartile mean (the mean of fewer
+    Runs of one plan and configuration share a curve over their seeds: the interquartile mean (the mean of fewer
     than 4) with a 95 % bootstrap interval, as far as the shortest run goes, and a thin line for each run.
     """
     from flowrl.cli.plot import plot
@@ -338,9 +339,9 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
 @click.argument("plan")
 @_plan_options
 def check(plan: str, **options: Any) -> None:
-    """Show PLAN with what flows along every edge, and what must go wrong, without running it.
+    """Show PLAN with the items on every edge, and all its problems, without running it.
 
-    Ends with 2 if anything is wrong.
+    Exits with 2 if there is a problem.
     """
     from flowrl.inspect.check import examine, explain_checked
 
@@ -357,39 +358,41 @@ def check(plan: str, **options: Any) -> None:
 @_plan_options
 @click.argument("file")
 def draw(plan: str, file: str, **options: Any) -> None:
-    """Draw PLAN into FILE, an .svg picture or .mmd text for Mermaid, without running it."""
+    """Draw PLAN to FILE, an .svg picture or .mmd text for Mermaid, without running it."""
     _built(plan, **options).draw(file)
 
 
 @cli.command()
 @click.argument("env")
-@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of it.")
+@click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")
 @click.option("--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first.")
-@click.option("--envs", "num_envs", type=Count(), default=8, show_default=True, metavar="N", help="Stepped together.")
-@click.option("--steps", type=Count(), default=1_000, show_default=True, metavar="N", help="Of each check, at most.")
-@click.option("--timeout", type=Number(above=0), default=30, show_default=True, metavar="S", help="Then it hangs.")
+@click.option("--envs", "num_envs", type=Count(), default=8, show_default=True, metavar="N", help="Number per worker.")
+@click.option("--steps", type=Count(), default=1_000, show_default=True, metavar="N", help="Steps per check, at most.")
+@click.option(
+    "--timeout", type=Number(above=0), default=30, show_default=True, metavar="S", help="Seconds to wait for an answer."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Examine the environment ENV, and suggest a manager for it from measured times.
 
-    Ends with 1 if there is a problem, with 2 if there is no such environment.
+    Exits with 1 if there is a problem, with 2 if there is no such environment.
     """
     from flowrl.cli.doctor import diagnose
     from flowrl.storage.files import json_text
 
-    found = diagnose(env, _pairs("--env-arg", env_args), **options)
-    click.echo(json_text(found.values()) if as_json else "\n".join(found.lines()))
-    ctx.exit(1 if found.problems else 0)
+    diagnosis = diagnose(env, _pairs("--env-arg", env_args), **options)
+    click.echo(json_text(diagnosis.values()) if as_json else "\n".join(diagnosis.lines()))
+    ctx.exit(1 if diagnosis.problems else 0)
 
 
 @cli.command()
 @click.argument("plan")
 def settings(plan: str) -> None:
-    """Show what PLAN, the name of a built-in plan or a file, can be configured with: by --set, --config or in Python.
+    """Show the settings of PLAN, the name of a built-in plan or a file: for --set, --config or Python.
 
-    Of each setting its type, its default, which values it may have and what it means; those of the plan and its policy
-    come first, then those that all plans have.
+    Lists the type, default, valid values and meaning of each setting; those of the plan and its policy come first,
+    then those of all plans.
     """
     from rich.console import Console
     from rich.table import Table
@@ -397,13 +400,13 @@ def settings(plan: str) -> None:
     from flowrl.trainer.config import default_of, sections, type_text
     from flowrl.trainer.plan_file import load_plan_file
 
-    # Lines are broken where somebody looks at them; a file or a pipe gets one for each setting.
+    # A terminal breaks long lines; a file or a pipe gets one line per setting.
     console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
     for title, fields in sections(load_plan_file(plan).Config):
         table = Table("setting", "type", "default", "values", "meaning", box=None, padding=(0, 2, 0, 0))
         for field in fields:
-            said = field.metadata.get("range", ""), field.metadata.get("meaning", "")
-            table.add_row(field.name, type_text(field.type), repr(default_of(field)), *said)
+            about = field.metadata.get("range", ""), field.metadata.get("meaning", "")
+            table.add_row(field.name, type_text(field.type), repr(default_of(field)), *about)
         console.print(title, table, "", sep="\n")
 
 
@@ -419,7 +422,7 @@ def list_plans() -> None:
 
 
 def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRun | None:
-    """The run to go on with, None for a new one."""
+    """The run to resume, None for a new one."""
     if resume is None:
         if plan is None:
             raise click.UsageError("Missing argument 'PLAN', or --resume RUN.")
@@ -440,7 +443,7 @@ def _configured(
     config_file: str | None,
     **options: Any,
 ) -> Configuration:
-    """The configuration of a plan: its defaults, what an earlier run had, then the file, --set, the options."""
+    """The configuration of a plan: its defaults, the values of an earlier run, then the file, --set, the options."""
     from flowrl.trainer.config import build_config, load_config_file
 
     values = {} if config_file is None else load_config_file(Path(config_file))
@@ -457,12 +460,12 @@ def _configured(
     except ConfigError as error:
         if not values:
             raise
-        build_config(plan_file.Config, saved, chosen, direct)  # what is wrong without the file is not its fault
+        build_config(plan_file.Config, saved, chosen, direct)  # raises if the error is not the file's
         raise ConfigError(f"{config_file}: {error}") from error
 
 
 def _built(plan: str, **options: Any) -> Plan:
-    """A plan that is only looked at."""
+    """Build a plan for inspection only."""
     from flowrl.trainer.plan_file import load_plan_file
 
     plan_file = load_plan_file(plan)
@@ -475,18 +478,18 @@ def _eval_every(config: Configuration, budget: Budget) -> int | None:
     """Env steps, or updates, between evaluations; None for no evaluation."""
     every = config.eval_every
     if every is None and budget.goal is None and config.clock != "env_steps":
-        return None  # no environment is made, unless somebody asks for it
+        return None  # no environment is created, unless the user asks for one
     if every is None and budget.steps is not None:
         every = max(1, budget.steps // 20)
     if every is None and (budget.goal is not None or budget.seconds is not None):
         every = EVAL_EVERY
     if budget.goal is not None and budget.steps is not None and every is not None and every > budget.steps:
-        raise ConfigError(f"eval_every={every} is beyond --stop-steps {budget.steps}: the goal would never be tested")
+        raise ConfigError(f"eval_every={every} exceeds --stop-steps {budget.steps}: the goal would never be tested")
     return every
 
 
 def _reporting(config: Configuration, budget: Budget) -> Configuration:
-    """With results often enough for every evaluation and for the end, where the plan lets one say how often."""
+    """Lower `report_every`, if the plan has it, so that results are frequent enough for evaluations and the budget."""
     import attrs
 
     every = config.to_dict().get("report_every")
@@ -497,7 +500,7 @@ def _reporting(config: Configuration, budget: Budget) -> Configuration:
 
 
 def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:
-    """The plan with taps that print, with breakpoints and checks; they change no result (D4)."""
+    """Add printing taps, breakpoints and checks to the plan; they change no result (D4)."""
     from flowrl.engine.operator import describe
     from flowrl.inspect.strict import strict
 
@@ -508,7 +511,7 @@ def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debu
     for where in taps:
 
         def show(item: Any, where: str = where) -> None:
-            print(f"{where}: {describe(item)}", flush=True)  # click would write past the live display
+            print(f"{where}: {describe(item)}", flush=True)  # click would bypass the live display
 
         plan = plan.tap(where, show, site="flowrl run --tap")
     return plan
@@ -529,5 +532,5 @@ def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
 def main() -> None:
     """The entry point of the command."""
     if "" not in sys.path:
-        sys.path.append("")  # modules of the user's, as `python -m flowrl` finds them
+        sys.path.append("")  # the user's modules, as with `python -m flowrl`
     cli(prog_name="flowrl", args=sys.argv[1:])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Words for an axis, with units; a key that is not here stands for itself.
+#: Axis labels, with units; other keys are their own labels.
 AXES = {
     "env_steps": "environment steps",
     "seconds": "wall-clock time [s]",
@@ -25,25 +25,25 @@ AXES = {
     "eval_return": "return in evaluation",
     "steps_per_second": "environment steps per second",
 }
-#: Told apart by everyone: Okabe & Ito 2008, without black and yellow.
+#: Colours for all kinds of colour vision: Okabe & Ito 2008, without black and yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 SUFFIXES = (".png", ".svg")
 
 
 def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> tuple[list[Path], list[str]]:
-    """Draw the runs of some run directories and folders of them.
+    """Draw the learning curves of run directories and folders of them.
 
     Args:
-        paths: Run directories, and folders in which they are.
+        paths: Run directories, and folders of them.
         x, y: Keys of the results.
-        out: A .png or .svg file; otherwise curve.png and curve.svg in the first of `paths`.
+        out: A .png or .svg file; None: curve.png and curve.svg in the first of `paths`.
 
-    Returns: the files written, and in words which runs found in a folder were left out: they cannot be read, or have
-    nothing to show.
+    Returns: the files written, and the runs inside folders that were left out, with the reason: they cannot be read,
+    or have nothing to show.
 
     Raises:
-        ConfigError: matplotlib is missing, another suffix, no such run, an unknown key, a run that was named
-            and has nothing to show, a file that cannot be written.
+        ConfigError: matplotlib is missing, another suffix, no such run, an unknown key, a run listed in `paths`
+            without anything to show, or a file that cannot be written.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("plotting needs a package: pip install matplotlib")
@@ -70,27 +70,27 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
     return files, [*left_out, *(f"{run.path} has nothing to show yet" for run in runs if run not in shown)]
 
 
-def draw(found: Sequence[Curve], x: str, y: str) -> Figure:
-    """The curves in one figure: thin lines for single runs, a thick one for their middle, a band for its interval."""
+def draw(curves: Sequence[Curve], x: str, y: str) -> Figure:
+    """Draw curves in one figure: thin lines for single runs, a thick one for their middle, a band for its interval."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    for index, curve in enumerate(found):
+    for index, curve in enumerate(curves):
         _add(axes, curve, COLOURS[index % len(COLOURS)], f"curve-{index}")
     axes.set(xlabel=AXES.get(x, x), ylabel=AXES.get(y, y))
     axes.margins(x=0.02)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(_thousands)
-    axes.set_title(f"{found[0].label}: {y}" if len(found) == 1 else f"{y} over {x}")
-    # Below the axes, where it hides no curve however long its words are.
+    axes.set_title(f"{curves[0].label}: {y}" if len(curves) == 1 else f"{y} over {x}")
+    # Below the axes, where long labels hide no curve.
     figure.legend(loc="outside lower center", ncols=1, frameon=False)
     return figure
 
 
 def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
-    """One group; the names of its lines are ids in an SVG."""
+    """Add one group to the axes; the names of its lines become ids in an SVG."""
     label = f"{curve.label}: {curve.statistic}"
     alone = curve.middle is None
     for index, (xs, ys) in enumerate(curve.lines):

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: a live line on a terminal, plain lines elsewhere, only its end if quiet."""
+"""Progress of a run: a live display on a terminal, plain lines elsewhere, only the end if quiet."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import attrs
 import click
 
-#: Plain lines are written about this often over the budget; evaluations always are.
+#: Approximate number of plain lines per budget, besides one for each evaluation.
 LINES_PER_BUDGET = 20
 
-#: In words, the counters that a run may follow.
+#: The counters that a run may follow, in words.
 CLOCKS = {"env_steps": "steps", "updates": "updates"}
 
-#: The result keys that a line shows, in order, with what it says of each.
+#: The result keys that a line shows, in order, with their format.
 SHOWN: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("episode_return", lambda score: f"return {score_text(score)}"),
     ("steps_per_second", "{:,.0f} steps/s".format),
@@ -32,9 +32,9 @@ Result = Mapping[str, Any]
 
 @attrs.frozen
 class Budget:
-    """What a run aims at and what it may use; None where there is no bound.
+    """The goal of a run and its limits; None: no limit.
 
-    Its steps are env steps, or updates of a plan without an environment: those of the run's clock.
+    `steps` counts the run's clock: env steps, or updates of an offline plan.
     """
 
     goal: float | None = None
@@ -42,7 +42,7 @@ class Budget:
     seconds: float | None = None
 
     def share(self, steps: int, seconds: float) -> float | None:
-        """The used part, of whichever bound is nearer; None without bounds."""
+        """The used share of the nearer limit, 0 to 1; None without limits."""
         parts = [steps / self.steps] if self.steps else []
         parts += [seconds / self.seconds] if self.seconds else []
         return min(1.0, max(parts)) if parts else None
@@ -57,7 +57,7 @@ class Progress(Protocol):
 
 
 def say(text: str) -> None:
-    """Print a line; a reader who has left (`| head`) does not end the run."""
+    """Print a line; a closed pipe (`| head`) does not end the run."""
     try:
         click.echo(text)
     except BrokenPipeError:
@@ -65,11 +65,11 @@ def say(text: str) -> None:
 
 
 def complain(error: Exception) -> None:
-    """Print a traceback; a closed standard error does not keep the run from ending well."""
+    """Print a traceback; a closed standard error does not keep the run from ending cleanly."""
     try:
         traceback.print_exception(error)
     except OSError:
-        with suppress(OSError, AttributeError):  # or what is held back would fail again at the exit of Python
+        with suppress(OSError, AttributeError):  # or Python would fail again to flush its buffer at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
@@ -84,7 +84,7 @@ def progress(
 ) -> Progress:
     """The display that suits standard output; rich is imported for a terminal only.
 
-    `earlier` are the seconds that a run had taken before it was resumed; `counter` is what its budget counts.
+    `earlier` is the seconds of a resumed run before this process; `counter` is the clock of its budget.
     """
     if quiet:
         return Quiet()
@@ -108,7 +108,7 @@ class Quiet:
 
 @attrs.define
 class Lines:
-    """A plain line for every evaluation, and else one per 5 % of the budget, or per result without one.
+    """A plain line for every evaluation and every 5 % of the budget, or for every result without a budget.
 
     >>> lines = Lines(Budget(steps=1000), say=print)
     >>> for steps in (10, 20, 60):
@@ -143,7 +143,7 @@ class Lines:
 
 
 class Live:
-    """Two lines that are drawn anew as results come, and above them a line for every evaluation."""
+    """Two lines that follow the newest result, and above them a line for every evaluation."""
 
     def __init__(self, title: str, budget: Budget, earlier: float = 0.0, counter: str = "env_steps") -> None:
         from rich.console import Console
@@ -154,7 +154,7 @@ class Live:
         self.result: Result = {}
         self.evaluation: Result = {}
         self.console = Console(highlight=False)
-        # Drawn by rich's own thread, so that the clock goes on during an evaluation.
+        # Rich draws in its own thread, so that the clock goes on during an evaluation.
         self.live = RichLive(get_renderable=self.draw, console=self.console, refresh_per_second=4, transient=True)
         self.lines = Lines(
             Budget(), say=lambda text: self.console.print(text, markup=False, soft_wrap=True), counter=counter
@@ -234,7 +234,7 @@ def score_text(score: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """Seconds as text.
 
     >>> duration(4.21), duration(61.23), duration(3723)
     ('4.2 s', '1:01', '1:02:03')
@@ -247,12 +247,12 @@ def duration(seconds: float) -> str:
 
 
 def steps_text(result: Result, counter: str = "env_steps") -> str:
-    """How far the run is."""
+    """The position of the run on its clock."""
     return f"{_number(result, counter):,} {CLOCKS[counter]}"
 
 
 def evaluation_texts(result: Result) -> list[str]:
-    """The scores in a result, if it was evaluated."""
+    """The evaluation scores in a result, if it has any."""
     texts = []
     if result.get("eval_return") is not None:
         best = result["eval_return"] == result.get("best_eval_return")
@@ -263,7 +263,7 @@ def evaluation_texts(result: Result) -> list[str]:
 
 
 def shown_texts(result: Result, counter: str = "env_steps") -> list[str]:
-    """The usual numbers of a result, those that it has."""
+    """The usual numbers of a result, as far as it has them."""
     there = [(key, words) for key, words in SHOWN if key != counter and isinstance(result.get(key), (int, float))]
     return [words(result[key]).replace("steps/s", f"{CLOCKS[counter]}/s") for key, words in there]
 

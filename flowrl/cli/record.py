@@ -1,4 +1,4 @@
-"""`flowrl record`: experience of the saved policy of a run, or of one that needs no training, as a dataset."""
+"""`flowrl record`: experience of a run's saved policy, or of an untrained one, as a dataset."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.loading import load
 from flowrl.trainer.trained_policy import TrainedPolicy
 
-#: Steps of each environment in a fragment, where whole episodes were not asked for.
+#: Steps per environment in a fragment, unless whole episodes are recorded.
 FRAGMENT_STEPS = 128
 
 
 @attrs.frozen
 class Recording:
-    """What was recorded, and where."""
+    """The path and size of a recording, with the returns of its episodes."""
 
     path: Path
     batches: int
@@ -37,7 +37,7 @@ class Recording:
     returns: list[float]
 
     def line(self) -> str:
-        """For people."""
+        """The report, in one line."""
         ended = "no episode ended" if not self.returns else f"{len(self.returns)} episodes"
         mean = f", mean return {np.mean(self.returns):,.2f}" if self.returns else ""
         return f"{self.path}: {self.steps:,} steps in {self.batches:,} batches, {ended}{mean}"
@@ -56,34 +56,35 @@ def record_run(
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
 ) -> Recording:
-    """Let the saved policy of a run act, or another `policy`, and record it.
+    """Record the saved policy of a run, or another `policy`, as it acts.
 
-    Episodes are recorded whole, each as a fragment `[T, 1, ...]`, a fixed share of each environment (S2). Steps are
-    recorded as fragments `[T, N, ...]`, in which episodes go on from one to the next. Environments and noise follow
-    from `seed` alone, and are others than those of training or evaluation (S3).
+    Records whole episodes, each as a fragment `[T, 1, ...]`, an equal share per environment (S2); or steps, as
+    fragments `[T, N, ...]`, whose episodes continue in the next fragment. Environments and noise follow from `seed`
+    alone, and differ from those of training and evaluation (S3).
 
-    The manifest says in which environment it was, with which arguments and wrappers, and of which spaces the
-    observations and actions are. Actions are as the environment gets them,
-    whatever scale the policy draws them in; where these differ the log-probability of what was drawn is left out.
+    The manifest names the environment, its arguments and wrappers, and the spaces of observations and actions. The
+    dataset holds actions as the environment gets them, at whatever scale the policy samples; if these differ, it omits
+    the log-probability of the sampled action.
 
     Args:
         run, last, env, env_args: See `flowrl.load`.
         out: The dataset's folder, new or empty.
         policy: Instead of a run: "random", or "module:function", a function of observations `[N, ...]`; it acts in
             `env`.
-        episodes, steps: How much, one of both; steps of all environments together, rounded up to fill them.
-        seed: Of environments and action noise.
-        collect: The policy in its collect mode, which explores, not in its eval mode.
+        episodes, steps: Amount to record, exactly one of both; steps count all environments together, rounded up to
+            a multiple of their number.
+        seed: Seed of environments and action noise.
+        collect: Act in the collect mode, which explores, instead of the eval mode.
 
     Raises:
-        ConfigError, CheckpointError: see `flowrl.load`; or not one of episodes and steps is given, or not one of run
-            and policy, or a policy without an environment, or an environment without a name.
-        DatasetError: something is at `out`, or it cannot be written.
+        ConfigError, CheckpointError: see `flowrl.load`; or not exactly one of episodes and steps, or of run and
+            policy; a policy without an environment; or an environment without a name.
+        DatasetError: `out` exists, or cannot be written.
     """
     if (episodes is None) == (steps is None):
         raise ConfigError("give --episodes N or --steps N: how much to record")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out {out} is there already; give a new folder")
+        raise ConfigError(f"--out {out} exists already; give a new folder")
     if (run is None) == (policy is None):
         raise ConfigError("give the directory of a run, or --policy random or module:function with --env: who acts")
     if run is not None:
@@ -100,8 +101,8 @@ def record_run(
             about |= origin(trained.environments, worker.manager.observation_space, worker.manager.action_space)
             if about["env"] is None:
                 raise ConfigError(
-                    f"{trained.environments}, in which {run} would be recorded, has no name that the dataset could "
-                    "keep: say which it is, with --env"
+                    f"{trained.environments}, the environment of {run}, has no name that the dataset could keep: "
+                    "name it with --env"
                 )
             writer = DatasetWriter(out, plain(about))
             for batch in _whole(worker, episodes) if steps is None else _fragments(worker, steps):
@@ -115,9 +116,9 @@ def record_run(
 
 
 def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> TrainedPolicy:
-    """A policy that has no run, in an environment."""
+    """A policy without a run, in an environment."""
     if env is None:
-        raise ConfigError(f"--policy {policy} needs --env: in which environment it acts")
+        raise ConfigError(f"--policy {policy} needs --env, the environment in which it acts")
     make: Any = RandomPolicy
     if policy != "random":
         try:
@@ -133,7 +134,7 @@ def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> Tra
 
 
 def _whole(worker: RolloutWorker, episodes: int | None) -> Iterator[Batch]:
-    """Whole episodes, each without its padding; as many at a time as there are environments."""
+    """Whole episodes, each without its padding, sampled in groups of one per environment."""
     missing = episodes or 0
     while missing:
         count = min(missing, worker.manager.num_envs)
@@ -156,13 +157,13 @@ def _worker(trained: TrainedPolicy, seed: int, collect: bool, most: int) -> Roll
     mode = trained.policy.collect_mode if collect else trained.policy.eval_mode
     policy: Any = _Recorded(trained.policy, _AsSent(mode, manager.action_space.dtype))
     worker = RolloutWorker(manager, policy, seed=seed)
-    worker.env_steps = trained.env_steps  # where exploration schedules stand
+    worker.env_steps = trained.env_steps  # the point of exploration schedules
     return worker
 
 
 @attrs.frozen
 class _Recorded:
-    """A policy that collects in another mode."""
+    """A policy with another collect mode."""
 
     policy: Policy
     collect_mode: _AsSent
@@ -174,7 +175,7 @@ class _Recorded:
 
 @attrs.frozen
 class _AsSent:
-    """A mode whose actions are what the environment gets for them, in the numbers of its action space."""
+    """A mode that returns actions as the environment gets them, in the dtype of its action space."""
 
     mode: Any
     dtype: Any
@@ -186,5 +187,5 @@ class _AsSent:
         columns = dict(self.mode.act(*given))
         if "env_action" in columns:
             columns["action"] = columns.pop("env_action")
-            columns.pop("logp", None)  # which is of what was drawn
+            columns.pop("logp", None)  # belongs to the sampled action
         return {**columns, "action": columns["action"].astype(self.dtype, copy=False)}

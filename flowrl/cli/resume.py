@@ -1,4 +1,4 @@
-"""Going on with a run that was ended or killed: what was run, from where, and what may differ now."""
+"""Resuming a run that ended or was killed: its plan, its checkpoint, and the settings that may change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("flowrl")
 
 
 def step_of(checkpoint: Path) -> int:
-    """The env steps in the name of a run's checkpoint; 0 if it does not say.
+    """The env steps in the name of a run's checkpoint; 0 if the name has none.
 
     >>> step_of(Path("checkpoints/step-000012345-2")), step_of(Path("checkpoints/mine"))
     (12345, 0)
@@ -33,7 +33,7 @@ def step_of(checkpoint: Path) -> int:
 
 @attrs.frozen
 class EarlierRun:
-    """A run directory as it was found, and the checkpoint in it that was asked for, None for the newest."""
+    """An existing run directory, and the checkpoint in it to resume from; None: the newest."""
 
     path: Path
     checkpoint: Path | None
@@ -42,39 +42,39 @@ class EarlierRun:
 
     @classmethod
     def find(cls, name: str | Path) -> EarlierRun:
-        """The run of a directory, or of one checkpoint in it.
+        """Find the run of a directory, or of a checkpoint in it.
 
         Raises:
-            ConfigError: it is none, or what it says of itself cannot be read.
+            ConfigError: the path is no run, or its run.json or config.json cannot be read.
         """
         path = Path(name)
         checkpoint = path if path.parent.name == "checkpoints" else None
         run = path if checkpoint is None else path.parent.parent
         if not (run / "run.json").is_file():
-            raise ConfigError(f"{name} is no run directory: it has no run.json; --resume takes what a run printed last")
+            raise ConfigError(f"{name} is no run directory, since it has no run.json; a run prints its own at its end")
         if checkpoint is not None and not checkpoint.is_dir():
             raise ConfigError(f"there is no checkpoint {checkpoint}")
         earlier = cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
-        # Killed before its first checkpoint it may begin anew: nothing but lines of metrics is lost.
+        # A run killed before its first checkpoint may begin anew, which loses only lines of metrics.
         kept = [name for name in ("policy.pt", "policy_last.pt", "summary.json") if (run / name).exists()]
         if kept and not earlier.has_checkpoint:
             raise ConfigError(
-                f"{run} has no checkpoint to go on from, and beginning anew would cost its {', '.join(kept)}; "
+                f"{run} has no checkpoint to go on from, and beginning anew would overwrite its {', '.join(kept)}; "
                 f"begin a new run with --config {run / 'config.json'}"
             )
         return earlier
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is anything to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return self.checkpoint is not None or Checkpoints(self.path / "checkpoints").latest() is not None
 
     def plan_file(self, given: str | None) -> PlanFile:
-        """The plan that was given, else that of the run.
+        """The given plan, else that of the run.
 
         Raises:
-            ConfigError: a built-in plan that is not that of the run; or the run's plan has changed since: both ways
-                to go on are named.
+            ConfigError: another built-in plan than the run's; or the run's plan has changed since, in which case the
+                message names both ways to go on.
         """
         if given is not None:
             plan_file = load_plan_file(given)
@@ -89,7 +89,7 @@ class EarlierRun:
             BUILTIN.resolve() / f"{self.about['plan']}.py" if self.about.get("builtin") else Path(self.about["path"])
         )
         if not source.is_file():
-            log.warning("%s is gone: the plan is the copy in the run directory, %s", source, kept)
+            log.warning("%s is gone: using the copy in the run directory, %s", source, kept)
             source = kept
         elif not kept.is_file() or source.read_text("utf-8") != kept.read_text("utf-8"):
             raise ConfigError(
@@ -99,26 +99,25 @@ class EarlierRun:
         return attrs.evolve(load_plan_file(source), name=self.about["plan"])
 
     def budget(self, asked: Budget) -> Budget:
-        """What is asked for now, and else what was asked for then.
+        """The new budget, completed by the earlier one.
 
         Raises:
-            ConfigError: something is asked for that the budget of then leaves no step for.
+            ConfigError: a new bound, but the earlier budget in steps is used up.
         """
         stop = self.about.get("stop", {})
         latest = self.checkpoint or Checkpoints(self.path / "checkpoints").latest()
         steps = stop.get("steps")
         if asked != Budget() and asked.steps is None and steps is not None and latest and step_of(latest) >= steps:
             raise ConfigError(
-                f"the run's --stop-steps {steps} is used up: it is at {step_of(latest)} steps; "
-                "give a larger --stop-steps too"
+                f"the run's --stop-steps {steps} is used up at {step_of(latest)} steps; give a larger --stop-steps too"
             )
         return Budget(**{name: stop.get(name) if now is None else now for name, now in attrs.asdict(asked).items()})
 
     def check(self, config: Configuration, before: Configuration) -> None:
-        """Refuse settings that would make another run of it, warn of those that change the last bits.
+        """Reject settings that would make it another run, and warn of those that change the last bits.
 
         Raises:
-            ConfigError: naming them, and how to begin a new run with them.
+            ConfigError: names these settings, and how to begin a new run with them.
         """
         old, new = before.to_dict(), config.to_dict()
         changed = sorted(key for key in new if new[key] != old[key])
@@ -126,7 +125,7 @@ class EarlierRun:
             free = ", ".join(sorted(resumable(type(config), "free", "rounding")))
             listed = ", ".join(f"{key}={new[key]!r} (it was {old[key]!r})" for key in refused)
             raise ConfigError(
-                f"{listed}: a resumed run keeps its settings, but for {free} and the "
+                f"{listed}: a resumed run keeps its settings, except for {free} and the "
                 f"--stop options; begin a new run with --config {self.path / 'config.json'}"
             )
         if rounding := [key for key in changed if key in resumable(type(config), "rounding")]:

@@ -1,4 +1,4 @@
-"""`flowrl run --seeds N`: one plan under several seeds, each in a process of its own, and what came of all."""
+"""`flowrl run --seeds N`: one plan under several seeds, each in a separate process, with a common summary."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from flowrl.errors import ConfigError
 from flowrl.interrupts import handling
 from flowrl.storage.files import write_json
 
-#: The outcome of all seeds together is the first of these that one of them has.
+#: The common outcome is the first of these that any seed has.
 WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")
 BAD_INPUT = 2
 
-#: A command in a new process that finds the same modules as this one, whichever way this one was started.
+#: Runs the command in a new process with the same modules as this one, however this one was started.
 COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli.main import main; main()"
 
 
 @attrs.define
 class SeedsRun:
-    """The same run under each of some seeds, in OUT/seed-K, and OUT/summary.json of all.
+    """One run per seed, in OUT/seed-K, and OUT/summary.json of them all.
 
     Args:
-        arguments: Of the command `flowrl`; seed, directory and --quiet are added.
-        seeds: Begun in this order.
+        arguments: Arguments of the command `flowrl`, without seed, directory and --quiet.
+        seeds: Seeds, in the order of their start.
         folder: OUT.
-        jobs: How many run at a time.
-        quiet: Show how all ended, and nothing before.
+        jobs: Number of runs at a time.
+        quiet: Show only the common summary.
     """
 
     arguments: Sequence[str]
@@ -54,18 +54,18 @@ class SeedsRun:
     quiet: bool = False
 
     def run(self) -> int:
-        """Run all seeds, say and write what came of them, and return the exit code.
+        """Run all seeds, print and write the summary, and return the exit code.
 
-        It is 0 if all reached the goal, or are done without one. A seed that fails leaves the others alone.
+        The code is 0 if all reached the goal, or ended without one. A failed seed does not stop the others.
 
         Raises:
-            ConfigError: the first seed's process refused what was asked for, and said why.
+            ConfigError: the first seed's process rejected the arguments, and printed why.
         """
         started = clock()
         with Children() as children, ThreadPoolExecutor(self.jobs) as pool:
             codes = list(pool.map(lambda seed: self._run(children, seed), self.seeds))
         if codes[0] == BAD_INPUT:
-            raise ConfigError(f"seed {self.seeds[0]} was refused, for the reason above")
+            raise ConfigError(f"seed {self.seeds[0]} was rejected, for the reason above")
         ended = [self._ended(seed, code) for seed, code in zip(self.seeds, codes)]
         summary = summarise(ended, clock() - started)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class SeedsRun:
         return int(summary["exit_code"])
 
     def _run(self, children: Children, seed: int) -> int | None:
-        """The exit code of one seed's process; None if it was not begun any more."""
+        """Run one seed's process and return its exit code; None if it was not started."""
         shown = self.jobs == 1 and not self.quiet
         if shown and not children.stopping:
             say(f"seed {seed} ({self.seeds.index(seed) + 1} of {len(self.seeds)})")
@@ -89,14 +89,14 @@ class SeedsRun:
         return self.folder / f"seed-{seed}"
 
     def _ended(self, seed: int, code: int | None) -> dict[str, Any]:
-        """What is known of one seed; a process that was killed leaves no summary."""
+        """The entry of one seed in the summary; a killed process leaves none of its own."""
         directory = self._directory(seed)
         try:
             summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             summary = {}
         outcome = summary.get("outcome", "")
-        if EXIT_CODES.get(outcome, BAD_INPUT) != code:  # it says nothing, or the process ended otherwise after it
+        if EXIT_CODES.get(outcome, BAD_INPUT) != code:  # no summary, or the process failed after writing it
             outcome = "interrupted" if code in (None, EXIT_CODES["interrupted"]) else "failed"
         ended = {"seed": seed, "outcome": outcome, "exit_code": code, "seconds": summary.get("seconds")}
         results = read_results(directory) if (directory / "metrics.jsonl").exists() else []
@@ -106,7 +106,7 @@ class SeedsRun:
 
 
 def given(ctx: click.Context, without: Sequence[str]) -> list[str]:
-    """The words that give a command its parameters again, but for some."""
+    """The arguments that repeat a command, without some of its parameters."""
     words = [str(ctx.info_name)]
     for param in ctx.command.params:
         value = ctx.params.get(str(param.name))
@@ -122,10 +122,10 @@ def given(ctx: click.Context, without: Sequence[str]) -> list[str]:
 
 
 class Children:
-    """Processes of the command, each in a session of its own: a signal reaches them through this one alone.
+    """Processes of the command, each in a separate session: signals reach them through this process alone.
 
-    SIGINT, SIGTERM or SIGHUP end them at their next step, the second at once, a third kills them; no other is
-    begun after the first.
+    The first SIGINT, SIGTERM or SIGHUP ends them at their next step and starts no others, the second ends them at
+    once, a third kills them.
     """
 
     _signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -134,13 +134,13 @@ class Children:
         self.stopping = False
         self._asked = 0
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.RLock()  # a signal may come while another one is handled
-        # A hangup that is ignored, as nohup has it, stays ignored.
+        self._lock = threading.RLock()  # a signal may arrive while another one is handled
+        # A hangup stays ignored where it is ignored, as under nohup.
         heard = [n for n in self._signals if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
         self._handling: AbstractContextManager[None] = handling(heard, self._handle)
 
     def run(self, arguments: Sequence[str], *, silent: bool = False) -> int | None:
-        """The exit code of one process when it has ended; None if it was not begun any more."""
+        """Run one process to its end and return the exit code; None if it was not started."""
         with self._lock:
             if self.stopping:
                 return None
@@ -149,7 +149,7 @@ class Children:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, start_new_session=True)
             self._running.add(child)
         try:
-            return child.wait()  # as long as a run takes, whose own waits have deadlines
+            return child.wait()  # without a timeout: the waits inside a run have deadlines
         finally:
             with self._lock:
                 self._running.discard(child)
@@ -170,10 +170,10 @@ class Children:
 
 
 def summarise(ended: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
-    """All seeds together: the outcome, how many reached the goal, and the middle of their figures (S4).
+    """Summarise all seeds: the outcome, how many reached the goal, and the middle of their figures (S4).
 
-    The steps to the goal are those of the seeds that reached it, which `runs` counts: if some did not, the
-    figure is better than the algorithm.
+    `steps_to_goal` covers only the seeds that reached the goal, which `runs` counts: if some did not, the figure
+    flatters the algorithm.
     """
     outcome = next(name for name in WORST_FIRST if any(seed["outcome"] == name for seed in ended))
     reached = [seed for seed in ended if seed["outcome"] == "goal"]
@@ -190,7 +190,7 @@ def summarise(ended: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, A
 
 
 def middle(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """The interquartile mean of what is known, with its interval; None if nothing is.
+    """The interquartile mean of the known values, with its interval; None if none is known.
 
     >>> middle([1, 2, None])["mean"], middle([1, 2, 3, 4])["iqm"], middle([7])["low"]
     (1.5, 2.5, None)
@@ -210,21 +210,21 @@ def middle(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
-    """A summary for people: a table of the seeds, then a line for each figure of all."""
-    found = [["seed", "outcome", "env steps", "eval return", "seconds"]]
+    """The summary as text: a table of the seeds, then a line for each common figure."""
+    rows = [["seed", "outcome", "env steps", "eval return", "seconds"]]
     for seed in summary["seeds"]:
         outcome = "not begun" if seed["exit_code"] is None else seed["outcome"]
         figures = [_figure(seed["env_steps"], 0), _figure(seed["eval_return"], 1), _figure(seed["seconds"], 1)]
-        found.append([str(seed["seed"]), outcome, *figures])
-    widths = [max(map(len, column)) for column in zip(*found)]
-    table = ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in found]
+        rows.append([str(seed["seed"]), outcome, *figures])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    table = ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows]
     counts = Counter(seed["outcome"] for seed in summary["seeds"])
-    told = [f"{len(summary['seeds'])} seeds: " + ", ".join(f"{n} {_WORDS[name]}" for name, n in counts.items())]
+    totals = [f"{len(summary['seeds'])} seeds: " + ", ".join(f"{n} {_WORDS[name]}" for name, n in counts.items())]
     shown = [("steps to the goal", "steps_to_goal", 0), ("eval return", "eval_return", 1)]
     if summary["eval_return"] is None:
         shown.append(("training return", "episode_return", 1))
-    told += [f"{words}: {middle_text(summary[key], digits)}" for words, key, digits in shown if summary[key]]
-    return [*table, *told, f"time: {duration(summary['seconds'])}"]
+    totals += [f"{words}: {middle_text(summary[key], digits)}" for words, key, digits in shown if summary[key]]
+    return [*table, *totals, f"time: {duration(summary['seconds'])}"]
 
 
 _WORDS = {
@@ -236,19 +236,19 @@ _WORDS = {
 }
 
 
-def middle_text(found: Mapping[str, Any], digits: int) -> str:
-    """What `middle` found, for people.
+def middle_text(figures: Mapping[str, Any], digits: int) -> str:
+    """The result of `middle` as text.
 
     >>> middle_text(middle([1.0, 2.0]), 1), middle_text(middle([7.0]), 1)
     ('mean 1.5, 95 % interval [1.0, 2.0] (2 runs)', 'mean 7.0 (1 run)')
     """
-    name = "iqm" if "iqm" in found else "mean"
-    runs = f"{found['runs']} run" + ("s" if found["runs"] > 1 else "")
-    text = f"{name.upper() if name == 'iqm' else name} {_figure(found[name], digits)}"
-    if found["low"] is None:
+    name = "iqm" if "iqm" in figures else "mean"
+    runs = f"{figures['runs']} run" + ("s" if figures["runs"] > 1 else "")
+    text = f"{name.upper() if name == 'iqm' else name} {_figure(figures[name], digits)}"
+    if figures["low"] is None:
         return f"{text} ({runs})"
-    bounds = f"[{_figure(found['low'], digits)}, {_figure(found['high'], digits)}]"
-    return f"{text}, {100 * found['confidence']:g} % interval {bounds} ({runs})"
+    bounds = f"[{_figure(figures['low'], digits)}, {_figure(figures['high'], digits)}]"
+    return f"{text}, {100 * figures['confidence']:g} % interval {bounds} ({runs})"
 
 
 def _figure(value: float | None, digits: int) -> str:

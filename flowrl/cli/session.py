@@ -1,4 +1,4 @@
-"""One run of a plan from the command line: pulled to its end, recorded, shown, and stopped cleanly."""
+"""A run of a plan from the command line: pulls it to its end, records and shows results, and stops it cleanly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flowrl.trainer.trainer import as_result
 
 log = logging.getLogger("flowrl")
 
-#: Env steps between checkpoints where neither the configuration nor evaluations say it.
+#: Env steps between checkpoints if neither the configuration nor evaluations determine them.
 CHECKPOINT_EVERY = 10_000
 
 #: Exit code by outcome.
@@ -36,12 +36,11 @@ EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130
 
 @attrs.define(kw_only=True)
 class Session:
-    """Runs a plan whose items are result dicts, over a run directory, with a checkpoint every so many env steps.
+    """Runs a plan whose items are result dicts in a run directory, with a checkpoint every `checkpoint_every` steps.
 
-    Or every so many of what `counter` counts, which the budget is of too. `workers` is what run.json says of them.
-
-    `save` writes the weights of the policy as it is to a path; None if it has none. `earlier` is the run to go on
-    with, if it is not a new one.
+    `counter` is the clock of the budget and of `checkpoint_every`; `workers` are the workers' entries in run.json;
+    `save` writes the policy's weights to a path, None for a policy without weights; `earlier` is the run to resume,
+    None for a new one.
     """
 
     plan: Plan
@@ -66,7 +65,7 @@ class Session:
         """Run to the end and return the exit code.
 
         Raises:
-            FlowError: the plan cannot be opened, or the earlier run's state is not its own; nothing was written.
+            FlowError: the plan cannot be opened, or the state of the earlier run does not fit; nothing was written.
         """
         try:
             with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
@@ -81,13 +80,13 @@ class Session:
                         for result in run:
                             self._take(result)
                             display.report(result)
-                            # At the end before the plan is told of it: then it may go on with a larger budget.
+                            # At the end, save before the plan closes: then it may go on with a larger budget.
                             if run.ending or self._steps(run) >= self._due:
                                 self._checkpoint(run)
                     if not run.ending:
                         self._checkpoint(run)
                     self._save_policy()
-                except KeyboardInterrupt:  # asked twice: what is written is whole, the rest is left
+                except KeyboardInterrupt:  # the second signal: files are complete, the rest is dropped
                     hard = True
                 except Exception as error:
                     self.error = error
@@ -95,7 +94,7 @@ class Session:
                     self._keep_policy()
                 outcome = self._outcome(hard or interrupts.asked or run.interrupted)
                 seconds = run.context.watch.seconds
-                early = outcome in ("interrupted", "failed")  # and then the last result is not where it ended
+                early = outcome in ("interrupted", "failed")  # the last result is then older than the end
                 last = {**self.last, self.counter: self._steps(run)} if early else self.last
                 self.directory.finish(self._summary(outcome, seconds), run.explain())
         finally:
@@ -105,7 +104,7 @@ class Session:
         return EXIT_CODES[outcome]
 
     def _open(self, run: Run, command: list[str], quiet: bool) -> None:
-        """Begin the run, or put it where the earlier one was."""
+        """Begin the run, or restore the state of the earlier one."""
         stop, explained = attrs.asdict(self.budget), self.plan.explain()
         if self.earlier is None:
             self.directory.create(explained, command, stop, workers=self.workers)
@@ -118,14 +117,14 @@ class Session:
             )
             if not quiet:
                 at = f"resumed at {self._steps(run):,} {CLOCKS[self.counter]}" + self._cut(run)
-                say(at if begun else "no checkpoint yet: begins anew")
+                say(at if begun else "no checkpoint yet: beginning anew")
         self.plan.draw(self.directory.path / "plan.svg")
         self._due = self._next_due(run)
 
     def _load(self, run: Run, chosen: Path | None) -> None:
-        """The state of a checkpoint."""
+        """Load the state of a checkpoint."""
         try:
-            # What a run wrote in its own directory is as trustworthy as the plan file beside it, which runs too.
+            # A run's own checkpoint is as trustworthy as the plan file beside it, which runs too.
             state = self._checkpoints.load(chosen, trusted=True)
             session = state.pop("session")
         except KeyError:
@@ -133,17 +132,17 @@ class Session:
         except CheckpointError as error:
             raise CheckpointError(f"{error}{self._offer(chosen)}") from error
         fresh = run.state_dict()["operators"]
-        for path in self._added(run) - state["operators"].keys():  # an option of now that was not given then
+        for path in self._added(run) - state["operators"].keys():  # of an option that is new
             state["operators"][path] = fresh[path]
         run.load_state_dict(state)
         self.last, self.best, self.confirmed = session["last"], session["best"], session["confirmed"]
         self._results, policy = session["results"], session["policy"]
         run.context.watch.earlier = session["seconds"]
         self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
-        # The best policy as it was then: a later evaluation may have replaced it.
+        # The best policy at the checkpoint: a later evaluation may have replaced it.
         if policy is not None:
             write(self._policy, policy)
-        elif self.save is not None and self._policy.exists():  # none had been evaluated
+        elif self.save is not None and self._policy.exists():  # written after the checkpoint, which had none
             self.save(self._policy)
             self._stand_in = self._written()
 
@@ -154,7 +153,7 @@ class Session:
 
     @staticmethod
     def _added(run: Run) -> set[str]:
-        """The operators that options of the command have added to the plan, and that keep something."""
+        """Paths of the stateful operators that options of the command added to the plan."""
         return {run.paths[id(n)] for n in graph(run.plan) if n.site.startswith("flowrl run") and state_fields(n.op)}
 
     @staticmethod
@@ -163,7 +162,7 @@ class Session:
         return f"; {cut} episodes that could not be saved were cut" if cut else ""
 
     def _checkpoint(self, run: Run) -> None:
-        """Save everything. If that fails the run goes on, and what was saved before remains."""
+        """Save everything. If that fails, the run goes on, and the earlier checkpoints remain."""
         self._due = self._next_due(run)
         try:
             self.directory.flush()
@@ -197,7 +196,7 @@ class Session:
 
     def _take(self, item: Any) -> None:
         plan = self.plan
-        while plan.site.startswith("flowrl run") and plan.inputs:  # what options have added passes items on
+        while plan.site.startswith("flowrl run") and plan.inputs:  # operators of options pass items on
             plan = plan.inputs[0]
         self.last = result = as_result(item, plan)
         self.directory.record(result)
@@ -208,7 +207,7 @@ class Session:
             self.confirmed = result["confirmed_return"]
 
     def _save_policy(self) -> None:
-        """policy_last.pt, and policy.pt where no evaluation has written the best one there."""
+        """Write policy_last.pt, and policy.pt unless it holds the best policy of an evaluation."""
         if self.save is None:
             return
         self.save(self.directory.path / "policy_last.pt")
@@ -216,20 +215,20 @@ class Session:
             self.save(self._policy)
 
     def _keep_policy(self) -> None:
-        """What was learnt until the run failed, if it can still be had."""
+        """Try to save the policy of a failed run."""
         try:
             self._save_policy()
         except Exception as error:
             log.warning("the policy could not be saved: %s: %s", type(error).__name__, error)
 
     def _has_best(self) -> bool:
-        """Whether policy.pt is that of an evaluation."""
+        """Whether policy.pt comes from an evaluation."""
         return self._policy.exists() and self._written() != self._stand_in
 
     def _written(self) -> tuple[int, int]:
-        """Tells one policy.pt from the next: each is a new file."""
-        about = self._policy.stat()
-        return about.st_ino, about.st_mtime_ns
+        """Identity of the current policy.pt: every save writes a new file."""
+        stat = self._policy.stat()
+        return stat.st_ino, stat.st_mtime_ns
 
     def _way_on(self, outcome: str) -> str:
         latest = self._checkpoints.latest()
@@ -247,7 +246,7 @@ class Session:
         return "done" if self.budget.goal is None else "budget"
 
     def _summary(self, outcome: str, seconds: float) -> dict[str, Any]:
-        found = {
+        values = {
             "outcome": outcome,
             "exit_code": EXIT_CODES[outcome],
             "seconds": seconds,
@@ -257,5 +256,5 @@ class Session:
             "last": self.last,
         }
         if self.error is not None:
-            found["error"] = "\n".join([f"{type(self.error).__name__}: {self.error}", *notes_of(self.error)])
-        return found
+            values["error"] = "\n".join([f"{type(self.error).__name__}: {self.error}", *notes_of(self.error)])
+        return values

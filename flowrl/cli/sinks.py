@@ -1,4 +1,4 @@
-"""Sinks: other forms of a run's metrics.jsonl, written beside it as results come."""
+"""Sinks: other formats of a run's metrics.jsonl, written next to it as results come."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Sink(Protocol):
 
 
 class CsvSink:
-    """metrics.csv: a row for every result, a column for every key, empty where a result lacks it or has none.
+    """metrics.csv: a row per result, a column per key; a cell is empty if the result lacks the key or has None.
 
-    A key that first appears in a later result becomes one more column on the right; the rows before stay empty
-    in it. Lists and dicts are written as JSON.
+    A key that first appears in a later result becomes a new column on the right, empty in the rows before. Lists and
+    dicts become JSON.
     """
 
     def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
@@ -50,7 +50,7 @@ class CsvSink:
         self._file.close()
 
     def _written(self, rows: Iterable[Mapping[str, Any]]) -> TextIO:
-        """The file with these rows, put in the place of the old one as a whole, and open for more."""
+        """Replace the file by one with these rows, atomically, and return it open for more."""
         with replacing(self.path) as partial:
             file = partial.open("w", encoding="utf-8", newline="")
             writer = self._writer(file)
@@ -67,8 +67,8 @@ class CsvSink:
 class TensorBoardSink:
     """Event files for TensorBoard: a scalar for every number of a result, over env steps.
 
-    The step is the result's `env_steps`, or `updates`, or its index where it has none. A run that goes on opens one
-    more file, which tells TensorBoard to forget what came after the results that are kept.
+    The step is the result's `env_steps`, else its `updates`, else its index. A resumed run opens another file, which
+    tells TensorBoard to discard everything after the kept results.
     """
 
     def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
@@ -78,9 +78,9 @@ class TensorBoardSink:
         self.results = len(kept)
         steps = [_step(result, index) for index, result in enumerate(kept)]
         ordinal = len(list(folder.glob(FILES["tensorboard"])))
-        # From this step on all is forgotten, and what is kept of it written again: steps are no unique names.
+        # Discards everything from this step on and writes the kept part again, since several results may share a step.
         again = steps[-1] if steps and ordinal else 0
-        # Not EventFileWriter, which has a thread and names its files by second, host and process, not in their order.
+        # Not EventFileWriter: it starts a thread, and its file names (second, host, process) do not sort by age.
         self._file = RecordWriter((folder / f"events.out.tfevents.{ordinal:010d}.flowrl").open("xb"))
         self._write(again, file_version="brain.Event:2")
         self._write(again, session_log=SessionLog(status=SessionLog.START))
@@ -110,16 +110,16 @@ class TensorBoardSink:
         self._file.write(Event(wall_time=time.time(), step=step, **what).SerializeToString())
 
 
-#: The sinks by name, and by which files in a run directory each is known.
+#: The sinks by name, and the files in a run directory that reveal each.
 SINKS: dict[str, Callable[[Path, Sequence[Result]], Sink]] = {"csv": CsvSink, "tensorboard": TensorBoardSink}
 FILES = {"csv": "metrics.csv", "tensorboard": "events.out.tfevents.*"}
 
 
 def check_sinks(names: Sequence[str]) -> None:
-    """Refuse what cannot be opened later.
+    """Reject sinks that cannot be opened later.
 
     Raises:
-        ConfigError: a sink that there is not (with the closest name), or one whose package is not installed.
+        ConfigError: an unknown sink (with the closest name), or one whose package is not installed.
     """
     for name in names:
         if name not in SINKS:
@@ -129,21 +129,21 @@ def check_sinks(names: Sequence[str]) -> None:
 
 
 def sinks_in(folder: Path) -> list[str]:
-    """The sinks that a run directory has; a run that goes on there must not leave them behind."""
+    """The sinks of a run directory, which a resumed run must continue."""
     return [name for name, files in FILES.items() if any(folder.glob(files))]
 
 
 def open_sinks(names: Sequence[str], folder: Path, kept: Sequence[Result] = ()) -> list[Sink]:
-    """The sinks of a run directory, each once, open for the results that follow the `kept` ones.
+    """Open the sinks of a run directory, each once, for the results that follow the `kept` ones.
 
-    A new run keeps none. One that goes on from a checkpoint keeps the first lines of its metrics.jsonl, and
-    what a sink held beyond them is gone. A sink may also begin with a run that goes on.
+    A new run keeps none. A run resumed from a checkpoint keeps the first lines of its metrics.jsonl, and its sinks
+    drop everything after them. A resumed run may also add a sink.
     """
     return [SINKS[name](folder, kept) for name in dict.fromkeys(names)]
 
 
 def _step(result: Result, index: int) -> int:
-    step = result.get("env_steps", result.get("updates"))  # a plan without an environment has no env steps
+    step = result.get("env_steps", result.get("updates"))  # an offline plan has no env steps
     return int(step) if isinstance(step, (int, float)) else index
 
 

@@ -1,4 +1,4 @@
-"""Statistics over several runs: the interquartile mean, and how sure it is (rule S4)."""
+"""Statistics over several runs: the interquartile mean and its confidence interval (rule S4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-#: Fewest scores from which the interquartile mean leaves any out; below, it is the mean.
+#: The smallest number of scores of which the interquartile mean drops any; below, it is the mean.
 FEWEST_TRIMMED = 4
 #: The share of resamples inside an interval.
 CONFIDENCE = 0.95
@@ -16,11 +16,11 @@ CONFIDENCE = 0.95
 def interquartile_mean(scores: Any, axis: int | None = None) -> Any:
     """The mean of the scores without the lowest and the highest quarter.
 
-    Of n scores, sorted, ⌊n/4⌋ are left out at each end, whole ones only: 2 of 8, 1 of 5, none below 4.
+    Drops ⌊n/4⌋ of n sorted scores at each end: 2 of 8, 1 of 5, none below 4.
 
     Args:
-        scores: Of any shape; those of several tasks, comparable with each other, count as one sample.
-        axis: Along which, or over all.
+        scores: An array of any shape; scores of several comparable tasks count as one sample.
+        axis: Axis of the mean; None: all scores.
 
     Source: Agarwal et al. 2021, "Deep RL at the edge of the statistical precipice", section 4.3; the same
     definition as the authors' rliable.
@@ -38,20 +38,20 @@ def interval(
 ) -> tuple[Any, Any] | None:
     """Bounds of the interquartile mean: a percentile interval of the stratified bootstrap.
 
-    Each resample draws, for every task on its own, as many runs as it has, with replacement; its interquartile
-    mean is that of all tasks together. The bounds are the (1 ∓ confidence)/2 quantiles of the resamples.
+    Each resample draws, separately for every task, as many runs as the task has, with replacement, and takes the
+    interquartile mean over all tasks. The bounds are the (1 ∓ confidence)/2 quantiles of the resamples.
 
     Args:
-        scores: One array `[runs]` or `[runs, points]` for each task; points (of a learning curve) have an
-            interval each, from the same resamples.
-        confidence: The share of resamples inside, above 0 and below 1.
-        seed: Of the resampling, which draws from no other generator.
-        resamples: How many.
+        scores: One array `[runs]` or `[runs, points]` per task; each point (of a learning curve) has its own
+            interval, from the same resamples.
+        confidence: Share of resamples inside the bounds, above 0 and below 1.
+        seed: Seed of the resampling, which uses no other generator.
+        resamples: Number of resamples.
 
-    Of few runs it is too narrow, since no resample goes beyond them; 2 runs have 3 different means.
+    With few runs the interval is too narrow, since no resample leaves their range; 2 runs have 3 different means.
 
-    Returns: the lower and the upper bound, numbers or `[points]` each; None where a task has a single run, of
-    which nothing is known about the spread.
+    Returns: the lower and the upper bound, numbers or `[points]` each; None if a task has a single run, which tells
+    nothing about the spread.
 
     Source: Agarwal et al. 2021, section 4.1.
 
@@ -68,7 +68,7 @@ def interval(
     def statistic(*resampled: Any, axis: int) -> Any:
         return interquartile_mean(np.concatenate(resampled, axis=axis), axis)
 
-    found = bootstrap(
+    bounds = bootstrap(
         tasks,
         statistic,
         axis=0,
@@ -78,4 +78,4 @@ def interval(
         vectorized=True,
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return found.low, found.high
+    return bounds.low, bounds.high

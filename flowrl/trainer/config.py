@@ -1,4 +1,4 @@
-"""Configurations of plans: what every plan has, layers of values, and files and texts of them."""
+"""Configurations of plans: settings of every plan, layers of values, configuration files and command-line values."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _FACTORY: Any = attrs.Factory  # a class, which attrs annotates as a function
 
 @attrs.frozen(kw_only=True, slots=False)
 class Configuration(PolicySettings, Option):
-    """What every plan has.
+    """Settings of every plan.
 
-    A plan's own `Config` adds the settings of its algorithm. A configuration does not change, since plans and policies
-    are made of it: `attrs.evolve(config, seed=3)` is another one. So it is for subclasses, whether they say so or not.
+    A plan's own `Config` adds the settings of its algorithm. A configuration is immutable, since plans and policies
+    are built from it: `attrs.evolve(config, seed=3)` returns a changed copy. Subclasses are immutable too, even with
+    `attrs.define`.
 
     >>> @attrs.define(kw_only=True)
     ... class Config(Configuration):
@@ -41,7 +42,7 @@ class Configuration(PolicySettings, Option):
     #: The counter that budgets, evaluations, checkpoints and results follow.
     clock: ClassVar[str] = "env_steps"
 
-    #: What `gymnasium.make` knows, "module:factory", or of another library "gym:ID", "pettingzoo:ID", "envpool:ID".
+    #: An id of `gymnasium.make`, "module:factory", or of another library "gym:ID", "pettingzoo:ID", "envpool:ID".
     env: str = setting("CartPole-v1", "gymnasium id, module:factory, gym:ID, pettingzoo:ID or envpool:ID")
     env_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the environment")
     #: Names of gymnasium.wrappers or "module:Wrapper", with arguments as in a call, "FrameStackObservation(4)".
@@ -62,7 +63,7 @@ class Configuration(PolicySettings, Option):
     eval_env_manager: str | None = setting(None, "env_manager of evaluations; None: env_manager with its arguments")
     num_workers: int = not_negative(0, "Ray processes that sample; 0: this process samples", resume="grouping")
     envs_per_worker: int = at_least_one(8, "environments per worker", resume="grouping")
-    #: The same groups over another number of workers give the same stream.
+    #: The stream depends on the groups, not on the number of workers.
     env_groups: int | None = at_least_one(
         None,
         "groups that the environments of all workers form, each acting as one batch; None: one per worker",
@@ -78,7 +79,7 @@ class Configuration(PolicySettings, Option):
     on_worker_death: Literal["stop", "go_on"] = setting(
         "stop", "once a worker has no restarts left: stop, or go_on with the others", resume="free"
     )
-    #: "host:port", "ray://host:port", or "auto" on a machine of it; None: a Ray of this machine, while it is needed.
+    #: "host:port", "ray://host:port", or "auto" on one of its machines; None: a local Ray, for as long as needed.
     address: str | None = setting(None, "Ray cluster that actors run on; None: a local Ray", resume="free")
     torch_threads: int = at_least_one(
         1, "torch threads of this process; more than one pays for large networks only", resume="rounding"
@@ -90,7 +91,7 @@ class Configuration(PolicySettings, Option):
         "env steps between evaluations; None: 1/20 of the budget in `flowrl run`, never in a Trainer",
         resume="free",
     )
-    #: A `Trainer` saves when it is told to.
+    #: A `Trainer` saves only in `save`.
     checkpoint_every: int | None = at_least_one(
         None, "env steps between checkpoints of `flowrl run`; None: eval_every, else 10 000", resume="free"
     )
@@ -108,22 +109,22 @@ class Configuration(PolicySettings, Option):
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """Groups of environments, and environments in each: equal ones give equal streams, wherever they are (D2)."""
+        """Number of groups, and environments per group: equal ones give equal streams on any number of workers (D2)."""
         return grouping(self.to_dict())
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """How evaluations inside a run play, as `flowrl.operators.Evaluate` takes it."""
+        """Arguments of `flowrl.operators.Evaluate` for evaluations inside a run."""
         return {"episodes": self.eval_episodes, "seed": self.seed, "max_steps": self.eval_max_steps}
 
     @property
     def for_policy(self) -> dict[str, Any]:
-        """What every policy takes, whatever it learns: `DQNPolicy(..., **config.for_policy)`."""
+        """Arguments that every policy takes: `DQNPolicy(..., **config.for_policy)`."""
         values = self.to_dict()
         return {name: values[name] for name in POLICY_SETTINGS}
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys and values, as `build_config` takes them."""
+        """All keys and values, in the form that `build_config` reads."""
         return attrs.asdict(self, recurse=False)
 
 
@@ -139,10 +140,10 @@ def grouping(values: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[Any]]]]:
-    """The settings of a plan by what declares them, with its title: those of the plan first, of all plans last.
+    """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('What every plan has.', 25), ('Settings of every policy.', 7)]
+    [('Settings of every plan.', 25), ('Settings of every policy.', 7)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}
@@ -150,7 +151,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     for part in _parts(cls):
         names = dict.fromkeys(name for base in reversed(part.__mro__) for name in vars(base).get("__annotations__", ()))
         hidden = set() if issubclass(Configuration, part) else set(common)
-        if issubclass(part, Configuration):  # what it is made of is listed for itself
+        if issubclass(part, Configuration):  # its bases have sections of their own
             hidden |= {field.name for base in part.__bases__ for field in attrs.fields(base)}
         if shown := [fields.pop(name) for name in names if name in fields and name not in hidden]:
             own = issubclass(part, Configuration) and "__slots__" in vars(part)
@@ -159,20 +160,20 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
 
 
 def default_of(field: attrs.Attribute[Any]) -> Any:
-    """The value of a setting that nobody gave; `attrs.NOTHING` where it must be given."""
+    """The default of a setting; `attrs.NOTHING` if the setting is required."""
     default: Any = field.default
     return default.factory() if isinstance(default, _FACTORY) else default
 
 
 def _parts(cls: Any) -> Iterator[Any]:
-    """A configuration and its bases: configurations with theirs, the others as they are."""
+    """A class and its bases, recursively for those that are configurations."""
     yield cls
     for base in cls.__bases__ if issubclass(cls, Configuration) else ():
         yield from _parts(base)
 
 
 def type_text(expected: Any) -> str:
-    """A type as its values are thought of.
+    """A type in the words of a user.
 
     >>> type_text(NumberOrSchedule | None), type_text(Literal["lstm", "gru"]), type_text(tuple[int, ...])
     ('number, schedule or None', 'lstm or gru', 'tuple of int')
@@ -196,13 +197,13 @@ def type_text(expected: Any) -> str:
 
 
 def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:
-    """A configuration from the defaults of its class and layers of values; later layers override.
+    """Build a configuration from the defaults of its class and layers of values; later layers override.
 
-    An int is taken for a float, and a list for a tuple: JSON and TOML have no other way to write them.
+    An int is accepted for a float, and a list for a tuple: JSON and TOML have no other way to write them.
 
     Raises:
-        ConfigError: a key that there is not (with the closest one), a value of the wrong type or that the
-            key's validator refuses, a key without a default that has no value.
+        ConfigError: an unknown key (with the closest one), a value of the wrong type or that the key's
+            validator rejects, or a missing value of a key without default.
     """
     attrs_class: Any = cls
     try:
@@ -222,7 +223,7 @@ def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:
 
 
 def parse_value(text: str) -> Any:
-    """A value as it is written on the command line: JSON, then a Python literal, else the text itself.
+    """Parse a value of the command line: JSON, then a Python literal, else the text itself.
 
     >>> [parse_value(text) for text in ("1e-4", "true", "None", "[64, 64]", "(64, 64)", "relu", "1e6")]
     [0.0001, True, None, [64, 64], (64, 64), 'relu', 1000000]
@@ -240,10 +241,10 @@ def parse_value(text: str) -> Any:
 
 
 def load_config_file(path: str | Path) -> dict[str, Any]:
-    """The values in a .json or .toml file.
+    """Read the values in a .json or .toml file.
 
     Raises:
-        ConfigError: no such file, another suffix, malformed content, or something else than a table of keys.
+        ConfigError: no such file, another suffix, malformed content, or content that is not a table of keys.
     """
     path = Path(path)
     readers: dict[str, Any] = {".json": json.loads, ".toml": tomllib.loads}
@@ -277,7 +278,7 @@ def _checked(key: str, value: Any, expected: Any) -> Any:
 
 
 def _convert(value: Any, expected: Any) -> Any:
-    """The value in the type that its key wants, where nothing is lost; refuses a bool for a number."""
+    """Convert a value to the type of its key if that is lossless; rejects a bool for a number."""
     origin, args = get_origin(expected), get_args(expected)
     if expected in (int, float) and isinstance(value, bool):
         raise TypeCheckError("a bool is no number")
@@ -290,7 +291,7 @@ def _convert(value: Any, expected: Any) -> Any:
             inner = [_convert(v, arg) for v, arg in zip(value, args)] + list(value[len(args) :])
         else:
             inner = [_convert(v, args[0]) for v in value]
-        # A tuple is not taken for a list: only JSON's lack of tuples is made up for.
+        # Lists become tuples, since JSON has none, but tuples never become lists.
         return tuple(inner) if origin is tuple or isinstance(value, tuple) else inner
     if isinstance(value, list) and expected is tuple:
         return tuple(value)
@@ -300,7 +301,7 @@ def _convert(value: Any, expected: Any) -> Any:
 
 
 def _convert_union(value: Any, args: tuple[Any, ...]) -> Any:
-    """The alternative that keeps the value's type, else the first that takes it at all."""
+    """Convert to the alternative that keeps the value's type, else to the first that accepts the value."""
     fits = []
     for arg in args:
         try:

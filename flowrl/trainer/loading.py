@@ -24,20 +24,20 @@ def load(
     env_args: Mapping[str, Any] | None = None,
     device: str | None = None,
 ) -> TrainedPolicy:
-    """The best policy of a run, or with `last` that of its end: `flowrl.load("runs/...").act(obs)`.
+    """Load the best policy of a run, or its last one with `last`: `flowrl.load("runs/...").act(obs)`.
 
-    The weights are read without pickle. The plan is code and is imported: the file that was run if it is as it
-    was, else the directory's copy.
+    Reads the weights without pickle, but imports the plan, which is code: the original file if it is unchanged,
+    else the copy in the directory.
 
     Args:
         run: A directory that `flowrl run` wrote.
-        last: policy_last.pt instead of policy.pt.
-        env: Another environment than the run's, which does not get the arguments of that one.
-        env_args: Arguments of the environment that evaluates, besides those it has.
-        device: Where to run the policy, if not where the run did.
+        last: Load policy_last.pt instead of policy.pt.
+        env: Replaces the environment of the run; does not get the arguments of the run's.
+        env_args: Arguments of the evaluation environment, added to the run's.
+        device: Where to run the policy; None: where the run did.
 
     Raises:
-        ConfigError: not a run directory, nothing saved in it yet, a plan or an environment that is not here.
+        ConfigError: not a run directory, no policy saved in it yet, or a plan or environment that is missing here.
         CheckpointError: a damaged file, or weights that do not fit the environment.
     """
     run = Path(run)
@@ -71,7 +71,7 @@ def load(
 
 
 def _plan_of(run: Path) -> PlanFile:
-    """The plan that was run: from where it was, from the built-in ones, or from its copy in the directory."""
+    """The plan of a run: its original file or the built-in one if unchanged, else the copy in the directory."""
     try:
         about = read_about(run)
         text = (run / "plan.py").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Learning without an environment: the Trainer of plans whose source is a dataset."""
+"""Offline learning: the Trainer of plans whose source is a dataset."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, slots=False)
 class OfflineConfig(Configuration):
-    """What every plan without an environment has.
+    """Settings of every offline plan.
 
-    Budgets, evaluations and results are counted in updates.
+    Budgets, evaluations and results count updates.
     """
 
     clock: ClassVar[str] = "updates"
@@ -44,32 +44,32 @@ class OfflineConfig(Configuration):
 
 
 class OfflineTrainer(Trainer):
-    """A `Trainer` whose plan reads a dataset, `config.data`: no environment is made, unless it is to be evaluated.
+    """A `Trainer` whose plan reads a dataset, `config.data`; only evaluation creates an environment.
 
-    `BC(data="data/cartpole").train(until={"updates": 5_000})`; with `env`, `evaluate` plays there, and otherwise in the
-    environment that the dataset says it was recorded in.
+    `BC(data="data/cartpole").train(until={"updates": 5_000})`; `evaluate` plays in `env` if set, and otherwise in the
+    environment that the dataset names as its own.
 
-    Raises: DatasetError where the dataset is none, or knows nothing of its spaces and there is no `env` to ask.
+    Raises: DatasetError if `data` is no dataset, or if it lacks its spaces and `env` is not set.
     """
 
     Config = OfflineConfig
 
     @classmethod
     def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> OfflineWorkers:
-        """The policy that learns, with the spaces of the dataset, and where it is evaluated."""
+        """Workers that hold the learning policy, with the spaces of the dataset, and its evaluation environments."""
         from flowrl.data.datasets.open import open_dataset
 
         return cls._workers(config, env, policy, open_dataset(config.data))
 
     @classmethod
     def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any]) -> OfflineWorkers:
-        """Those of a run that remembers its dataset, which need not be there any more."""
+        """Workers for a finished run, whose run.json describes the dataset; the dataset itself may be gone."""
         from flowrl.data.datasets.open import open_dataset
         from flowrl.envs.dataset_spaces import RecordedEnvironment
 
-        said = dict(about.get("dataset") or {})
-        known = RecordedEnvironment(said.pop("path", config.data), said) if said else None
-        if known is not None and said.get("env") is not None:
+        dataset = dict(about.get("dataset") or {})
+        known = RecordedEnvironment(dataset.pop("path", config.data), dataset) if dataset else None
+        if known is not None and dataset.get("env") is not None:
             return cls._workers(config, env, None, known)
         try:
             return cls._workers(config, env, None, open_dataset(config.data))
@@ -100,11 +100,11 @@ class OfflineTrainer(Trainer):
 
 
 def evaluated_in(config: Configuration, env: Any, data: Source) -> dict[str, Any]:
-    """Where a policy is evaluated: as the configuration says, and in what that leaves open as the dataset was recorded.
+    """Settings of the evaluation environment: those of the configuration, completed by those of the dataset.
 
-    An `env` of another name than the dataset's gets nothing of what that says.
+    The dataset completes nothing if `env` names another environment than its own.
 
-    Raises: ConfigError for `wrappers` that are others than those of the dataset.
+    Raises: ConfigError if `wrappers` differ from those of the dataset.
     """
     from flowrl.envs.dataset_spaces import PLACE, environment_of
 

@@ -1,4 +1,4 @@
-"""What the results of a plan go through last: evaluation, the confirmation of a goal, the test whether to stop."""
+"""The end of a plan: evaluation, confirmation of a goal, and the test whether to stop."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def with_end(
     steps: int | None = None,
     seconds: float | None = None,
 ) -> Plan:
-    """The plan with the operators that are asked for at its end; without any, the plan itself.
+    """Append evaluation and stopping operators to a plan, as far as the arguments ask for them.
 
     Args:
-        workers: Whose policy is evaluated, every `config.eval_every` steps of its clock; None: never.
-        site: What asks for them, said in the place of a line of somebody's file.
-        save: Where the best policy is kept, if it has weights.
+        workers: Their policy is evaluated every `config.eval_every` steps of the plan's clock; None: never.
+        site: Shown as the operators' origin in messages, in place of a file and line.
+        save: File for the best policy, if the policy has weights.
         goal: Mean return of an evaluation that ends the plan once it is confirmed; it needs `save`.
-        steps, seconds: End the plan too.
+        steps, seconds: Budgets that end the plan too.
     """
     from flowrl.operators import Confirm, Evaluate, StopWhen
     from flowrl.policies.protocols import HasWeights
@@ -46,7 +46,7 @@ def with_end(
         plan = added(Evaluate(workers, every=config.eval_every, save=kept, **config.evaluation))
     bounds: dict[str, float] = {}
     if goal is not None:
-        assert save is not None, "a policy is confirmed as it was saved"
+        assert save is not None, "a goal is confirmed with the saved policy"
         confirm = Confirm(workers, goal=goal, path=save, within=steps or math.inf, **config.evaluation)
         plan = added(confirm, " --stop-return")
         bounds["confirmed_return"] = goal

@@ -1,6 +1,6 @@
 """Plan files: from a built-in name or a path to its Trainer.
 
-A plan file holds one subclass of `Trainer`; if one in it is the parent of another, the child is meant. Or it has at
+A plan file holds one subclass of `Trainer`; if it holds a parent and its child, the child counts. Or it defines at
 module level `Config` (an attrs class over `Configuration`), `policy(config, observation_space, action_space)` and
 `execution_plan(workers, config)`.
 """
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 #: The folder of the built-in plans; a link in a checkout, so it is compared resolved.
 BUILTIN = Path(__file__).parents[1] / "plans"
 
-#: What a plan file without a class of its own has.
+#: The names that a plan file without a Trainer class defines.
 PARTS = ("Config", "policy", "execution_plan")
 
 
 @attrs.frozen
 class PlanFile:
-    """A loaded plan file, as the `Trainer` class that it holds or is made into."""
+    """A loaded plan file, with the `Trainer` class that it defines or that its parts form."""
 
     name: str
     path: Path
@@ -46,23 +46,23 @@ class PlanFile:
 
     @property
     def Config(self) -> type[Configuration]:
-        """What the plan can be configured with."""
+        """The class of the plan's settings."""
         return self.trainer.Config
 
     def build(self, config: Configuration) -> tuple[BaseWorkers, Plan]:
-        """The workers and the plan over them; no worker starts (F1). The caller closes the workers.
+        """Build the workers and the plan over them; starts no worker (F1). The caller closes the workers.
 
         Raises:
             ConfigError: no such environment, one that the policy cannot act in, or a value of the
-                configuration that the policy or an operator refuses.
+                configuration that the policy or an operator rejects.
             PlanError: the plan cannot be built, or `execution_plan` returns something else.
         """
         import torch
 
-        torch.set_num_threads(config.torch_threads)  # the whole process is there to run the plan
+        torch.set_num_threads(config.torch_threads)  # for the whole process, which only runs the plan
         try:
             trainer = self.trainer(config=config)
-        except ValueError as error:  # how operators and buffers refuse an argument
+        except ValueError as error:  # operators and buffers reject arguments with it
             raise ConfigError(f"{self.path}: {_where(error, self.path)}{error}") from error
         return trainer.workers, trainer.algorithm  # the command evaluates by its own options
 
@@ -84,12 +84,11 @@ def _builtin_files() -> dict[str, Path]:
 def load_plan_file(name_or_path: str | Path) -> PlanFile:
     """Load a plan by its built-in name or from a file.
 
-    A file among the built-in plans is imported as `flowrl.plans.NAME`, never a second time; another one
-    under a module name of its own.
+    A built-in plan is imported once, as `flowrl.plans.NAME`; any other file under a unique module name.
 
     Raises:
-        ConfigError: no such plan (with the closest name), a file that cannot be imported, a file without a
-            plan; the cause is kept.
+        ConfigError: no such plan (with the closest name), a file that cannot be imported, or one without a
+            plan; chained to the cause.
     """
     path = _find(str(name_or_path))
     module = _import(path)
@@ -97,7 +96,7 @@ def load_plan_file(name_or_path: str | Path) -> PlanFile:
 
 
 def _trainer(path: Path, module: ModuleType) -> type[Trainer]:
-    """The Trainer of a plan file: the class defined in it, or one made of its parts."""
+    """The Trainer of a plan file: the class that it defines, or one formed from its parts."""
     classes = {
         value
         for value in vars(module).values()
@@ -158,22 +157,22 @@ def _import_file(path: Path) -> ModuleType:
         return sys.modules[name]
     module = ModuleType(name)
     module.__file__ = str(path)
-    # Its neighbours can be imported, as when it is run as a script; last, so that they hide nothing.
+    # It can import its neighbours, as a script can; last in the path, so that they hide nothing.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    sys.modules[name] = module  # where annotations are resolved
+    sys.modules[name] = module  # annotations are resolved there
     try:
-        # Not through a loader, which would leave its __pycache__ beside the user's file.
+        # Without a loader, which would leave a __pycache__ beside the user's file.
         exec(compile(text, str(path), "exec"), vars(module))
     except BaseException:
         del sys.modules[name]
         raise
-    cloudpickle.register_pickle_by_value(module)  # no other process could import it
+    cloudpickle.register_pickle_by_value(module)  # other processes cannot import it
     return module
 
 
 def _where(error: BaseException, path: Path) -> str:
-    """The line of the plan file that failed; a syntax error says it itself."""
+    """The line of the plan file that failed; "" for a syntax error, whose message has it."""
     if isinstance(error, SyntaxError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""What a Trainer is given for a policy, and what makes one of it in any process."""
+"""The policy argument of a Trainer, and the factory that turns it into a policy in any process."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from flowrl.trainer.config import Configuration
 if TYPE_CHECKING:
     from flowrl.policies import Policy
 
-#: What a Trainer is given for a policy.
+#: The policy argument of a Trainer, in messages.
 A_POLICY = (
     "expected a Policy class, a function (config, observation_space, action_space) -> Policy, "
-    "or what policy_from(model, loss) makes of a network"
+    "or the result of policy_from(model, loss) for a network"
 )
 
 
 def check_policy(make: Any) -> None:
-    """Refuse what gives no policy, before an environment is made.
+    """Reject an argument that cannot give a policy, before any environment is created.
 
     Raises: PlanError.
     """
     from torch.nn import Module
 
     if not callable(make) or isinstance(make, Module) or (isinstance(make, type) and issubclass(make, Module)):
-        raise PlanError(f"policy={make!r} is none: {A_POLICY}")
+        raise PlanError(f"policy={make!r} is no policy: {A_POLICY}")
 
 
 @attrs.frozen
 class PolicyFactory:
-    """Makes the policy that a configuration describes, in any process.
+    """Builds the policy that a configuration describes, in any process.
 
     Args:
-        make: What a Trainer is given for a policy.
+        make: The policy argument of a Trainer.
 
-    Raises: PlanError where it makes something else; ConfigError where it leaves out what was asked for.
+    Raises: PlanError if `make` returns no policy; ConfigError if the policy ignores a setting of the configuration.
     """
 
     make: Any
@@ -57,16 +57,16 @@ class PolicyFactory:
         if isinstance(make, type) and issubclass(make, Policy):
             made = make.configured(config, observation_space, action_space)
         elif isinstance(make, type):
-            # A class of one's own need not know of settings that were not asked for.
+            # A class that is no Policy need not know of settings that are at their default.
             made = make(observation_space, action_space, **{"seed": config.seed, "device": config.device, **asked})
         else:
             made = make(config, observation_space, action_space)
         if isinstance(made, (NoneType, str, type, Module)):
-            raise PlanError(f"policy: {name_of(make)} gave a {type(made).__name__}, {A_POLICY}")
+            raise PlanError(f"policy: {name_of(make)} returned a {type(made).__name__}, {A_POLICY}")
         for name in asked.keys() - {"seed", "device"}:
             if asked[name] != getattr(made, name, default[name]):
                 raise ConfigError(
-                    f"{name}={asked[name]!r}, but the {type(made).__name__} was not told: pass {name}=config.{name}, "
+                    f"{name}={asked[name]!r} does not reach the {type(made).__name__}: pass {name}=config.{name}, "
                     f"or **config.for_policy, in {name_of(make)}"
                 )
         return made

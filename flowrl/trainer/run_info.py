@@ -1,4 +1,4 @@
-"""What a run directory says of its run, and in which settings a run that goes on may differ from it."""
+"""The run.json of a run directory, and the settings that a resumed run may change."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flowrl.trainer.config import Configuration, grouping
 
 
 def may_differ(config: Configuration, then: Mapping[str, Any]) -> set[str]:
-    """The settings in which a run that goes on with this configuration may differ from what it was, with these values.
+    """The settings that a run resumed with `config` may change from the values `then` of the earlier run.
 
-    The settings themselves say so, see `flowrl.settings.setting`.
+    Each setting declares this itself, see `flowrl.settings.setting`.
 
     >>> here = Configuration(num_workers=2, envs_per_worker=8)
     >>> "num_workers" in may_differ(here, {"num_workers": 0, "envs_per_worker": 16, "env_groups": 2})
@@ -29,7 +29,7 @@ def may_differ(config: Configuration, then: Mapping[str, Any]) -> set[str]:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What the run.json of a run directory says; at least its `plan` and the `path` of that.
+    """Read the run.json of a run directory; it holds at least `plan` and the plan's `path`.
 
     Raises:
         ConfigError: the file is missing or malformed.

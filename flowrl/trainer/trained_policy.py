@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class TrainedPolicy:
-    """A policy and the environment that it was trained in: `act` and `evaluate`.
+    """A policy and the environment of its training: `act` and `evaluate`.
 
     Attributes:
         policy: Its model is `policy.model`.
-        config: What it was trained with.
-        env_steps: Where exploration schedules stand when it acts stochastically.
+        config: Configuration of the training.
+        env_steps: Point of exploration schedules for stochastic actions.
     """
 
     def __init__(self, workers: BaseWorkers, config: Configuration, *, env_steps: int = 0) -> None:
@@ -47,25 +47,25 @@ class TrainedPolicy:
 
     @property
     def environments(self) -> Environments:
-        """Those that it collected in."""
+        """The environments of its training."""
         return self._workers.environments
 
     @property
     def evaluation_env(self) -> Environments:
-        """Those that it is evaluated in."""
+        """The environments of its evaluation."""
         return self._workers.evaluation_env
 
     def act(self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None) -> Any:
-        """An action for `env.step`, in the numbers of the action space; of a policy with a memory, action and state.
+        """Return an action for `env.step`, in the action space's dtype; a recurrent policy returns (action, state).
 
-        Such a policy is given the state back with the next observation: `action, state = act(obs, state=state)`.
+        Pass that state along with the next observation: `action, state = act(obs, state=state)`.
 
         Args:
-            obs: One observation, or `[N, ...]` of them for `[N, ...]` actions; a mapping where the space is a Dict,
-                or a list of them.
-            deterministic: The eval mode; else the collect mode, with noise from a stream of its own.
-            state: What it gave with the action before; None where all episodes begin.
-            episode_start: Whether an episode begins with this observation, bool or `[N]`: there no state counts.
+            obs: One observation, or a batch `[N, ...]` for actions `[N, ...]`; for a Dict space a mapping, or a list
+                of mappings.
+            deterministic: Use the eval mode; else the collect mode, with noise from a separate stream.
+            state: Returned with the previous action; None at the start of all episodes.
+            episode_start: Whether an episode begins with this observation, bool or `[N]`; its state is reset.
 
         Raises:
             SchemaError: the observation does not fit the observation space, its action mask leaves no action, or the
@@ -73,7 +73,7 @@ class TrainedPolicy:
         """
         if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping):
             call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
-            raise SchemaError(f"act needs the observation alone, the first of what comes from {call}")
+            raise SchemaError(f"act needs the observation alone, the first element of {call}")
         rows, count = _rows(obs, self.policy.observation_space)
         mask = action_mask(rows)
         if mask is not None and (stuck := without_choice(mask, self.policy.action_space)).size:
@@ -81,14 +81,14 @@ class TrainedPolicy:
         mode = self.policy.eval_mode if deterministic else self.policy.collect_mode
         given = self._remembered(mode, count, state, episode_start)
         columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps, *given)
-        # What the environment gets may be a clipped form of what the policy drew (G6).
+        # The environment may get a clipped form of the sampled action (G6).
         action = np.asarray(columns.get("env_action", columns["action"]))
         action = action.astype(self.policy.action_space.dtype, copy=False)
         action = action[0] if count is None else action
         return (action, columns["next_state"]) if given else action
 
     def _remembered(self, mode: Any, count: int | None, state: Any, episode_start: Any) -> list[Any]:
-        """The states `[N, ...]` to act from, in a list that is empty where a policy has no memory."""
+        """The states `[N, ...]` to act from, in a list that is empty for policies without memory."""
         initial = initial_states(mode, count or 1)
         if initial is None:
             if state is not None or episode_start is not None:
@@ -99,24 +99,24 @@ class TrainedPolicy:
         begins = np.broadcast_to(False if episode_start is None else np.asarray(episode_start, bool), count or 1)
         before, first = (Batch(state=each).map(np.array) for each in (state, initial))
         if [(name, each.shape) for name, each in before.leaves()] != [(n, each.shape) for n, each in first.leaves()]:
-            raise SchemaError(f"the state is {before!r}, expected {first!r}: give what act gave before, for as many")
+            raise SchemaError(f"the state is {before!r}, expected {first!r}: pass the state that act returned before")
         before[begins] = first[begins]
         return [before["state"]]
 
     def evaluate(self, episodes: int | None = None, seed: int | None = None) -> dict[str, Any]:
-        """Play whole episodes in the eval mode, in environments of their own (S3); see `flowrl.rollout.Scores`.
+        """Play whole episodes in the eval mode, in separate environments (S3); see `flowrl.rollout.Scores`.
 
-        Without arguments it plays the `eval_episodes` of the configuration from the starts that the plan's own
-        evaluation has.
+        Without arguments it plays the `eval_episodes` of the configuration, from the same starts as the plan's own
+        evaluation.
 
         Raises:
             ConfigError: less than one episode, or a seed below 0.
-            PlanError: there is but one environment object, of which no second one can be made.
+            PlanError: the environment is a single object, which cannot be created a second time.
         """
         if self.evaluation_env.is_one_object:
             raise PlanError(
-                "evaluating needs environments of its own (S3), but there is one environment object; "
-                "give its id or a function that makes it"
+                "evaluation needs separate environments (S3), but there is a single environment object; "
+                "give its id or a function that creates it"
             )
         episodes = self.config.eval_episodes if episodes is None else episodes
         seed = self.config.seed if seed is None else seed
@@ -127,9 +127,9 @@ class TrainedPolicy:
         return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed")))
 
     def play(self, episodes: int, seed: int, max_steps: int | None = None, video: Path | None = None) -> Scores:
-        """The scores of so many episodes in the eval mode; environments and noise follow from `seed` alone.
+        """The scores of `episodes` episodes in the eval mode; environments and noise follow from `seed` alone.
 
-        `max_steps` and `video`: see `flowrl.rollout.evaluate`; the configuration says `eval_max_steps`.
+        `max_steps` and `video`: see `flowrl.rollout.evaluate`; `max_steps` defaults to `config.eval_max_steps`.
         """
         with torch_threads(self.config.torch_threads):
             played = evaluate(
@@ -158,7 +158,7 @@ def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
         parts = {name: _rows(obs[name], inner) for name, inner in space.items()}
         counts = {count for _, count in parts.values()}
         if len(counts) > 1:
-            raise SchemaError(f"the parts of the observation are of {' and '.join(map(str, counts))} rows")
+            raise SchemaError(f"the parts of the observation have {' and '.join(map(str, counts))} rows")
         return Batch({name: rows for name, (rows, _) in parts.items()}), counts.pop()
     shape, dtype = space.shape, space.dtype
     assert shape is not None, "the workers have refused other spaces"
@@ -175,5 +175,5 @@ def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
             f"the observation is {given.dtype}{list(given.shape)}, expected {dtype}{list(shape)}, "
             f"or [N, ...] of them: one or several of {space}"
         )
-    rows = given.astype(dtype)  # always a copy: what a caller holds may be read-only
+    rows = given.astype(dtype)  # always a copy: the caller's array may be read-only
     return (rows[None], None) if single else (rows, len(rows))

@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("flowrl")
 
 Result = dict[str, Any]
-#: When to end training: lower bounds of entries of a result, or a function of a result.
+#: When to end training: lower bounds for entries of a result, or a predicate of a result.
 Until = Mapping[str, float] | Callable[[Result], bool]
 
-#: Counters that a result has only once learning has begun.
+#: Counters that appear in results once learning has begun.
 LEARNING = frozenset({"sampled", "trained", "updates"})
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class ActingConfig(Configuration):
-    """What every plan that acts has.
+    """Settings of every plan that acts.
 
-    The plan of `Trainer` itself has no more.
+    The plan of `Trainer` itself has no others.
     """
 
     fragment_steps: int = positive(128, "steps per environment in a fragment")
@@ -54,29 +54,28 @@ class ActingConfig(Configuration):
 class Trainer:
     """An algorithm over an environment: a policy, a plan, and the run of it.
 
-    A subclass is an algorithm. It overrides any of `Config`, `policy` and `execution_plan`; a plan may be its
-    parent's, edited: `return DQN.execution_plan(workers, config).insert_after("NStep", op)` in a static method, or
-    `super().execution_plan(workers, config)` in a class method. Functions without a decorator are taken as static.
-    What `execution_plan` gives is the algorithm alone: the options of the configuration, such as `normalize_obs`, edit
-    it afterwards, see `flowrl.settings.Option`. `policy` may be a `Policy` class too: it is made with the settings that
-    the configuration has for it.
+    A subclass is an algorithm. It overrides any of `Config`, `policy` and `execution_plan`; a plan may edit its
+    parent's: `return DQN.execution_plan(workers, config).insert_after("NStep", op)` in a static method, or
+    `super().execution_plan(workers, config)` in a class method. Functions without a decorator become static methods.
+    `execution_plan` returns the algorithm alone: the options of the configuration, such as `normalize_obs`, edit it
+    afterwards, see `flowrl.settings.Option`. `policy` may be a `Policy` class too, which gets its settings from the
+    configuration.
 
-    Building one makes environments and networks; nothing acts before the first `train()`, which checks the plan (see
-    `Plan.check`) and opens `run`.
-    It is a context manager; leaving it stops it.
+    The constructor creates environments and networks; nothing acts before the first `train()`, which checks the plan
+    (see `Plan.check`) and opens `run`. A Trainer is a context manager; leaving it stops the run.
 
-    With `eval_every` set, results get the entries of `flowrl.operators.Evaluate` every so many env steps.
+    With `eval_every=n`, results get the entries of `flowrl.operators.Evaluate` every n env steps.
 
     Args:
-        env: A name as in `Config.env`, a callable, or an environment that was made already, a gymnasium VectorEnv say.
-        config: Values for `Config`, or one.
+        env: A name as in `Config.env`, a callable, or an environment object such as a gymnasium VectorEnv.
+        config: A `Config`, or values for one.
         seed: Root of all random streams; the same as the key `seed`.
-        policy: Instead of the class's `policy`: a function like it, or a `Policy` class.
+        policy: Replaces the class's `policy`: a function with its signature, or a `Policy` class.
         settings: Keys of `Config`; they override `config`.
 
     Raises:
         ConfigError: an unknown key (with the closest one), a bad value, no such environment.
-        PlanError: `policy` gives something else than a policy, or `execution_plan` something else than a plan.
+        PlanError: `policy` does not return a policy, or `execution_plan` a plan.
     """
 
     Config: ClassVar[type[Configuration]] = ActingConfig
@@ -98,8 +97,8 @@ class Trainer:
         self.config = build_config(self.Config, given, direct, settings)
         self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
         try:
-            #: What `execution_plan` gave, with the options of `config`; `plan` evaluates its results too, where
-            #: `eval_every` is set.
+            #: `algorithm` is the result of `execution_plan`, edited by the options of `config`; `plan` evaluates too
+            #: if `eval_every` is set.
             plan: Any = self.execution_plan(self.workers, self.config)
             if not isinstance(plan, Plan):
                 raise PlanError(
@@ -140,12 +139,12 @@ class Trainer:
 
     @staticmethod
     def policy(config: Any, observation_space: Any, action_space: Any) -> Policy:
-        """The policy that acts and learns; a subclass or the argument `policy` has it."""
+        """The policy that acts and learns; a subclass or the argument `policy` provides it."""
         raise PlanError("there is no policy: pass policy=..., or override `policy` in a subclass of Trainer")
 
     @staticmethod
     def execution_plan(workers: Any, config: Any) -> Plan:
-        """The plan whose items are results. Here the simplest one: act, learn from it once, report."""
+        """The plan whose items are results. By default the simplest one: act, learn once from each fragment, report."""
         from flowrl.operators import ParallelRollouts, StandardMetricsReporting, TrainOneStep
 
         train_op = ParallelRollouts(workers, steps=config.fragment_steps).for_each(TrainOneStep(workers))
@@ -153,7 +152,7 @@ class Trainer:
 
     @classmethod
     def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> BaseWorkers:
-        """The workers that act: `env` and `policy` instead of the configuration's and the class's, if given."""
+        """Create the workers that act; `env` and `policy`, if given, replace the configuration's and the class's."""
         from flowrl.actors.actors import Resources
         from flowrl.policies.devices import torch_threads
         from flowrl.rollout import WorkerSet
@@ -192,24 +191,24 @@ class Trainer:
 
     @classmethod
     def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any]) -> BaseWorkers:
-        """Those for the saved policy of a run, of which run.json says this: as `make_workers` makes them."""
+        """The workers for the saved policy of a run with this run.json; by default, those of `make_workers`."""
         return cls.make_workers(config, env)
 
     # -- training
 
     def train(self, until: Until | None = None) -> Result:
-        """The next result; with `until`, train up to the first result that reaches it, and return that one.
+        """Train up to the next result and return it; with `until`, up to the first result that reaches it.
 
         Args:
-            until: Lower bounds by name, any of which ends it, as in `{"env_steps": 50_000, "episode_return": 475}`;
-                if the last result reaches one already, nothing more is done. Or a function of a result.
+            until: Lower bounds by name, as in `{"env_steps": 50_000, "episode_return": 475}`; the first one reached
+                ends training, and `train` returns at once if the last result reaches one. Or a predicate of a result.
 
-        When the plan ends by itself the last result is returned, and `done` is True from then on. Ctrl-C raises
-        KeyboardInterrupt at the end of a step, so that the trainer may be saved or go on.
+        When the plan ends by itself, `train` returns the last result, and `done` is True from then on. Ctrl-C raises
+        KeyboardInterrupt at the end of a step; the trainer may then be saved or go on.
 
         Raises:
-            ConfigError: a bound of a name that no result has, so that it would never be reached.
-            PlanError: the trainer was stopped; or its plan is wrong, with every problem: nothing has started.
+            ConfigError: `until` bounds a name that no result has, which would never be reached.
+            PlanError: the trainer was stopped; or the plan is wrong, with every problem, before anything starts.
         """
         from flowrl.interrupts import Interrupts
         from flowrl.policies.devices import torch_threads
@@ -236,7 +235,7 @@ class Trainer:
                 ended = True
         if interrupts.asked:
             if not ended:
-                next(run, None)  # takes notice of the interruption, so that the next call goes on
+                next(run, None)  # consumes the interruption, so that the next call goes on
             raise KeyboardInterrupt
         self.done = self.done or ended
         return self.result
@@ -246,16 +245,16 @@ class Trainer:
         """The run's counters by unit: env_steps, sampled, trained, updates ...; empty before the first `train()`."""
         return {} if self.run is None else dict(self.run.counters)
 
-    # -- using what was learnt
+    # -- acting and evaluating
 
     def act(self, obs: Any, deterministic: bool = True, **memory: Any) -> Any:
-        """An action for `env.step`, of a policy with a memory action and state; see `TrainedPolicy.act`."""
+        """Return an action for `env.step`, or (action, state) of a recurrent policy; see `TrainedPolicy.act`."""
         trained = self._use()
         trained.env_steps = self.counters.get("env_steps", 0)
         return trained.act(obs, deterministic, **memory)
 
     def evaluate(self, episodes: int | None = None, seed: int | None = None) -> Result:
-        """The scores of whole episodes in environments of their own; training goes on as if it had not been (S3).
+        """Play whole episodes in separate environments and return the scores; training is not affected (S3).
 
         See `TrainedPolicy.evaluate`.
         """
@@ -264,10 +263,10 @@ class Trainer:
     # -- saving and stopping
 
     def save(self, path: str | Path) -> Path:
-        """Write the complete state of the run as a folder; whoever restores it goes on bit for bit (D3).
+        """Write the complete state of the run to a folder; a restored run goes on bit for bit (D3).
 
         Raises:
-            CheckpointError: there is something else at `path`, or a part of the state cannot be saved.
+            CheckpointError: `path` holds something else, or a part of the state cannot be saved.
         """
         from flowrl.storage.checkpoint import save_checkpoint
         from flowrl.storage.files import plain
@@ -279,13 +278,13 @@ class Trainer:
     def restore(self, path: str | Path) -> None:
         """Go on exactly where `save` was called, in any process, with the same class and configuration.
 
-        Environments in the middle of an episode are unpickled, so restore only what you trust.
+        This unpickles environments in the middle of an episode, so restore only checkpoints that you trust.
 
-        The settings that `flowrl run --resume` takes anew may differ: `eval_every`, `eval_episodes`,
+        The settings that `flowrl run --resume` may change may differ here too: `eval_every`, `eval_episodes`,
         `eval_max_steps` and `checkpoint_every`; `act_backend`, `device` and `torch_threads` with a warning.
 
         Raises:
-            CheckpointError: no checkpoint, a damaged one, or that of another plan, seed or configuration.
+            CheckpointError: no checkpoint, a damaged one, or one of another plan, seed or configuration.
         """
         from flowrl.storage.checkpoint import load_checkpoint, verify_checkpoint
 
@@ -295,7 +294,7 @@ class Trainer:
             self._check_config_of(path, about)
         state = load_checkpoint(path, trusted=True)
         mine = state.pop("trainer", {})
-        if mine.get("evaluates") != self._evaluates:  # evaluation of other settings: it is left out, or begins now
+        if mine.get("evaluates") != self._evaluates:  # eval_every changed: evaluation is dropped, or begins now
             state["operators"].pop(mine.get("evaluates"), None)
             if self._evaluates is not None:
                 state["operators"][self._evaluates] = run.state_dict()["operators"][self._evaluates]
@@ -309,7 +308,7 @@ class Trainer:
         self._keys = set(self.result)
 
     def stop(self) -> None:
-        """Close the run, the environments and what else has processes, but not a VectorEnv that was given: it is yours.
+        """Close the run, the environments and all processes, but not a VectorEnv that the caller passed.
 
         `act` and `evaluate` still work; a second call does nothing.
         """
@@ -331,10 +330,10 @@ class Trainer:
     def _open(self) -> Run:
         if self._stopped:
             raise PlanError(
-                f"this {type(self).__name__} was stopped; make a new one, which may restore() what was saved"
+                f"this {type(self).__name__} was stopped; create a new one, which may restore() a checkpoint"
             )
         if self.run is None:
-            self.plan.check()  # what must go wrong is said before anything starts
+            self.plan.check()  # reports problems before anything starts
             self.run = self.plan.run(seed=self.config.seed)
         return self.run
 
@@ -346,11 +345,11 @@ class Trainer:
         return self._trained
 
     def _with_evaluation(self, plan: Plan) -> Plan:
-        """The plan, and evaluation where `eval_every` asks for it and the plan has none of its own."""
+        """The plan, with evaluation appended if `eval_every` is set and the plan does not evaluate itself."""
         from flowrl.operators import Evaluate
 
         config = self.config
-        self._evaluates: str | None = None  # the path of what is added here
+        self._evaluates: str | None = None  # the path of the operator added here
         if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
             return plan
         plan = with_end(plan, self.workers, config, "eval_every")
@@ -358,7 +357,7 @@ class Trainer:
         return plan
 
     def _check_config_of(self, path: str | Path, about: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of other settings; warn of those that change the last bits."""
+        """Reject a checkpoint of other settings; warn of settings that change the last bits."""
         from flowrl.storage.files import plain
 
         then, now = about["config"], plain(self.config.to_dict())
@@ -390,7 +389,7 @@ class Trainer:
         return reached
 
     def _check_names(self, bounds: Mapping[str, float]) -> None:
-        """Refuse a bound that can never be reached, at the first result and again when learning has begun."""
+        """Reject bounds that can never be reached, at the first result and again once learning has begun."""
         from flowrl.operators import Evaluate
 
         coming = LEARNING if "updates" not in self._keys else frozenset()
@@ -398,12 +397,12 @@ class Trainer:
             if name not in self.evaluated():
                 if name in Evaluate.provides:
                     raise ConfigError(
-                        f"until: no result has {name!r}, since the plan does not evaluate: give eval_every=N, the env "
+                        f"until: no result has {name!r}, since the plan does not evaluate: set eval_every=N, the env "
                         f"steps between evaluations, as in {type(self).__name__}(..., eval_every=5_000)"
                     )
                 raise ConfigError(
-                    f"until: no result has {name!r}; {did_you_mean(name, self._keys)}. For an entry that comes "
-                    f"later give a function: until=lambda result: result.get({name!r}, 0) >= {bounds[name]:g}"
+                    f"until: no result has {name!r}; {did_you_mean(name, self._keys)}. For an entry that appears "
+                    f"later, pass a function: until=lambda result: result.get({name!r}, 0) >= {bounds[name]:g}"
                 )
 
     def evaluated(self) -> set[str]:
@@ -415,10 +414,10 @@ class Trainer:
 
 
 def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
-    """An item of a plan, which must be a result.
+    """Check that an item of a plan is a result, and return it.
 
     Raises:
-        PlanError: it is something else.
+        PlanError: the item is no mapping.
     """
     if not isinstance(item, Mapping):
         raise PlanError(f"a plan's items must be result dicts, got {describe(item)} from {plan.name}")
@@ -430,7 +429,7 @@ def _always(result: Result) -> bool:
 
 
 def named(env: Any) -> dict[str, Any]:
-    """The keys of a configuration that an environment decides: its name, and how many a VectorEnv holds."""
+    """The configuration keys that follow from an environment: its name, and the size of a VectorEnv."""
     if isinstance(env, str):
         return {"env": env}
     if hasattr(env, "num_envs"):
@@ -448,7 +447,7 @@ def _checked(until: Any) -> dict[str, float]:
 
 
 def _same_setting(key: str, then: Any, now: Any) -> bool:
-    """Are two values of a key the same? A script that is imported is no longer called __main__."""
+    """Whether two values of a key are the same; __main__ matches any module, since an imported script changes name."""
     if key == "env" and isinstance(then, str) and isinstance(now, str):
         (there, _, factory), (here, _, other) = then.partition(":"), now.partition(":")
         if "__main__" in (there, here):

@@ -19,7 +19,7 @@ __all__ = ["TrainerTrainable", "trainable"]
 
 @attrs.frozen
 class Search:
-    """What all trials have in common. An object, since Ray looks into classes that a class holds, for ever."""
+    """The common part of all trials. An instance, since Ray recurses endlessly into classes that a class holds."""
 
     trainer: type[Trainer]
     settings: Mapping[str, Any]
@@ -27,10 +27,10 @@ class Search:
 
 
 class TrainerTrainable(Trainable):
-    """One trial: a Trainer with the settings of `trainable` and, over them, what Tune chose.
+    """One trial: a Trainer with the settings of `trainable`, overridden by those that Tune chose.
 
-    A step goes on to the next result that has a value of `metric`. A checkpoint is the Trainer's own, so a trial that
-    was paused, or whose machine was lost, goes on bit for bit where it was saved.
+    A step trains up to the next result with a value of `metric`. Checkpoints are the Trainer's own, so a paused
+    trial, or one that lost its machine, goes on bit for bit from its last checkpoint.
     """
 
     search: ClassVar[Search]
@@ -42,7 +42,7 @@ class TrainerTrainable(Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-        """What a trial takes: a core for the Trainer, with a GPU if it learns on one, and what its workers take."""
+        """The resources of a trial: a core for the Trainer, a GPU if it learns on one, and those of its workers."""
         made = cls.configuration(config)
         gpu = {"GPU": 1.0} if made.device.startswith("cuda") else {}
         worker = {"CPU": made.worker_cpus, "GPU": made.worker_gpus, "memory": made.worker_memory}
@@ -66,7 +66,7 @@ class TrainerTrainable(Trainable):
             if metric not in result and metric not in self._made.evaluated():
                 raise ConfigError(
                     f"metric: no result of {self._made} has {metric!r}; {did_you_mean(metric, result)}. "
-                    "What evaluation finds needs eval_every=N, in env steps"
+                    "Scores of evaluations need eval_every=N, in env steps"
                 )
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -76,7 +76,7 @@ class TrainerTrainable(Trainable):
         self._made.restore(Path(checkpoint) / "trainer")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Another trial in the same process, which need not import everything again."""
+        """Start another trial in the same process, which saves the imports."""
         self.cleanup()
         self.setup(new_config)
         return True
@@ -88,12 +88,12 @@ class TrainerTrainable(Trainable):
 def trainable(
     trainer: type[Trainer] | str | Path, *, metric: str = "episode_return", **settings: Any
 ) -> type[TrainerTrainable]:
-    """What `ray.tune.Tuner` takes, of an algorithm.
+    """Turn an algorithm into a trainable for `ray.tune.Tuner`.
 
     Args:
         trainer: A Trainer, the name of a built-in plan, or a plan file.
-        metric: The entry of results that the search looks at: "episode_return", or "eval_return" with `eval_every`.
-        settings: Of all trials, as the Trainer takes them. Keys of the search space override them.
+        metric: The entry of results that the search compares: "episode_return", or "eval_return" with `eval_every`.
+        settings: Settings of all trials, as the Trainer takes them. Keys of the search space override them.
 
     Raises:
         ConfigError: no such plan, an unknown key (with the closest one) or a bad value.

@@ -103,7 +103,7 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
     for words, message in [
         ((run, "--out", tmp_path / "new"), "give --episodes N or --steps N"),
         ((run, "--out", tmp_path / "new", "--episodes", 1, "--steps", 1), "give --episodes N or --steps N"),
-        ((run, "--out", tmp_path / "taken", "--steps", 1), "is there already; give a new folder"),
+        ((run, "--out", tmp_path / "taken", "--steps", 1), "exists already; give a new folder"),
         ((tmp_path / "nowhere", "--out", tmp_path / "new", "--steps", 1), "is no directory"),
         ((run, "--out", tmp_path / "taken" / "new", "--steps", 1), "cannot be written: Not a directory"),
         ((run, "--steps", 1), "Missing option '--out'"),

@@ -75,7 +75,7 @@ def test_before_the_first_checkpoint_it_begins_anew(run, whole):
     shutil.rmtree(run / "checkpoints")
     for policy in run.glob("policy*.pt"):
         policy.unlink()
-    assert flowrl("run", "--resume", run).stdout.splitlines()[0] == "no checkpoint yet: begins anew"
+    assert flowrl("run", "--resume", run).stdout.splitlines()[0] == "no checkpoint yet: beginning anew"
     assert_same_run(run, whole)
 
 
@@ -89,7 +89,7 @@ def test_without_checkpoints_nothing_of_a_run_is_lost(whole, folder, kept):
     before = {path: path.read_bytes() for path in (folder / "run").iterdir()}
     done = flowrl("run", "--resume", "run")
     assert done.exit_code == 2
-    assert f"run has no checkpoint to go on from, and beginning anew would cost its {kept}" in done.stderr
+    assert f"run has no checkpoint to go on from, and beginning anew would overwrite its {kept}" in done.stderr
     assert before == {path: path.read_bytes() for path in (folder / "run").iterdir()}
 
 

@@ -69,7 +69,7 @@ def test_a_plan_that_has_changed_is_refused_unless_it_is_given(own, folder):
 def test_a_plan_that_is_gone_is_taken_from_the_run(own, folder, caplog):
     (folder / "own.py").unlink()
     assert flowrl("run", "--resume", "run", "--stop-steps", 80).exit_code == 0
-    assert "own.py is gone: the plan is the copy in the run directory" in caplog.text
+    assert "own.py is gone: using the copy in the run directory" in caplog.text
     assert json.loads((own / "run.json").read_text())["plan"] == "own"
 
 
@@ -93,7 +93,7 @@ REFUSED = {
     "another plan": (("dqn",), "run is a run of own, not of dqn; to go on with it: flowrl run --resume run"),
     "a used up budget": (
         ("--stop-return", "20"),
-        "the run's --stop-steps 60 is used up: it is at 60 steps; give a larger",
+        "the run's --stop-steps 60 is used up at 60 steps; give a larger",
     ),
     "an unknown setting": (("--set", "sped=2"), "did you mean 'speed'"),
 }
@@ -112,7 +112,7 @@ def test_what_would_be_another_run_is_refused(case, own):
 def test_what_is_no_run_is_refused(own, folder):
     (folder / "run" / "checkpoints" / "mine").mkdir()
     for name, message in (
-        ("nowhere", "nowhere is no run directory: it has no run.json"),
+        ("nowhere", "nowhere is no run directory, since it has no run.json"),
         ("own.py", "own.py is no run directory"),
         ("run/checkpoints/step-000000099", "there is no checkpoint run/checkpoints/step-000000099"),
         ("run/checkpoints/mine", "mine is no checkpoint of flowrl"),
@@ -134,7 +134,7 @@ def test_settings_that_change_no_result_may_change(own, caplog):
 def test_results_that_somebody_removed_are_missed_but_the_run_goes_on(own, caplog):
     (own / "metrics.jsonl").unlink()
     assert flowrl("run", "--resume", "run", "--stop-steps", 80).exit_code == 0
-    assert "metrics.jsonl has 0 results, the checkpoint has seen 3" in caplog.text
+    assert "metrics.jsonl has 0 results, the checkpoint 3" in caplog.text
     assert [result["env_steps"] for result in metrics(own)] == [80]
 
 

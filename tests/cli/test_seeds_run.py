@@ -145,7 +145,7 @@ def test_bad_input_is_said_before_any_seed_runs(folder: Path) -> None:
         (("--seeds", 3, "--sink", "cvs"), "no sink 'cvs'; did you mean 'csv'?"),
         (("--seeds", 3, "--out", "full"), "full is not empty"),
         (("--seeds", 0), "'0' is not a whole number of at least 1"),
-        (("--jobs", 2), "give --seeds N too"),
+        (("--jobs", 2), "add --seeds N"),
     ]:
         done = flowrl("run", "tiny.py", *arguments)
         assert done.exit_code == 2

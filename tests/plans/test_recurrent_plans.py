@@ -121,7 +121,7 @@ def test_acting_with_the_state_that_it_gives_back(trainer: Any) -> None:
         several = trained.act(np.zeros((2, 2), np.float32), state=np.repeat(states, 2, 0), episode_start=[True, False])
         np.testing.assert_allclose(several[1][0], one[1][0], atol=1e-6)
         assert not np.allclose(several[1][1], one[1][0])
-        with pytest.raises(SchemaError, match="give what act gave before"):
+        with pytest.raises(SchemaError, match="pass the state that act returned before"):
             trained.act(np.zeros((3, 2), np.float32), state=states)
 
 

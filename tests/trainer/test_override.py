@@ -133,11 +133,11 @@ def test_a_policy_given_stands_for_the_classs_own() -> None:
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("MlpPolicy", "policy='MlpPolicy' is none: expected a Policy class, a function"),
-        (torch.nn.Linear(4, 2), r"policy=Linear\(.*\) is none: expected .* or what policy_from\(model, loss\) makes"),
-        (torch.nn.Linear, "is none: expected a Policy class"),
-        (lambda *_: None, "policy: lambda gave a NoneType, expected a Policy class"),
-        (lambda *_: torch.nn.Linear(4, 2), "policy: lambda gave a Linear, expected a Policy class"),
+        ("MlpPolicy", "policy='MlpPolicy' is no policy: expected a Policy class, a function"),
+        (torch.nn.Linear(4, 2), r"policy=Linear\(.*\) is no policy: .* or the result of policy_from\(model, loss\)"),
+        (torch.nn.Linear, "is no policy: expected a Policy class"),
+        (lambda *_: None, "policy: lambda returned a NoneType, expected a Policy class"),
+        (lambda *_: torch.nn.Linear(4, 2), "policy: lambda returned a Linear, expected a Policy class"),
     ],
 )
 def test_what_is_no_policy_is_refused(policy: Any, message: str) -> None:

@@ -142,7 +142,7 @@ def test_a_vector_environment_says_how_many_it_holds() -> None:
     env = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
     with DQN(env) as trainer:
         assert trainer.config.envs_per_worker == 3
-        with pytest.raises(PlanError, match="environments of its own"):
+        with pytest.raises(PlanError, match="separate environments"):
             trainer.evaluate()
 
 
@@ -268,7 +268,7 @@ def test_a_bound_that_no_result_has_is_refused_at_the_first_result() -> None:
         assert trainer.counters["env_steps"] < 50
         with pytest.raises(ConfigError, match=r"until=lambda result: result.get\('win', 0\) >= 475"):
             trainer.train(until={"win": 475})
-        with pytest.raises(ConfigError, match=r"'eval_return', .* give eval_every=N, .* DQN\(..., eval_every=5_000\)"):
+        with pytest.raises(ConfigError, match=r"'eval_return', .* set eval_every=N, .* DQN\(..., eval_every=5_000\)"):
             trainer.train(until={"eval_return": 475})
         assert trainer.train()["env_steps"] > 20  # it goes on
 
@@ -450,9 +450,9 @@ def test_acting_takes_one_observation_or_several() -> None:
 def test_what_an_environment_returns_beside_an_observation_is_refused() -> None:
     env = gymnasium.make("CartPole-v1")
     with small() as trainer:
-        with pytest.raises(SchemaError, match=r"the observation alone, the first of what comes from env.reset\(\)"):
+        with pytest.raises(SchemaError, match=r"the observation alone, the first element of env.reset\(\)"):
             trainer.act(env.reset(seed=0))
-        with pytest.raises(SchemaError, match=r"comes from env.step"):
+        with pytest.raises(SchemaError, match=r"the first element of env.step"):
             trainer.act(env.step(0))
         with pytest.raises(SchemaError, match=r"cannot be an array of float32\[4\]"):
             trainer.act([[0.0, 1.0], 2.0])

@@ -1,4 +1,4 @@
-"""`flowrl doctor`: examines an environment, and suggests a manager for it."""
+"""`flowrl doctor`: examines an environment and suggests a manager for it."""
 
 from __future__ import annotations
 
@@ -33,42 +33,41 @@ def diagnose(
     seconds: float = 2.0,
     timeout: float = 30.0,
 ) -> Diagnosis:
-    """Examine an environment in a process of its own, so that one that hangs or crashes is told and not waited for.
+    """Examine an environment in a separate process, so that a hang or a crash becomes a finding.
 
     Args:
         spec, env_args, wrappers: See `flowrl.envs.EnvFactory`.
-        num_envs: That a worker would step together; the suggestion is for so many.
-        steps: Of each check and of the timing, at most.
-        seconds: Likewise.
-        timeout: After so many seconds without an answer it hangs.
+        num_envs: Number of environments per worker, for the suggestion.
+        steps, seconds: Limits of each check and of the timing.
+        timeout: Seconds without an answer after which the environment counts as hanging.
 
     Raises:
         ConfigError: an unknown environment, argument or wrapper.
     """
     if is_object(spec):
-        raise ConfigError(f"{spec!r} is made already, and several are compared: give its id or what makes it")
+        raise ConfigError(f"{spec!r} is an object, but the checks need several: give its id or a function")
     factory = EnvFactory(spec, dict(env_args or {}), tuple(wrappers))
     factory.check()
-    told, trouble = run_in_child(partial(_examine, Probe(factory, steps, seconds), num_envs), timeout + seconds)
-    found: dict[type, list[Any]] = {kind: [] for kind in (str, Finding, Times, Suggestion, ConfigError)}
-    for each in told:
-        found[type(each)].append(each)
-    for error in found[ConfigError]:
+    answers, trouble = run_in_child(partial(_examine, Probe(factory, steps, seconds), num_envs), timeout + seconds)
+    by_type: dict[type, list[Any]] = {kind: [] for kind in (str, Finding, Times, Suggestion, ConfigError)}
+    for each in answers:
+        by_type[type(each)].append(each)
+    for error in by_type[ConfigError]:
         raise error
     if trouble:
-        doing = (found[str] or ["its process starts"])[-1]
-        found[Finding].append(Finding("problem", "process", f"while {doing}: {trouble}"))
-    return Diagnosis(str(Environments(spec)), tuple(found[Finding]), *found[Times], *found[Suggestion])
+        doing = (by_type[str] or ["its process starts"])[-1]
+        by_type[Finding].append(Finding("problem", "process", f"while {doing}: {trouble}"))
+    return Diagnosis(str(Environments(spec)), tuple(by_type[Finding]), *by_type[Times], *by_type[Suggestion])
 
 
 def _examine(probe: Probe, num_envs: int) -> Iterator[Any]:
-    """Says in words what happens next, and what came of it: findings, times, a suggestion."""
+    """Yields a description of each step before it, and its results: findings, times, a suggestion."""
     doing = ""
     try:
         for each in _steps(probe, num_envs):
             doing = each if isinstance(each, str) else doing
             yield each
-    except Exception as error:  # whatever an environment raises is what is looked for
+    except Exception as error:  # any exception of the environment is a finding
         if doing == MAKING and isinstance(error, ConfigError):
             yield error
         else:
@@ -87,7 +86,7 @@ def _steps(probe: Probe, num_envs: int) -> Iterator[Any]:
     except ConfigError as error:
         silent = vector and env.metadata.get("autoreset_mode") is None
         yield Finding("problem", "autoreset" if silent else "spaces", str(error))
-        return  # nothing else can be understood then
+        return  # the other checks need a manager
     yield from spaces(manager)
     checks = {"it takes random actions": partial(check_vector, manager)} if vector else CHECKS
     for doing, check in checks.items():

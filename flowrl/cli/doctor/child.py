@@ -1,4 +1,4 @@
-"""Work in a process of its own, so that whatever hangs or dies in it can be told, with the line where it was."""
+"""Work in a separate process, so that the parent can report a hang or a death, with its line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flowrl.errors import SchemaError
 
 Work = Callable[[], Iterator[Any]]
 
-#: Seconds that a process has to write where it hangs, and to end.
+#: Seconds that a process gets to write its traceback, and to end.
 GRACE = 2.0
 
 _LIBRARIES = tuple(str(Path(str(module.__file__)).parent) for module in (flowrl, gymnasium))
@@ -33,14 +33,14 @@ _STANDARD = sysconfig.get_path("stdlib")
 
 
 def run_in_child(work: Work, timeout: float) -> tuple[list[Any], str]:
-    """What `work()` yields there, and in words how its process ended if that was not well, else "".
+    """Run `work()` in a child process; return everything that it yields, and how the process failed, else "".
 
-    It must yield something every `timeout` seconds; otherwise it is killed, with all that it started.
+    The work must yield something every `timeout` seconds; otherwise the process is killed, with all that it started.
     """
     context = multiprocessing.get_context("fork")
     answers, theirs = context.Pipe(duplex=False)
     lifeline, held = context.Pipe(duplex=False)
-    told: list[Any] = []
+    yielded: list[Any] = []
     with tempfile.TemporaryFile("w+") as trace, answers, held:
         child: Any = context.Process(target=_child, args=(work, theirs, lifeline, held, trace))
         child.start()
@@ -48,34 +48,34 @@ def run_in_child(work: Work, timeout: float) -> tuple[list[Any], str]:
         lifeline.close()
         try:
             while answers.poll(timeout):
-                told.append(answers.recv())
-            os.kill(child.pid, signal.SIGUSR1)  # it writes where it is, even in the middle of C code
+                yielded.append(answers.recv())
+            os.kill(child.pid, signal.SIGUSR1)  # the child writes its traceback, even in the middle of C code
             wait([child.sentinel], GRACE / 4)
-            return told, f"no answer within {timeout:g} s{_where(trace)}"
+            return yielded, f"no answer within {timeout:g} s{_where(trace)}"
         except EOFError:
             wait([child.sentinel], GRACE)
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)  # what its environments started goes too
+                os.killpg(child.pid, signal.SIGKILL)  # ends processes of its environments too
             child.kill()
             child.join()
             code = child.exitcode
             child.close()
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-        return told, f"its process ended {how}{_where(trace)}" if code else ""
+        return yielded, f"its process ended {how}{_where(trace)}" if code else ""
 
 
 def _child(work: Work, answers: Connection, lifeline: Connection, held: Connection, trace: IO[str]) -> None:
-    held.close()  # this end is the parent's alone
+    held.close()  # this end belongs to the parent
     stand_apart(lifeline)
-    os.dup2(2, 1)  # what an environment prints is no part of the report
+    os.dup2(2, 1)  # keeps the environment's prints out of the report
     sys.stdout = sys.stderr
     faulthandler.enable(trace, all_threads=False)
     faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
     for each in work():
         answers.send(each)
     sys.stderr.flush()
-    os._exit(0)  # threads of an environment may not keep the process
+    os._exit(0)  # threads of an environment cannot keep the process alive
 
 
 def _where(trace: IO[str]) -> str:
@@ -84,7 +84,7 @@ def _where(trace: IO[str]) -> str:
 
 
 def described(error: BaseException) -> str:
-    """An error in one line, with the line of the environment that raised it; ours need none."""
+    """An error in one line, with the environment's line that raised it; flowrl's own need none."""
     if isinstance(error, SchemaError):
         return str(error)
     line = own_line("".join(reversed(traceback.format_tb(error.__traceback__))))
@@ -92,7 +92,7 @@ def described(error: BaseException) -> str:
 
 
 def own_line(stack: str) -> str:
-    """The first line of a stack that is the environment's own, not of flowrl, gymnasium or Python; "" if none is.
+    """The first line of a stack in the environment's own code, not in flowrl, gymnasium or Python; "" if none is.
 
     >>> own_line(f'File "{gymnasium.__file__}", line 1, in step; File "mine.py", line 3, in step')
     ', in step, mine.py:3'

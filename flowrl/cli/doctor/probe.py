@@ -1,4 +1,4 @@
-"""Random steps in an environment under examination: what it answers, and how long it takes."""
+"""Random steps in an environment under examination: its answers, and their times."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from flowrl.errors import SchemaError
 
 Env = gymnasium.Env[Any, Any]
 
-#: Steps before the clock counts.
+#: Steps before timing begins.
 WARM_UP = 20
 
 
 class Step(NamedTuple):
-    """Step `t` of the episode that began with `seed`, or its reset as step 0, and the seconds `spent`: in all, and
-    working. Of a VectorEnv what comes after them are columns."""
+    """Step `t` of the episode that began with `seed`, or its reset as step 0; `spent` is the seconds in all, and
+    working. For a VectorEnv, the fields after `spent` are columns."""
 
     seed: int
     t: int
@@ -38,18 +38,18 @@ class Step(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether the episode is."""
+        """Whether the episode has ended."""
         return bool(self.terminated or self.truncated)
 
     @property
     def place(self) -> str:
-        """In words."""
+        """The step in words."""
         return f"at step {self.t} after reset(seed={self.seed})" if self.t else f"at reset(seed={self.seed})"
 
 
 @attrs.define
 class Probe:
-    """Takes so many random valid actions, for so many seconds at most; at least two of them."""
+    """Takes `steps` random valid actions, or as many as fit into `seconds`; at least two."""
 
     factory: EnvFactory
     steps: int
@@ -59,9 +59,9 @@ class Probe:
     def episodes(
         self, env: Env, steps: int = 0, seed: int = 0, actions: int | None = None, last: Step | None = None
     ) -> Iterator[Step]:
-        """Steps, and resets as steps 0; a new seed for each episode. The first of them goes on after `last`, if given.
+        """Yield steps, and resets as steps 0; each episode has a new seed. The first goes on after `last`, if given.
 
-        Equal seeds have equal actions, and so have equal `actions`.
+        Equal seeds give equal actions, and so do equal `actions`, a seed of their own.
         """
         space = copy.deepcopy(env.action_space)
         space.seed(seed if actions is None else actions)
@@ -82,7 +82,7 @@ class Probe:
             yield step
 
     def vector_steps(self, manager: VectorEnvManager, steps: int = 0) -> Iterator[Step]:
-        """The same of a VectorEnv, through the manager that would step it."""
+        """The same for a VectorEnv, through the manager that would step it."""
         space, until = manager.action_space, perf_counter() + self.seconds
         space.seed(0)
         _, spent = _timed(manager.launch, seed=0)
@@ -96,7 +96,7 @@ class Probe:
 
 
 def measured(steps: Iterable[Step], num_envs: int = 1) -> Times:
-    """How long steps and resets took, and how much of that was waiting."""
+    """The times of steps and resets, and the share of waiting in them."""
     spent: tuple[list[tuple[float, float]], ...] = [], []
     for step in steps:
         spent[step.t > 0].append(step.spent)
@@ -117,13 +117,13 @@ def _unpacked(answer: Any, of: str, *expected: str) -> Any:
         return answer
     what = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
     raise SchemaError(
-        f"{of} gave {what}, expected {len(expected)}: {', '.join(expected)}; an environment of classic gym is named "
-        "gym:ID"
+        f"{of} returned {what}, expected {len(expected)}: {', '.join(expected)}; environments of "
+        "classic gym are named gym:ID"
     )
 
 
 def _timed(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, tuple[float, float]]:
-    """What a call gave, the seconds it took but for those that other processes kept from it, and those it worked."""
+    """The result of a call, its seconds without those spent waiting for a core, and its working seconds."""
     queued, worked, begun = _queued(), process_time(), perf_counter()
     answer = call(*args, **kwargs)
     seconds, worked = perf_counter() - begun, process_time() - worked
@@ -131,7 +131,7 @@ def _timed(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, tu
 
 
 def _queued() -> float:
-    """Seconds that this process could have run and others did, as Linux counts them."""
+    """Seconds that this process was ready to run but had no core, as Linux counts them."""
     try:
         with open("/proc/self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9

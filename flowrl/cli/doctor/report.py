@@ -1,4 +1,4 @@
-"""What the doctor reports: findings, times, and the manager that they suggest."""
+"""The doctor's report: findings, times, and the suggested manager."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 
 Level = Literal["ok", "note", "problem"]
 
-#: Draws of which the mean time of the slowest is the mean.
+#: Samples for the mean time of the slowest of several steps.
 DRAWS = 2_000
-#: Seconds that it costs, beside the environment's own time (benchmarks/env_managers.py shows them): a step in this
-#: process; waking a process; handing a step to one that nobody waits for; waking a thread.
+#: Overheads in seconds, beside the environment's own time (measured by benchmarks/env_managers.py): a step in this
+#: process; waking a process; passing a step to an asynchronous process; waking a thread.
 IN_PROCESS, PROCESS, ANSWER, THREAD = 3e-6, 8e-5, 2e-4, 5e-5
-#: How much faster a manager must be to be suggested in place of a simpler one.
+#: Speed-up over a simpler manager that justifies suggesting another one.
 WORTH = 1.25
-#: The share of its time that an environment must wait for threads to be of use.
+#: Share of waiting from which threads pay.
 WAITS = 0.5
 
 
 @attrs.frozen
 class Finding:
-    """One sentence or two about one thing. A problem gives wrong results, or none; a note is good to know."""
+    """A sentence or two about one topic. A problem leads to wrong results, or none; a note is good to know."""
 
     level: Level
     about: str
@@ -32,11 +32,11 @@ class Finding:
 
 @attrs.frozen
 class Times:
-    """Measured times of one environment, in seconds; of a VectorEnv, each step is one of all its `num_envs`.
+    """Measured times of one environment, in seconds; a step of a VectorEnv steps all its `num_envs`.
 
-    - `steps`: of every step that was timed; `resets` likewise.
-    - `episode`: steps between two resets, the mean; None if no episode ended.
-    - `waiting`: the share of its time in which it used no processor.
+    - `steps`: time of every step; `resets` likewise.
+    - `episode`: mean number of steps between two resets; None if no episode ended.
+    - `waiting`: share of the time without use of a processor.
     """
 
     steps: np.ndarray[Any, np.dtype[np.float64]] = attrs.field(repr=False, eq=False)
@@ -47,22 +47,22 @@ class Times:
 
     @property
     def mean(self) -> float:
-        """Of a step, with its share of a reset."""
+        """Mean time of a step, with its share of a reset."""
         return float(self.steps.mean() + (self.resets.mean() / self.episode if self.episode else 0.0))
 
     def slowest(self, groups: int, each: int = 1) -> float:
-        """The mean time of the slowest of some groups that step `each` environments one after the other."""
-        drawn = np.random.default_rng(0).choice(self.steps, (DRAWS, groups, each))
-        return float(drawn.sum(axis=2).max(axis=1).mean())
+        """The mean time of the slowest of `groups` groups that step `each` environments one after the other."""
+        samples = np.random.default_rng(0).choice(self.steps, (DRAWS, groups, each))
+        return float(samples.sum(axis=2).max(axis=1).mean())
 
     def values(self) -> dict[str, float]:
-        """As plain values, in seconds."""
+        """The times as plain values, in seconds."""
         median, high = np.quantile(self.steps, [0.5, 0.99]).tolist()
         reset = float(np.median(self.resets))
         return {"step_median": median, "step_percentile_99": high, "reset_median": reset, "waiting": self.waiting}
 
     def finding(self) -> Finding:
-        """For people."""
+        """The times as a finding."""
         median, high, reset, _ = map(_ms, self.values().values())
         what = "a step takes" if self.num_envs == 1 else f"a step of all {self.num_envs} takes"
         text = f"{what} {median} (the median; 99th percentile {high}), a reset {reset}"
@@ -71,7 +71,7 @@ class Times:
 
 @attrs.frozen
 class Suggestion:
-    """Which manager, with which arguments, and why; `expected` is steps per second by manager, as estimated."""
+    """A manager, its arguments and the reason; `expected` is the estimated steps per second by manager."""
 
     env_manager: str
     env_manager_args: dict[str, Any]
@@ -80,17 +80,17 @@ class Suggestion:
 
 
 def suggest(times: Times, num_envs: int, cores: int, native: Times | None = None) -> Suggestion:
-    """The simplest manager that is nearly as fast as any.
+    """The simplest manager that is nearly as fast as the fastest.
 
     Args:
-        times: Of a single environment.
-        num_envs: That are stepped together.
-        cores: For this process and others.
+        times: Times of a single environment.
+        num_envs: Number of environments that step together.
+        cores: Cores for this process and others.
         native: Times of the environment's own vectorised implementation, if it has one.
     """
     mean, work, slowest = times.mean, times.mean * (1 - times.waiting), times.slowest(num_envs)
     takes, waits = f"a step takes {_ms(mean)}", times.waiting > WAITS
-    # Of each manager, from the simplest on: steps per second, why, its arguments.
+    # Per manager, the simplest first: steps per second, the reason, its arguments.
     reason = f"{takes}, and waking a process about {_ms(PROCESS)}: nothing is gained"
     ways: dict[str, tuple[float, str, dict[str, Any]]] = {"local": (1 / (mean + IN_PROCESS), reason, {})}
     if native is not None:
@@ -105,11 +105,11 @@ def suggest(times: Times, num_envs: int, cores: int, native: Times | None = None
             reason = f"{takes}: {processes} processes {how}"
             ways["subprocess"] = num_envs / seconds, reason, {"envs_per_process": size}
     if waits:
-        reason = f"it waits {100 * times.waiting:.0f} % of its time, which threads do at the same time"
+        reason = f"it waits {100 * times.waiting:.0f} % of its time, and threads wait at the same time"
         ways["thread"] = num_envs / (max(slowest, num_envs * work) + num_envs * THREAD), reason, {}
     reason = (
-        f"the slowest of {num_envs} steps takes {_ms(slowest)}, {slowest / mean:.1f} times the mean: nobody "
-        "waits for it; the order of what is collected follows the clock then"
+        f"the slowest of {num_envs} steps takes {_ms(slowest)}, {slowest / mean:.1f} times the mean, and the others "
+        "do not wait for it; the order of the collected steps then depends on timing"
     )
     ways["async"] = min(num_envs / (mean + ANSWER), cores / (work + ANSWER), 1 / ANSWER), reason, {}
     best = "local"
@@ -122,7 +122,7 @@ def suggest(times: Times, num_envs: int, cores: int, native: Times | None = None
 
 @attrs.frozen
 class Diagnosis:
-    """All that was found, in the order in which it was looked for."""
+    """All findings, in the order of the checks."""
 
     env: str
     findings: tuple[Finding, ...]
@@ -131,11 +131,11 @@ class Diagnosis:
 
     @property
     def problems(self) -> int:
-        """How many."""
+        """Number of problems."""
         return sum(finding.level == "problem" for finding in self.findings)
 
     def values(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """The diagnosis as plain values."""
         return {
             "env": self.env,
             "problems": self.problems,
@@ -145,14 +145,14 @@ class Diagnosis:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
-        told = [f"{self.env}: {self.problems or 'no'} problem{'' if self.problems == 1 else 's'}"]
-        told += [f"  {each.level:<8} {each.about:<13} {each.text}" for each in self.findings]
+        """The report, line by line."""
+        lines = [f"{self.env}: {self.problems or 'no'} problem{'' if self.problems == 1 else 's'}"]
+        lines += [f"  {each.level:<8} {each.about:<13} {each.text}" for each in self.findings]
         if self.suggestion is not None:
             rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in self.suggestion.expected.items())
-            told += [f"suggested: {self.options()}", f"  {self.suggestion.reason}"]
-            told += [f"  steps/s to expect, without a policy: {rates}"]
-        return told
+            lines += [f"suggested: {self.options()}", f"  {self.suggestion.reason}"]
+            lines += [f"  expected steps/s, without a policy: {rates}"]
+        return lines
 
     def options(self) -> str:
         """The suggestion as options of `flowrl run`."""

@@ -1,4 +1,4 @@
-"""What is looked at in an environment's steps. Each check gives findings; what it raises is a problem too."""
+"""Checks of an environment's steps. Each yields findings; an exception is a problem too."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from flowrl.testing import same
 Findings = Iterator[Finding]
 ok, note, problem = (partial(Finding, level) for level in get_args(Level))
 
-#: Steps that two environments are compared over, and seeds that should differ.
+#: Steps over which two environments are compared, and seeds that should differ.
 COMPARED, SEEDS = 200, (0, 1, 2)
 
 
 def spaces(manager: Manager) -> Findings:
-    """What its manager, which refuses spaces that no policy can be built for, says of it."""
+    """The spaces, whose manager exists: it rejects those for which no policy can be built."""
     if isinstance(manager, VectorEnvManager):
         yield ok("autoreset", manager.autoreset)
     actions = manager.action_space
@@ -44,7 +44,7 @@ def spaces(manager: Manager) -> Findings:
 
 
 def values(probe: Probe, env: Env) -> Findings:
-    """Whether what comes back is what the spaces say, and whether episodes end."""
+    """Whether answers fit the spaces, and whether episodes end."""
     space, told, steps, ended = dict_form(env.observation_space), set[str](), 0, list[Step]()
     for step in probe.episodes(env):
         steps += step.t > 0
@@ -58,7 +58,7 @@ def values(probe: Probe, env: Env) -> Findings:
         if step.over:
             ended.append(step)
     if not told - {"mask"}:
-        yield ok("values", f"{steps} steps in {len(ended) + 1} episodes: all is as the spaces say")
+        yield ok("values", f"{steps} steps in {len(ended) + 1} episodes: all values fit the spaces")
     limits = [layer._max_episode_steps for layer in layers(env) if isinstance(layer, TimeLimit)]
     yield from _endings(ended, steps, min(limits, default=None))
 
@@ -67,7 +67,7 @@ Flaw = tuple[str, Level, str]
 
 
 def _flaws(step: Step, space: gymnasium.Space[Any]) -> Iterator[Flaw]:
-    """About what, how bad, and in words; each of them is told once."""
+    """Flaws of a step as (topic, level, text); the caller reports each topic once."""
     try:
         row = checked_row(step.obs, row_shape(make_store(space, 1)))
     except (SchemaError, ValueError) as error:
@@ -81,7 +81,7 @@ def _flaws(step: Step, space: gymnasium.Space[Any]) -> Iterator[Flaw]:
     elif np.isnan(reward):
         yield "rewards: NaN", "problem", "the reward is NaN"
     elif np.isinf(reward):
-        yield "rewards: infinite", "problem", f"the reward is {reward}: no mean or estimate survives that"
+        yield "rewards: infinite", "problem", f"the reward is {reward}: it makes every mean and estimate useless"
     for name, flag in (("terminated", step.terminated), ("truncated", step.truncated)):
         if not isinstance(flag, bool | np.bool_):
             yield f"flags: {name}", "problem", f"{name} is {flag!r} ({type(flag).__name__}), expected a bool"
@@ -111,7 +111,7 @@ def _observation(row: Any, space: Any, what: str) -> Iterator[Flaw]:
 def _endings(ended: list[Step], steps: int, limit: int | None) -> Findings:
     known = f"its time limit is {limit} steps" if limit else "it has no TimeLimit of gymnasium's"
     if not ended:
-        way_out = "" if limit else ": evaluation would wait long for it; TimeLimit(1000) as a wrapper ends it"
+        way_out = "" if limit else ": evaluation would wait long for an end; the wrapper TimeLimit(1000) sets one"
         yield (ok if limit else note)("endings", f"no episode ended in {steps} steps, {known}{way_out}")
         return
     lengths, terminated = [step.t for step in ended], sum(bool(step.terminated) for step in ended)
@@ -119,8 +119,8 @@ def _endings(ended: list[Step], steps: int, limit: int | None) -> Findings:
     took = f"{least}" if least == most else f"{least} to {most}"
     yield ok("endings", f"{terminated} of {len(ended)} episodes terminated, after {took} steps; {known}")
     if terminated == len(ended) > 2 and 1 < least == most:
-        text = f"every episode terminated after exactly {least} steps: if that is a time limit it must be said by "
-        yield note("endings", f"{text}truncated, since the value of what would have come counts then")
+        text = f"every episode terminated after exactly {least} steps: if that is a time limit, step must return "
+        yield note("endings", f"{text}truncated instead, so that the value of the last state counts")
     if say := sum(isinstance(step.info, dict) and "is_success" in step.info for step in ended):
         yield ok("success", f"{say} of {len(ended)} episodes say whether they succeeded: win rates are known")
     else:
@@ -128,7 +128,7 @@ def _endings(ended: list[Step], steps: int, limit: int | None) -> Findings:
 
 
 def determinism(probe: Probe, env: Env) -> Findings:
-    """Whether a seed decides what happens."""
+    """Whether the seed determines the steps."""
     one, other = probe.factory(), probe.factory()
     first, second, again = (_transcript(probe, each) for each in (one, other, one))
     hint = "draw from self.np_random, which reset(seed=seed) seeds, and from no global generator"
@@ -142,19 +142,19 @@ def determinism(probe: Probe, env: Env) -> Findings:
         steps = sum(step.t > 0 for step in first)
         yield ok("determinism", f"the same seed gave the same {steps} steps, three times")
         if not any(_difference(first, _transcript(probe, one, seed)) for seed in SEEDS[1:]):
-            yield note("determinism", f"seeds {SEEDS} are alike: episodes differ by the policy's noise alone")
+            yield note("determinism", f"seeds {SEEDS} give equal steps: episodes differ by the policy's noise alone")
     one.close()
     other.close()
 
 
 def memory(probe: Probe, env: Env) -> Findings:
-    """Whether an observation that was handed out is written again."""
+    """Whether the environment overwrites an observation that it returned before."""
     pairs = pairwise(probe.episodes(env, 20))
     if part := next(filter(None, (shared_memory(one.obs, other.obs) for one, other in pairs)), ""):
-        text = f"the {part} is one array that is written again: flowrl copies it; a SyncVectorEnv in SAME_STEP mode, "
-        yield note("memory", f"{text}and whoever keeps observations, must copy it too")
+        text = f"the {part} is one array that every step overwrites: flowrl copies it; a SyncVectorEnv in SAME_STEP "
+        yield note("memory", f"{text}mode, and code that keeps observations, must copy it too")
     else:
-        yield ok("memory", "every observation is an array of its own")
+        yield ok("memory", "every observation is a new array")
 
 
 def saving(probe: Probe, env: Env) -> Findings:
@@ -186,16 +186,16 @@ def rendering(probe: Probe, env: Env) -> Findings:
 
 
 def gymnasium_checker(probe: Probe, env: Env) -> Findings:
-    """What gymnasium's own checker adds."""
+    """Findings of gymnasium's own checker."""
     env = probe.factory().unwrapped
-    if isinstance(env, ClassicEnv):  # it looks for what only gymnasium's own have
+    if isinstance(env, ClassicEnv):  # the checker expects attributes that only gymnasium's environments have
         return
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
             check_env(env, skip_render_check=True)
         except Exception as error:
-            yield note("check_env", f"gymnasium's checker refuses it: {_plain(error)}")
+            yield note("check_env", f"gymnasium's checker rejects it: {_plain(error)}")
     for text in dict.fromkeys(_plain(warning.message) for warning in said):
         yield note("check_env", f"gymnasium's checker says: {text}")
 
@@ -208,11 +208,11 @@ CHECKS: dict[str, Callable[[Probe, Env], Findings]] = {
     "its render modes are looked at": rendering,
     "gymnasium's checker looks at it": gymnasium_checker,
 }
-"""By what happens meanwhile."""
+"""The checks, by a description of each."""
 
 
 def check_vector(manager: VectorEnvManager, probe: Probe, env: VectorEnv[Any, Any, Any]) -> Findings:
-    """The same of a ready-made VectorEnv, as far as its manager does not see to it: endings, determinism."""
+    """The checks of a VectorEnv that its manager does not make itself: endings, determinism."""
     first = list(probe.vector_steps(manager, COMPARED))
     if manager.unasked_mask:
         yield note("mask", UNASKED)
@@ -224,7 +224,7 @@ def check_vector(manager: VectorEnvManager, probe: Probe, env: VectorEnv[Any, An
     again = list(probe.vector_steps(VectorEnvManager(other), COMPARED))
     other.close()
     if differing := [step.t for step, twin in zip(first, again) if _difference([step], [twin])]:
-        yield problem("determinism", f"two of them with one seed differ at step {differing[0]}")
+        yield problem("determinism", f"two vector environments with one seed differ at step {differing[0]}")
     else:
         yield ok("determinism", f"the same seed gave the same {len(first) - 1} steps, twice")
 
@@ -234,20 +234,20 @@ def _transcript(probe: Probe, env: Env, seed: int = 0) -> list[Step]:
 
 
 def _copied(steps: Iterator[Step]) -> list[Step]:
-    """With observations that the environment cannot write into."""
+    """The steps with copies of the observations, which the environment cannot overwrite."""
     return [step._replace(obs=copy.deepcopy(step.obs)) for step in steps]
 
 
 def _difference(one: list[Step], other: list[Step]) -> str:
-    """Where two transcripts begin to differ; "" if they do not, as far as both go."""
+    """Where two transcripts begin to differ; "" if they agree, as far as both go."""
     for ours, theirs in zip(one, other):
-        found, others = ours._asdict(), theirs._asdict()
+        mine, yours = ours._asdict(), theirs._asdict()
         for name in ("obs", "reward", "terminated", "truncated"):
-            if not same(found[name], others[name]):
+            if not same(mine[name], yours[name]):
                 return f"{ours.place}, in {name}"
     return ""
 
 
 def _plain(message: object) -> str:
-    """Without gymnasium's colours, in one line."""
+    """The message in one line, without gymnasium's colours."""
     return re.sub(r"\s+", " ", re.sub(r"\x1b\[\d*m|WARN: ", "", str(message))).strip()

@@ -59,15 +59,19 @@ def test_observations_in_pairs_and_dictionaries_are_healthy() -> None:
         (broken.InfiniteReward, "rewards", "the reward is -inf"),
         (broken.IntegerFlags, "flags", "(int), expected a bool"),
         (broken.NoInfo, "info", "info is a NoneType, expected a dict"),
-        (broken.OldStep, "errors", "step gave 4 values, expected 5: observation, reward, terminated, truncated, info"),
-        (broken.OldReset, "errors", "reset gave a ndarray, expected 2: observation, info"),
+        (
+            broken.OldStep,
+            "errors",
+            "step returned 4 values, expected 5: observation, reward, terminated, truncated, info",
+        ),
+        (broken.OldReset, "errors", "reset returned a ndarray, expected 2: observation, info"),
         (broken.GlobalGenerator, "determinism", "two environments with one seed differ at reset(seed=0), in obs"),
         (broken.Remembers, "determinism", "the same environment with the same seed differs at reset(seed=0), in obs"),
         (broken.ForgetsItsState, "saving", "a pickled copy goes on differently at step 1"),
         (broken.RaisesInStep, "errors", "while it takes random actions: KeyError: 'a joint that is not there'"),
         (broken.RaisesWhenMade, "making", "OSError: no such simulator"),
         (broken.silent_vector, "autoreset", "metadata['autoreset_mode'] is missing"),
-        (broken.random_vector, "determinism", "two of them with one seed differ at step 0"),
+        (broken.random_vector, "determinism", "two vector environments with one seed differ at step 0"),
     ],
 )
 def test_a_problem_is_found(env: Any, what: str, words: str) -> None:
@@ -82,10 +86,10 @@ def test_a_problem_is_found(env: Any, what: str, words: str) -> None:
     ("env", "what", "words"),
     [
         (broken.Float64, "dtypes", "the observation is float64, but its space says float32: it is converted"),
-        (broken.AlwaysAlike, "determinism", "seeds (0, 1, 2) are alike"),
+        (broken.AlwaysAlike, "determinism", "seeds (0, 1, 2) give equal steps"),
         (broken.Endless, "endings", "no episode ended in 100 steps, it has no TimeLimit"),
         (broken.TerminatesOnTime, "endings", "every episode terminated after exactly 20 steps"),
-        (broken.Reuses, "memory", "the observation is one array that is written again"),
+        (broken.Reuses, "memory", "the observation is one array that every step overwrites"),
         (broken.Rebuilt, "saving", "EzPickle"),
         (broken.NoPictures, "rendering", "have no rgb_array"),
         (broken.Unbounded, "spaces", "actions are not bounded"),
@@ -198,7 +202,7 @@ def test_what_an_environment_prints_is_no_part_of_the_report(capfd: pytest.Captu
 def test_diagnose_raises_for_what_is_no_environment() -> None:
     with pytest.raises(ConfigError, match="did you mean 'CartPole-v1'"):
         diagnose("CartPol-v1")
-    with pytest.raises(ConfigError, match="is made already, and several are compared"):
+    with pytest.raises(ConfigError, match="is an object, but the checks need several"):
         diagnose(broken.Healthy())
     with pytest.raises(ConfigError, match="max_episode_stps"):
         diagnose("CartPole-v1", {"max_episode_stps": np.int64(3)})
