@@ -60,7 +60,7 @@ def test_a_setting_that_is_read_nowhere_is_noticed() -> None:
     class Deaf(DQN):
         Config = WithOthers
 
-    assert deaf(Deaf, variants("dqn")) == ["number", "limit", "switch", "kind", "text"]
+    assert deaf(Deaf, variants("dqn")[:1]) == ["number", "limit", "switch", "kind", "text"]
 
 
 @pytest.mark.exhaustive
