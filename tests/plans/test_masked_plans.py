@@ -14,8 +14,11 @@ from tests.plans.small import KINDS, SMALL, final, first, make
 
 DOORS = "tests.masked_envs:Doors"
 
+#: One plan for each way to choose an action.
+QUICK = ("dqn", "rainbow", "apex_dqn", "r2d2", "dqfd", "ppo", "ppo recurrent", "impala", "sac", "cql")
 
-@pytest.mark.parametrize("name", first(sorted(SMALL), of=KINDS))
+
+@pytest.mark.parametrize("name", [*first(KINDS, of=QUICK, rest="slow"), *first(sorted({*SMALL} - {*KINDS}), of=())])
 def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
     """Q1, Q3, G6: while it learns, and where it is evaluated; the environment would raise."""
     from flowrl.operators import Evaluate
