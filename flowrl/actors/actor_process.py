@@ -97,7 +97,7 @@ def _compare(theirs: dict[str, str], where: str) -> None:
     for name, ours in versions().items():
         if ours == theirs[name]:
             continue
-        text = f"{where} has {name} {ours}, the process that asks has {theirs[name]}"
+        text = f"{where} has {name} {ours}, its caller has {theirs[name]}"
         if name in ("flowrl", "python"):
             raise ConfigError(f"{text}: install the same on all machines of the cluster")
         log.warning("%s: results may differ in the last bits", text)
@@ -106,7 +106,7 @@ def _compare(theirs: dict[str, str], where: str) -> None:
 def _packed(error: BaseException, where: str) -> bytes:
     """The error with its traceback as a note; a RuntimeError if it cannot be pickled or would end the caller."""
     told = traceback.TracebackException.from_exception(error)
-    told.__notes__ = None  # they travel with it
+    told.__notes__ = None  # the pickled error keeps them
     error.add_note(f"raised in {where}:\n{''.join(told.format()).rstrip()}")
     try:
         if not isinstance(error, Exception):

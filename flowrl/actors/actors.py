@@ -45,11 +45,11 @@ class Backend(Protocol):
         ...
 
     def put(self, value: Any) -> Any:
-        """What stands for the value as an argument of `submit`."""
+        """A reference to the value, for use as an argument of `submit`."""
         ...
 
     def close(self, workers: Sequence[Any]) -> None:
-        """End them."""
+        """End workers."""
         ...
 
     def leave(self) -> None:
@@ -135,7 +135,7 @@ class Actors:
         """Create them all at once; does nothing if they are started."""
         if self._backend is not None:
             return
-        self._backend = self._joined()
+        self._backend = self._connect()
         try:
             names = [self.name(index) for index in range(len(self.makes))]
             self.members = self._backend.create(self.makes, names, self.resources)
@@ -144,7 +144,7 @@ class Actors:
             raise
         self.restarts = [0] * len(self.makes)
 
-    def _joined(self) -> Backend:
+    def _connect(self) -> Backend:
         if not self.remote:
             return Here()
         from flowrl.actors.ray_backend import Cluster

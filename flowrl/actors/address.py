@@ -10,7 +10,7 @@ from flowrl.errors import ConfigError
 
 #: Seconds in which an address must answer.
 ANSWER_SECONDS = 5.0
-#: What a speaker of HTTP/2, as all of Ray is, says first: the preface and an empty frame of settings (RFC 9113, 3.4).
+#: The first bytes of an HTTP/2 client, as Ray expects: the preface and an empty frame of settings (RFC 9113, 3.4).
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS = 4
 
@@ -33,10 +33,10 @@ def split_address(address: str) -> tuple[str, int] | None:
 
 
 def check_answers(address: str) -> None:
-    """Check that Ray, or something like it, listens at an address.
+    """Check that Ray, or another HTTP/2 server, listens at an address.
 
     Raises:
-        ConfigError: nothing answers, something else does, or the address is malformed.
+        ConfigError: nothing answers, the answer is not HTTP/2, or the address is malformed.
     """
     place = split_address(address)
     if place is None:
@@ -54,4 +54,4 @@ def check_answers(address: str) -> None:
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot reach {address}: {error}; {hint}") from None
     if len(answer) < 4 or answer[3] != _SETTINGS:
-        raise ConfigError(f"what answers at {address} is not Ray; {hint}")
+        raise ConfigError(f"the server at {address} is not Ray; {hint}")

@@ -1,4 +1,4 @@
-"""Actors on Ray: the only file, with tune.py, that imports it, and only where actors are remote."""
+"""Actors on Ray. Only this file and tune.py import Ray, and only for remote actors."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from flowrl.errors import ConfigError, ValueLost, WorkerDied
 from flowrl.interrupts import handling
 
 log = logging.getLogger("flowrl")
-_ray: Any = ray  # what has no types
+_ray: Any = ray  # for the functions without types
 
-#: Seconds until actors must be there, a value must have come, an actor must have closed what it holds.
+#: Time limits in seconds: for actors to start, for a value to arrive, for an actor to close.
 START_SECONDS = 120.0
 FETCH_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
 
 _HERE = "local"
-#: What a Ray of ours is told: to say nothing, and to ask nobody.
+#: Environment of a Ray that flowrl starts: no usage reports, no authentication.
 _OWN = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 
@@ -43,7 +43,7 @@ class RayWorker:
     """An object in a Ray actor, as a worker.
 
     Attributes:
-        began: Done when the object was made.
+        began: Done when the object exists.
     """
 
     def __init__(self, make: Make, name: str, resources: Resources, *, reserve: bool) -> None:
@@ -51,7 +51,7 @@ class RayWorker:
         self.name = name
         needs = _needs(resources, reserve)
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
-        # In a trial of Ray Tune they belong where it has reserved room for them.
+        # In a trial of Ray Tune actors must use the room that it has reserved.
         where = "SPREAD" if get_current_placement_group() is None else None
         actor = ray.remote(ActorProcess).options(resources=needs, scheduling_strategy=where, **options)
         self._actor: Any = actor.remote(name)
@@ -64,23 +64,23 @@ class RayWorker:
         return self._ask(self._actor.do, (method, *args))
 
     def submit_apart(self, method: str, *args: Any) -> Future[tuple[Any, Remote]]:
-        """Ask for `method(*args)`, which gives `(answer, item)`: the answer comes here, the item stays there."""
+        """Request `method(*args)`, which returns `(answer, item)`: the answer comes here, the item stays there."""
         return self._ask(self._actor.do_apart.options(num_returns=2), (method, *args))
 
     def _ask(self, call: Any, args: tuple[Any, ...]) -> Future[Any]:
         future: Future[Any] = Future()
         sent = [arg.ref if isinstance(arg, Remote) else arg for arg in args]
         try:
-            made = call.remote(*sent)
-            reply, item = made if isinstance(made, list) else (made, None)
+            refs = call.remote(*sent)
+            reply, item = refs if isinstance(refs, list) else (refs, None)
         except TypeError as error:
-            future.set_exception(refusal(sent[1:], f"what {self.name} is asked, {args[0]!r},", error))
+            future.set_exception(refusal(sent[1:], f"the request {args[0]!r} to {self.name}", error))
             return future
         reply.future().add_done_callback(lambda done: self._answer(done, item, future))
         return future
 
     def _answer(self, reply: Future[Any], item: Any, future: Future[Any]) -> None:
-        """In a thread of Ray's."""
+        """Complete a future with a reply; runs in a thread of Ray."""
         try:
             value, error, said = reply.result()
             for level, text in said:
@@ -99,19 +99,19 @@ class RayWorker:
             future.set_exception(_translated(failed, self.name))
 
     def kill(self) -> None:
-        """End the process at once; what it was asked fails."""
-        with suppress(Exception):  # it is gone, or Ray is
+        """End the process at once; its requests fail."""
+        with suppress(Exception):  # the actor is gone already, or Ray is
             ray.kill(self._actor)
 
 
 class Cluster:
-    """The Ray that actors are on: one that this process has, one that is joined, or one of this machine that is begun.
+    """The Ray that actors run on: the one this process is connected to, a cluster that it joins, or a new local one.
 
-    The last two are left when nobody is there who needs them.
+    It leaves the last two with their last user.
     """
 
     _users: ClassVar[weakref.WeakSet[Cluster]] = weakref.WeakSet()
-    _at: ClassVar[str | None] = None  # where we went ourselves
+    _at: ClassVar[str | None] = None  # address of the Ray that flowrl joined or started
 
     def __init__(self, address: str | None) -> None:
         where = address or _HERE
@@ -124,7 +124,7 @@ class Cluster:
 
     @property
     def _is_ours(self) -> bool:
-        """Nobody else runs on it: its cores need not be reserved."""
+        """Whether flowrl started it; then nothing else runs on it, and cores need no reservation."""
         return Cluster._at == _HERE
 
     def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[RayWorker]:
@@ -137,7 +137,7 @@ class Cluster:
             if late:
                 waiting = ", ".join(worker.name for worker in workers if worker.began in late)
                 raise ConfigError(
-                    f"{waiting}: not there after {START_SECONDS:g} s; free are {_told(_ray.available_resources())}"
+                    f"{waiting}: not started after {START_SECONDS:g} s; free are {_told(_ray.available_resources())}"
                 )
             for worker in workers:
                 worker.began.result()
@@ -172,37 +172,37 @@ class Cluster:
             end()
 
 
-#: What Ray calls its own resources, and the option of an actor that asks for each.
+#: Ray's names of its own resources, and the option of an actor that requests each.
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def _needs(resources: Resources, reserve: bool) -> dict[str, float]:
-    """What Ray is asked for; the cores of a Ray of ours are nobody's."""
+    """The resources to request from Ray; cores only if `reserve`."""
     needs = {"CPU": resources.cpus * reserve, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
     return {"CPU": 0, **{name: amount for name, amount in needs.items() if amount}}
 
 
 def _check_fit(needs: dict[str, float], names: Sequence[str]) -> None:
-    """Refuse what a cluster that does not grow can never give.
+    """Refuse requests that a cluster of fixed size can never fulfil.
 
-    Raises: ConfigError naming the resource, and how much of it there is.
+    Raises: ConfigError: names the resource, and the amount that exists.
     """
     if _grows():
         return
     nodes = [node["Resources"] for node in _ray.nodes() if node["Alive"]]
     for resource, amount in needs.items():
-        there = [node.get(resource, 0) for node in nodes]
-        if amount > max(there):
-            has = f"the largest machine has {max(there):g}; there are {_told(_ray.cluster_resources())}"
-        elif amount * len(names) > sum(there):
-            has = f"the cluster has {sum(there):g}"
+        amounts = [node.get(resource, 0) for node in nodes]
+        if amount > max(amounts):
+            has = f"the largest machine has {max(amounts):g}; there are {_told(_ray.cluster_resources())}"
+        elif amount * len(names) > sum(amounts):
+            has = f"the cluster has {sum(amounts):g}"
         else:
             continue
-        raise ConfigError(f"{names[0]} .. {names[-1]}: {len(names)} x {amount:g} {resource} are asked for, {has}")
+        raise ConfigError(f"{names[0]} .. {names[-1]}: {len(names)} x {amount:g} {resource} requested, {has}")
 
 
 def _told(resources: dict[str, float]) -> str:
-    """Resources in words, but for those that only name machines.
+    """Resources in words, without those that only name machines.
 
     >>> _told({"CPU": 4.0, "memory": 2e9, "node:10.0.0.1": 1.0})
     '4 CPU, 2 GB memory'
@@ -215,12 +215,12 @@ def _amount(name: str, amount: float) -> str:
 
 
 def fetch(ref: Any) -> Any:
-    """The value that Ray keeps under a reference.
+    """The value behind a reference of Ray.
 
     Raises:
         WorkerDied: the value is lost.
     """
-    if not ray.is_initialized():  # asking would begin another one
+    if not ray.is_initialized():  # `ray.get` would start another one
         raise WorkerDied("a value of a worker", "Ray has ended")
     try:
         return ray.get(ref, timeout=FETCH_SECONDS)
@@ -229,7 +229,7 @@ def fetch(ref: Any) -> Any:
 
 
 def _begin() -> None:
-    """Start a Ray of this machine."""
+    """Start a local Ray."""
     before = {name: os.environ.get(name) for name in _OWN}
     os.environ.update(_OWN)
     try:
@@ -252,7 +252,7 @@ def _join(address: str) -> None:
 
 
 def _init(address: str, **settings: Any) -> None:
-    """Have Ray, without its handler for SIGTERM, which ends Ray under a run that would save first."""
+    """Connect to Ray, without its handler for SIGTERM, which would end Ray before a run has saved."""
     before = signal.getsignal(signal.SIGTERM)
     with _uninterrupted():
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **settings)
@@ -263,7 +263,7 @@ def _init(address: str, **settings: Any) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep a Ctrl-C for the end of the block: Python drops one that comes while Ray forks. A second one is at once."""
+    """Delay a Ctrl-C to the end of the block: Python drops one while Ray forks. A second Ctrl-C raises at once."""
     kept: list[int] = []
 
     def keep(number: int, _frame: Any) -> None:
@@ -278,12 +278,12 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _exit(number: int, _frame: Any) -> None:
-    """An end with its cleaning up, as nobody has asked for another one."""
+    """Exit with cleanup; the handler for SIGTERM if none was set before."""
     sys.exit(128 + number)
 
 
 def end() -> None:
-    """Leave Ray, whoever is on it, and where this process started it, wait until its processes are gone."""
+    """Leave Ray, whoever uses it; if this process started it, wait until its processes are gone."""
     Cluster._at = None
     Cluster._users.clear()
     started = _started()
@@ -293,7 +293,7 @@ def end() -> None:
 
 
 def _translated(error: Exception, name: str) -> Exception:
-    """What became of a request or a value, in flowrl's words."""
+    """The error of flowrl for an error of Ray on a request or a value."""
     if isinstance(error, RayTaskError):
         error = error.cause
     if isinstance(error, GetTimeoutError):
@@ -303,7 +303,7 @@ def _translated(error: Exception, name: str) -> Exception:
     return WorkerDied(name, _why(error)) if isinstance(error, RayError) else error
 
 
-#: What Ray says of a death, and what that is in short.
+#: Phrases in Ray's errors on a death, and their meanings.
 _DEATHS = {
     "node has died": "its machine is gone",
     "node was": "its machine is gone",
@@ -315,27 +315,27 @@ _DEATHS = {
 
 def _why(error: Exception) -> str:
     text = str(error)
-    for said, meant in _DEATHS.items():
-        if said in text:
-            return meant
+    for phrase, meaning in _DEATHS.items():
+        if phrase in text:
+            return meaning
     return text.strip().splitlines()[-1]
 
 
-# -- All that is used of Ray's private interfaces; tests/actors/test_ray_private.py says of each what breaks without it.
+# -- All uses of Ray's private interfaces; tests/actors/test_ray_private.py shows what breaks without each.
 
 
 def _grows() -> bool:
-    """Whether more machines come when more is asked for than there is."""
+    """Whether the cluster adds machines when requests exceed its resources."""
     state = _ray._private.state.state
     return not _ray.util.client.ray.is_connected() and bool(state.get_max_resources_from_cluster_config())
 
 
 def _silence() -> None:
-    """Keep Ray from printing every death to standard output: flowrl says in its own words what it means for the run."""
+    """Keep Ray from printing every death to standard output: flowrl logs what a death means for the run."""
     _ray._private.worker.print_to_stdstream = lambda data, **_: log.debug("Ray: %s", " ".join(data["lines"]))
 
 
 def _started() -> list[Any]:
-    """The processes of a Ray that this process has started."""
+    """The processes of a Ray that this process started."""
     node = _ray._private.worker._global_node
     return [] if node is None else [each.process for kind in node.all_processes.values() for each in kind]

@@ -296,7 +296,7 @@ class Plan:
         They change nothing (D4). A run that is abandoned without being closed does not call `after`.
         """
         if self.on is not None:
-            raise PlanError(f"around: {self.name} is on the workers; a run is around what is gathered")
+            raise PlanError(f"around: {self.name} is on the workers; gather first, then add around")
         return self.then(transforms.RunHooks(before, after), "tap", "around", False)
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None, *, site: str | None = None) -> Plan:

@@ -128,15 +128,15 @@ class _Examiner:
         before = node.inputs[0] if node.inputs else node
         lost = self._lost(before, word)
         if lost is not None:
-            text = f"which does not come through {self.where(lost)}"
+            text = f"which is lost in {self.where(lost)}"
         else:
-            text = f"which is not in what {self.where(before)} gives ({_brief(given)})"
+            text = f"which is not in the output of {self.where(before)} [{_brief(given)}]"
         if isinstance(required, Mapping) and required[word]:
             return f"{text}: {required[word]}"
         names = word.split(" or ")
         later = [other for other in self.nodes if any(name in (other.contract.provides or ()) for name in names)]
         if later:
-            return f"{text}: {self.where(later[0])} gives it, put it before {node.name}"
+            return f"{text}: {self.where(later[0])} provides it, put it before {node.name}"
         providers = sorted(kind.__name__ for kind in PROVIDERS if any(name in kind.provides for name in names))
         return f"{text}: put {' or '.join(providers)} before {node.name}" if providers else text
 

@@ -1,4 +1,4 @@
-"""Learners: one or several that hold the same policy, in this process or in others."""
+"""Learners: one, or several with the same policy, in this process or in others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregators: processes that make one batch of many, so that the driver need not touch what it passes on."""
+"""Aggregators: processes that join batches, so that the driver does not touch the data."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ log = logging.getLogger("flowrl")
 
 
 class Joiner:
-    """Joins batches, where it is."""
+    """Joins batches, in the process of the actor."""
 
     def join(self, *batches: Batch) -> tuple[None, Batch]:
-        """An empty answer, and the batches as one: fragments along the environments, rows one after another."""
+        """An empty answer, and the joined batch: fragments along the environments, rows one after another."""
         return None, joined(batches)
 
 
 class Aggregators:
-    """Join lists of batches, each list in one of several processes: a worker of the engine.
+    """Joins lists of batches, each list in one of several processes; a worker of the engine.
 
         fragments.combine(CollectBatches(512)).call(Aggregators(2), "join", in_flight=4).call(learners, "train")
 
-    The batches of a list may be `Remote`, and so is what comes of them where the next operator takes that.
+    The batches of a list may be `Remote`; the result is too if the next operator takes `Remote` items.
 
     Args:
-        count: Of processes, on Ray; 0: this one.
-        resources: Of each.
-        address: Of a Ray cluster.
-        max_restarts: How often each may be made again after its death, which costs nothing but time: what it was asked
-            is asked again.
+        count: Number of processes, on Ray; 0: this process joins.
+        resources: Resources of each process.
+        address: Address of a Ray cluster.
+        max_restarts: Restarts allowed per process. A death costs only time: its requests are repeated.
 
-    State: none; lists that are joined are a `Call`'s.
+    State: none; the `Call` saves the lists in work.
     """
 
     takes_remote = True
@@ -62,7 +61,7 @@ class Aggregators:
             max_restarts=max_restarts,
         )
         self._turn = 0
-        self._asked: list[tuple[int, Any, Future[Any]]] = []  # who was asked: another may have its place by now
+        self._requests: list[tuple[int, Any, Future[Any]]] = []  # index and worker; that may be replaced since
 
     def __repr__(self) -> str:
         return repr(self._actors)
@@ -74,39 +73,39 @@ class Aggregators:
         self._actors.start()
 
     def submit(self, method: str, batches: list[Any]) -> Future[Any]:
-        """Have the next of them `join` a list of batches."""
+        """Let the next process `join` a list of batches."""
         index = self._turn = (self._turn + 1) % len(self._actors.members)
         worker = self._actors.members[index]
         submit = worker.submit_apart if isinstance(worker, StoringWorker) else worker.submit
         future: Future[Any] = submit(method, *batches)
-        self._asked = [each for each in self._asked if not each[-1].done() or each[-1].exception()]
-        self._asked.append((index, worker, future))
+        self._requests = [each for each in self._requests if not each[-1].done() or each[-1].exception()]
+        self._requests.append((index, worker, future))
         return future
 
     def receive(self, answer: tuple[None, Any]) -> Any:
-        """The batch of an answer."""
+        """The joined batch of an answer."""
         return answer[1]
 
     def recover(self, error: BaseException) -> BaseException | None:
-        """Make those that died again; the error if it was none of a death."""
+        """Restart processes that died; returns the error if it is not a death."""
         if not is_death(error):
             return error
-        answered = [each for each in self._asked if each[-1].done()]
-        self._asked = [each for each in self._asked if not each[-1].done()]
+        answered = [each for each in self._requests if each[-1].done()]
+        self._requests = [each for each in self._requests if not each[-1].done()]
         for index, worker, future in answered:
             death = future.exception()
             if is_death(death) and self._actors.members[index] is worker:
-                log.warning("%s; it is made again", death)
+                log.warning("%s; restarting it", death)
                 self._actors.restart(index, death)
         return None
 
     def stop(self) -> None:
         """End the processes."""
-        self._asked.clear()
+        self._requests.clear()
         self._actors.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing is kept between two requests."""
+        """Does nothing: there is no state between two requests."""

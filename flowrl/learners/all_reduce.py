@@ -1,4 +1,4 @@
-"""All-reduce over torch.distributed: learners in several processes stay alike to the last bit."""
+"""All-reduce over torch.distributed, which keeps learners in several processes identical to the last bit."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from flowrl.policies.torch_private import process_group
 if TYPE_CHECKING:
     from flowrl.policies import Policy
 
-distributed: Any = torch.distributed  #: what is used of it has no annotations
+distributed: Any = torch.distributed  #: the functions used here have no annotations
 
-#: An address outside, by which a machine finds its own one to the outside; nothing is sent there.
+#: An outside address, by which a machine finds its own outside address; nothing is sent there.
 _OUTSIDE = "10.255.255.255"
 
 
 @attrs.frozen
 class Rendezvous:
-    """Where the members of a group find each other: an address that one of them listens at."""
+    """The meeting point of a group: an address at which one member listens."""
 
     host: str
     port: int
     size: int
     one_batch: bool  #: see `flowrl.policies.learning.AllReduce`
-    seconds: float  #: that any wait for the others may take
+    seconds: float  #: limit of any wait for the others
 
 
 def listen(host: str, seconds: float) -> Any:
-    """Open a free port for a meeting; whoever holds the result must keep it until the group has ended."""
+    """Open a free port for a rendezvous; the caller must keep the result until the group has ended."""
     return distributed.TCPStore(
         host, 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=seconds)
     )
 
 
 class GroupAllReduce:
-    """One member of a group that averages over gloo, or over NCCL where the policy is on a GPU.
+    """One member of a group that averages over gloo, or over NCCL if the policy is on a GPU.
 
-    A member that dies, or answers no more, is an error of the others: at once where its connection breaks, else after
-    the meeting's seconds. The group is of no use then, and a new one must meet.
+    If a member dies or stops answering, the others raise: at once if its connection breaks, else after
+    `rendezvous.seconds`. Then the group is useless, and its members need a new rendezvous.
 
     Raises:
-        Disconnected: the others did not come in time, or one of them is gone.
+        Disconnected: the others did not connect in time, or one of them is gone.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class GroupAllReduce:
         return -int(both[0]), int(both[1])
 
     def share(self, rows: Batch) -> Batch:
-        """Rows `[B, ...]`, or environments of `[T, N, ...]`, so many as everybody's or one more; all if too few."""
+        """This member's part of rows `[B, ...]` or of environments in `[T, N, ...]`; parts differ in size by at most
+        one. All rows if there are fewer than members."""
         if not self.one_batch:
             return rows
         axis = int(is_fragment(rows))
@@ -97,8 +98,8 @@ class GroupAllReduce:
         return part
 
     def close(self) -> None:
-        """Leave: the others' next request fails at once, and does not wait for this one."""
-        group, self._group = self._group, None  # its connections end with it
+        """Leave the group: the others' next request fails at once instead of waiting for this member."""
+        group, self._group = self._group, None
         if group is not None:
             with suppress(RuntimeError):
                 group.abort()
@@ -108,18 +109,18 @@ class GroupAllReduce:
         options.reduceOp = how
         try:
             if self._group is None:
-                raise RuntimeError("this one has left")
+                raise RuntimeError("this member has left")
             self._group.allreduce([values], options).wait()
         except RuntimeError as error:
             self.close()
-            raise Disconnected(f"one of {self.size} that learn together is gone: {_first(error)}") from error
+            raise Disconnected(f"one of {self.size} joint learners is gone: {_first(error)}") from error
 
 
 class Peer:
-    """Base of objects that learn with others in other processes: their side of a rendezvous.
+    """Base of objects that learn jointly with others in other processes: one side of a rendezvous.
 
     Attributes:
-        peers: How many learn together, itself among them; 0: nobody has called a rendezvous.
+        peers: Number of joint learners, including this one; 0 before any rendezvous.
     """
 
     policy: Policy
@@ -128,18 +129,18 @@ class Peer:
     _store: Any = None
 
     def listen(self, seconds: float) -> tuple[str, int]:
-        """Open the place where all meet: a host, by which this one can be reached, and a free port."""
+        """Open the meeting point; returns a host address of this machine, and a free port."""
         try:
             host = own_address(_OUTSIDE)
-        except OSError:  # no network but that of this machine
+        except OSError:  # no outside network
             host = "127.0.0.1"
         self._store = listen(host, seconds)
         return host, self._store.port
 
     def connect(self, rendezvous: Rendezvous, rank: int) -> None:
-        """Meet the others, and learn with them from now on.
+        """Connect to the others, and learn jointly with them from now on.
 
-        Raises: Disconnected: they do not come.
+        Raises: Disconnected: they do not connect.
         """
         self.leave()
         self.peers = rendezvous.size
@@ -147,27 +148,27 @@ class Peer:
             self.all_reduce = GroupAllReduce(rendezvous, rank, self.policy.device, self._store if rank == 0 else None)
 
     def check_peers(self) -> None:
-        """Raise Disconnected where the others are lost, or were never met."""
+        """Raise Disconnected if the connection to the others is lost, or was never made."""
         if self.peers != 1 and self.all_reduce is None:
-            raise Disconnected("the others that learn with this one are gone, or were never met")
+            raise Disconnected("the joint learners are gone, or were never connected")
 
     def process(self) -> int:
-        """In which it is."""
+        """The id of its process."""
         return os.getpid()
 
     def leave(self) -> None:
-        """Have the others fail rather than wait for this one."""
+        """Disconnect, so that the others fail instead of waiting for this one."""
         if self.all_reduce is not None:
             self.all_reduce.close()
             self.all_reduce = None
 
 
 def rendezvous(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0) -> None:
-    """Have workers, each with a `Peer`, rendezvous anew.
+    """Connect workers, each with a `Peer`, to a new group.
 
     Raises:
         WorkerDied: one of them is gone.
-        Disconnected: they do not find each other in time.
+        Disconnected: they do not connect in time.
     """
     host, port = "", 0
     if len(members) > 1:
@@ -176,17 +177,17 @@ def rendezvous(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0
     results([ask(member, "connect", rendezvous, rank) for rank, member in enumerate(members)], "learners to meet")
 
 
-def results(asked: list[Future[Any]], what: str, seconds: float = 120.0) -> list[Any]:
-    """What all were asked; of several errors a death, rather than what others make of it."""
-    wait_for(asked, what, seconds)
-    errors = [error for future in asked if (error := future.exception())]
+def results(futures: list[Future[Any]], what: str, seconds: float = 120.0) -> list[Any]:
+    """Wait for all results; of several errors, raises a death rather than its consequences."""
+    wait_for(futures, what, seconds)
+    errors = [error for future in futures if (error := future.exception())]
     for error in sorted(errors, key=lambda error: not isinstance(error, WorkerDied)):
         raise error
-    return [future.result() for future in asked]
+    return [future.result() for future in futures]
 
 
 def own_address(other: str) -> str:
-    """The address by which this machine talks to another one, whether or not that one is there.
+    """The address that this machine uses towards another one, which need not exist.
 
     >>> own_address("127.0.0.1")
     '127.0.0.1'

@@ -1,4 +1,4 @@
-"""A learner: a policy that learns where it is, alone or as one of several that stay alike."""
+"""A learner: trains a policy in its own process, alone or as one of several that stay identical."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LearnerReport(NamedTuple):
-    """What a learner says of a batch: scalars, what it counted and recorded, and the version of its weights since."""
+    """A learner's report on a batch: scalars, counters, records, and the new version of its weights."""
 
     scalars: dict[str, Any]
     counters: dict[str, int]
@@ -27,22 +27,22 @@ class LearnerReport(NamedTuple):
 
 @attrs.frozen
 class TargetNetwork:
-    """When the target network moves: every so many updates, by `tau` (Q2)."""
+    """Schedule of the target network: it moves after `every` updates, by `tau` (Q2)."""
 
     every: int = attrs.field(validator=attrs.validators.ge(1))
     tau: float = 1.0
 
 
 class Learner(Peer):
-    """Trains a policy on the batches that it is given.
+    """Trains a policy on batches.
 
     State: the policy, the generator of minibatches, the version at which the target network moved last.
 
     Args:
-        policy: Makes the policy.
-        training: How it trains.
-        seed: Of the minibatches; the same for all that are to stay alike.
-        target: When the target network moves; None: there is none.
+        policy: Factory of the policy.
+        training: Epochs and minibatches.
+        seed: Seed of the minibatches; the same for all learners that must stay identical.
+        target: Schedule of the target network; None: the policy has none.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Learner(Peer):
         self.peers = 1
 
     def train(self, batch: Batch, env_steps: int) -> tuple[LearnerReport, dict[str, Any]]:
-        """Train on a batch; a report, and the weights.
+        """Train on a batch; returns a report and the weights.
 
-        Raises: Disconnected: others that learn with this one are gone; `connect` again, and load one state everywhere.
+        Raises: Disconnected: a joint learner is gone; `connect` again, and load the same state into all.
         """
         self.check_peers()
         try:
@@ -67,7 +67,7 @@ class Learner(Peer):
         return report, self.policy.weights()
 
     def train_along(self, batch: Batch, env_steps: int) -> LearnerReport:
-        """As `train`; the weights are those of another learner."""
+        """Like `train`, without the weights, which another learner returns."""
         return self.train(batch, env_steps)[0]
 
     def _train(self, batch: Batch, env_steps: int) -> LearnerReport:
@@ -82,7 +82,7 @@ class Learner(Peer):
         return LearnerReport(trained.scalars, trained.counters, trained.records, version)
 
     def close(self) -> None:
-        """Leave the others."""
+        """Disconnect from the others."""
         self.leave()
 
     # -- state
@@ -95,7 +95,7 @@ class Learner(Peer):
         }
 
     def state_apart(self) -> tuple[int, dict[str, Any]]:
-        """The state with the version that it belongs to, as a answer; not one in the middle of a batch.
+        """The version and the state, as (answer, item); never from the middle of a batch.
 
         Raises: Disconnected: see `train`.
         """

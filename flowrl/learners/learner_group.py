@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PolicyOwner(Protocol):
-    """Whose policy learns: what a LearnerGroup asks of a WorkerSet."""
+    """The members of a WorkerSet that a LearnerGroup uses."""
 
     clock: ClassVar[str]
     address: str | None
@@ -40,44 +40,44 @@ class PolicyOwner(Protocol):
     def policy(self) -> Policy: ...
 
     def policy_maker(self, *, gpus: bool) -> Callable[[], Policy]:
-        """What makes another policy like this one, in any process."""
+        """A factory of policies like this one, for any process."""
         ...
 
     def publish(self, version: int, weights: Any) -> None:
-        """Have the workers act by these weights."""
+        """Let the workers act with these weights."""
         ...
 
 
 class LearnerGroup:
     """One or several learners as a worker of the engine: `batches.call(learners, "train", in_flight=2)`.
 
-    They have policies of their own, which begin as the workers' policy. What a learner has learned is published to the
-    workers when its answer's turn has come, and the workers' policy has all of it once the run is closed.
+    Their policies start as copies of the workers' policy. When the turn of a learner's answer has come, its weights are
+    published to the workers; closing the run loads the newest into the workers' policy.
 
-    Several learners compute what one would, see `flowrl.learners.training.Training`; their policies stay alike to
-    the last bit. Each is given the whole batch, in Ray's shared memory where they are on one machine.
+    Several learners compute the same as one, see `flowrl.learners.training.Training`; their policies stay identical to
+    the last bit. Each receives the whole batch, in Ray's shared memory if they are on one machine.
 
-    After a death the learner is made again and all go on from the newest state that was answered; what was asked since
-    is asked again. So nothing is lost nor learned twice.
+    After a death the learner is restarted and all go on from the newest answered state; later requests are
+    repeated. So no batch is lost or learned twice.
 
     Args:
-        workers: Whose policy learns.
-        num_learners: More than one are processes.
+        workers: Owner of the policy that learns.
+        num_learners: Number of learners; several need where="actor".
         where: "inline": in this thread, exact. "thread": in a thread of this process. "actor": processes on Ray.
         num_sgd_iter, minibatch_size, target_kl: See `Training`.
-        target_every: Updates between two moves of the target network, which the policy must have then, and must not
-            otherwise (Q2).
+        target_every: Updates between two moves of the target network; required if the policy has one, and
+            forbidden otherwise (Q2).
         tau: target ← tau · online + (1 − tau) · target.
-        resources: Of each process; with `gpus` it learns on one, and averages over NCCL.
-        address: Of a Ray cluster; None: that of the workers.
-        max_restarts: How often each may be made again.
-        seconds: That learners wait for each other, and the group for them where one is gone.
+        resources: Resources of each process; with `gpus` it learns on a GPU, and averages over NCCL.
+        address: Address of a Ray cluster; None: that of the workers.
+        max_restarts: Restarts allowed per learner.
+        seconds: Limit of the wait of learners for each other, and of the group for learners after a failure.
 
     Counts: trained, updates; learner_restarts.
-    Records: policy_lag of the rows that were learned from.
-    Raises: ConfigError: several learners that are no processes, a target network without `target_every`, or a policy
-        that normalises, the statistics of which are kept here.
-    State: of one learner; they are alike.
+    Records: policy_lag of the rows learned from.
+    Raises: ConfigError: several learners without where="actor", a target network without `target_every` or the reverse,
+        or a policy that normalises, since its statistics stay in this process.
+    State: that of one learner; all are identical.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class LearnerGroup:
             raise ConfigError(f"target_every={target_every}, but {type(workers.policy).__name__} {has} target network")
         if workers.policy.normalizers:
             raise ConfigError(
-                "the workers' policy normalises by statistics that are kept in this process, where no learner of a "
-                "LearnerGroup sees them: use TrainOneStep(workers), or do not normalise"
+                "the workers' policy normalises by statistics of this process, which the learners of a LearnerGroup "
+                "do not see: use TrainOneStep(workers), or do not normalise"
             )
         self.workers, self.num_learners, self.where = workers, num_learners, where
         self.takes_remote = where == "actor"
@@ -117,17 +117,17 @@ class LearnerGroup:
         self._actors: Actors | None = None
         self._local: list[Any] = []
         self._context = Context()
-        self._rest: dict[str, Any] = {"generator": None, "moved": 0}  # of the state, besides the workers' policy
-        self._newest: Any = None  # state whose answer was received
-        self._answered: dict[int, Any] = {}  # by version, those whose answers wait for their turn
-        self._asked: list[tuple[int, Future[Any]]] = []  # what is not answered, by learner
+        self._rest: dict[str, Any] = {"generator": None, "moved": 0}  # state of a learner without the policy
+        self._newest: Any = None  # newest state whose answer was received
+        self._answered: dict[int, Any] = {}  # states whose answers wait for their turn, by version
+        self._asked: list[tuple[int, Future[Any]]] = []  # unanswered requests: learner and future
 
     def __repr__(self) -> str:
         return f"{self.num_learners} learner{'s' * (self.num_learners > 1)} {WHERE[self.where]}"
 
     @property
     def resources(self) -> list[Any]:
-        """What a checkpoint holds besides: the workers, and with them their policy."""
+        """Resources that a checkpoint holds too: the workers, and with them their policy."""
         return [self.workers]
 
     @property
@@ -139,13 +139,13 @@ class LearnerGroup:
 
     @property
     def members(self) -> list[Any]:
-        """The learners as workers; there while a run is open."""
+        """The learners as workers; empty unless a run is open."""
         return self._local if self._actors is None else self._actors.members
 
     # -- asking
 
     def submit(self, method: str, batch: Batch | Remote) -> Future[Any]:
-        """Have all learners `train` on a batch."""
+        """Let all learners `train` on a batch."""
         if method != "train":
             raise PlanError(f"a LearnerGroup can be called to 'train', not to {method!r}")
         env_steps = self._context.counters.get(self.workers.clock, 0)
@@ -161,26 +161,26 @@ class LearnerGroup:
         self._asked += zip([0, *range(self.num_learners)], [state, *trained])
         return self._kept(all_of([all_of(trained), state]))
 
-    def _kept(self, asked: Future[Any]) -> Future[list[Any]]:
-        """What all answered, once the state after it is safe, outside the learner's process.
+    def _kept(self, combined: Future[Any]) -> Future[list[Any]]:
+        """All learners' answers, once the state after them is safe outside the learner's process.
 
-        A state that not all have reached is none to go on from: what led to it is asked again.
+        A state that not all have reached is of no use: its batch is requested again.
         """
         kept: Future[list[Any]] = Future()
 
-        def keep(asked: Future[Any]) -> None:
-            if error := asked.exception():
+        def keep(combined: Future[Any]) -> None:
+            if error := combined.exception():
                 kept.set_exception(error)
             else:
-                answers, (version, state) = asked.result()
+                answers, (version, state) = combined.result()
                 self._answered[version] = state
                 kept.set_result(answers)
 
-        asked.add_done_callback(keep)
+        combined.add_done_callback(keep)
         return kept
 
     def receive(self, answers: list[Any]) -> Answer:
-        """Take an answer whose turn has come into account; in the run's thread."""
+        """Handle an answer whose turn has come, in the run's thread: publish the weights, join priorities."""
         report, weights = answers[0]
         reports: list[LearnerReport] = [report, *answers[1:]]
         self._newest = self._answered.pop(report.version, self._newest)
@@ -194,7 +194,7 @@ class LearnerGroup:
     # -- deaths
 
     def recover(self, error: BaseException) -> BaseException | None:
-        """Have all learners at the newest state that was answered; the error if it was none of a death."""
+        """Bring all learners to the newest answered state; returns the error if it is not a death."""
         if self._actors is None:
             return error
         wait([future for _, future in self._asked], self._seconds)
@@ -215,37 +215,37 @@ class LearnerGroup:
         return WorkerDied(f"learner {index}", f"it did not answer within {self._seconds:g} s")
 
     def _mend(self, died: dict[int, WorkerDied]) -> None:
-        """Make those that died again, and have all go on from one state; who dies meanwhile is made again too."""
+        """Restart learners that died, and load one state into all; restarts those that die meanwhile too."""
         assert self._actors is not None
         while True:
             for index, death in died.items():
                 self._actors.restart(index, death)
                 self._context.count("learner_restarts")
-                log.warning("%s; made again, it goes on from the newest answered state", death)
+                log.warning("%s; restarted, it goes on from the newest answered state", death)
             try:
                 self._go_on_from(self._latest())
                 return
-            except ValueLost:  # the state itself
+            except ValueLost:  # the state itself is lost
                 raise
             except WorkerDied as error:
                 died = {int(error.what.rpartition(" ")[2]): error}
 
     def _latest(self) -> Any:
-        """The newest state that was answered, whether or not the answer's turn has come."""
+        """The newest answered state, whether or not the answer's turn has come."""
         return self._answered[max(self._answered)] if self._answered else self._newest
 
     def _go_on_from(self, state: Any) -> None:
-        """Have all learners load a state and meet."""
-        given = state if self._actors is None or isinstance(state, Remote) else self._actors.put(state)
-        loaded = [ask(worker, "load_state_dict", given) for worker in self.members]
-        results(loaded, f"{self!r} to load their state", 2 * self._seconds)
+        """Load a state into all learners, and connect them anew."""
+        stored = state if self._actors is None or isinstance(state, Remote) else self._actors.put(state)
+        futures = [ask(worker, "load_state_dict", stored) for worker in self.members]
+        results(futures, f"{self!r} to load their state", 2 * self._seconds)
         if self.num_learners > 1:
             rendezvous(self.members, one_batch=True, seconds=self._seconds)
 
     # -- the run
 
     def start(self, context: Context) -> None:
-        """Make the learners; they begin as the workers' policy is."""
+        """Create the learners, with the state of the workers' policy."""
         self._context = context
         if self.members:
             return
@@ -271,19 +271,19 @@ class LearnerGroup:
         self.load_state_dict(self._here())
 
     def stop(self) -> None:
-        """End the learners; the workers' policy has what they learned."""
+        """Load the learners' state into the workers' policy, and end them."""
         if not self.members:
             return
         try:
             self._take(self.state_dict())
         except FlowError as error:
-            log.warning("what %r learned last is lost: %s", self, error)
+            log.warning("the last updates of %r are lost: %s", self, error)
         finally:
             actors, self._actors = self._actors, None
             local, self._local = self._local, []
             self._newest = None
-            for closed in local if actors is None else [actors]:
-                closed.close()
+            for each in local if actors is None else [actors]:
+                each.close()
 
     close = stop
 
@@ -296,7 +296,7 @@ class LearnerGroup:
 
     def state_dict(self) -> dict[str, Any]:
         if self._local:
-            return dict(results([ask(self._local[0], "state_dict")], f"{self!r} to say its state")[0])
+            return dict(results([ask(self._local[0], "state_dict")], f"{self!r} to return its state")[0])
         return self._here() if self._actors is None else dict(copy.deepcopy(self._latest()))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

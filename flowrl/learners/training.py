@@ -1,4 +1,4 @@
-"""Training on a batch: epochs over minibatches, by one learner or by several that hold the same policy."""
+"""Training on a batch: epochs over minibatches, by one learner or by several with the same policy."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from flowrl.policies import Policy
     from flowrl.policies.learning import AllReduce, Learning
 
-#: What an operator needs of its input: words, perhaps with the way out, see `flowrl.engine.schema`.
+#: Words that an operator needs in its input, perhaps with remedies, see `flowrl.engine.schema`.
 Required = tuple[str, ...] | Mapping[str, str]
 
 
-#: Word of scalars of learners with policies of their own: what changes the workers' policy here does not reach them.
+#: Word of scalars of learners with separate policies: changes of the workers' policy here do not reach them.
 APART = "learned_apart"
 
-#: Under which name the lags of rows are recorded, and the beginning of the entries of a result.
+#: Name of the record of the rows' lags, and prefix of its entries in a result.
 LAG = "policy_lag"
 
 
 @attrs.frozen
 class Trained:
-    """What came of a batch: scalars to report, and what is to be counted and recorded, see `Training`."""
+    """The outcome of a batch: scalars to report, counters and records, see `Training`."""
 
     scalars: dict[str, Any]
     counters: dict[str, int]
@@ -40,9 +40,9 @@ class Trained:
 
 
 def lags(batch: Batch, version: int) -> list[Any]:
-    """How many versions older the weights were that made each row than the policy of this version; in one array.
+    """How many versions the weights behind each row are older than `version`, as one array in a list.
 
-    Rows that do not know their version, of a dataset say, have none, nor have steps that do not count (`mask` 0).
+    Empty for rows without a version, such as those of a dataset; leaves out padding (`mask` 0).
     """
     known = batch.select([name for name in ("policy_version", "mask") if name in batch])
     return [version - real_rows(known.to_numpy())["policy_version"]] if "policy_version" in known else []
@@ -57,20 +57,20 @@ def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -
 class Training:
     """One optimiser step on a whole batch, or epochs over shuffled minibatches.
 
-    With an `all_reduce` of one batch, learners compute what one would: they shuffle alike, each takes its share of
-    every minibatch, and the gradients are averaged by rows. Advantages are estimated and standardised before the
-    shares are taken. What a model computes over the rows in its forward (batch normalisation) is of the share. A
-    minibatch of fewer rows than learners is computed by each.
+    With an `all_reduce` of one batch, several learners compute the same as one: they shuffle alike, each takes its
+    share of every minibatch, and gradients are averaged by rows. Advantages are estimated and standardised before
+    the division into shares. A model's statistics over rows in its forward (batch normalisation) are those of the
+    share. Every learner computes the whole of a minibatch with fewer rows than learners.
 
-    With an `all_reduce` of batches of their own, each learner estimates and standardises over its own rows, and takes
+    With an `all_reduce` of separate batches, each learner estimates and standardises over its own rows, and takes
     as many steps as the one with the most minibatches.
 
     Args:
         num_sgd_iter: Epochs over a batch.
-        minibatch_size: Rows of an optimiser step, the last of an epoch maybe fewer; None: the whole batch. With
-            batches of their own it is that of each learner. Of sequences: steps that count, about, since minibatches
-            are whole sequences.
-        target_kl: Ends the epochs after the first step whose minibatch had a larger `kl` (G5).
+        minibatch_size: Rows per optimiser step, possibly fewer in an epoch's last; None: the whole batch. With
+            separate batches it applies to each learner. For sequences: the approximate number of steps without
+            padding, since minibatches are whole sequences.
+        target_kl: Ends the epochs after the first step whose minibatch has a larger `kl` (G5).
     """
 
     num_sgd_iter: int = attrs.field(default=1, validator=_at_least_one)
@@ -83,10 +83,10 @@ class Training:
         """Train on the experience `[T, N, ...]` or the rows `[B, ...]` of a batch.
 
         Counts: trained (rows of minibatches), updates (optimiser steps).
-        Records: policy_lag of each row, as the first step finds it.
-        Returns: Scalars of all learners' rows; `priorities` of this learner's, where they were drawn by them.
-        Raises: SchemaError where the loss misses a column, or where some learners have rows and others none; PlanError
-            for `target_kl` if the loss reports no `kl`.
+        Records: policy_lag of each row, before the first step.
+        Returns: Scalars over all learners' rows; `priorities` of this learner's rows, if the loss reports them.
+        Raises: SchemaError: the loss misses a column, or some learners have rows and others none; PlanError:
+            `target_kl` is set, but the loss reports no `kl`.
         """
         prepared = learn.prepare(batch)
         records = {LAG: lags(prepared, learn.policy.version)}
@@ -100,8 +100,8 @@ class Training:
             step = learn.update(part, all_reduce)
             trained += real if part is rows else real_steps(part)
             if "priority" in step:
-                drawn = part if all_reduce is None else all_reduce.share(part)
-                priorities.append(_told(drawn, step.pop("priority")))
+                own = part if all_reduce is None else all_reduce.share(part)
+                priorities.append(_with_places(own, step.pop("priority")))
             steps.append(step)
             if self.target_kl is not None and self._kl(learn, step) > self.target_kl:
                 break
@@ -116,7 +116,7 @@ class Training:
     def _minibatches(
         self, learn: Learning, rows: Batch, real: int, generator: np.random.Generator, all_reduce: AllReduce | None
     ) -> Iterator[Batch]:
-        """Those of all epochs; none of a batch without real rows, which an adder gives that completed nothing."""
+        """The minibatches of all epochs; none for a batch without real rows, which an adder may emit."""
         if all_reduce is not None and not all_reduce.one_batch:
             if learn.recurrent:
                 raise PlanError("workers cannot train a policy with a memory together: use TrainOneStep(workers)")
@@ -132,7 +132,7 @@ class Training:
                 yield from rows.split(size, True, generator)
 
     def _own_minibatches(self, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce) -> Iterator[Batch]:
-        """As many as everybody's, though rows may differ: who stepped once more would wait for the others for ever."""
+        """Equally many for all learners, whatever their rows: a learner with one more step would wait for ever."""
         fewest, most = all_reduce.least_and_most(rows.rows)
         count = 1 if self.minibatch_size is None else math.ceil(most / self.minibatch_size)
         if most and fewest < count:
@@ -150,29 +150,29 @@ class Training:
 
 
 def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
-    """By name, over the steps that have it: an actor that is delayed does not learn in each."""
+    """The mean of each scalar over the steps that have it: a delayed actor does not learn in every step."""
     names = dict.fromkeys(name for step in steps for name in step)
     found = {name: [float(step[name]) for step in steps if name in step] for name in names}
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _whole_sequences(rows: Batch, count: int, generator: np.random.Generator) -> Iterator[Batch]:
-    """So many shuffled parts `[T, B', ...]` of sequences `[T, B, ...]`, or one of each sequence if they are fewer."""
+    """`count` shuffled parts `[T, B', ...]` of sequences `[T, B, ...]`, or one per sequence if there are fewer."""
     sequences = rows.shape[1]
     return (rows[:, part] for part in np.array_split(generator.permutation(sequences), min(count, sequences)))
 
 
-def _told(drawn: Batch, priority: Any) -> Batch:
-    """Which rows have which priority, `[B]`; of sequences the steps that count."""
-    places = drawn.select([name for name in PLACE if name in drawn])
-    if "mask" not in drawn:
+def _with_places(rows: Batch, priority: Any) -> Batch:
+    """The priorities `[B]` with the places of their rows; of sequences, without padding."""
+    places = rows.select([name for name in PLACE if name in rows])
+    if "mask" not in rows:
         return places.replace(priority=priority)
-    counts = drawn["mask"] != 0
+    counts = rows["mask"] != 0
     return places.replace(priority=priority).map(lambda column: column[counts])
 
 
 def required(policy: Any) -> Required:
-    """The words that a policy's loss needs, if it says so, and those of what it normalises by."""
+    """The words that a policy's loss needs, if it declares them, and those that its normalisation needs."""
     if not isinstance(policy, _policies()):
         return ()
     words: Required = policy.learn_mode.requires
@@ -186,14 +186,14 @@ def required(policy: Any) -> Required:
 
 
 def reported(policy: Any, given: Schema) -> Schema:
-    """What training on such batches gives: scalars, and priorities where rows were drawn by them."""
+    """The schema of training on such batches: scalars, and priorities if rows were drawn by priority."""
     silent = isinstance(policy, _policies()) and not policy.learn_mode.reports_priority
     by_priority = all(map(given.has, ("weight", "index", "generation"))) and not silent
     return Schema().having("priorities") if by_priority else Schema()
 
 
 def _policies() -> type[Policy]:
-    """The base of policies that say what they learn from: others, of a user's own, may need and report anything."""
+    """The base of policies that declare their needs; a user's other policies may need and report anything."""
     from flowrl.policies import Policy
 
     return Policy

@@ -1,4 +1,4 @@
-"""BaseWorkers: a policy that learns, and where it is evaluated; whether anybody acts with it is said by subclasses."""
+"""BaseWorkers: a policy that learns, and its evaluation environments; subclasses add the workers that act with it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PolicyFactory = Callable[[Space, Space], Policy]
 
 
 class BaseWorkers:
-    """What operators that learn or evaluate ask of workers, and what a `Trainer` does.
+    """The members of workers that a `Trainer`, and operators that learn or evaluate, use.
 
     Args:
-        policy: Called with the spaces; what it returns learns, as `policy`.
-        spaces: Of observations and actions.
-        environments: Those that the policy is made for.
-        evaluation: Those that evaluate it.
-        num_eval_envs: How many of them are stepped together.
-        worker_policy: Makes the policies of other processes, if not `policy`, which may take a device they lack.
-        address: Of a Ray cluster; see `flowrl.actors.actors.Actors`.
+        policy: Factory of policies, called with the spaces; the attribute `policy` learns.
+        spaces: Spaces of observations and actions.
+        environments: Environments that the policy is created for.
+        evaluation: Environments that evaluate the policy.
+        num_eval_envs: Evaluation environments stepped together.
+        worker_policy: Factory of the other processes' policies, which may lack a device of `policy`; None: `policy`.
+        address: Address of a Ray cluster; see `flowrl.actors.actors.Actors`.
 
     Attributes:
         clock: The counter of a run that results, evaluations and schedules follow.
-        environments, num_eval_envs, address: As given.
+        environments, num_eval_envs, address: The arguments.
     """
 
     clock: ClassVar[str] = "env_steps"
@@ -57,51 +57,50 @@ class BaseWorkers:
 
     @property
     def policy(self) -> Policy:
-        """What learns, with the newest weights: also those that somebody published who learns elsewhere."""
+        """The policy that learns, with the newest weights, including those published by a learner elsewhere."""
         self._broadcast.take()
         return self._policy
 
     @property
     def version(self) -> int:
-        """Of the weights that a request asked now would act with."""
+        """Version of the weights that a request made now would act with."""
         return self._broadcast.version
 
     def publish(self, version: int, weights: Any, *, everywhere: bool = False) -> None:
-        """Say that these weights, a state as of `policy.weights()` or a `Remote` one, are the newest.
+        """Make these the newest weights; `weights` is the result of `policy.weights()`, or a `Remote` of it.
 
-        They ride with the next requests, unless the workers have them `everywhere`. `policy` takes them when it is
-        asked for.
+        The next requests carry them, unless the workers have them `everywhere`. `policy` loads them on access.
         """
         self._broadcast.publish(version, weights, everywhere)
 
     def new_policy(self) -> Policy:
-        """A policy like the one the workers share, as it is before any learning."""
+        """A new policy like that of the workers, before any learning."""
         return self._policy_factory(*self._spaces)
 
     def policy_maker(self, *, gpus: bool) -> Callable[[], Policy]:
-        """What makes such a policy in another process: on the device of this one's, or without its `gpus`."""
+        """A factory of such policies for another process: on the same device as here, or without `gpus`."""
         return partial(self._policy_factory if gpus else self._worker_policy, *self._spaces)
 
     @property
     def resources(self) -> list[Any]:
-        """What a checkpoint holds besides: the policy."""
+        """Resources that a checkpoint holds too: the policy."""
         return [self.policy]
 
     @property
     def evaluation_env(self) -> Environments:
-        """Those that evaluate (S3)."""
+        """The environments that evaluate (S3)."""
         return self._evaluation_env
 
     def origin(self) -> dict[str, Any]:
-        """What a dataset of their experience says of where it was recorded: see `flowrl.envs.dataset_spaces.origin`."""
+        """The origin to store in a dataset of their experience: see `flowrl.envs.dataset_spaces.origin`."""
         return origin(self.environments, *self._spaces)
 
     def about(self) -> dict[str, Any]:
-        """What the run.json of a run is to say of them."""
+        """Their entries in the run.json of a run."""
         return {}
 
     def check_evaluation(self, learned_in: object) -> None:
-        """Raise ConfigError where the spaces of those that evaluate are others than those that it has learned in."""
+        """Raise ConfigError if the evaluation environments' spaces differ from those that the policy learned in."""
         found = self._evaluation_env.spaces(self.num_eval_envs)
         for role, ours, theirs in zip(("observation", "action"), self._spaces, found):
             if not are_alike(ours, theirs):
@@ -111,7 +110,7 @@ class BaseWorkers:
                 )
 
     def close(self) -> None:
-        """Close the environments that were made here; an object that was given belongs to whoever made it."""
+        """Close the environments created here, but not an environment object passed as an argument."""
 
     def __enter__(self) -> Self:
         return self

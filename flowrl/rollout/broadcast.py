@@ -37,7 +37,7 @@ class Broadcast:
         return self._policy.version if self._published is None else self._published[0]
 
     def publish(self, version: int, weights: Any, everywhere: bool = False) -> None:
-        """These, a state or a `Remote` one, are the newest; who has the ones before need not get them `everywhere`."""
+        """Make these weights, or a `Remote` of them, the newest; `everywhere`: the workers have them already."""
         self._published, self._reference = (version, weights), None
         self._stamp = self._now()
         self.number += not everywhere

@@ -99,7 +99,7 @@ class Group:
     life: int = 0
 
     def worker(self, policy: Policy) -> RolloutWorker:
-        """Begin the first episodes of this life."""
+        """Create the worker, and begin the first episodes of this life."""
         manager = self._environments().manager(self.num_envs)
         manager.episode_id += self.life * EPISODES_OF_A_LIFE
         return RolloutWorker(manager, policy, seed=self._seed(), index=self.index)
@@ -111,13 +111,13 @@ class Group:
 
     def _environments(self) -> Environments:
         """The environments of the group; fixed episode seeds go to the environments of all groups in turn."""
-        given = self.environments.episode_seeds
-        if given is None or self.groups == 1:
+        seeds = self.environments.episode_seeds
+        if seeds is None or self.groups == 1:
             return self.environments
         everywhere = self.groups * self.num_envs
-        turns = len(given) // math.gcd(len(given), everywhere)
+        turns = len(seeds) // math.gcd(len(seeds), everywhere)
         first = [turn * everywhere + self.index * self.num_envs for turn in range(turns)]
-        mine = [given[(at + env_id) % len(given)] for at in first for env_id in range(self.num_envs)]
+        mine = [seeds[(at + env_id) % len(seeds)] for at in first for env_id in range(self.num_envs)]
         return attrs.evolve(self.environments, episode_seeds=mine)
 
 
@@ -170,7 +170,7 @@ class GroupRunner:
         """
         self.begin()
         worker = self._workers[index]
-        if is_pull(method):  # a state that is asked for meanwhile tells nothing
+        if is_pull(method):  # not for a request for the state, which must change nothing
             worker.observe_env_steps(env_steps)
         if weights is not None:
             worker.policy.load_weights(weights)

@@ -1,4 +1,4 @@
-"""Groups of environments in worker processes, and what rides with each request to them."""
+"""Groups of environments in worker processes, and the data that each request carries to them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from flowrl.policies import Policy
     from flowrl.rollout.broadcast import Broadcast
 
-#: Seconds that the first episodes of all environments may take to begin.
+#: Time limit for the first reset of all environments, in seconds.
 BEGIN_SECONDS = 300.0
 
 
 @attrs.frozen
 class GroupRunnerFactory:
-    """Makes the `GroupRunner` of one process, in it."""
+    """Creates the `GroupRunner` of a process, in that process."""
 
     groups: tuple[Group, ...]
     policy: Callable[[], Policy]
@@ -38,9 +38,9 @@ class RemoteGroup:
     """One group of a worker process, as a worker of the engine.
 
     Attributes:
-        index: Of the group, for ever.
-        process: That has it.
-        life: How often that process had been made again. Another life has another member.
+        index: Index of the group, for ever.
+        process: Index of its process.
+        life: Number of earlier restarts of that process. Each restart creates a new member.
     """
 
     def __init__(self, hosts: RemoteGroups, index: int, process: int, life: int) -> None:
@@ -50,29 +50,29 @@ class RemoteGroup:
         return f"group {self.index} on worker {self.process}"
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        """Ask the `RolloutWorker` of the group."""
+        """Send a request to the `RolloutWorker` of the group."""
         return self._hosts.ask(self, method, args)
 
     def submit_apart(self, method: str, *args: Any) -> Future[Any]:
-        """As `submit`, of a method that returns `(answer, item)`; the item stays where it was made."""
+        """Like `submit`, for a method that returns `(answer, item)`; the item stays in its process."""
         return self._hosts.ask(self, method, args, apart=True)
 
 
 class RemoteGroups:
-    """Worker processes, each with its groups: as many `members` as groups.
+    """Worker processes, each with its groups; `members` has one member per group.
 
-    The run's env steps ride with every request, and the newest weights with the first one to a process without them.
+    Every request carries the run's env steps, and the first one to a process without the newest weights carries them.
 
     Args:
-        groups: Of each process.
-        policy: Makes the policy of a process.
-        broadcast: Which weights are the newest.
-        env_steps: Of the run so far.
-        lives: How often groups were begun afresh, by index.
+        groups: The groups of each process.
+        policy: Factory of the policy of a process.
+        broadcast: Source of the newest weights.
+        env_steps: Returns the env steps of the run so far.
+        lives: Number of restarts of each group, by index.
         resources, address, max_restarts: See `Actors`.
     """
 
-    #: Whether they are processes; otherwise they are objects of this one, each with a policy of its own.
+    #: Whether they are processes, or else objects of this process, each with a separate policy.
     remote = True
 
     def __init__(
@@ -98,12 +98,12 @@ class RemoteGroups:
         )
         self.members: list[RemoteGroup | None] = []
         self._sent: dict[int, int] = {}  # the number of the weights that each process has
-        self._leaving: dict[int, list[Future[Any]]] = {}  # processes that are removed when these are done
-        self._asked: dict[int, list[Future[Any]]] = {}  # of each process, what is not answered yet
-        self._parts: tuple[Any, Any] = (None, None)  # the part of a plan that was sent last, and what stands for it
+        self._leaving: dict[int, list[Future[Any]]] = {}  # processes to remove when these requests are done
+        self._asked: dict[int, list[Future[Any]]] = {}  # unanswered requests of each process
+        self._parts: tuple[Any, Any] = (None, None)  # the part of a plan that was sent last, and the reference to it
 
     def start(self) -> bool:
-        """Make the processes and begin the first episodes; whether rewards are seen raw (S1)."""
+        """Create the processes and begin the first episodes; returns whether recorded rewards are raw (S1)."""
         self._actors.start()
         try:
             return self._begin(range(len(self._actors.members)))
@@ -112,66 +112,65 @@ class RemoteGroups:
             raise
 
     def _begin(self, processes: Sequence[int]) -> bool:
-        begun = [self._actors.members[process].submit("begin") for process in processes]
-        wait_for(begun, "the environments of the workers to begin", BEGIN_SECONDS)
-        raw = [future.result() for future in begun]
+        futures = [self._actors.members[process].submit("begin") for process in processes]
+        wait_for(futures, "the environments of the workers to begin", BEGIN_SECONDS)
+        raw = [future.result() for future in futures]
         for process in processes:
-            for group in self._maker(process).groups:
+            for group in self._factory(process).groups:
                 self.members.append(self._new_member(group.index, process))
         return all(raw)
 
-    def _maker(self, process: int) -> GroupRunnerFactory:
-        maker = cast(GroupRunnerFactory, self._actors.makes[process])
-        return maker
+    def _factory(self, process: int) -> GroupRunnerFactory:
+        return cast(GroupRunnerFactory, self._actors.makes[process])
 
     def ask(self, member: RemoteGroup, method: str, args: tuple[Any, ...], *, apart: bool = False) -> Future[Any]:
-        """Ask the worker of a group, by `submit_apart` or by `submit`, with what rides along."""
+        """Send a request to the worker of a group, by `submit_apart` or by `submit`, with the run's data."""
         if self._leaving:
             self._let_go()
         process = member.process
         if member.life != self._actors.restarts[process]:
-            return _failed(WorkerDied(repr(member), "another process has its place"))
+            return _failed(WorkerDied(repr(member), "a new process has replaced it"))
         if method == "open_plan":
             key, plan, paths, *rest = args
             args = key, self._part(plan, paths), paths, *rest
         weights = self._broadcast.newest(self._actors.put)
-        rides = None if self._sent.get(process) == self._broadcast.number else weights
+        cargo = None if self._sent.get(process) == self._broadcast.number else weights
         worker = self._actors.members[process]
         submit = worker.submit_apart if apart else worker.submit
         future: Future[Any] = submit(
-            "ask", member.index, method, self._env_steps(), self._broadcast.version, rides, *args
+            "ask", member.index, method, self._env_steps(), self._broadcast.version, cargo, *args
         )
         self._sent[process] = self._broadcast.number
-        asked = self._asked.setdefault(process, [])
-        asked[:] = [each for each in asked if not each.done()]
-        asked.append(future)
+        pending = self._asked.setdefault(process, [])
+        pending[:] = [each for each in pending if not each.done()]
+        pending.append(future)
         return future
 
     def _part(self, plan: Plan, paths: Sequence[str]) -> Any:
-        """What stands for a part of a plan, packed and put once for all members."""
-        of, reference = self._parts
-        if of is not plan:
+        """A reference to a part of a plan, pickled and stored once for all members."""
+        last, reference = self._parts
+        if last is not plan:
             reference = self._actors.put(packed(plan, paths))
             self._parts = plan, reference
         return reference
 
     def neighbours(self, index: int) -> list[int]:
-        """The groups of the process of a group."""
-        return [group.index for group in self._maker(self._member(index).process).groups]
+        """The indexes of all groups in the same process as a group."""
+        return [group.index for group in self._factory(self._member(index).process).groups]
 
     def restart(self, index: int, died: WorkerDied | None = None) -> None:
-        """Make the process of a group again, of what it died; other members take the places of all that it has.
+        """Restart the process of a group after the error `died`; new members replace all groups of the process.
 
-        They begin fresh episodes from fresh streams, with the newest weights. Nothing is waited for.
+        They begin fresh episodes from fresh streams, with the newest weights. Does not wait for them.
 
-        Raises: WorkerDied: it died more often than it may.
+        Raises: WorkerDied: it was restarted `max_restarts` times already.
         """
         process = self._member(index).process
-        groups = self._maker(process).groups
+        groups = self._factory(process).groups
         for group in groups:
             self._lives[group.index] = self._lives.get(group.index, 0) + 1
-        afresh = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in groups)
-        self._actors.makes[process] = GroupRunnerFactory(afresh, self._policy)
+        reborn = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in groups)
+        self._actors.makes[process] = GroupRunnerFactory(reborn, self._policy)
         self._actors.restart(process, died)
         self._asked.pop(process, None)
         self._sent.pop(process, None)
@@ -179,7 +178,7 @@ class RemoteGroups:
             self.members[group.index] = self._new_member(group.index, process)
 
     def give_up(self, index: int) -> bool:
-        """Go on without the process of a group; whether any other is left, otherwise nothing happens."""
+        """Remove the process of a group, unless it is the last; returns whether another one is left."""
         process = self._member(index).process
         if all(member.process == process for member in self._present()):
             return False
@@ -190,14 +189,14 @@ class RemoteGroups:
     def _member(self, index: int) -> RemoteGroup:
         member = self.members[index] if index < len(self.members) else None
         if member is None:
-            raise FlowError(f"there is no worker {index}: it was removed, or never was")
+            raise FlowError(f"there is no worker {index}: it was removed, or never existed")
         return member
 
     def _new_member(self, index: int, process: int) -> RemoteGroup:
         return RemoteGroup(self, index, process, self._actors.restarts[process])
 
     def leave_out(self, indices: Sequence[int]) -> None:
-        """Go on without groups; a process of which none is left ends."""
+        """Remove groups; ends processes without any group left."""
         before = {member.process for member in self._present()}
         for index in indices:
             self.members[index] = None
@@ -210,7 +209,7 @@ class RemoteGroups:
                 self.members[member.index] = None
 
     def add(self, groups: Sequence[Group]) -> None:
-        """One more process."""
+        """Add a process with these groups."""
         process = len(self._actors.makes)
         self._actors.add(GroupRunnerFactory(tuple(groups), self._policy))
         try:
@@ -220,7 +219,7 @@ class RemoteGroups:
             raise
 
     def remove(self) -> None:
-        """Take the newest process's groups out; it ends when it has answered what it was asked."""
+        """Remove the newest process's groups; it ends when it has answered its requests."""
         process = max(member.process for member in self._present())
         self._take_out(process)
         self._leaving[process] = self._asked.pop(process, [])
@@ -230,16 +229,16 @@ class RemoteGroups:
         return (member for member in self.members if member is not None)
 
     def _let_go(self) -> None:
-        for process, asked in list(self._leaving.items()):
-            if all(future.done() for future in asked):
+        for process, pending in list(self._leaving.items()):
+            if all(future.done() for future in pending):
                 del self._leaving[process]
                 self._actors.remove(process)
 
     def close(self) -> None:
         """End the processes."""
         self.members = []
-        for told in (self._sent, self._leaving, self._asked):
-            told.clear()
+        for entries in (self._sent, self._leaving, self._asked):
+            entries.clear()
         self._broadcast.forget()
         self._actors.close()
 

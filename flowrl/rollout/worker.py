@@ -1,4 +1,4 @@
-"""RolloutWorker: a policy acting in environments, giving columnar fragments of experience."""
+"""RolloutWorker: a policy acts in environments and collects columnar fragments of experience."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class RolloutWorker(SubplanWorker, Peer):
     """Acts in the environments of one manager with a policy's collect mode.
 
-    `sample` gives `[T, N, ...]` columns: obs, what the mode's `act` gives (action, perhaps logp and value; but
+    `sample` returns `[T, N, ...]` columns: obs, the columns of the mode's `act` (action, perhaps logp and value; but
     `env_action` goes to the environments in place of `action` and is not stored), reward (raw), terminated,
-    truncated, next_obs (the true one where an episode ended, T2, T6), next_value where there is a value, state where
-    the mode is recurrent (the one acted from, T8), and the provenance of every row: policy_version, worker, env_id,
-    episode_id, t. Observations that are dictionaries are nested batches.
+    truncated, next_obs (the true one at the end of an episode, T2, T6), next_value if there is a value, state if
+    the mode is recurrent (the state before the action, T8), and the provenance of every row: policy_version, worker,
+    env_id, episode_id, t. Dictionary observations are nested batches.
 
-    Where an environment failed its episode is cut: it stops without a flag, and the next row of that environment has
+    A failing environment cuts its episode: this stops without a flag, and the next row of that environment has
     another episode_id.
 
     Args:
         manager: Environments, not launched yet.
-        policy: Shared with whoever trains it, in this process.
-        seed: Of the environments and of the action noise.
-        index: Of this worker among others.
+        policy: The policy, shared with its learner in this process.
+        seed: Seed of the environments and of the action noise.
+        index: Index of this worker among others.
 
-    State: environments, mid-episode; rows of the next fragment and those that were sent and are not answered yet;
-        noise streams; recurrent state; the env steps of the run, as far as it knows: its own, and those it was told of;
-        the policy, where it learns together with others.
+    State: environments, mid-episode; rows of the next fragment; actions sent and not answered yet; noise streams;
+        recurrent state; the env steps of the run, as far as known: its own, and those reported to it; the policy, if
+        it learns jointly with others.
     """
 
     def __init__(self, manager: Manager, policy: Policy, *, seed: int, index: int = 0) -> None:
@@ -72,56 +72,55 @@ class RolloutWorker(SubplanWorker, Peer):
     def sample(self, steps: int | None = None, *, rows: int | None = None, episodes: int | None = None) -> Batch:
         """Collect `steps` steps of each environment, `[steps, N, ...]`; running episodes go on next time (T7).
 
-        What an environment does while it waits for slower ones opens the next fragment. With an asynchronous manager
-        it is at most one fragment ahead, then it waits too.
+        With an asynchronous manager, the steps of an environment that is ahead of slower ones open the next fragment;
+        it waits when it is a whole fragment ahead.
 
-        With `rows` instead: so many steps or a few more, of whichever environments, as rows `[B, ...]` in the order of
-        time. With an asynchronous manager nobody waits then.
+        With `rows` instead: this many steps or a few more, of any environments, as rows `[B, ...]` in the order of
+        time. Then the environments of an asynchronous manager do not wait for each other.
 
-        With `episodes` instead: so many whole episodes, begun afresh, `[T, episodes, ...]` with T the length
-        of the longest and a `mask` column that is False on the padding. Every environment contributes as many
-        as any other, or one more, so that short episodes are not over-represented (S2). One that is cut by a fault is
-        played again.
+        With `episodes` instead: this many whole new episodes, `[T, episodes, ...]` with T the length of the longest
+        and a `mask` column that is False on the padding. The environments' numbers of episodes differ by at most
+        one, so that short episodes are not over-represented (S2). An episode that a fault cuts is repeated.
 
         Raises:
-            ValueError: none or several of the three are given, or less than 1.
+            ValueError: none or several of the three are set, or the value is below 1.
         """
-        given = [n for n in (steps, rows, episodes) if n is not None]
-        if len(given) != 1 or given[0] < 1:
+        amounts = [n for n in (steps, rows, episodes) if n is not None]
+        if len(amounts) != 1 or amounts[0] < 1:
             raise ValueError(f"sample needs steps >= 1, rows >= 1 or episodes >= 1, got {steps=}, {rows=}, {episodes=}")
         if steps is not None:
             self._fragment.reserve(steps)
             while self._fragment.rows < steps:
                 self._step(most=2 * steps)
             return self._completed(self._fragment.cut(steps), self._ids)
-        return self._any_rows(given[0]) if episodes is None else self._whole_episodes(episodes)
+        return self._any_rows(amounts[0]) if episodes is None else self._whole_episodes(episodes)
 
     def episodes(self) -> list[Episode]:
-        """The episodes that ended since this was last asked."""
+        """The episodes that ended since the last call."""
         return self.manager.drain()
 
     def faults(self) -> list[Fault]:
-        """What environments did wrong since this was last asked."""
+        """The environments' faults since the last call."""
         return self.manager.drain_faults()
 
     def observe_env_steps(self, env_steps: int) -> None:
-        """So many env steps the run has had by now, those of other workers among them: schedules follow them (Q7)."""
+        """Report the env steps of the run so far, including other workers': schedules follow them (Q7)."""
         self.env_steps = max(self.env_steps, env_steps)
 
     def weights_apart(self) -> tuple[int, dict[str, Any]]:
-        """The version of the policy, as a answer, and its weights."""
+        """The version and the weights of the policy, as (answer, item)."""
         return self.policy.version, self.policy.weights()
 
     def reset_policy(self, policy: Policy) -> None:
         """Act with another policy from now on.
 
-        Its recurrent states begin anew, and the noise if it draws another number of them.
+        The recurrent states start anew, and the noise too if the policy draws another number of values.
         """
         self.policy = policy
         self._actor.use(collect_mode_of(policy, self.index))
 
     def reset_env(self, seed: int | None = None) -> None:
-        """Cut the running episodes and begin new ones, from new streams of seeds if `seed` is given."""
+        """Cut the running episodes and begin new ones; a `seed` starts new streams of seeds."""
         self.manager.reset(seed)
         self._fragment.clear()
 
@@ -148,7 +147,7 @@ class RolloutWorker(SubplanWorker, Peer):
             self.policy.load_state_dict(state["policy"])
 
     def load(self, state: dict[str, Any]) -> int:
-        """Load a state; how many of its running episodes that cost, because they could not be saved."""
+        """Load a state; returns the number of its running episodes that could not be saved and are cut."""
         self.load_state_dict(state)
         return int(self.manager.cut_episodes - state["manager"]["cut_episodes"])
 
@@ -156,10 +155,10 @@ class RolloutWorker(SubplanWorker, Peer):
         """One step of all environments that are ready, into the fragment.
 
         Args:
-            most: Rows of the fragment; who has them gets no action before the others have caught up.
-            wanted: Mask `[N]` of environments of which rows are kept, and which get actions; None: all.
+            most: Most rows per environment; one with so many gets no action before the others have caught up.
+            wanted: Mask `[N]` of the environments that get actions, and whose rows are kept; None: all.
 
-        Returns: Which environments ended an episode, `[N]`.
+        Returns: Mask `[N]` of the environments that ended an episode.
         """
         wait = None if wanted is None else ~wanted
         if most is not None and self.manager.ready is not None:
@@ -176,7 +175,7 @@ class RolloutWorker(SubplanWorker, Peer):
         return ended if acted is None else ended & acted
 
     def _completed(self, batch: Batch, env_ids: Array) -> Batch:
-        """Add what is known only of the whole: `env_ids [N]` of the columns, and the values arrived in."""
+        """Add env_id, from `env_ids [N]`, worker and next_value, which are computed for whole batches."""
         shape = batch.reward.shape
         batch["env_id"] = np.broadcast_to(env_ids, shape)
         batch["worker"] = np.broadcast_to(np.int64(self.index), shape)
@@ -207,7 +206,7 @@ class RolloutWorker(SubplanWorker, Peer):
         columns = [index for env_id in self._ids.tolist() for index in self._ended(rows, written[env_id], env_id)]
         table, envs = rows.flat(), [int(column[0]) % len(self._ids) for column in columns]
         padded = side_by_side(table, columns, max(map(len, columns)))
-        # What some environments went on with meanwhile belongs to no share.
+        # Environments with a complete share may have played further episodes, which do not count.
         ours = {(env_id, int(table.episode_id[column[0]])) for env_id, column in zip(envs, columns)}
         played = [episode for episode in self.manager.finished if (episode.env_id, episode.episode_id) in ours]
         self.reset_env()
@@ -218,27 +217,27 @@ class RolloutWorker(SubplanWorker, Peer):
         """The flat row numbers of each episode that ended in the first `count` rows of an environment."""
         ends = np.flatnonzero((rows.terminated | rows.truncated)[:count, env_id])
         for end in ends.tolist():
-            # Of an episode that was cut before it there are rows too.
+            # Rows of an earlier, cut episode may come before it.
             yield (end + 1 - np.arange(rows.t[end, env_id] + 1, 0, -1)) * len(self._ids) + env_id
 
 
 def collect_mode_of(policy: Any, worker: int) -> Any:
-    """How the worker of this index collects with a policy, which need not say that workers differ."""
+    """The collect mode of a policy for the worker with this index; most policies have one mode for all workers."""
     return policy.collect_mode_of(worker) if isinstance(policy, ExploresByWorker) else policy.collect_mode
 
 
 def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema:
-    """The columns that `RolloutWorker.sample` gives, found without an environment."""
+    """The columns of `RolloutWorker.sample`, computed without an environment."""
     try:
         obs: Any = create_empty_array(observation_space, 1)
         obs = Batch(obs) if isinstance(obs, dict) else obs
         mode: Any = policy.collect_mode
         state = initial_states(mode, 1)
         row = mode.act(obs, np.zeros((1, mode.draws)), 0, *([] if state is None else [state]))
-        row.pop("env_action", None)  # which is not stored (G6)
+        row.pop("env_action", None)  # not stored (G6)
         if state is not None:
             row["state"] = row.pop("next_state")
-    except Exception:  # a policy that needs more than that says what is wrong when it acts
+    except Exception:  # a policy that needs more raises a better error when it acts
         return UNKNOWN
     fixed = {"reward": np.float64, "terminated": np.bool_, "truncated": np.bool_}
     one = {"obs": obs, **row, **{name: np.zeros(1, dtype) for name, dtype in fixed.items()}, "next_obs": obs}
@@ -247,12 +246,12 @@ def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema
     one |= {name: np.zeros(1, np.int64) for name in ("policy_version", *PROVENANCE)}
     columns = schema_of(one).columns
     if not Schema(columns).has("obs"):
-        return UNKNOWN  # a kind of observations that has no columns
+        return UNKNOWN  # observations without columns
     return Schema({name: ColumnSchema(column.dtype, ("T", "N", *column.shape[1:])) for name, column in columns.items()})
 
 
 def shares_of(episodes: int, num_envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """How many of the episodes each environment plays: they differ by at most one (S2).
+    """The number of episodes of each environment: they differ by at most one (S2).
 
     >>> shares_of(12, 5).tolist()
     [3, 3, 2, 2, 2]

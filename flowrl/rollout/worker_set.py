@@ -1,4 +1,4 @@
-"""WorkerSet: which policy acts in which environments, and where. Nothing acts before a run starts it (F1)."""
+"""WorkerSet: a policy and the environments that it acts in, in one or several processes. A run starts it (F1)."""
 
 from __future__ import annotations
 
@@ -25,48 +25,49 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowrl")
 
-#: What may follow the death of a worker process that may not be made again.
+#: Reactions to the death of a worker process that may not be restarted.
 ON_DEATH = ("stop", "go_on")
 
 
 class WorkerSet(BaseWorkers):
     """A policy and the workers that act with it.
 
-    All environments form `env_groups` groups, each acted in with one batch, by this process or by one of `num_workers`
-    others. `members` are the groups: what a plan pulls. The same groups give the same stream wherever they are (D2).
+    All environments form `env_groups` groups. Each group acts as one batch, in this process or in one of `num_workers`
+    others. A plan pulls the groups, the `members`. The same groups give the same stream in any process (D2).
 
-    Other processes have policies of their own. The newest weights ride with the next request to each, put once however
-    many there are, and so do the env steps of the run, which schedules follow.
+    Other processes have separate policies. The next request to each carries the newest weights, stored once for all
+    processes, and the env steps of the run, which schedules follow.
 
     Args:
-        env: A gymnasium id, "module:factory", a callable, or an environment that was made already, a VectorEnv say.
-        policy: Called with the observation and the action space; what it returns learns, as `policy`, and acts where
-            this process does.
-        num_workers: Processes that sample, on Ray; 0: this one does.
-        envs_per_worker: Environments of each worker.
-        env_groups: Groups that the environments of all workers form; None: one a worker.
-        worker_policy: Makes the policies of other processes, if not `policy`, which may take a device they lack.
-        resources: Of each worker process.
-        max_restarts: How often each may be made again after its death.
-        on_death: Of one that may not: "stop" the run, or "go_on" with the others while there are any.
-        address: Of a Ray cluster; see `flowrl.actors.actors.Actors`.
+        env: A gymnasium id, "module:factory", a callable, or an existing environment object, such as a VectorEnv.
+        policy: Factory of policies, called with the observation and the action space. The attribute `policy` learns,
+            and acts if this process samples.
+        num_workers: Processes that sample, on Ray; 0: this process samples.
+        envs_per_worker: Environments per worker.
+        env_groups: Groups of all environments; None: one per worker.
+        worker_policy: Factory of the other processes' policies, which may lack a device of `policy`; None: `policy`.
+        resources: Resources of each worker process.
+        max_restarts: Restarts allowed per worker process.
+        on_death: Reaction to a death beyond `max_restarts`: "stop" the run, or "go_on" with the others, if any.
+        address: Address of a Ray cluster; see `flowrl.actors.actors.Actors`.
         env_args: Keyword arguments for the environment.
-        wrappers: Around each, the first one innermost: see `flowrl.envs.wrapping`.
-        env_manager, env_manager_args: Who steps them, and its keyword arguments: see `flowrl.envs.make_manager`.
-        episode_seeds: Of the episodes in turn, instead of fresh ones.
-        eval_env, eval_env_args, eval_wrappers, eval_env_manager: Of the environments that evaluate, if they are
-            others; another environment has arguments of its own, another manager has none.
-        seed: Of the environments and the action noise; follows from the run's seed if not given.
+        wrappers: Wrappers of each environment, the first one innermost: see `flowrl.envs.wrapping`.
+        env_manager, env_manager_args: The manager that steps them, and its keyword arguments: see
+            `flowrl.envs.make_manager`.
+        episode_seeds: Seeds of the episodes in turn, instead of fresh ones.
+        eval_env, eval_env_args, eval_wrappers, eval_env_manager: Settings of the evaluation environments, if
+            different; another environment does not inherit `env_args`, another manager not its arguments.
+        seed: Seed of the environments and the action noise; None: derived from the run's seed.
 
     Raises:
         ConfigError: an unknown environment, spaces that the policy cannot serve, groups that cannot be formed, or one
             environment object for several groups or another process.
 
     Attributes:
-        members: One for each group, None where it was removed; empty until a run starts them.
+        members: One per group, None if it was removed; empty until a run starts them.
         lost: What the last load could not continue, by counter.
 
-    State: that of each group (environments mid-episode, noise), wherever it is; the policy is a resource of its own.
+    State: that of each group (environments mid-episode, noise), in any process; the policy is a separate resource.
     """
 
     _started: ClassVar[weakref.WeakSet[WorkerSet]] = weakref.WeakSet()
@@ -105,8 +106,8 @@ class WorkerSet(BaseWorkers):
         )
         if environments.is_one_object and (num_workers or self.layout.groups > 1):
             raise ConfigError(
-                f"{environments} is made already, and acts in this process alone: with {self.layout.groups} "
-                f"groups and num_workers={num_workers} pass what makes one, an id or a function"
+                f"{environments} is an object, which acts in this process alone: with {self.layout.groups} "
+                f"groups and num_workers={num_workers} pass an id or a function that creates environments"
             )
         seen = environments.look(self.layout.envs_per_group)
         self._goals = seen.goals
@@ -121,12 +122,12 @@ class WorkerSet(BaseWorkers):
             worker_policy=worker_policy,
             address=address,
         )
-        if any(given is not None for given in others):
+        if any(setting is not None for setting in others):
             self.check_evaluation(environments)
         self._hosts: RemoteGroups | None = None
         self._context = Context()
         self._earlier = 0  # env steps of earlier runs
-        self._lives: dict[int, int] = {}  # how often groups were begun afresh, by index
+        self._lives: dict[int, int] = {}  # restarts of each group, by index
         self.members: list[Any] = []
         self.lost: dict[str, int] = {}
 
@@ -142,7 +143,7 @@ class WorkerSet(BaseWorkers):
 
     @property
     def num_members(self) -> int:
-        """The groups, which are the members once a run has started the set."""
+        """Number of groups, which become the members when a run starts the set."""
         return len(self.members) or self.layout.groups
 
     @property
@@ -152,12 +153,12 @@ class WorkerSet(BaseWorkers):
 
     @property
     def env(self) -> Any:
-        """The environment as it was given."""
+        """The argument `env`."""
         return self.environments.spec
 
     @property
     def goal_functions(self) -> GoalFunctions:
-        """What the environment itself says of goals. Raises: ConfigError: it is none of goals."""
+        """The goal functions of the environment. Raises: ConfigError: it has no goals."""
         if isinstance(self._goals, str):
             raise ConfigError(
                 f"hindsight needs an environment of goals, but {self.environments} {self._goals}: expected "
@@ -167,18 +168,18 @@ class WorkerSet(BaseWorkers):
 
     @property
     def env_args(self) -> dict[str, Any]:
-        """Its keyword arguments."""
+        """The argument `env_args`."""
         return dict(self.environments.env_args)
 
     def schema(self) -> Schema:
-        """What its workers collect, from the spaces and what the policy answers to an observation of zeros."""
+        """The schema of collected items, from the spaces and the policy's answer to an observation of zeros."""
         return collected(self.policy, self._spaces[0])
 
     @property
     def local(self) -> RolloutWorker:
-        """The worker of this process, the first of several groups; there once a run has started the set.
+        """The worker of the first group in this process, once a run has started the set.
 
-        Raises: FlowError where other processes sample.
+        Raises: FlowError: other processes sample.
         """
         if self.num_workers:
             raise FlowError(f"no worker is in this process: {self!r}")
@@ -187,14 +188,14 @@ class WorkerSet(BaseWorkers):
 
     @property
     def is_one_object(self) -> bool:
-        """The environment was given as an object, of which no second one can be made."""
+        """Whether `env` is an environment object, of which there is only one."""
         return self.environments.is_one_object
 
     def start(self, context: Context) -> None:
-        """Begin the first episodes, unless an earlier run did: then the environments go on where they were.
+        """Begin the first episodes; after an earlier run, the environments go on where they were.
 
         Raises:
-            PlanError: another worker set acts in the same environment object, and is not closed.
+            PlanError: another worker set, not closed yet, acts in the same environment object.
         """
         self._earlier, self._context = self.env_steps, context
         if self.members:
@@ -202,21 +203,21 @@ class WorkerSet(BaseWorkers):
         if any(self._shares_environment(other) for other in list(WorkerSet._started)):
             raise PlanError(
                 f"{self.env} is in use by another worker set, and each would reset the other's episodes: "
-                "close() that one first, or give each an environment of its own"
+                "close() that one first, or give each a separate environment"
             )
         self._seed = context.seed("workers") if self.seed is None else self.seed
         if not (self._start_processes() if self.num_workers else self._start_here()):
             log.warning(
-                "%s: wrappers may change rewards before flowrl adds them up to returns; those that it is given as "
+                "%s: its own wrappers may change rewards before flowrl sums them up to returns; those passed as "
                 "`wrappers` (--wrapper) do not",
                 self.env,
             )
         WorkerSet._started.add(self)
 
     def _start_here(self) -> bool:
-        """Begin the groups in this process; whether rewards are seen raw (S1)."""
+        """Start the groups in this process; returns whether recorded rewards are raw (S1)."""
         workers = [self._group(index).worker(self._policy) for index in range(self.layout.groups)]
-        self.members = [LocalGroup(worker, self._tell) for worker in workers]
+        self.members = [LocalGroup(worker, self._before_pull) for worker in workers]
         return all(worker.manager.raw_returns for worker in workers)
 
     def _start_processes(self) -> bool:
@@ -239,21 +240,21 @@ class WorkerSet(BaseWorkers):
     def _group(self, index: int) -> Group:
         return Group(self.environments, self.layout.envs_per_group, index, self.layout.groups, self._seed)
 
-    def _tell(self, worker: RolloutWorker) -> None:
-        """What rides with a request to another process is told to a group of this one."""
+    def _before_pull(self, worker: RolloutWorker) -> None:
+        """Update a local group as a request updates a remote one: newest weights, env steps of the run."""
         self._broadcast.take()
         worker.observe_env_steps(self.env_steps)
 
     # -- workers that come and go
 
     def restart(self, index: int, died: WorkerDied | None = None) -> None:
-        """Make the process of a member again after its death: new environments, fresh streams, the newest weights.
+        """Restart the process of a member after its death: new environments, fresh streams, the newest weights.
 
-        Another member takes its place, and those of other groups of that process. Nothing is waited for. Where it may
-        not be made again, and `on_death` is "go_on", they are None instead.
+        New members replace it and the other groups of that process; does not wait for them. If the process may
+        not be restarted, and `on_death` is "go_on", None replaces them instead.
 
         Counts: cut_episodes.
-        Raises: WorkerDied: it was made again `max_restarts` times already, or there is no other.
+        Raises: WorkerDied: it was restarted `max_restarts` times already, and `on_death` is "stop" or it is the last.
         """
         hosts = self._processes("restart")
         cost = len(hosts.neighbours(index)) * self.layout.envs_per_group
@@ -265,26 +266,26 @@ class WorkerSet(BaseWorkers):
         self._context.count("cut_episodes", cost)
 
     def add(self, workers: int = 1) -> None:
-        """More worker processes, with as many groups as the others, as new members; a plan that runs pulls them."""
+        """Add worker processes, with as many groups as the others, as new members; a running plan pulls them."""
         hosts = self._processes("add")
         for _ in range(workers):
             first = len(self.members)
             hosts.add([self._group(first + k) for k in range(self.layout.groups_per_worker)])
 
     def remove(self, workers: int = 1) -> None:
-        """Fewer worker processes: the newest ones end when they have answered; their members are None from now on.
+        """Remove the newest worker processes, which end when they have answered; None replaces their members at once.
 
         Raises: FlowError: none would be left.
         """
         hosts = self._processes("remove")
-        if workers >= (there := len({member.process for member in self.members if member is not None})):
-            raise FlowError(f"remove({workers}) of {there} workers: at least one must be left to sample")
+        if workers >= (present := len({member.process for member in self.members if member is not None})):
+            raise FlowError(f"remove({workers}) of {present} workers: at least one must be left to sample")
         for _ in range(workers):
             hosts.remove()
 
     def _processes(self, what: str) -> RemoteGroups:
         if self._hosts is None:
-            state = "samples in this process" if not self.num_workers else "is not started: a run does that"
+            state = "samples in this process" if not self.num_workers else "is not started: a run starts it"
             raise FlowError(f"cannot {what} workers: {self!r} {state}")
         return self._hosts
 
@@ -294,12 +295,12 @@ class WorkerSet(BaseWorkers):
         return bool(other.env.unwrapped is self.env.unwrapped)
 
     def close(self) -> None:
-        """Close the environments that were made here; an object that was given belongs to whoever made it."""
+        """Close the environments created here, but not an environment object passed as `env`."""
         if self._hosts is not None:
             try:
-                self._broadcast.take()  # what they know of, and this process does not yet
+                self._broadcast.take()  # load weights published by a learner and not loaded here yet
             except WorkerDied as error:
-                log.warning("what was learned last is lost: %s", error)
+                log.warning("the newest weights are lost: %s", error)
             hosts, self._hosts = self._hosts, None
             hosts.close()
         else:
@@ -309,20 +310,20 @@ class WorkerSet(BaseWorkers):
 
     def state_dict(self) -> dict[str, Any]:
         self._broadcast.take()  # the policy's own state is taken after this one
-        about = {"earlier_env_steps": self._earlier, "lives": dict(self._lives)}
-        return {"workers": self._ask_all("state_dict"), **about}
+        own = {"earlier_env_steps": self._earlier, "lives": dict(self._lives)}
+        return {"workers": self._ask_all("state_dict"), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state["workers"]
         gone = [index for index, each in enumerate(saved) if each is None]
         if len(saved) != len(self.members) or any(saved[k] for k, each in enumerate(self.members) if each is None):
             raise CheckpointError(
-                f"the state is that of {_count(saved)} workers, {self!r} has {_count(self.members)}"
-                + ("" if self.members else ": it is started by a run")
+                f"the state has {_count(saved)} workers, {self!r} has {_count(self.members)}"
+                + ("" if self.members else ": a run starts them")
             )
         cut = sum(filter(None, self._ask_all("load", saved)))
         self._leave_out([index for index in gone if self.members[index] is not None])
-        self._broadcast.take()  # nothing, since the policy was loaded
+        self._broadcast.take()  # drop published weights, since the policy was loaded
         self._earlier = state.get("earlier_env_steps", 0)
         self._lives |= state.get("lives", {})
         self.lost = {"cut_episodes": cut} if cut else {}
@@ -330,10 +331,10 @@ class WorkerSet(BaseWorkers):
             log.warning("%d running episodes of %s could not be saved: they are cut, new ones begin", cut, self.env)
 
     def _leave_out(self, indices: Sequence[int]) -> None:
-        """Go on without groups that a state is without: they were removed, or died for good."""
+        """Remove groups that a state lacks, because they were removed, or died for good."""
         if not indices:
             return
-        log.warning("the state is that of a run without worker %s: it goes on without", ", ".join(map(str, indices)))
+        log.warning("the state has no worker %s: the run goes on without", ", ".join(map(str, indices)))
         if self._hosts is not None:
             self._hosts.leave_out(indices)
             return
@@ -341,15 +342,15 @@ class WorkerSet(BaseWorkers):
             self.members[index].target.close()
             self.members[index] = None
 
-    def _ask_all(self, method: str, given: Sequence[Any] | None = None) -> list[Any]:
-        """What the workers of all groups answer, None for those that were removed; `given` is an argument of each.
+    def _ask_all(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
+        """The answers of all groups' workers; `arguments` has one per worker, None for a worker not to ask.
 
-        Who is given None is not asked.
+        A removed worker's answer is None.
         """
         futures = [
             None
-            if member is None or (given is not None and given[index] is None)
-            else ask(member, method, *([] if given is None else [given[index]]))
+            if member is None or (arguments is not None and arguments[index] is None)
+            else ask(member, method, *([] if arguments is None else [arguments[index]]))
             for index, member in enumerate(self.members)
         ]
         wait_for([future for future in futures if future is not None], f"{method!r} of {self!r}")

@@ -212,7 +212,7 @@ def test_what_cannot_be_sent_is_named(ray_cluster):
     with pytest.raises(PlanError, match="account 0 cannot be sent to another process: variable lock, a lock: cannot p"):
         Actors([lambda: lock], kind="account", remote=True).start()
     with _some() as actors:
-        with pytest.raises(PlanError, match=r"what account 0 is asked, 'add', cannot .*: \[0\]\['a'\], a lock"):
+        with pytest.raises(PlanError, match=r"the request 'add' to account 0 cannot .*: \[0\]\['a'\], a lock"):
             _ask(actors.members[0], "add", {"a": lock})
         with pytest.raises(PlanError, match=r"a value cannot be sent .*: \['a'\], a lock"):
             actors.put({"a": lock})
@@ -235,7 +235,7 @@ def test_what_is_printed_comes_home_with_the_name_of_who_did(ray_cluster, capsys
 
 def test_another_flowrl_is_refused(ray_cluster, monkeypatch):
     monkeypatch.setattr("flowrl._version.__version__", "9.9")
-    with pytest.raises(ConfigError, match=r"account 0 on \S+ has flowrl \d\S+, the process that asks has 9.9: install"):
+    with pytest.raises(ConfigError, match=r"account 0 on \S+ has flowrl \d\S+, its caller has 9.9: install"):
         _some().start()
 
 

@@ -53,7 +53,7 @@ def test_nobody_listens(listener, scheme):
 
 def test_somebody_else_listens(listener):
     thread = _answering(listener, b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    with pytest.raises(ConfigError, match=r"what answers at .* is not Ray"):
+    with pytest.raises(ConfigError, match=r"the server at .* is not Ray"):
         check_answers(_place(listener))
     thread.join()
 

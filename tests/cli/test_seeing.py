@@ -84,7 +84,7 @@ def test_check_ends_with_2_and_says_what_is_wrong(folder):
     done = flowrl("check", "wrong.py")
     assert done.exit_code == 2
     assert "train.TrainOneStep (" in done.stderr
-    assert "needs 'on_policy', which does not come through train.Replay (" in done.stderr
+    assert "needs 'on_policy', which is lost in train.Replay (" in done.stderr
     assert "wrong.py:18): take it from ParallelRollouts" in done.stderr
     assert "Replay" in done.stdout
 

@@ -224,7 +224,7 @@ FAULTS = [
     Fault(
         "D2",
         "flowrl/rollout/groups.py",
-        "        if is_pull(method):  # a state that is asked for meanwhile tells nothing\n",
+        "        if is_pull(method):  # not for a request for the state, which must change nothing\n",
         "        if True:\n",
         HOSTS + "test_the_same_groups_over_0_1_and_2_workers_give_one_stream",
     ),

@@ -140,8 +140,8 @@ def test_the_message_names_both_operators_and_who_provides_what_is_missing() -> 
     line = here() + 1
     plan = source().for_each(NeedsValue())
     assert problems(plan) == [
-        f"NeedsValue ({line}) needs 'test_value', which is not in what source ({source_line()}) gives "
-        "(experience, fresh, obs, reward): put AddsValue before NeedsValue"
+        f"NeedsValue ({line}) needs 'test_value', which is not in the output of source ({source_line()}) "
+        "[experience, fresh, obs, reward]: put AddsValue before NeedsValue"
     ]
     with pytest.raises(PlanError, match="put AddsValue before NeedsValue"):
         plan.check()
@@ -155,14 +155,14 @@ def test_the_message_says_who_lost_it_and_the_way_out() -> None:
     line = here() + 1
     plan = source().for_each(stale).for_each(AddsValue()).for_each(NeedsFresh())
     assert problems(plan) == [
-        f"NeedsFresh ({line}) needs 'fresh', which does not come through stale ({line}): take it from the source"
+        f"NeedsFresh ({line}) needs 'fresh', which is lost in stale ({line}): take it from the source"
     ]
 
 
 def test_an_operator_that_stands_too_late_is_named() -> None:
     line = here() + 1
     plan = source().for_each(NeedsValue()).for_each(AddsValue())
-    assert problems(plan)[0].endswith(f": AddsValue ({line}) gives it, put it before NeedsValue")
+    assert problems(plan)[0].endswith(f": AddsValue ({line}) provides it, put it before NeedsValue")
 
 
 @declare(schema=lambda given: given.each[0])
@@ -187,13 +187,16 @@ def old() -> Plan:
 @pytest.mark.parametrize(
     ("plan", "who"),
     [
-        (lambda: old().zip(source()).for_each(first), "which is not in what first"),  # it is in the other part
-        (lambda: source().zip(old()).for_each(second), "which is not in what second"),
-        (lambda: source().for_each(stale).zip(old()).for_each(first), "which does not come through 0.stale"),
-        (lambda: old().zip(source().for_each(stale)).for_each(second), "which does not come through 1.stale"),
-        (lambda: old().zip(source()).tap("zip", print).filter(bool).for_each(first), "which is not in what first"),
-        (lambda: source().zip(old()).for_each(first).for_each(stale), "which does not come through stale"),
-        (lambda: source().zip(old()).for_each(stale_first), "which does not come through stale_first"),
+        (lambda: old().zip(source()).for_each(first), "which is not in the output of first"),  # it is in the other part
+        (lambda: source().zip(old()).for_each(second), "which is not in the output of second"),
+        (lambda: source().for_each(stale).zip(old()).for_each(first), "which is lost in 0.stale"),
+        (lambda: old().zip(source().for_each(stale)).for_each(second), "which is lost in 1.stale"),
+        (
+            lambda: old().zip(source()).tap("zip", print).filter(bool).for_each(first),
+            "which is not in the output of first",
+        ),
+        (lambda: source().zip(old()).for_each(first).for_each(stale), "which is lost in stale"),
+        (lambda: source().zip(old()).for_each(stale_first), "which is lost in stale_first"),
     ],
 )
 def test_of_pairs_the_part_is_followed_that_goes_on(plan: Any, who: str) -> None:

@@ -238,7 +238,7 @@ def test_one_that_leaves_is_an_error_of_the_others_at_once() -> None:
             return None
         left.wait(10)
         start = time.monotonic()
-        with pytest.raises(Disconnected, match="of 2 that learn together is gone"):
+        with pytest.raises(Disconnected, match="of 2 joint learners is gone"):
             group.mean(torch.ones(2), 1)
         return time.monotonic() - start
 

@@ -78,7 +78,7 @@ def test_learning_from_a_buffer_what_must_be_on_policy_is_found() -> None:
     requires = {"on_policy": "its loss is right only for experience of the current weights"}
     (found,) = examine(off_policy(workers(requires))).problems
     assert found.startswith("train.TrainOneStep (")
-    assert "needs 'on_policy', which does not come through train.Replay (" in found
+    assert "needs 'on_policy', which is lost in train.Replay (" in found
     assert found.endswith(": its loss is right only for experience of the current weights")
     of = workers(requires)
     ops.ParallelRollouts(of).for_each(ops.TrainOneStep(of)).check()
@@ -87,7 +87,7 @@ def test_learning_from_a_buffer_what_must_be_on_policy_is_found() -> None:
 def test_a_loss_that_needs_values_which_the_policy_does_not_give_is_found() -> None:
     of = workers(("value", "next_value"))
     (found,) = examine(ops.ParallelRollouts(of).for_each(ops.TrainOneStep(of))).problems
-    assert "needs 'value', 'next_value', which is not in what ParallelRollouts (" in found
+    assert "needs 'value', 'next_value', which is not in the output of ParallelRollouts (" in found
     values = WorkerSet("CartPole-v1", lambda *_: ScriptedPolicy(with_value=True), envs_per_worker=2)  # type: ignore
     schema = ops.ParallelRollouts(values).check()["ParallelRollouts"]
     assert schema.has("value")
@@ -108,7 +108,7 @@ def test_two_adders_are_found() -> None:
     plan = ops.ParallelRollouts(workers()).for_each(ops.NStep(2, 0.9)).for_each(ops.NStep(2, 0.9))
     found = examine(plan).problems
     assert "NStep-2" in found[0]
-    assert "needs 'fragments', which does not come through NStep (" in found[0]
+    assert "needs 'fragments', which is lost in NStep (" in found[0]
     assert "is there an NStep before it?" in found[1]
 
 
@@ -125,7 +125,7 @@ def test_advantages_are_estimated_once_and_from_fragments() -> None:
     assert "GAE makes the column 'advantage', which exists already: is there a GAE or VTrace before it?" in twice[0]
     (found,) = examine(on_policy(ops.NStep(2, 0.9))).problems
     assert "TrainOneStep" in found
-    assert "needs 'advantage or fragments', which does not come through NStep (" in found
+    assert "needs 'advantage or fragments', which is lost in NStep (" in found
     assert found.endswith("put GAE before it, or leave it out")
     for right in ((), (ops.GAE(0.9, 0.9),), (ops.GAE(0.9, 0.9), Batch.flat)):
         on_policy(*right).check()
@@ -137,7 +137,7 @@ def test_results_are_made_once_and_evaluated_where_they_are() -> None:
     reported = ops.StandardMetricsReporting(learned, of, {})
     assert "is there a Report before it?" in examine(ops.StandardMetricsReporting(reported, of, {})).problems[0]
     (found,) = examine(learned.for_each(ops.Evaluate(of, every=10))).problems
-    assert "needs 'env_steps', which is not in what TrainOneStep" in found
+    assert "needs 'env_steps', which is not in the output of TrainOneStep" in found
     assert "end the plan with StandardMetricsReporting" in found
     reported.for_each(ops.Evaluate(of, every=10)).check()
 
@@ -175,7 +175,7 @@ def test_priorities_that_are_never_written_back_are_found() -> None:
     silent = workers()
     silent.policy.learn_mode.reports_priority = False
     (found,) = examine(by_priority(silent, ops.UpdatePriorities)).problems
-    assert "needs 'priorities', which is not in what train.TrainOneStep (" in found
+    assert "needs 'priorities', which is not in the output of train.TrainOneStep (" in found
     assert found.endswith("a policy whose loss reports priorities, as DQN's does")
 
 

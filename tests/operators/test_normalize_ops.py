@@ -198,8 +198,11 @@ ON_POLICY: dict[str, tuple[list[Step], str]] = {
     "as it should be": ([GATHER, SCALE, estimates, LEARN, UPDATE], ""),
     "the policy's own advantages": ([GATHER, SCALE, LEARN, UPDATE], ""),
     "a factor after it": ([GATHER, SCALE, halves, LEARN, UPDATE], ""),
-    "nobody gathers": ([SCALE, LEARN, UPDATE], "needs 'statistics', which is not in what ParallelRollouts"),
-    "nobody scales": ([GATHER, LEARN, UPDATE], "needs 'normalized_rewards', which is not in what GatherStatistics"),
+    "nobody gathers": ([SCALE, LEARN, UPDATE], "needs 'statistics', which is not in the output of ParallelRollouts"),
+    "nobody scales": (
+        [GATHER, LEARN, UPDATE],
+        "needs 'normalized_rewards', which is not in the output of GatherStatistics",
+    ),
     "nobody updates": ([GATHER, SCALE, LEARN], "its statistics are never written back; put UpdateStatistics after"),
     "twice": ([GATHER, SCALE, SCALE, LEARN, UPDATE], "rewards are normalised already: leave out one NormalizeRewards"),
     "before it is gathered": ([SCALE, GATHER, LEARN, UPDATE], "put NormalizeRewards after GatherStatistics"),
@@ -207,7 +210,7 @@ ON_POLICY: dict[str, tuple[list[Step], str]] = {
     "after advantages": ([GATHER, estimates, SCALE, LEARN, UPDATE], "put it before GAE or VTrace"),
     "between acting and learning": (
         [GATHER, SCALE, UPDATE, LEARN],
-        "needs 'on_policy', which does not come through UpdateStatistics",
+        "needs 'on_policy', which is lost in UpdateStatistics",
     ),
 }
 
@@ -234,7 +237,7 @@ REPLAY: dict[str, tuple[list[Step], list[Step], str]] = {
         "buffers store raw rewards, and the newest statistics",
     ),
     "gathered from replay": ([], [GATHER, SCALE, UPDATE], "replay draws rows several times"),
-    "nobody scales": ([GATHER, UPDATE], [], "needs 'normalized_rewards', which is not in what train.Replay"),
+    "nobody scales": ([GATHER, UPDATE], [], "needs 'normalized_rewards', which is not in the output of train.Replay"),
 }
 
 

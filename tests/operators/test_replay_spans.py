@@ -125,7 +125,7 @@ def test_what_cannot_fill_or_leave_such_a_buffer_is_found_before_the_run() -> No
     of, buffer = workers(), SequenceReplayBuffer(60, length=3)
     flat = ParallelRollouts(of).for_each(NStep(2, 0.9)).for_each(StoreToReplay(buffer))
     assert "StoreToReplay" in examine(flat).problems[0]
-    assert "needs 'fragments', which does not come through NStep" in examine(flat).problems[0]
+    assert "needs 'fragments', which is lost in NStep" in examine(flat).problems[0]
     (found,) = examine(off_policy(of, buffer, batch_size=21)).problems
     assert "batch_size is 21, up to 63 rows, but the buffer keeps 60 rows" in found
     whole = EpisodeReplayBuffer(60, seed=0)
@@ -134,7 +134,7 @@ def test_what_cannot_fill_or_leave_such_a_buffer_is_found_before_the_run() -> No
     assert not examine(off_policy(of, whole, batch_size=21)).problems, "a plan that was right is right when it resumes"
     ppo = workers(PPOPolicy)
     problems = examine(off_policy(ppo, SequenceReplayBuffer(60, length=3))).problems
-    assert any("needs 'on_policy', which does not come through train.Replay" in each for each in problems)
+    assert any("needs 'on_policy', which is lost in train.Replay" in each for each in problems)
     relabel = HindsightRelabel(lambda *_: 0, lambda *_: 0, gamma=0.9)
     sequences = SequenceReplayBuffer(60, length=3)
     store = ParallelRollouts(of).for_each(StoreToReplay(sequences))
@@ -148,7 +148,7 @@ def test_what_windows_of_a_buffer_need_is_found_before_the_run() -> None:
     flat = ParallelRollouts(of).for_each(NStep(2, 0.9))
     for settings in ({"n_step": 3}, {"frame_stack": 2}):
         (found,) = examine(flat.for_each(StoreToReplay(ReplayBuffer(60, **settings)))).problems
-        assert "needs 'fragments', which does not come through NStep" in found
+        assert "needs 'fragments', which is lost in NStep" in found
         assert not examine(ParallelRollouts(of).for_each(StoreToReplay(ReplayBuffer(60, **settings)))).problems
     few = flat.for_each(lambda batch: batch).for_each(StoreToReplay(ReplayBuffer(60, max_staleness=2)))
     assert not examine(few).problems, "unknown never fails"

@@ -128,7 +128,7 @@ def test_rows_out_of_order_cannot_be_corrected() -> None:
     buffer = ReplayBuffer(100)
     store = ParallelRollouts(of).for_each(StoreToReplay(buffer))
     replay = Replay(buffer).for_each(VTrace(of, 0.9)).for_each(TrainOneStep(of))
-    with pytest.raises(PlanError, match=r"VTrace.* needs 'fragments', which does not come through"):
+    with pytest.raises(PlanError, match=r"VTrace.* needs 'fragments', which is lost in"):
         store.union(replay).check()
 
 

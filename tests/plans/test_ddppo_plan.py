@@ -107,5 +107,5 @@ def test_a_worker_that_has_not_met_the_others_does_not_learn_alone() -> None:
     with workers, plan.run(seed=0) as run:
         next(run)
         workers.local.peers = 0
-        with pytest.raises(Disconnected, match="gone, or were never met"):
+        with pytest.raises(Disconnected, match="gone, or were never connected"):
             next(run)

@@ -96,11 +96,11 @@ REFUSED = [
     (
         1,
         Resources(cpus=8),
-        "guest 0 .. guest 0: 1 x 8 CPU are asked for, the largest machine has 2; there are 3 CPU",
+        "guest 0 .. guest 0: 1 x 8 CPU requested, the largest machine has 2; there are 3 CPU",
     ),
-    (3, Resources(cpus=2), "guest 0 .. guest 2: 3 x 2 CPU are asked for, the cluster has 3$"),
-    (1, Resources(custom={"tpu": 1}), "1 x 1 tpu are asked for, the largest machine has 0; there are 3 CPU, 1 arena"),
-    (2, Resources(cpus=1, custom={"arena": 1}), "2 x 1 arena are asked for, the cluster has 1$"),
+    (3, Resources(cpus=2), "guest 0 .. guest 2: 3 x 2 CPU requested, the cluster has 3$"),
+    (1, Resources(custom={"tpu": 1}), "1 x 1 tpu requested, the largest machine has 0; there are 3 CPU, 1 arena"),
+    (2, Resources(cpus=1, custom={"arena": 1}), "2 x 1 arena requested, the cluster has 1$"),
 ]
 
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_had_is_named(cluster, monkeypatch):
     arena = Resources(custom={"arena": 1})
     with _guests(cluster, resources=arena):
         monkeypatch.setattr(ray_backend, "START_SECONDS", 2)
-        with pytest.raises(ConfigError, match=r"guest 0: not there after 2 s; free are 2 CPU, .*memory"):
+        with pytest.raises(ConfigError, match=r"guest 0: not started after 2 s; free are 2 CPU, .*memory"):
             _guests(cluster, resources=arena).start()
 
 

@@ -114,7 +114,7 @@ def test_one_environment_object_is_one_group_of_this_process() -> None:
 
     envs = gymnasium.make_vec("CartPole-v1", 4)
     for settings in ({"env_groups": 2}, {"num_workers": 1}):
-        with pytest.raises(ConfigError, match="made already, and acts in this process alone"):
+        with pytest.raises(ConfigError, match="is an object, which acts in this process alone"):
             WorkerSet(envs, lambda *_: ScriptedPolicy(), envs_per_worker=4, **settings)  # type: ignore[arg-type]
     envs.close()
 

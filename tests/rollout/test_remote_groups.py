@@ -243,7 +243,7 @@ def test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights() ->
         assert [member.submit("episodes").result() for member in workers.members] == [[]] * 4  # all have the newest
         workers.restart(2)
         for member in gone:
-            with pytest.raises(WorkerDied, match=rf"group {member.index} on worker 1 died: another process has its"):
+            with pytest.raises(WorkerDied, match=rf"group {member.index} on worker 1 died: a new process has"):
                 member.submit("episodes").result()
         assert workers.members[:2] == others
         assert run.counters["cut_episodes"] == 2
@@ -368,7 +368,7 @@ def test_the_state_says_who_was_removed() -> None:
         state = workers.state_dict()
         assert state["workers"][1] is None
         workers.load_state_dict(state)
-        with pytest.raises(CheckpointError, match=r"that of 2 workers, .* has 2 .of which 1 was removed"):
+        with pytest.raises(CheckpointError, match=r"the state has 2 workers, .* has 2 .of which 1 was removed"):
             workers.load_state_dict(whole)
 
 

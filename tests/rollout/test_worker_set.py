@@ -94,9 +94,12 @@ def test_two_worker_sets_do_not_act_in_one_environment_object() -> None:
 
 def test_the_state_of_another_number_of_workers_is_refused() -> None:
     workers = make()
-    with pytest.raises(CheckpointError, match=r"that of 1 workers, .* has 0: it is started by a run"):
+    with pytest.raises(CheckpointError, match=r"the state has 1 workers, .* has 0: a run starts them"):
         workers.load_state_dict({"workers": [{}]})
-    with ParallelRollouts(workers, steps=1).run(), pytest.raises(CheckpointError, match=r"that of 0 workers, .* has 1"):
+    with (
+        ParallelRollouts(workers, steps=1).run(),
+        pytest.raises(CheckpointError, match=r"state has 0 workers, .* has 1"),
+    ):
         workers.load_state_dict({"workers": []})
 
 
