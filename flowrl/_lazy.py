@@ -1,4 +1,4 @@
-"""Doors of folders whose names are loaded when they are asked for: who needs one of them should not wait for all."""
+"""Packages that load their names on first use, so that an import of one does not wait for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowrl import _moved
 
 
 def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for a package that has these names of these modules, and those that it had before."""
+    """A `__getattr__` for a package that exports `names`, a mapping from name to module, and its old names."""
 
     def get(name: str) -> Any:
         if name in names:
@@ -23,12 +23,12 @@ def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def classes(package: str, door: str, pattern: str) -> dict[str, str]:
-    """The classes of a package whose line begins like this, by name, each with its module; nothing is imported.
+    """The classes in a package whose definition matches `pattern`, by name, each with its module; imports nothing.
 
-    Type checkers read the same from `__init__.pyi` beside the door, which `python tests/derived.py` writes.
+    Type checkers read the same from `__init__.pyi` beside `door`, the `__init__.py`; `python tests/derived.py` writes it.
     """
-    found = {}
+    modules = {}
     for path in sorted(Path(door).parent.glob("[!_]*.py")):
         for name in re.findall(rf"^class {pattern}", path.read_text(encoding="utf-8"), re.MULTILINE):
-            found[name] = f"{package}.{path.stem}"
-    return found
+            modules[name] = f"{package}.{path.stem}"
+    return modules

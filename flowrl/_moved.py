@@ -1,7 +1,7 @@
-"""Names that modules and classes had before, which are still found: in files, and for one version in imports.
+"""Old names of modules and classes, which still work: in files, and for one version in imports.
 
-A module that is imported by its old name is the new one, with a DeprecationWarning that names it; docs/moved.md lists
-what people use. In checkpoints, buffers and datasets old names are found without a word.
+Importing an old module name gives the new module, with a DeprecationWarning that names it; docs/moved.md lists the
+common ones. Checkpoints, buffers and datasets may use old names without a warning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-#: From which folder to which, and the modules: `old`, or `old:new` where its name changed too.
+#: Old folder, new folder, and the modules: `old`, or `old:new` if the module was renamed too.
 _FOLDERS = (
     ("", "", "signals:interrupts runs:cli"),
     (
@@ -66,19 +66,19 @@ _FOLDERS = (
 
 
 def _paths() -> dict[str, str]:
-    found = {}
+    paths = {}
     for before, after, names in _FOLDERS:
         for old, _, new in (name.partition(":") for name in names.split()):
-            found[".".join(filter(None, ("flowrl", before, old)))] = ".".join(
+            paths[".".join(filter(None, ("flowrl", before, old)))] = ".".join(
                 filter(None, ("flowrl", after, new or old))
             )
-    return found
+    return paths
 
 
-#: Modules, by their old names.
+#: Paths of modules, by their old paths.
 MODULES = _paths()
-#: Classes and functions that are called otherwise now, or are elsewhere than the rest of their module; and the names
-#: of classes in files, after "file:".
+#: Classes and functions that were renamed, or moved elsewhere than the rest of their module; "file:" marks names of
+#: classes in files.
 NAMES = {
     "file:batch": "flowrl.data.batch:Batch",
     "flowrl.calls:Receipt": "flowrl.engine.calls:Answer",
@@ -91,14 +91,14 @@ NAMES = {
     "flowrl.rollout:Aggregators": "flowrl.learners:Aggregators",
     "flowrl.rollout:LearnerGroup": "flowrl.learners:LearnerGroup",
 }
-#: Fields of classes in files that have another name now.
+#: Renamed fields of classes in files.
 FIELDS = {"flowrl.gather:Answer": {"place": "worker", "receipt": "answer"}}
 
 
 def find(module: str, name: str) -> Any:
-    """What a module had under a name, wherever it is now.
+    """The object that an old module had under a name, from its current module.
 
-    Raises: ImportError, AttributeError: it never had one, or not any longer.
+    Raises: ImportError, AttributeError: no such module or name, or it is gone.
     """
     module, _, name = NAMES.get(f"{module}:{name}", f"{module}:{name}").partition(":")
     new = MODULES.get(module, module)
@@ -107,7 +107,7 @@ def find(module: str, name: str) -> Any:
 
 
 def attribute(module: str, name: str) -> Any:
-    """The same for `__getattr__` of a module, with a warning; an AttributeError for a name that it never had."""
+    """`find` for the `__getattr__` of a module, with a warning; an AttributeError for a name that it never had."""
     new = NAMES.get(f"{module}:{name}")
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -130,11 +130,11 @@ class _Loader:
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
-        module.__path__ = []  # it may have been a folder
+        module.__path__ = []  # the old module may have been a folder
         module.__getattr__ = lambda name: find(old, name)  # type: ignore[method-assign]
 
 
 def install() -> None:
-    """Have imports look for old names too."""
+    """Let imports find old names."""
     if not any(finder is MovedFinder for finder in sys.meta_path):
         sys.meta_path.append(MovedFinder)

@@ -1,4 +1,4 @@
-"""For tests of operators, plans and anything that waits: the contract that all of them keep.
+"""Tools to test operators, plans and code that waits: they check the contract that all of them keep.
 
 check_operator(lambda: NStep(n=3, gamma=0.9), items, verb="for_each")
 check_plan(make_plan, items=50)
@@ -37,18 +37,18 @@ def check_operator(
     verb: str = "for_each",
     expected: Sequence[Any] | None = None,
 ) -> None:
-    """Check an operator on a list of items: resumable at every step, pure of its inputs, copied for each run.
+    """Check that an operator resumes at every step, leaves its inputs unchanged, and is copied for each run.
 
-    `make` gives an operator with fresh resources; `expected` is what it should emit.
+    `make` returns an operator with fresh resources; `expected` holds the items that it should emit.
 
     Raises:
-        AssertionError: saying at which step what differed.
+        AssertionError: names the step and the difference.
     """
-    given = copy.deepcopy(list(items))
-    with from_items(given).then(make(), verb).run() as run:
+    inputs = copy.deepcopy(list(items))
+    with from_items(inputs).then(make(), verb).run() as run:
         list(run)
-    assert same(given, list(items)), "the operator changed its input items in place"
-    check_plan(lambda: from_items(given).then(make(), verb), expected=expected)
+    assert same(inputs, list(items)), "the operator changed its input items in place"
+    check_plan(lambda: from_items(inputs).then(make(), verb), expected=expected)
 
 
 def check_plan(
@@ -60,33 +60,33 @@ def check_plan(
     expected: Sequence[Any] | None = None,
     through: Callable[[Run], Any] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Check that a plan is deterministic (D1), resumes exactly at every step (D3), that its state is equal when
-    taken twice (D5), and that a tap after any operator changes nothing (D4).
+    """Check that a plan is deterministic (D1), resumes exactly at every step (D3), that two states taken in a row are
+    equal (D5), and that a tap after any operator changes nothing (D4).
 
     Args:
-        make: Gives the plan with fresh resources each time it is called.
-        items: How many items to look at; the plan must be finite if not given.
-        steps: The steps at which to save and resume, or how many of them, drawn from the whole run and the first one
-            among them; every one if not given.
-        seed: Of the runs, and of the steps that are drawn.
-        expected: What the plan should emit.
-        through: Gives the state of a run as it comes back from where it was kept, a checkpoint on the disk, say.
+        make: Returns the plan with fresh resources at each call.
+        items: Number of items to check; None: all, of a finite plan.
+        steps: The steps at which to save and resume, or their number: then the first step, and random ones from the
+            whole run. None: every step.
+        seed: Seed of the runs, and of the random steps.
+        expected: The items that the plan should emit.
+        through: Saves the state of a run and returns it as read back, from a checkpoint on disk, say.
 
     Returns:
-        The items of the uninterrupted run, and the state that it ends in.
+        The items of the uninterrupted run, and its final state.
 
     Raises:
-        AssertionError: saying at which step what differed.
+        AssertionError: names the step and the difference.
     """
     reference = _run(make(), items, seed)
     if expected is not None:
         assert same(reference.items, list(expected)), f"expected {list(expected)!r}, got {reference.items!r}"
-    chosen = _drawn(steps, reference.steps, seed) if isinstance(steps, int) else steps
+    chosen = _spread(steps, reference.steps, seed) if isinstance(steps, int) else steps
     chosen = range(reference.steps) if chosen is None else chosen
     items = None if items is None else len(reference.items)
     again = _run(make(), items, seed, chosen, through)
     assert same(again.items, reference.items), "a second run of the plan gives other items (D1)"
-    assert same(again.final, reference.final), "a second run, whose states were taken, ends in another one (D1, D5)"
+    assert same(again.final, reference.final), "a second run, whose states were taken, ends in another state (D1, D5)"
     for step in chosen:
         emitted, state = again.states[step]
         with make().run(seed=seed) as run:
@@ -102,11 +102,11 @@ def check_plan(
     return reference.items, reference.final
 
 
-def _drawn(count: int, total: int, seed: int) -> list[int]:
-    """The first of `total` steps, and one of each further part of the run, of `count` parts of equal length."""
-    draw = random.Random(seed)
+def _spread(count: int, total: int, seed: int) -> list[int]:
+    """The first of `total` steps, and a random one from each further part of `count` equal parts."""
+    generator = random.Random(seed)
     parts = [range(total * i // count, total * (i + 1) // count) for i in range(1, count)]
-    return [0, *(draw.choice(part) for part in parts if part)]
+    return [0, *(generator.choice(part) for part in parts if part)]
 
 
 def _tapped(plan: Plan) -> Plan:
@@ -118,7 +118,7 @@ def _tapped(plan: Plan) -> Plan:
 
 @attrs.frozen
 class _Ran:
-    """A run that has ended: `states` before some of its steps, with how many items had been emitted by then."""
+    """A finished run; `states` maps some of its steps to the number of items emitted before, and the state."""
 
     items: list[Any]
     final: dict[str, Any]
@@ -133,7 +133,7 @@ def _run(
     at: Container[int] = (),
     through: Callable[[Run], Any] | None = None,
 ) -> _Ran:
-    """Run a plan to the end, or up to a number of items, and take its state before the steps `at`."""
+    """Run a plan to the end, or up to `items` items, and take its state before the steps `at`."""
     emitted: list[Any] = []
     states: dict[int, tuple[int, dict[str, Any]]] = {}
     step = 0
@@ -143,7 +143,7 @@ def _run(
                 state = copy.deepcopy(run.state_dict())
                 assert same(state, run.state_dict()), f"two states taken in a row differ at step {step} (D5)"
                 kept = state if through is None else through(run)
-                assert same(state, kept), f"the state kept at step {step} comes back as another one (D3)"
+                assert same(state, kept), f"the state saved at step {step} comes back different (D3)"
                 states[step] = len(emitted), kept
             step += 1
             item = run.step()
@@ -164,18 +164,19 @@ def _look(item: Any) -> None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal to the last bit: nested dicts, lists, arrays with dtype and shape, tensors, NaN equal to NaN."""
+    """Whether two values are equal to the last bit: nested dicts, lists, tensors, arrays with dtype and shape; NaN
+    equals NaN."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Mapping):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple, deque)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-    if isinstance(a, Array):  # or, a numpy scalar or a tensor
+    if isinstance(a, Array):  # an array, a numpy scalar or a tensor
         if a.dtype != b.dtype or a.shape != b.shape:
             return False
         equal: Any = (a == b) | ((a != a) & (b != b))
-        return bool(equal.all() if isinstance(equal, Array) else equal)  # numpy's text compares to a Python bool
+        return bool(equal.all() if isinstance(equal, Array) else equal)  # numpy strings compare to a Python bool
     equality: Any = type(a).__eq__
     if equality is object.__eq__ and attrs.has(type(a)):
         return same(attrs.asdict(a, recurse=False), attrs.asdict(b, recurse=False))
@@ -193,26 +194,25 @@ class Request:
     args: tuple[Any, ...]
     future: Future[Any]
     do: Callable[[], Any]
-    version: int  #: of the weights, when it was asked
+    version: int  #: of the weights at the time of the request
 
 
 class ManualWorkers:
-    """Workers whose answers the test gives, in the order it chooses; they die, come and go when it says so.
+    """Workers whose answers the test completes in the order it chooses; the test also kills, adds and removes them.
 
-    Each works on a target of its own, a `SubplanWorker` unless another factory is given; its `index`, if it has one, is
-    set. Requests wait in `requests`; opening, saving, loading and closing a plan's part, or a shard, are answered at
-    once.
+    Each works on its own target, by default a `SubplanWorker`, and sets the target's `index` if it has one. Requests
+    wait in `requests`; those that open, save, load or close a subplan, or a shard, are answered at once.
 
     Args:
-        count: Workers at first.
-        target: Makes what each works on.
-        apart: Items stay with them: what comes here is `Remote`.
-        max_restarts: How often each may be started again.
-        on_death: Of one that may not: "stop", or "go_on" without it.
+        count: Initial number of workers.
+        target: Factory of the targets.
+        apart: Items stay with the workers; the plan receives a `Remote` instead.
+        max_restarts: Restarts allowed per worker.
+        on_death: What happens to a worker without restarts left: "stop", or "go_on" without it.
 
     Attributes:
-        version: Of the weights that a request asked now would act with.
-        restarts: How often each was started again.
+        version: Version of the weights that a request made now would act with.
+        restarts: Number of restarts per worker.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class ManualWorkers:
         return f"{len(self.members)} manual workers"
 
     def answer(self, worker: int | None = None) -> Request:
-        """Do the oldest request, of one worker or of all, and complete its future."""
+        """Execute the oldest request, of one worker or of all, and complete its future."""
         request = self._pop(worker)
         try:
             request.future.set_result(request.do())
@@ -246,13 +246,13 @@ class ManualWorkers:
         return request
 
     def fail(self, error: Exception, worker: int | None = None) -> Request:
-        """Let the oldest request fail without doing it."""
+        """Let the oldest request fail without executing it."""
         request = self._pop(worker)
         request.future.set_exception(error)
         return request
 
     def kill(self, worker: int) -> list[Request]:
-        """Let a worker die: its requests fail, and so do those to come until it is started again."""
+        """Kill a worker: its requests fail, and so do new ones until it is restarted."""
         member = self.members[worker]
         assert member is not None, f"worker {worker} was removed"
         member.dead = True
@@ -263,7 +263,7 @@ class ManualWorkers:
         return lost
 
     def restart(self, worker: int, died: WorkerDied | None = None) -> None:
-        """Another one in the place of one that died; nothing that it knew is left."""
+        """Replace a dead worker by a new one without its state."""
         if self.restarts[worker] < self.max_restarts:
             self.restarts[worker] += 1
             self.members[worker] = self._made(worker)
@@ -274,12 +274,12 @@ class ManualWorkers:
             raise WorkerDied(f"worker {worker}", why) from died
 
     def add(self) -> None:
-        """One worker more."""
+        """Add a worker."""
         self.restarts.append(0)
         self.members.append(self._made(len(self.members)))
 
     def remove(self, worker: int) -> None:
-        """One worker less; what it was asked can still be answered."""
+        """Remove a worker; its open requests can still be answered."""
         self.members[worker] = None
 
     def _made(self, index: int) -> _ManualWorker:
@@ -295,7 +295,7 @@ class ManualWorkers:
         raise AssertionError(f"worker {worker} has no open request; open are {self.requests}")
 
 
-#: What is no work, and waited for where it is asked.
+#: Methods that are answered at once, since the caller waits for them.
 _AT_ONCE = ("open_plan", "save_plan", "load_plan", "close_plan", "start", "state_dict", "load_state_dict")
 
 

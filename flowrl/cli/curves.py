@@ -41,8 +41,8 @@ class RunRecord:
     def numbers(self, *keys: str) -> Numbers:
         """The values `[keys, results]` of some keys, from the results that have a number for each of them."""
         rows = [[result.get(key) for key in keys] for result in self.results]
-        kept = [row for row in rows if all(isinstance(value, (int, float)) for value in row)]
-        return np.array(kept, dtype=float).reshape(-1, len(keys)).T
+        complete = [row for row in rows if all(isinstance(value, (int, float)) for value in row)]
+        return np.array(complete, dtype=float).reshape(-1, len(keys)).T
 
 
 @attrs.frozen
@@ -80,15 +80,15 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     Raises:
         ConfigError: a path that is no folder, or holds no run.
     """
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise ConfigError(f"{path} is {'a file' if path.exists() else 'not there'}; expected a run directory")
         inside = [path] if is_run(path) else sorted(file.parent for file in path.rglob("metrics.jsonl"))
         if not inside:
             raise ConfigError(f"{path} is no run directory and holds none: there is no metrics.jsonl")
-        found |= {run.resolve(): run for run in inside if run.resolve() not in found}
-    return list(found.values())
+        runs |= {run.resolve(): run for run in inside if run.resolve() not in runs}
+    return list(runs.values())
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -159,8 +159,8 @@ def _labels(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _group(run: RunRecord) -> str:
-    kept = {key: value for key, value in run.config.items() if key not in SAME_GROUP}
-    return json.dumps([run.plan, kept], sort_keys=True)
+    settings = {key: value for key, value in run.config.items() if key not in SAME_GROUP}
+    return json.dumps([run.plan, settings], sort_keys=True)
 
 
 def is_run(path: Path) -> bool:

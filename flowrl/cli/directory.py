@@ -140,10 +140,10 @@ class RunDirectory:
             write(self.path / "config.json", self.config_text)
             write(self.path / "plan.txt", explained + "\n")
             write(self.path / "plan.py", plan_file.text)
-            kept = self._first_lines(results)
-            write(self.path / "metrics.jsonl", "".join(kept))
+            lines = self._first_lines(results)
+            write(self.path / "metrics.jsonl", "".join(lines))
             self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
-            self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in kept])
+            self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in lines])
             write_json(self.path / "run.json", about)  # last: it marks the directory as a run
         except OSError as error:
             raise self._unwritable(error) from error
@@ -243,13 +243,13 @@ def config_text(config: Configuration) -> str:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python, flowrl and the packages that affect the numbers, read without importing them."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "flowrl": __version__}
+    values: dict[str, str | None] = {"python": platform.python_version(), "flowrl": __version__}
     for name in ("torch", "numpy", "gymnasium"):
         try:
-            found[name] = metadata.version(name)
+            values[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            values[name] = None
+    return values
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

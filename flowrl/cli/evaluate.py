@@ -78,10 +78,10 @@ def evaluate_run(
         ConfigError, CheckpointError: see `flowrl.load`.
     """
     trained = load(run, last=last, env=env, env_args=env_args)
-    found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
+    scores = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
     policy = "policy_last.pt" if last else "policy.pt"
     played = trained.evaluation_env
-    return Evaluation(run, policy, str(played), dict(played.env_args), seed, found)
+    return Evaluation(run, policy, str(played), dict(played.env_args), seed, scores)
 
 
 @attrs.frozen
@@ -147,16 +147,16 @@ def evaluate_runs(paths: Sequence[Path], **options: Any) -> Comparison:
     """
     if options.get("video") is not None:
         raise ConfigError("--video films the policy of one run: give one run directory")
-    found: dict[Path, Evaluation] = {}
+    evaluations: dict[Path, Evaluation] = {}
     left_out = []
     for path in find_runs(paths):
         try:
-            found[path] = evaluate_run(path, **options)
+            evaluations[path] = evaluate_run(path, **options)
         except (ConfigError, CheckpointError) as error:
             if path in paths:
                 raise
             left_out.append(str(error))
-    if not found:
+    if not evaluations:
         raise ConfigError(f"no run can be evaluated: {left_out[0]}")
-    groups = grouped([RunRecord.read(path) for path in found])
-    return Comparison({label: [found[run.path] for run in runs] for label, runs in groups.items()}, left_out)
+    groups = grouped([RunRecord.read(path) for path in evaluations])
+    return Comparison({label: [evaluations[run.path] for run in runs] for label, runs in groups.items()}, left_out)

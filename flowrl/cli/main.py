@@ -203,11 +203,11 @@ def run(
         check_sinks(sinks)
         directory = RunDirectory(earlier.path, plan_file, config_text(config), [*sinks_in(earlier.path), *sinks])
     if seeds is not None:
-        from flowrl.cli.seeds import SeedsRun, given
+        from flowrl.cli.seeds import SeedsRun, arguments_of
 
         if earlier is not None:
             raise ConfigError("--seeds begins new runs, --resume goes on with one: use only one of them")
-        arguments = given(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
+        arguments = arguments_of(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
         each = range(config.seed, config.seed + seeds)
         try:
             directory.claim()

@@ -27,8 +27,8 @@ def step_of(checkpoint: Path) -> int:
     >>> step_of(Path("checkpoints/step-000012345-2")), step_of(Path("checkpoints/mine"))
     (12345, 0)
     """
-    found = re.match(r"step-(\d+)", checkpoint.name)
-    return int(found[1]) if found else 0
+    match = re.match(r"step-(\d+)", checkpoint.name)
+    return int(match[1]) if match else 0
 
 
 @attrs.frozen
@@ -56,10 +56,10 @@ class EarlierRun:
             raise ConfigError(f"there is no checkpoint {checkpoint}")
         earlier = cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
         # A run killed before its first checkpoint may begin anew, which loses only lines of metrics.
-        kept = [name for name in ("policy.pt", "policy_last.pt", "summary.json") if (run / name).exists()]
-        if kept and not earlier.has_checkpoint:
+        results = [name for name in ("policy.pt", "policy_last.pt", "summary.json") if (run / name).exists()]
+        if results and not earlier.has_checkpoint:
             raise ConfigError(
-                f"{run} has no checkpoint to go on from, and beginning anew would overwrite its {', '.join(kept)}; "
+                f"{run} has no checkpoint to go on from, and beginning anew would overwrite its {', '.join(results)}; "
                 f"begin a new run with --config {run / 'config.json'}"
             )
         return earlier
@@ -69,36 +69,36 @@ class EarlierRun:
         """Whether there is a checkpoint to resume from."""
         return self.checkpoint is not None or Checkpoints(self.path / "checkpoints").latest() is not None
 
-    def plan_file(self, given: str | None) -> PlanFile:
-        """The given plan, else that of the run.
+    def plan_file(self, name: str | None) -> PlanFile:
+        """The plan `name`, else that of the run.
 
         Raises:
             ConfigError: another built-in plan than the run's; or the run's plan has changed since, in which case the
                 message names both ways to go on.
         """
-        if given is not None:
-            plan_file = load_plan_file(given)
+        if name is not None:
+            plan_file = load_plan_file(name)
             if plan_file.path.parent == BUILTIN.resolve() and plan_file.name != self.about["plan"]:
                 raise ConfigError(
                     f"{self.path} is a run of {self.about['plan']}, not of {plan_file.name}; "
                     f"to go on with it: flowrl run --resume {self.path}"
                 )
             return plan_file
-        kept = self.path / "plan.py"
+        copy = self.path / "plan.py"
         source = (
             BUILTIN.resolve() / f"{self.about['plan']}.py" if self.about.get("builtin") else Path(self.about["path"])
         )
         if not source.is_file():
-            log.warning("%s is gone: using the copy in the run directory, %s", source, kept)
-            source = kept
-        elif not kept.is_file() or source.read_text("utf-8") != kept.read_text("utf-8"):
+            log.warning("%s is gone: using the copy in the run directory, %s", source, copy)
+            source = copy
+        elif not copy.is_file() or source.read_text("utf-8") != copy.read_text("utf-8"):
             raise ConfigError(
                 f"{source} has changed since the run began; to go on with it as it is now: "
-                f"flowrl run {source} --resume {self.path}; as it was: flowrl run {kept} --resume {self.path}"
+                f"flowrl run {source} --resume {self.path}; as it was: flowrl run {copy} --resume {self.path}"
             )
         return attrs.evolve(load_plan_file(source), name=self.about["plan"])
 
-    def budget(self, asked: Budget) -> Budget:
+    def budget(self, new: Budget) -> Budget:
         """The new budget, completed by the earlier one.
 
         Raises:
@@ -107,11 +107,11 @@ class EarlierRun:
         stop = self.about.get("stop", {})
         latest = self.checkpoint or Checkpoints(self.path / "checkpoints").latest()
         steps = stop.get("steps")
-        if asked != Budget() and asked.steps is None and steps is not None and latest and step_of(latest) >= steps:
+        if new != Budget() and new.steps is None and steps is not None and latest and step_of(latest) >= steps:
             raise ConfigError(
                 f"the run's --stop-steps {steps} is used up at {step_of(latest)} steps; give a larger --stop-steps too"
             )
-        return Budget(**{name: stop.get(name) if now is None else now for name, now in attrs.asdict(asked).items()})
+        return Budget(**{name: stop.get(name) if now is None else now for name, now in attrs.asdict(new).items()})
 
     def check(self, config: Configuration, before: Configuration) -> None:
         """Reject settings that would make it another run, and warn of those that change the last bits.

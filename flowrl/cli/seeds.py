@@ -105,7 +105,7 @@ class SeedsRun:
         return ended
 
 
-def given(ctx: click.Context, without: Sequence[str]) -> list[str]:
+def arguments_of(ctx: click.Context, without: Sequence[str]) -> list[str]:
     """The arguments that repeat a command, without some of its parameters."""
     words = [str(ctx.info_name)]
     for param in ctx.command.params:

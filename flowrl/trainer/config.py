@@ -147,7 +147,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}
-    common, found = {field.name for field in attrs.fields(Configuration)}, []
+    common, groups = {field.name for field in attrs.fields(Configuration)}, []
     for part in _parts(cls):
         names = dict.fromkeys(name for base in reversed(part.__mro__) for name in vars(base).get("__annotations__", ()))
         hidden = set() if issubclass(Configuration, part) else set(common)
@@ -155,8 +155,8 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
             hidden |= {field.name for base in part.__bases__ for field in attrs.fields(base)}
         if shown := [fields.pop(name) for name in names if name in fields and name not in hidden]:
             own = issubclass(part, Configuration) and "__slots__" in vars(part)
-            found.append(("The plan." if own else (part.__doc__ or part.__name__).partition("\n")[0], shown))
-    return found
+            groups.append(("The plan." if own else (part.__doc__ or part.__name__).partition("\n")[0], shown))
+    return groups
 
 
 def default_of(field: attrs.Attribute[Any]) -> Any:
@@ -210,16 +210,16 @@ def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:
         fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}
     except NameError as error:
         raise ConfigError(f"the annotations of {cls.__qualname__} cannot be resolved: {error}") from error
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
             if key not in fields:
                 raise ConfigError(f"unknown configuration key {key!r}; {did_you_mean(key, fields)}")
-            given[key] = _checked(key, value, fields[key].type)
-    missing = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in given]
+            values[key] = _checked(key, value, fields[key].type)
+    missing = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in values]
     if missing:
         raise ConfigError(f"no value for {', '.join(missing)}: {cls.__qualname__} has no default for it")
-    return construct(cls, given)
+    return construct(cls, values)
 
 
 def parse_value(text: str) -> Any:

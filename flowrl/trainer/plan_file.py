@@ -69,11 +69,11 @@ class PlanFile:
 
 def builtin_plans() -> dict[str, str]:
     """The built-in plans with the first line of their docstring, read without importing them."""
-    found = {}
+    plans = {}
     for name, path in _builtin_files().items():
         doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        found[name] = doc.partition("\n")[0]
-    return found
+        plans[name] = doc.partition("\n")[0]
+    return plans
 
 
 def _builtin_files() -> dict[str, Path]:

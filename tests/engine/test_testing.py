@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowrl import Plan, Run, from_items, from_workers, operator, state
-from flowrl.testing import ManualWorkers, _drawn, check_operator, check_plan, same
+from flowrl.testing import ManualWorkers, _spread, check_operator, check_plan, same
 from tests.engine.engine_parts import Numbers, Total, hosts
 
 
@@ -135,12 +135,12 @@ def test_endless_plans_are_checked_up_to_a_number_of_items() -> None:
 @pytest.mark.parametrize("total", [1, 3, 4, 7, 100])
 def test_steps_are_drawn_from_the_whole_run(total: int) -> None:
     """The first one always, and one of each further quarter, of as many as there are."""
-    drawn = _drawn(4, total, seed=0)
+    drawn = _spread(4, total, seed=0)
     assert drawn[0] == 0
     assert [step for step in drawn if step >= total] == []
     if total == 100:
         assert [step // 25 for step in drawn] == [0, 1, 2, 3]
-        assert _drawn(4, total, seed=1) != drawn
+        assert _spread(4, total, seed=1) != drawn
 
 
 def test_drawn_steps_find_what_is_kept_outside_of_the_state() -> None:
@@ -160,7 +160,7 @@ def test_what_a_state_comes_through_must_not_change_it() -> None:
 
     check_plan(lambda: from_items([1, 2, 3]).for_each(Total()), steps=3, through=through)
     assert len(kept) == 3
-    with pytest.raises(AssertionError, match=r"the state kept at step 0 comes back as another one \(D3\)"):
+    with pytest.raises(AssertionError, match=r"the state saved at step 0 comes back different \(D3\)"):
         check_plan(lambda: from_items([1]), through=lambda run: {**run.state_dict(), "more": 1})
 
 

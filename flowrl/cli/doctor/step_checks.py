@@ -45,19 +45,19 @@ def spaces(manager: Manager) -> Findings:
 
 def values(probe: Probe, env: Env) -> Findings:
     """Whether answers fit the spaces, and whether episodes end."""
-    space, told, steps, ended = dict_form(env.observation_space), set[str](), 0, list[Step]()
+    space, reported, steps, ended = dict_form(env.observation_space), set[str](), 0, list[Step]()
     for step in probe.episodes(env):
         steps += step.t > 0
-        if unasked_mask(step.info, space) and "mask" not in told:
-            told.add("mask")
+        if unasked_mask(step.info, space) and "mask" not in reported:
+            reported.add("mask")
             yield note("mask", UNASKED)
         for what, level, text in _flaws(step, space):
-            if what not in told:
-                told.add(what)
+            if what not in reported:
+                reported.add(what)
                 yield Finding(level, what.split(":")[0], f"{step.place}: {text}")
         if step.over:
             ended.append(step)
-    if not told - {"mask"}:
+    if not reported - {"mask"}:
         yield ok("values", f"{steps} steps in {len(ended) + 1} episodes: all values fit the spaces")
     limits = [layer._max_episode_steps for layer in layers(env) if isinstance(layer, TimeLimit)]
     yield from _endings(ended, steps, min(limits, default=None))
@@ -94,17 +94,17 @@ def _observation(row: Any, space: Any, what: str) -> Iterator[Flaw]:
         for key, part in space.spaces.items():
             yield from _observation(row[key], part, f"{what}[{key!r}]")
         return
-    given = np.asarray(row)
-    if given.dtype != space.dtype:
-        text = f"the {what} is {given.dtype}, but its space says {space.dtype}"
-        if not fits(given.dtype, space.dtype):
+    array = np.asarray(row)
+    if array.dtype != space.dtype:
+        text = f"the {what} is {array.dtype}, but its space says {space.dtype}"
+        if not fits(array.dtype, space.dtype):
             yield f"dtypes: {what}", "problem", text
             return
         yield f"dtypes: {what}", "note", f"{text}: it is converted at every step"
-    if given.dtype.kind == "f" and np.isnan(given).any():
+    if array.dtype.kind == "f" and np.isnan(array).any():
         yield f"NaN: {what}", "problem", f"the {what} is NaN"
-    elif not space.contains(given.astype(space.dtype)):
-        numbers = np.array2string(given, threshold=8, precision=4).replace("\n", " ")
+    elif not space.contains(array.astype(space.dtype)):
+        numbers = np.array2string(array, threshold=8, precision=4).replace("\n", " ")
         yield f"bounds: {what}", "problem", f"the {what} is {numbers}, which is not in its space {space}"
 
 
