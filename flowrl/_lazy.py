@@ -25,7 +25,7 @@ def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 def classes(package: str, door: str, pattern: str) -> dict[str, str]:
     """The classes in a package whose definition matches `pattern`, by name, each with its module; imports nothing.
 
-    Type checkers read the same from `__init__.pyi` beside `door`, the `__init__.py`; `python tests/derived.py` writes it.
+    Type checkers read the same from `__init__.pyi` beside the `door`; `python tests/derived.py` writes it.
     """
     modules = {}
     for path in sorted(Path(door).parent.glob("[!_]*.py")):
