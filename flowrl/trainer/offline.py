@@ -85,7 +85,7 @@ class OfflineTrainer(Trainer):
         make = cls.policy if policy is None else policy
         check_policy(make)
         if config.num_workers:
-            raise ConfigError(f"num_workers={config.num_workers}: nobody acts in a plan without an environment")
+            raise ConfigError(f"num_workers={config.num_workers}: an offline plan does not sample, so it needs 0")
         with torch_threads(config.torch_threads):
             return OfflineWorkers(
                 data,
