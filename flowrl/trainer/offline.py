@@ -85,7 +85,7 @@ class OfflineTrainer(Trainer):
         make = cls.policy if policy is None else policy
         check_policy(make)
         if config.num_workers:
-            raise ConfigError(f"num_workers={config.num_workers}: nobody acts in a plan without an environment")
+            raise ConfigError(f"num_workers={config.num_workers}: an offline plan does not sample, so it needs 0")
         with torch_threads(config.torch_threads):
             return OfflineWorkers(
                 data,
@@ -108,17 +108,17 @@ def evaluated_in(config: Configuration, env: Any, data: Source) -> dict[str, Any
     """
     from flowrl.envs.dataset_spaces import PLACE, environment_of
 
-    given = {name: config[name] for name in PLACE} | ({} if env is None else {"env": env})
+    values = {name: config[name] for name in PLACE} | ({} if env is None else {"env": env})
     known = environment_of(data)
     if known is None or config.env not in (None, known["env"]):
-        return given
+        return values
     recorded = known.get("wrappers")
-    if given["wrappers"] and recorded is not None and given["wrappers"] != recorded:
+    if values["wrappers"] and recorded is not None and values["wrappers"] != recorded:
         raise ConfigError(
-            f"wrappers={given['wrappers']}: {data.path} was recorded in {known['env']} with {recorded or 'none'}, and "
+            f"wrappers={values['wrappers']}: {data.path} was recorded in {known['env']} with {recorded or 'none'}, and "
             "the policy knows no other; leave them out. To evaluate elsewhere give eval_wrappers"
         )
-    how = ("env_manager", "env_manager_args") if given["env_manager"] == "local" else ()
-    taken = {name: known[name] for name in ("wrappers", *how) if known.get(name)}
-    spec = known["env"] if given["env"] is None else given["env"]
-    return {**given, **taken, "env": spec, "env_args": {**known.get("env_args", {}), **given["env_args"]}}
+    how = ("env_manager", "env_manager_args") if values["env_manager"] == "local" else ()
+    completed = {name: known[name] for name in ("wrappers", *how) if known.get(name)}
+    spec = known["env"] if values["env"] is None else values["env"]
+    return {**values, **completed, "env": spec, "env_args": {**known.get("env_args", {}), **values["env_args"]}}

@@ -51,22 +51,22 @@ class PolicyFactory:
         from flowrl.policies import Policy
 
         make, config = self.make, self.config
-        made: Policy
+        policy: Policy
         default = {field.name: field.default for field in attrs.fields(type(config))}
-        asked = {name: value for name, value in config.for_policy.items() if value != default[name]}
+        changed = {name: value for name, value in config.for_policy.items() if value != default[name]}
         if isinstance(make, type) and issubclass(make, Policy):
-            made = make.configured(config, observation_space, action_space)
+            policy = make.configured(config, observation_space, action_space)
         elif isinstance(make, type):
             # A class that is no Policy need not know of settings that are at their default.
-            made = make(observation_space, action_space, **{"seed": config.seed, "device": config.device, **asked})
+            policy = make(observation_space, action_space, **{"seed": config.seed, "device": config.device, **changed})
         else:
-            made = make(config, observation_space, action_space)
-        if isinstance(made, (NoneType, str, type, Module)):
-            raise PlanError(f"policy: {name_of(make)} returned a {type(made).__name__}, {A_POLICY}")
-        for name in asked.keys() - {"seed", "device"}:
-            if asked[name] != getattr(made, name, default[name]):
+            policy = make(config, observation_space, action_space)
+        if isinstance(policy, (NoneType, str, type, Module)):
+            raise PlanError(f"policy: {name_of(make)} returned a {type(policy).__name__}, {A_POLICY}")
+        for name in changed.keys() - {"seed", "device"}:
+            if changed[name] != getattr(policy, name, default[name]):
                 raise ConfigError(
-                    f"{name}={asked[name]!r} does not reach the {type(made).__name__}: pass {name}=config.{name}, "
+                    f"{name}={changed[name]!r} does not reach the {type(policy).__name__}: pass {name}=config.{name}, "
                     f"or **config.for_policy, in {name_of(make)}"
                 )
-        return made
+        return policy

@@ -79,13 +79,13 @@ class TrainedPolicy:
         if mask is not None and (stuck := without_choice(mask, self.policy.action_space)).size:
             raise SchemaError(f"the action_mask leaves no valid action in observation {stuck[0]}: the episode is over")
         mode = self.policy.eval_mode if deterministic else self.policy.collect_mode
-        given = self._remembered(mode, count, state, episode_start)
-        columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps, *given)
+        states = self._remembered(mode, count, state, episode_start)
+        columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps, *states)
         # The environment may get a clipped form of the sampled action (G6).
         action = np.asarray(columns.get("env_action", columns["action"]))
         action = action.astype(self.policy.action_space.dtype, copy=False)
         action = action[0] if count is None else action
-        return (action, columns["next_state"]) if given else action
+        return (action, columns["next_state"]) if states else action
 
     def _remembered(self, mode: Any, count: int | None, state: Any, episode_start: Any) -> list[Any]:
         """The states `[N, ...]` to act from, in a list that is empty for policies without memory."""
@@ -120,8 +120,8 @@ class TrainedPolicy:
             )
         episodes = self.config.eval_episodes if episodes is None else episodes
         seed = self.config.seed if seed is None else seed
-        asked: tuple[tuple[str, Any, int], ...] = ("episodes", episodes, 1), ("seed", seed, 0)
-        for name, value, least in asked:
+        bounds: tuple[tuple[str, Any, int], ...] = ("episodes", episodes, 1), ("seed", seed, 0)
+        for name, value, least in bounds:
             if not isinstance(value, Integral) or value < least:
                 raise ConfigError(f"{name}={value!r}: expected a whole number of at least {least}")
         return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed")))
@@ -164,16 +164,16 @@ def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
     assert shape is not None, "the workers have refused other spaces"
     assert dtype is not None, "the workers have refused other spaces"
     try:
-        given = np.asarray(obs.detach().cpu() if isinstance(obs, torch.Tensor) else obs)
+        array = np.asarray(obs.detach().cpu() if isinstance(obs, torch.Tensor) else obs)
     except (ValueError, TypeError, RuntimeError) as error:
         raise SchemaError(f"the observation cannot be an array of {dtype}{list(shape)}: {error}") from error
-    fits = given.dtype.kind in "biu" or np.can_cast(given.dtype, dtype, "same_kind")
-    single = given.shape == shape
-    several = given.ndim > len(shape) and given.shape[1:] == shape
+    fits = array.dtype.kind in "biu" or np.can_cast(array.dtype, dtype, "same_kind")
+    single = array.shape == shape
+    several = array.ndim > len(shape) and array.shape[1:] == shape
     if not (fits and (single or several)):
         raise SchemaError(
-            f"the observation is {given.dtype}{list(given.shape)}, expected {dtype}{list(shape)}, "
+            f"the observation is {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}, "
             f"or [N, ...] of them: one or several of {space}"
         )
-    rows = given.astype(dtype)  # always a copy: the caller's array may be read-only
+    rows = array.astype(dtype)  # always a copy: the caller's array may be read-only
     return (rows[None], None) if single else (rows, len(rows))

@@ -91,10 +91,10 @@ class Trainer:
     ) -> None:
         if not isinstance(config, (Mapping, Configuration, NoneType)):
             raise ConfigError(f"config={config!r}: expected a mapping or a Config; `load_config_file` reads a file")
-        given = config.to_dict() if isinstance(config, Configuration) else config or {}
+        values = config.to_dict() if isinstance(config, Configuration) else config or {}
         direct = {} if env is None else named(env)
         direct |= {} if seed is None else {"seed": seed}
-        self.config = build_config(self.Config, given, direct, settings)
+        self.config = build_config(self.Config, values, direct, settings)
         self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
         try:
             #: `algorithm` is the result of `execution_plan`, edited by the options of `config`; `plan` evaluates too

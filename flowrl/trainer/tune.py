@@ -43,14 +43,14 @@ class TrainerTrainable(Trainable):
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """The resources of a trial: a core for the Trainer, a GPU if it learns on one, and those of its workers."""
-        made = cls.configuration(config)
-        gpu = {"GPU": 1.0} if made.device.startswith("cuda") else {}
-        worker = {"CPU": made.worker_cpus, "GPU": made.worker_gpus, "memory": made.worker_memory}
-        worker = {name: amount for name, amount in (worker | made.worker_resources).items() if amount}
-        return PlacementGroupFactory([{"CPU": 1.0} | gpu] + [worker] * made.num_workers)
+        settings = cls.configuration(config)
+        gpu = {"GPU": 1.0} if settings.device.startswith("cuda") else {}
+        worker = {"CPU": settings.worker_cpus, "GPU": settings.worker_gpus, "memory": settings.worker_memory}
+        worker = {name: amount for name, amount in (worker | settings.worker_resources).items() if amount}
+        return PlacementGroupFactory([{"CPU": 1.0} | gpu] + [worker] * settings.num_workers)
 
     def setup(self, config: dict[str, Any]) -> None:
-        self._made = self.search.trainer(config=self.configuration(config))
+        self._trainer = self.search.trainer(config=self.configuration(config))
 
     def step(self) -> Result:
         """Train up to the next result with the metric, or to the end of the plan.
@@ -60,20 +60,20 @@ class TrainerTrainable(Trainable):
         """
         metric = self.search.metric
         while True:
-            result = self._made.train()
-            if result.get(metric) is not None or self._made.done:
-                return result | {"done": self._made.done}
-            if metric not in result and metric not in self._made.evaluated():
+            result = self._trainer.train()
+            if result.get(metric) is not None or self._trainer.done:
+                return result | {"done": self._trainer.done}
+            if metric not in result and metric not in self._trainer.evaluated():
                 raise ConfigError(
-                    f"metric: no result of {self._made} has {metric!r}; {did_you_mean(metric, result)}. "
+                    f"metric: no result of {self._trainer} has {metric!r}; {did_you_mean(metric, result)}. "
                     "Scores of evaluations need eval_every=N, in env steps"
                 )
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        self._made.save(Path(checkpoint_dir) / "trainer")
+        self._trainer.save(Path(checkpoint_dir) / "trainer")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        self._made.restore(Path(checkpoint) / "trainer")
+        self._trainer.restore(Path(checkpoint) / "trainer")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Start another trial in the same process, which saves the imports."""
@@ -82,7 +82,7 @@ class TrainerTrainable(Trainable):
         return True
 
     def cleanup(self) -> None:
-        self._made.stop()
+        self._trainer.stop()
 
 
 def trainable(
@@ -98,6 +98,6 @@ def trainable(
     Raises:
         ConfigError: no such plan, an unknown key (with the closest one) or a bad value.
     """
-    made = trainer if isinstance(trainer, type) else load_plan_file(trainer).trainer
-    build_config(made.Config, settings)
-    return type(made.__name__, (TrainerTrainable,), {"search": Search(made, settings, metric)})
+    cls = trainer if isinstance(trainer, type) else load_plan_file(trainer).trainer
+    build_config(cls.Config, settings)
+    return type(cls.__name__, (TrainerTrainable,), {"search": Search(cls, settings, metric)})

@@ -383,8 +383,8 @@ FAULTS = [
     Fault(
         "D3",
         "flowrl/trainer/tune.py",
-        '        self._made.restore(Path(checkpoint) / "trainer")\n',
-        "        self._made.restore\n",
+        '        self._trainer.restore(Path(checkpoint) / "trainer")\n',
+        "        self._trainer.restore\n",
         "tests/trainer/test_tune.py::test_a_trial_goes_on_bit_for_bit_where_it_was_saved",
     ),
     Fault(

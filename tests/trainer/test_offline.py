@@ -99,7 +99,7 @@ def test_actions_beyond_where_it_was_recorded_are_refused() -> None:
 
 def test_workers_have_nothing_to_do() -> None:
     """Who asks for some is told."""
-    with pytest.raises(ConfigError, match="num_workers=2: nobody acts in a plan without an environment"):
+    with pytest.raises(ConfigError, match="num_workers=2: an offline plan does not sample"):
         BC(data=offline_data(), num_workers=2, **SMALL)
 
 
