@@ -96,8 +96,13 @@ class Python:
         late = threading.Timer(timeout, self.kill)
         late.start()
         with ThreadPoolExecutor() as pool:
-            out, err = pool.map(lambda file: "" if file is None else file.read(), (self.stdout, self.stderr))
-        late.cancel()
+            try:
+                out, err = pool.map(lambda file: "" if file is None else file.read(), (self.stdout, self.stderr))
+            except BaseException:
+                self.kill()  # so that what is read ends
+                raise
+            finally:
+                late.cancel()
         self.wait(timeout)
         return out, err
 
