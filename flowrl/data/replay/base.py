@@ -76,7 +76,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def add(self, item: Any, /) -> None:
-        """Add rows, overwriting the oldest."""
+        """Add rows; a full store drops some, usually the oldest."""
 
     @abc.abstractmethod
     def sample(self, batch_size: int, /) -> Any:
@@ -137,8 +137,8 @@ class Store(abc.ABC):
     def can_insert(self, rows: int) -> bool:
         """Whether `rows` more may be added now.
 
-        It overrides the limiter if that's largest batch cannot be drawn, as before the end of the first episode or when
-        most rows are used up: otherwise both sides would wait for ever (B8).
+        It overrides the limiter if the largest batch cannot be drawn, as before the end of the first episode or when most
+        rows are used up: otherwise both sides would wait for ever (B8).
         """
         if self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows):
             return True
