@@ -137,8 +137,8 @@ class Store(abc.ABC):
     def can_insert(self, rows: int) -> bool:
         """Whether `rows` more may be added now.
 
-        It overrides the limiter if the largest batch cannot be drawn, as before the end of the first episode or when most
-        rows are used up: otherwise both sides would wait for ever (B8).
+        It overrides the limiter if the largest batch cannot be drawn, as before the end of the first episode or when
+        most rows are used up: otherwise both sides would wait for ever (B8).
         """
         if self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows):
             return True
