@@ -151,6 +151,7 @@ def footprint() -> dict[str, Any]:
     return {
         "processes": descendants(),
         "descriptors": sorted(os.listdir("/proc/self/fd")),
-        "threads": {thread.name for thread in threading.enumerate()},
+        # Not those that Python did not start, such as Ray's: they come and go.
+        "threads": {thread.name for thread in threading.enumerate() if not thread.name.startswith("Dummy-")},
         "shared memory": sorted(os.listdir("/dev/shm")),
     }

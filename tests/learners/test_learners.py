@@ -104,7 +104,7 @@ def test_a_thread_learns_while_the_run_goes_on() -> None:
     with from_items(batches).call(group(workers, where="thread"), "train", 2).run() as run:
         scalars = list(run)
         assert run.counters == {"trained": 17, "updates": 4}
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
     with from_items(batches).call(group(reference), "train").run() as run:
         assert same(scalars, list(run))
     assert same(workers.policy.state_dict(), reference.policy.state_dict())
