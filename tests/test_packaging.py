@@ -97,7 +97,8 @@ def test_a_plan_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
 def test_an_editable_install_is_a_path_that_type_checkers_see(tmp_path: Path) -> None:
     """Editors and mypy follow a plain path, not a hook that only Python's imports know."""
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*install, "--prefix", str(tmp_path), "-e", str(ROOT)], check=True, timeout=300)
+    elsewhere = ["--ignore-installed", "--prefix", str(tmp_path)]  # without the first, what is here would go
+    subprocess.run([*install, *elsewhere, "-e", str(ROOT)], check=True, timeout=300)
     (link,) = tmp_path.rglob("*.pth")
     assert Path(link.read_text().strip()) == ROOT
     program = tmp_path / "program.py"
