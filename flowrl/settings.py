@@ -129,7 +129,7 @@ def _declaration(bases: Iterable[type], name: str) -> attrs.Attribute[Any] | Non
 
 
 def resumable(cls: type[Settings], *kinds: Resume) -> set[str]:
-    """The settings of a class that a run may go on with other values of, of these kinds: see `setting`."""
+    """The settings of a class whose values may change at a resume in one of these ways: see `setting`."""
     return {field.name for field in attrs.fields(cls) if field.metadata.get("resume") in kinds}
 
 

@@ -174,6 +174,13 @@ def test_an_option_edits_what_execution_plan_gave() -> None:
     assert names[-2:] == ["UpdateStatistics", "Report(every=1000)"]
 
 
+def test_of_two_options_the_later_base_is_nearer_the_rollouts() -> None:
+    with PPO(normalize_rewards=True, reward_scale=0.5, device="cpu") as ppo:
+        names = [line.split("(")[0].split()[0] for line in ppo.plan.explain().splitlines()]
+    at = names.index("ParallelRollouts")
+    assert names[at + 1 : at + 4] == ["GatherStatistics", "NormalizeRewards", "ScaleRewards"]
+
+
 @pytest.mark.parametrize(
     ("settings", "missing", "option"),
     [
