@@ -36,6 +36,16 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
+#: Seconds that a busy machine may take beside a deadline. What hangs takes an hour.
+BUSY = 30.0
+
+
+def limits(what: str) -> dict[str, float]:
+    """Deadlines that a test of a hang can wait for; where nothing hangs, a busy machine must not come near them."""
+    seconds = 1.0 if what in ("hang", "c_block", "deaf") else 60.0
+    return {"step_timeout": seconds, "reset_timeout": seconds, "launch_timeout": 2 * seconds}
+
+
 class StagedEnv(EchoEnv):
     """An EchoEnv that calls `fail` at the stages of its life; what that gives, if anything, is observed instead."""
 

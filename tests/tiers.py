@@ -1,7 +1,8 @@
 """The three tiers of tests, and how the workers of `-n` share them.
 
 Quick tests carry no marker and run by default; `-m slow` is what a change can break that takes long. `-m exhaustive` is
-every test: quick and slow ones too, with more examples by hypothesis, and those that carry `exhaustive` alone.
+every test: quick and slow ones too, with more examples by hypothesis, and those that carry `exhaustive` alone. In no
+tier are the tests that need a package which `dev` does not install: `-m needs`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     if asked(config, "exhaustive"):
         for item in items:
-            item.add_marker("exhaustive")
+            if not item.get_closest_marker("needs"):
+                item.add_marker("exhaustive")
     yield
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)  # the longest units of work first
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 
 import pytest
 
@@ -45,10 +44,8 @@ def test_what_is_no_address_is_refused(text):
 def test_nobody_listens(listener, scheme):
     place = scheme + _place(listener)
     listener.close()
-    start = time.monotonic()
     with pytest.raises(ConfigError, match=f"cannot reach {place}: .*refused; `ray start --head`"):
         check_answers(place)
-    assert time.monotonic() - start < address.ANSWER_SECONDS
 
 
 def test_somebody_else_listens(listener):

@@ -200,7 +200,8 @@ def test_same(a: Any, b: Any, equal: bool) -> None:
 
 
 def test_same_of_tensors() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     nan = float("nan")
     assert same(torch.tensor([1.0, nan]), torch.tensor([1.0, nan]))
     assert not same(torch.tensor([1.0]), torch.tensor([2.0]))

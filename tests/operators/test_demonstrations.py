@@ -89,7 +89,6 @@ def test_nested_observations_fit_by_their_parts(tmp_path: Path) -> None:
 
 def test_episodes_of_minari_are_demonstrations_too() -> None:
     """Whole, or as rows of all of them."""
-    pytest.importorskip("minari")
     from flowrl.data.datasets.minari import MinariEpisodes
 
     episodes = MinariEpisodes(minari_dataset())

@@ -232,8 +232,6 @@ def offline_rows() -> Plan:
 
 
 def from_minari() -> Plan:
-    for package in ("minari", "h5py"):
-        pytest.importorskip(package, reason="reading Minari's datasets needs the extra `data`")
     return ops.from_minari(minari_dataset())
 
 

@@ -133,14 +133,14 @@ def test_a_program_of_torch_gives_the_actions_of_the_eval_mode(case: str, tmp_pa
     assert list(tmp_path.iterdir()) == [tmp_path / "policy.pt2"]
 
 
-@pytest.mark.slow
+@pytest.mark.needs("onnx")
 @pytest.mark.filterwarnings("ignore")  # of the exporter's own parts
 @pytest.mark.parametrize("case", [*CASES, *MORE])
 def test_an_onnx_program_gives_the_actions_of_the_eval_mode(case: str, tmp_path: Path) -> None:
     check_onnx({**CASES, **MORE}[case](), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.needs("onnx")
 @pytest.mark.filterwarnings("ignore")  # of the exporter's own parts
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_the_policies_of_the_plans_are_onnx_programs(name: str, tmp_path: Path) -> None:
@@ -148,7 +148,6 @@ def test_the_policies_of_the_plans_are_onnx_programs(name: str, tmp_path: Path) 
     workers, _ = make(name)
     with workers:
         if hasattr(workers.policy.eval_mode, "initial_state"):
-            pytest.importorskip("onnxscript")
             with pytest.raises(ConfigError, match="it is recurrent"):
                 workers.policy.export(tmp_path / "policy.onnx")
         else:
@@ -157,10 +156,10 @@ def test_the_policies_of_the_plans_are_onnx_programs(name: str, tmp_path: Path) 
 
 def check_onnx(policy: Any, tmp_path: Path) -> None:
     """The program acts as the policy does, on one observation and on several."""
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
+    import onnxruntime
+
     stirred(policy).export(tmp_path / "policy.onnx")
-    session = runtime.InferenceSession(tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     for count in (1, 5):
         obs = observations(policy.observation_space, count)
         given = {f"obs.{name}": part for name, part in obs.items()} if isinstance(obs, dict) else {"obs": obs}

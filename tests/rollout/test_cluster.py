@@ -118,7 +118,6 @@ def test_what_cannot_be_had_is_named(cluster, monkeypatch):
 
 def test_a_machine_outside_asks_as_one_inside(cluster):
     """By the Ray client: values, references, errors and deaths."""
-    pytest.importorskip("grpc")
     with Actors([Guest] * 2, kind="guest", remote=True, address=cluster.client_address) as actors:
         first, second = actors.members
         _, item = first.submit_apart("fragment").result(SECONDS)

@@ -241,8 +241,6 @@ def test_choices_are_converted_too(tmp_path: Path) -> None:
 
 def test_minari_knows_its_spaces_and_its_environment() -> None:
     """The same from a dataset of somebody else's."""
-    pytest.importorskip("minari")
-    pytest.importorskip("h5py")
     from flowrl.data.datasets.minari import MinariEpisodes
     from flowrl.envs.dataset_spaces import environment_of, spaces_of
 
@@ -362,8 +360,6 @@ def test_where_no_environment_is_known_none_is_recorded(tmp_path: Path) -> None:
 
 def test_the_environment_of_a_minari_dataset_has_no_name() -> None:
     """Recording in it needs one."""
-    pytest.importorskip("minari")
-    pytest.importorskip("h5py")
     from flowrl.data.datasets.minari import MinariEpisodes
 
     with BC(data=offline_data(), **SMALL) as bc:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import minari
 import numpy as np
 import pytest
 
@@ -18,9 +19,6 @@ from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.errors import DatasetError, SchemaError
 from flowrl.operators import FromDataset, NStep, Record, from_minari
 from tests.minari_episodes import minari_dataset, stored
-
-minari = pytest.importorskip("minari")
-pytest.importorskip("h5py")
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +43,9 @@ def test_an_episode_is_a_fragment_with_its_true_last_observation(dataset: Any) -
     assert set(ends) == {(True, False), (False, True)}, "both kinds of ends are in it"
 
 
+@pytest.mark.needs("jax")
 def test_what_the_collector_of_minari_records(tmp_path: Path) -> None:
-    """T6: as users make datasets; it needs jax."""
-    pytest.importorskip("jax")
+    """T6: as users make datasets."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):
         patch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
         collector = minari.DataCollector(gymnasium.make("CartPole-v1", max_episode_steps=5))

@@ -1,4 +1,4 @@
-"""EnvPool as a vector environment. It is large, so its extra is apart from `dev`: without it this file is skipped."""
+"""EnvPool as a vector environment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ import pytest
 
 from flowrl.envs import Environments, VectorEnvManager, make_manager
 from flowrl.errors import ConfigError
-
-
-@pytest.fixture
-def envpool() -> Any:
-    return pytest.importorskip("envpool")
 
 
 def rows(seed: int, steps: int, **args: Any) -> list[Any]:
@@ -34,7 +29,7 @@ def rows(seed: int, steps: int, **args: Any) -> list[Any]:
     return [np.stack(column) for column in zip(*found)]
 
 
-@pytest.mark.usefixtures("envpool")
+@pytest.mark.needs("envpool")
 def test_the_row_of_a_reset_is_no_transition() -> None:
     """T1: the step after an end gives a first observation, and counts nowhere; all others are a step of physics."""
     acted, episode, t, obs, reward, terminated, truncated, next_obs = rows(3, 80)
@@ -51,7 +46,7 @@ def test_the_row_of_a_reset_is_no_transition() -> None:
     np.testing.assert_allclose(next_obs[acted][:, 0], obs[acted][:, 0] + 0.02 * obs[acted][:, 1], atol=1e-6)
 
 
-@pytest.mark.usefixtures("envpool")
+@pytest.mark.needs("envpool")
 def test_a_time_limit_truncates() -> None:
     """T4."""
     acted, _, t, _, _, terminated, truncated, _ = rows(3, 12, max_episode_steps=3)
@@ -60,7 +55,7 @@ def test_a_time_limit_truncates() -> None:
     assert not terminated.any()
 
 
-@pytest.mark.usefixtures("envpool")
+@pytest.mark.needs("envpool")
 def test_the_seed_of_the_run_decides() -> None:
     """D1: a pool has its seed from when it is made, so it is made when the seed is known."""
     first, again, other = rows(3, 40), rows(3, 40), rows(4, 40)
@@ -69,7 +64,7 @@ def test_the_seed_of_the_run_decides() -> None:
     assert len(np.unique(first[3][0], axis=0)) == 4
 
 
-@pytest.mark.usefixtures("envpool")
+@pytest.mark.needs("envpool")
 def test_a_reset_begins_anew() -> None:
     with make_manager("envpool:CartPole-v1", 2) as manager:
         manager.launch(0)
@@ -81,14 +76,14 @@ def test_a_reset_begins_anew() -> None:
         np.testing.assert_array_equal(manager.obs, start)
 
 
-@pytest.mark.usefixtures("envpool")
+@pytest.mark.needs("envpool")
 def test_spaces_are_known_without_starting_a_pool() -> None:
     observation, action = Environments("envpool:CartPole-v1").spaces(8)
     assert (observation.shape, observation.dtype) == ((4,), np.float32)
     assert action == gymnasium.spaces.Discrete(2)
 
 
-@pytest.mark.usefixtures("envpool")
+@pytest.mark.needs("envpool")
 def test_dictionaries_of_observations() -> None:
     with make_manager("envpool:CheetahRun-v1", 2) as manager:
         manager.launch(0)
@@ -99,7 +94,7 @@ def test_dictionaries_of_observations() -> None:
         }
 
 
-@pytest.mark.usefixtures("envpool")
+@pytest.mark.needs("envpool")
 @pytest.mark.parametrize(
     ("spec", "args", "options", "message"),
     [

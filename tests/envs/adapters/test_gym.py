@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import gym
 import gymnasium
 import numpy as np
 import pytest
@@ -14,8 +15,6 @@ from flowrl.envs import Manager, make_env, make_manager
 from flowrl.envs.adapters.gym import ClassicEnv
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.testing import same
-
-gym = pytest.importorskip("gym")
 
 
 class OldClock:

@@ -18,9 +18,20 @@ import pytest
 
 from flowrl.envs import ThreadEnvManager
 from flowrl.errors import EnvFault
-from tests.faulty_envs import AUTOMATIC_RESET, CONSTRUCTION, RESET, STEP, WHEN, Player, StagedEnv, footprint, one_of
+from tests.faulty_envs import (
+    AUTOMATIC_RESET,
+    BUSY,
+    CONSTRUCTION,
+    RESET,
+    STEP,
+    WHEN,
+    Player,
+    StagedEnv,
+    footprint,
+    limits,
+    one_of,
+)
 
-LIMITS = {"step_timeout": 0.4, "reset_timeout": 0.4, "launch_timeout": 0.8}
 KINDS = ("exception", "exit", "garbage", "hang", "deaf")
 
 
@@ -53,7 +64,7 @@ class ClientEnv(StagedEnv):
         if self.what in ("hang", "deaf"):
             # Of what is not made yet there is nothing to close.
             deaf = self.what == "deaf" or stage == CONSTRUCTION
-            (self.outside.freed if deaf else self.hung_up).wait(20)
+            (self.outside.freed if deaf else self.hung_up).wait(120)
         return np.full(3, np.nan, np.float32) if self.what == "garbage" else None
 
     def close(self) -> None:
@@ -79,7 +90,7 @@ def outside() -> Iterator[Outside]:
 
 def join_all() -> None:
     """The threads of managers, given up or not, end within a few seconds."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + BUSY
     for thread in [each for each in threading.enumerate() if each.name.startswith("flowrl-")]:
         thread.join(deadline - time.monotonic())
         assert not thread.is_alive()
@@ -97,13 +108,13 @@ QUICK = {(STEP, "deaf"), (AUTOMATIC_RESET, "exception"), (RESET, "hang"), (CONST
     ],
 )
 def test_one_fault_costs_its_episode_and_nothing_else(when: str, what: str, outside: Outside) -> None:
-    """F10, F15, T11: it survives, counts, names, leaves nothing behind, in no more than the deadline and a second."""
+    """F10, F15, T11: it survives, counts, names, leaves nothing behind, and waits for the deadline and no longer."""
     before, start = footprint(), time.monotonic()
-    manager = ThreadEnvManager(clients(when, what, outside), **LIMITS)
+    manager = ThreadEnvManager(clients(when, what, outside), **limits(what))
     manager.launch(0)
     player = Player(manager)
     player.until(5)
-    assert time.monotonic() - start < max(LIMITS.values()) + 1
+    assert time.monotonic() - start < max(limits(what).values()) + BUSY
     outside.freed.set()  # what the old thread still does reaches nobody
     player.until(12)
     [fault] = manager.drain_faults()
@@ -141,7 +152,7 @@ def test_an_environment_lives_in_one_thread(outside: Outside) -> None:
 
 def test_a_thread_that_stays_stuck_is_named(outside: Outside, caplog: pytest.LogCaptureFixture) -> None:
     """F15: when it is given up, and when the manager is closed, with the call in which it is."""
-    manager = ThreadEnvManager(clients(AUTOMATIC_RESET, "deaf", outside), **LIMITS)
+    manager = ThreadEnvManager(clients(AUTOMATIC_RESET, "deaf", outside), **limits("deaf"))
     manager.launch(0)
     with caplog.at_level(logging.WARNING, "flowrl"):
         Player(manager).until(6)
@@ -149,7 +160,7 @@ def test_a_thread_that_stays_stuck_is_named(outside: Outside, caplog: pytest.Log
         caplog.clear()
         start = time.monotonic()
         manager.close()
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < BUSY
     assert caplog.messages == ["flowrl-env-1 is still stuck in the reset of its environment"]
 
 
@@ -157,7 +168,7 @@ def test_one_that_closing_frees_is_not_named(outside: Outside, caplog: pytest.Lo
     """F15: `close()`, called from outside, ended what it waited for."""
     with (
         caplog.at_level(logging.WARNING, "flowrl"),
-        ThreadEnvManager(clients(STEP, "hang", outside), **LIMITS) as manager,
+        ThreadEnvManager(clients(STEP, "hang", outside), **limits("hang")) as manager,
     ):
         manager.launch(0)
         Player(manager).until(6)
@@ -167,7 +178,7 @@ def test_one_that_closing_frees_is_not_named(outside: Outside, caplog: pytest.Lo
 
 def test_what_an_abandoned_thread_still_gives_is_ignored(outside: Outside) -> None:
     """T11: its observation, reward and flags belong to an episode that was cut."""
-    manager = ThreadEnvManager(clients(STEP, "deaf", outside), **LIMITS)
+    manager = ThreadEnvManager(clients(STEP, "deaf", outside), **limits("deaf"))
     with manager:
         manager.launch(0)
         player = Player(manager)
@@ -185,7 +196,7 @@ def test_what_an_abandoned_thread_still_gives_is_ignored(outside: Outside) -> No
 def test_one_fault_too_many_ends_it(outside: Outside) -> None:
     """F10: named with the first traceback; the others' episodes are kept, and a reset begins anew."""
     outside.failures = 3
-    with ThreadEnvManager(clients(STEP, "exception", outside), max_retry=2, **LIMITS) as manager:
+    with ThreadEnvManager(clients(STEP, "exception", outside), max_retry=2, **limits("exception")) as manager:
         manager.launch(0)
         with pytest.raises(
             EnvFault, match=r"environment 1, episode 2 (.|\n)*max_retry=2(.|\n)*Traceback(.|\n)*in fail"
@@ -211,11 +222,9 @@ def test_a_stuck_thread_does_not_keep_the_interpreter(tmp_path: Path) -> None:
         "manager.step([0])\n"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=30, check=False
     )
-    assert time.monotonic() - start < 20
     assert done.returncode == 1
     assert "EnvFault: environment 0" in done.stderr
     assert "wait" in done.stderr
