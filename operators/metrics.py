@@ -53,7 +53,8 @@ class Report:
     other names (`context.record("entropy", 0.7)`); `policy_lag`, the mean number of versions by which the weights that
     collected a row are older than those that learned from it, with `policy_lag_p50`, `policy_lag_p90` and
     `policy_lag_max`; `seconds` that the run has been open, and `steps_per_second` since the last result, in the unit.
-    If names collide, the earlier in this list wins, but the learner's scalars win over all.
+    If names collide, the earlier in this list wins, but the learner's scalars win over all. If the plan has several
+    learners, each has its own scalars, counters and lags, such as `loss/ppo` and `updates/dqn` (F16).
 
     Emits: nothing or one dict per item. State: recent episodes, when the next result is due, sums since the last.
     """
@@ -86,7 +87,7 @@ class Report:
         return [self.result()]
 
     def finish(self) -> list[dict[str, Any]]:
-        return [self.result()] if self.context.counters != self.last else []
+        return [self.result()] if self.sums or self.context.counters != self.last else []
 
     def result(self) -> dict[str, Any]:
         """The current result; resets the sums."""
@@ -99,7 +100,8 @@ class Report:
             result[name] = float(np.mean(values)) if values else None
         if since.get("inserted"):
             result["ratio"] = since.get("sampled", 0) / since["inserted"]
-        result |= lags_in(self.context.metrics.drain(LAG))
+        for name in [name for name in self.context.metrics.records if name.partition("/")[0] == LAG]:
+            result |= lags_in(self.context.metrics.drain(name), name.removeprefix(LAG))
         result |= {name: mean for name, mean in self._take_others().items() if name not in result}
         result |= {name: total / count for name, (total, count) in self.sums.items()}
         result["seconds"] = self.context.watch.seconds
@@ -140,8 +142,8 @@ def StandardMetricsReporting(train_op: Plan, workers: BaseWorkers, config: Any) 
     return train_op.combine(Report(every, unit=WorkersContract(workers).clock))
 
 
-def lags_in(recorded: list[Any]) -> dict[str, float]:
-    """Mean and quantiles of the staleness of all recorded rows (see `flowrl.learners.training.lags`).
+def lags_in(recorded: list[Any], of: str = "") -> dict[str, float]:
+    """Mean and quantiles of the staleness of all recorded rows (see `flowrl.learners.training.lags`); `of` ends names.
 
     >>> lags_in([np.array([0, 0, 1]), np.array([3])])
     {'policy_lag': 1.0, 'policy_lag_p50': 0.0, 'policy_lag_p90': 3.0, 'policy_lag_max': 3.0}
@@ -151,4 +153,4 @@ def lags_in(recorded: list[Any]) -> dict[str, float]:
         return {}
     # A lag that occurred, not an interpolated one.
     found = np.quantile(lags, list(QUANTILES.values()), method="inverted_cdf")
-    return {LAG: float(lags.mean())} | {f"{LAG}_{name}": float(lag) for name, lag in zip(QUANTILES, found)}
+    return {LAG + of: float(lags.mean())} | {f"{LAG}_{name}{of}": float(lag) for name, lag in zip(QUANTILES, found)}

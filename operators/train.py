@@ -17,17 +17,15 @@ from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
 from flowrl.learners.training import APART, LAG, Required, Training, reported, required
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.policies.protocols import HasKL, HasTarget
+from flowrl.policies.protocols import HasKL, HasTarget, OwnsPolicy
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Gradients
-    from flowrl.rollout import BaseWorkers, WorkerSet
+    from flowrl.rollout import WorkerSet
 
 
 def _has_policy(op: Any, attribute: Any, workers: Any) -> None:
-    from flowrl.rollout import BaseWorkers
-
-    if not isinstance(workers, BaseWorkers):
+    if not isinstance(workers, OwnsPolicy):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
 
 
@@ -75,7 +73,7 @@ class TrainOneStep:
     """
 
     provides = ("scalars",)
-    workers: BaseWorkers = attrs.field(validator=_has_policy)
+    workers: OwnsPolicy = attrs.field(validator=_has_policy)
     num_sgd_iter: int = 1
     minibatch_size: int | None = None
     target_kl: float | None = None
@@ -98,6 +96,10 @@ class TrainOneStep:
     def requires(self) -> Required:
         return required(self.workers.policy)
 
+    @property
+    def learns(self) -> Any:
+        return self.workers.policy
+
     def schema(self, given: Schema) -> Schema:
         return reported(self.workers.policy, given)
 
@@ -105,7 +107,7 @@ class TrainOneStep:
         learn = self.workers.policy.learn_mode
         learn.schedule(self.context.counters.get(self.workers.clock, 0))
         trained = self.training(learn, batch, self.context.generator("minibatches"))
-        self.context.metrics.merge(trained.counters, trained.records)
+        self.context.learned(trained.counters, trained.records)
         return trained.scalars
 
 
@@ -180,6 +182,10 @@ class FollowWorkers:
     provides = ("scalars",)
     workers: WorkerSet = attrs.field(validator=_has_policy)
 
+    @property
+    def learns(self) -> Any:
+        return self.workers.policy
+
     def schema(self, given: Schema) -> Schema:
         return Schema()
 
@@ -204,7 +210,7 @@ class UpdateKL:
 
     requires = ("scalars",)
     provides = ("kl_coef",)
-    workers: BaseWorkers = attrs.field(validator=_has_kl)
+    workers: OwnsPolicy = attrs.field(validator=_has_kl)
     target: float = 0.01
 
     def schema(self, given: Schema) -> Schema:
@@ -230,7 +236,7 @@ class ComputeGradients:
     """
 
     provides = ("gradients",)
-    workers: BaseWorkers | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
+    workers: OwnsPolicy | None = attrs.field(default=None, validator=attrs.validators.optional(_has_policy))
     context: Context = context()
 
     @property
@@ -326,9 +332,13 @@ class ApplyGradients:
 
     requires = ("gradients",)
     provides = ("scalars",)
-    workers: BaseWorkers = attrs.field(validator=_has_policy)
+    workers: OwnsPolicy = attrs.field(validator=_has_policy)
     update_all: bool = True
     context: Context = context()
+
+    @property
+    def learns(self) -> Any:
+        return self.workers.policy
 
     def schema(self, given: Schema) -> Schema:
         return Schema()
@@ -342,10 +352,9 @@ class ApplyGradients:
         policy = self.workers.policy
         learn = policy.learn_mode
         learn.schedule(self.context.counters.get(self.workers.clock, 0))
-        self.context.record(LAG, np.full(gradients.rows, policy.version - gradients.version))
+        lag = np.full(gradients.rows, policy.version - gradients.version)
         learn.apply(gradients)
-        self.context.count("trained", gradients.rows)
-        self.context.count("updates")
+        self.context.learned({"trained": gradients.rows, "updates": 1}, {LAG: [lag]})
         return gradients.scalars
 
 
@@ -362,7 +371,7 @@ class UpdateTargetNetwork:
     """
 
     provides = ()
-    workers: BaseWorkers = attrs.field(validator=_has_target)
+    workers: OwnsPolicy = attrs.field(validator=_has_target)
     every: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     unit: Literal["updates", "env_steps"] = attrs.field(
         default="updates", validator=attrs.validators.in_(("updates", "env_steps"))

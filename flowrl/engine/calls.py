@@ -72,6 +72,10 @@ class Call(Stage):
     def requires(self) -> Any:
         return self._contract.requires or ()
 
+    @property
+    def learns(self) -> Any:
+        return self._contract.learns
+
     def schema(self, given: Schema) -> Schema:
         return UNKNOWN if self._contract.requires is None else self._contract.schema(given)
 
@@ -117,7 +121,7 @@ class Call(Stage):
             answer = answer.fetch()
         if not isinstance(answer, Answer):
             return answer
-        self.meter.context.metrics.merge(answer.counters, answer.records)
+        self.meter.context.learned(answer.counters, answer.records)
         return answer.item
 
     def _ask_again(self) -> None:

@@ -112,7 +112,8 @@ class Context:
     """An operator's view of its run. Outside a run, an operator has a small one of its own.
 
     `path` names the operator; its random streams depend only on the run's seed and this path, not on the rest
-    of the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver.
+    of the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver. `learner` names the
+    learner that the operator trains, "" unless the plan has several.
     """
 
     path: str = ""
@@ -121,13 +122,14 @@ class Context:
     bell: Bell = attrs.field(factory=Bell)
     watch: Stopwatch = attrs.field(factory=Stopwatch)
     worker: Any = None
+    learner: str = ""
 
     def __reduce__(self) -> tuple[type[Context], tuple[str]]:
         return Context, (self.path,)  # an operator sent to another process has no run there until one opens
 
-    def at(self, path: str) -> Context:
+    def at(self, path: str, learner: str = "") -> Context:
         """The same run, seen by the operator at another path."""
-        return attrs.evolve(self, path=path)
+        return attrs.evolve(self, path=path, learner=learner)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -140,6 +142,14 @@ class Context:
     def record(self, name: str, *values: Any) -> None:
         """Keep values for the next report, at most `RECORD_LIMIT` of a name."""
         self.metrics.record(name, *values)
+
+    def learned(self, counters: Mapping[str, int], records: Mapping[str, list[Any]]) -> None:
+        """Add the counters and records of learning. Of several learners, each counts under its own name too, such as
+        `updates/dqn`, and records under its own name only."""
+        if self.learner:
+            counters = {**counters, **{f"{unit}/{self.learner}": n for unit, n in counters.items()}}
+            records = {f"{name}/{self.learner}": values for name, values in records.items()}
+        self.metrics.merge(counters, records)
 
     def generator(self, name: str = "") -> np.random.Generator:
         """This operator's numpy generator; its state is part of the run's state."""

@@ -56,14 +56,14 @@ def paths(plan: Plan) -> dict[int, str]:
     ordered = graph(plan)
     inside: dict[int, list[str]] = {id(plan): [""]}
     for node in reversed(ordered):
-        branch = _common(inside[id(node)])
+        branch = common_branch(inside[id(node)])
         for i, upstream in enumerate(node.inputs):
             deeper = f"{branch}{node.branches[i]}." if node.branches else branch
             inside.setdefault(id(upstream), []).append(deeper)
-    taken = {_common(inside[id(node)]) + node.name for node in ordered if node.explicit}
+    taken = {common_branch(inside[id(node)]) + node.name for node in ordered if node.explicit}
     result = {}
     for node in sorted(ordered, key=lambda node: node.kind == "tap"):
-        path = _common(inside[id(node)]) + node.name
+        path = common_branch(inside[id(node)]) + node.name
         if not node.explicit:
             base, ordinal = path, 1
             while path in taken:
@@ -145,8 +145,8 @@ def _check_read_once(plan: Plan) -> None:
                 )
 
 
-def _common(branches: list[str]) -> str:
-    """The innermost branch that contains all of several branches."""
+def common_branch(branches: list[str]) -> str:
+    """The innermost branch that contains all of several branches or paths, with a dot at its end."""
     levels = zip(*(branch.split(".")[:-1] for branch in branches))
     shared = itertools.takewhile(lambda level: len(set(level)) == 1, levels)
     return "".join(f"{level[0]}." for level in shared)

@@ -23,6 +23,8 @@ class Merge(Stage):
     #: Whether each item needs all branches, so that the merge begins with the last one and ends with the first.
     needs_all = False
     names: tuple[str, ...]
+    #: The learner of each branch whose scalars get its name, see `flowrl.engine.labels`; () if none do.
+    learners: tuple[str, ...] = ()
 
     def stuck(self) -> list[str]:
         return [f"branch {name}: {line}" for i, name in enumerate(self.names) for line in self.reasons(i)]
@@ -30,6 +32,13 @@ class Merge(Stage):
     def reasons(self, branch: int) -> list[str]:
         """What one branch waits for or is blocked by, in words."""
         return self.inputs[branch].stuck()
+
+    def emitted(self, item: Any, branch: int) -> Any:
+        """An item of a branch as it leaves the merge."""
+        self.meter.items += 1
+        if self.learners and self.learners[branch] and isinstance(item, dict):
+            return {f"{name}/{self.learners[branch]}": value for name, value in item.items()}
+        return item
 
 
 def _whole_share(weight: float | str) -> int:
@@ -87,8 +96,7 @@ class Concurrent(Merge):
                     self._next()
                 if i not in self.output_indexes:
                     return WORKED
-                self.meter.items += 1
-                return item
+                return self.emitted(item, i)
             if item is WORKED:
                 if self.mode == "async":
                     self._next()
@@ -141,8 +149,7 @@ class Sequential(Merge):
             if item.__class__ is not Signal:
                 if self.turn not in self.output_indexes:
                     return WORKED
-                self.meter.items += 1
-                return item
+                return self.emitted(item, self.turn)
             if item is not DONE:
                 return item
             self.inputs[self.turn].release()

@@ -101,6 +101,10 @@ class OperatorContract(Contract):
     hidden: bool = optional(False)
     """A tap that trees and pictures leave out."""
 
+    learns: Any = optional()
+    """What it trains, such as a policy. If a plan trains several, each has its own scalars and counters in the results:
+    see `flowrl.engine.labels`."""
+
     # -- input of `Plan.check`, see `flowrl.engine.schema`
 
     requires: Words | None = optional()
@@ -192,6 +196,8 @@ class CalleeContract(Contract):
     """See `OperatorContract.requires`; needs `schema` too."""
     schema: Callable[[Schema], Schema] = optional()
     """Maps the schema of its items to that of its answers."""
+    learns: Any = optional()
+    """See `OperatorContract.learns`."""
 
 
 @runtime_checkable

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
+from flowrl.engine.labels import labels_of
+from flowrl.engine.merge import Merge
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh, resources
 from flowrl.engine.protocols import ResourceContract
@@ -84,6 +86,7 @@ class Run:
         """Start the run's resources and open its stages; `by_id` maps the plan's nodes to paths."""
         self.plan, self.paths, self.context, self.resources = plan, by_id, context, resources
         self._error_policies = _by_name(on_error)
+        self._labels = labels_of(plan, by_id)
         self.wakeups = 0
         self.started = clock()
         self.interrupted = False  #: whether `interrupt` was ever called
@@ -284,6 +287,8 @@ class Run:
             else:
                 stage.bind(meters[0], [self._stage(upstream, built) for upstream in node.inputs])
                 stage.gives_remote = self._takes_remote(node)
+                if isinstance(stage, Merge):
+                    stage.learners = self._labels.branches.get(id(node), ())
         else:
             end = node
             while end.inputs[0].kind not in ("source", *WIRING):
@@ -301,7 +306,7 @@ class Run:
 
     def _meter(self, node: Plan) -> Meter:
         path = self.paths[id(node)]
-        context = self.context.at(self.context.path + path)
+        context = self.context.at(self.context.path + path, self._labels.operators.get(id(node), ""))
         verb = "call" if isinstance(node.op, Stage) else node.kind
         return Meter(path, node.site, fresh(node.op, context), verb, context, self._on_error(path))
 

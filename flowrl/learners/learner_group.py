@@ -134,6 +134,10 @@ class LearnerGroup:
     def requires(self) -> Required:
         return required(self.workers.policy)
 
+    @property
+    def learns(self) -> Any:
+        return self.workers.policy
+
     def schema(self, given: Schema) -> Schema:
         return reported(self.workers.policy, given).having("scalars", APART)
 

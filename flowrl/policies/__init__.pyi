@@ -22,6 +22,7 @@ from flowrl.policies.masks import masked as masked
 from flowrl.policies.normalize import Normalizer as Normalizer
 from flowrl.policies.policy import Policy as Policy
 from flowrl.policies.ppo import PPOPolicy as PPOPolicy
+from flowrl.policies.protocols import OwnsPolicy as OwnsPolicy
 from flowrl.policies.q_actor_critic import QActorCriticPolicy as QActorCriticPolicy
 from flowrl.policies.r2d2 import R2D2Policy as R2D2Policy
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy as RecurrentPPOPolicy

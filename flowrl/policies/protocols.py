@@ -6,10 +6,23 @@ A `Policy` has most of it; a policy of one's own has what it needs, and who cann
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flowrl.data import Batch
 from flowrl.policies.sampling import Array
+
+# -- the owner of a policy
+
+
+@runtime_checkable
+class OwnsPolicy(Protocol):
+    """Workers whose policy learns, or a view of them with another policy: the counter that schedules follow."""
+
+    clock: ClassVar[str]
+
+    @property
+    def policy(self) -> Any: ...
+
 
 # -- a policy
 

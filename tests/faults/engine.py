@@ -23,6 +23,13 @@ LEARNERS = "tests/learners/test_learners.py::"
 
 FAULTS = [
     Fault(
+        "F16",
+        "flowrl/engine/labels.py",
+        "    if len(last) < 2:\n",
+        "    if len(last) < 4:\n",
+        "tests/operators/test_metrics.py::test_several_learners_have_scalars_and_counters_of_their_own",
+    ),
+    Fault(
         "F1",
         "flowrl/engine/plan.py",
         "        op = Generated(items)\n",

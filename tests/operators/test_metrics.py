@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl import Plan, from_items
+from flowrl import Plan, context, from_items, operator
 from flowrl.engine.context import Context
 from flowrl.errors import PlanError
+from flowrl.learners.training import LAG
 from flowrl.operators import (
+    Concurrently,
     Confirm,
     Evaluate,
     ParallelRollouts,
     Report,
+    Sequentially,
     StandardMetricsReporting,
     StopWhen,
     debug_print,
@@ -28,7 +31,7 @@ from flowrl.operators import (
 from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.testing import same
+from flowrl.testing import check_plan, same
 from tests.clock_envs import TERMINATED, TRUNCATED, clock_envs
 from tests.scripted import ScriptedPolicy
 
@@ -83,6 +86,69 @@ def test_what_operators_record_is_in_the_results() -> None:
     context.count("env_steps", 10)
     (result,) = report({"loss": 1.0})
     assert "entropy" not in result, "nothing since"
+
+
+@operator
+class Learn:
+    """One update of a learner per item."""
+
+    provides = ("scalars",)
+    learns: Any
+    loss: float
+    context: Context = context()
+
+    def __call__(self, item: Any) -> dict[str, float]:
+        self.context.learned({"updates": 1}, {LAG: [np.array([self.loss])]})
+        return {"loss": self.loss}
+
+
+def learners() -> dict[str, tuple[Plan, dict[str, float]]]:
+    """Plans, with what their results say about losses and updates."""
+    ppo, dqn = object(), object()
+
+    def of(learner: Any, loss: float, updates: int) -> Plan:
+        return from_items([0] * updates).for_each(Learn(learner, loss))
+
+    apart = {"ppo": of(ppo, 1.0, 2), "dqn": of(dqn, 100.0, 3)}
+    counted = {"updates": 5, "updates/ppo": 2, "updates/dqn": 3}
+    scalars = {"loss/ppo": 1.0, "loss/dqn": 100.0}
+    nested = Concurrently({"ppo": of(ppo, 1.0, 2), "other": Concurrently([of(dqn, 100.0, 3), from_items([0])])})
+    three = Concurrently({"a2c": of(object(), 7.0, 1), "both": Concurrently(apart)})
+    return {
+        "two": (Concurrently(apart), scalars | counted),
+        "two, one after the other": (Sequentially(apart), scalars | counted),
+        "two, of which one is heard": (Concurrently(apart, output_indexes=["dqn"]), {"loss": 100.0} | counted),
+        "a branch of branches": (
+            nested,
+            {"loss/ppo": 1.0, "loss/other": 100.0, "updates": 5, "updates/ppo": 2, "updates/other": 3},
+        ),
+        "three, merged in twos": (
+            three,
+            {"loss/a2c": 7.0, "loss/both.ppo": 1.0, "loss/both.dqn": 100.0}
+            | {"updates": 6, "updates/a2c": 1, "updates/both.ppo": 2, "updates/both.dqn": 3},
+        ),
+        "one in two phases": (
+            Sequentially({"first": of(ppo, 1.0, 1), "then": of(ppo, 4.0, 2)}),
+            {"loss": 3.0, "updates": 3},
+        ),
+        "two that train themselves": (
+            Concurrently([of(None, 1.0, 1), of(None, 3.0, 1)]),
+            {"loss/0": 1.0, "loss/1": 3.0, "updates": 2, "updates/0": 1, "updates/1": 1},
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", learners())
+def test_several_learners_have_scalars_and_counters_of_their_own(case: str) -> None:
+    """F16, D3: each by its branch; one learner's have no such name."""
+    plan, expected = learners()[case]
+    (result,) = plan.combine(Report(1_000))
+    assert {name: value for name, value in result.items() if name.startswith(("loss", "updates"))} == expected
+    counted = {name for name in expected if name.startswith("updates")}
+    lags = {name.replace("updates", LAG) for name in (counted - {"updates"} or counted)}
+    assert {name for name in result if name.partition("/")[0] == LAG} == lags
+    timeless = lambda item: {name: value for name, value in item.items() if name not in CLOCK_KEYS}  # noqa: E731
+    check_plan(lambda: learners()[case][0].combine(Report(1_000)).for_each(timeless))
 
 
 def test_all_episodes_are_counted() -> None:
