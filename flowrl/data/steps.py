@@ -15,8 +15,18 @@ def is_fragment(batch: Batch) -> bool:
     """Whether the columns are `[T, N, ...]`, in the order of time, and not rows `[B, ...]`.
 
     `reward`, one number per step, decides; without it the axes that all columns share.
+
+    Raises: SchemaError if there are several rewards per step.
     """
-    return len(batch["reward"].shape if "reward" in batch else batch.shape) >= 2
+    if "reward" not in batch:
+        return len(batch.shape) >= 2
+    reward, flags = batch["reward"].shape, batch["terminated"].shape if "terminated" in batch else ()
+    if 0 < len(flags) < len(reward):
+        raise SchemaError(
+            f"reward has the shape {list(reward)}, terminated {list(flags)}: expected one reward per step; weigh them "
+            "first, as in .for_each(lambda batch: batch.replace(reward=batch.reward @ weights))"
+        )
+    return len(reward) >= 2
 
 
 def real_steps(batch: Batch) -> int:

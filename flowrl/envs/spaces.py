@@ -8,6 +8,7 @@ A *store* holds the observations of N environments: an array `[N, ...]` or a nes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,6 +22,9 @@ from flowrl.data.columns import check_names
 from flowrl.errors import ConfigError, SchemaError
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+#: The way out for environments with several rewards.
+ONE_REWARD = "gymnasium.wrappers.TransformReward makes one number of several"
 
 Observations: TypeAlias = Any
 """An array `[N, ...]`; a nested `Batch` of such arrays where the observation space is a Dict."""
@@ -40,6 +44,8 @@ def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...],
     Raises: ConfigError if the members of the space are not arrays of one shape; names the remedy.
     """
     if isinstance(space, ARRAY_SPACES) and space.shape is not None and space.dtype is not None:
+        if role in ("action", "observation") and not math.prod(space.shape):
+            raise ConfigError(f"the {role} space {space} holds no number: it needs at least one, if only a constant")
         return space.shape, np.dtype(space.dtype)
     if not isinstance(space, gymnasium.Space):
         raise ConfigError(f"the {role} space is {space!r}, expected a space: set {role}_space in the environment")
@@ -50,8 +56,49 @@ def _way_out(space: gymnasium.Space[Any], role: str) -> str:
     if role == "action":
         served = ", ".join(kind.__name__ for kind in ARRAY_SPACES)
         return f"expected one of {served}; gymnasium.wrappers.TransformAction makes it one"
-    wrapper = "FlattenObservation" if space.is_np_flattenable else "TransformObservation"
+    wrapper = "FlattenObservation" if _flattens(space) else "TransformObservation"
     return f"make it a Box or a Dict with gymnasium.wrappers.{wrapper}"
+
+
+def _flattens(space: gymnasium.Space[Any]) -> bool:
+    try:
+        return space.is_np_flattenable
+    except NotImplementedError:  # a library's own kind of space need not say
+        return False
+
+
+def check_observations(space: gymnasium.Space[Any]) -> None:
+    """Refuse observations that are not arrays, nor Dicts or Tuples of them.
+
+    Raises: ConfigError that names the member at fault, and the wrappers that help.
+
+    >>> check_observations(spaces.Dict(image=spaces.Box(0, 1, (2,)), graph=spaces.Graph(spaces.Discrete(2), None)))
+    Traceback (most recent call last):
+    flowrl.errors.ConfigError: the observation['graph'] space Graph is not one array: leave it out with the wrapper \
+FilterObservation(['image']), or make it a Box or a Dict with gymnasium.wrappers.TransformObservation
+    """
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        array_form(space, "observation")
+        return
+    at_fault = {key: found for key, part in _members(space) if (found := _no_array(part, f"[{str(key)!r}]"))}
+    if not at_fault:
+        return
+    path, part = next(iter(at_fault.values()))
+    kept = [key for key, _ in _members(space) if key not in at_fault]
+    leave = f"leave it out with the wrapper FilterObservation({kept}), or " if kept else ""
+    kind = type(part).__name__
+    raise ConfigError(f"the observation{path} space {kind} is not one array: {leave}{_way_out(space, 'observation')}")
+
+
+def _no_array(space: gymnasium.Space[Any], path: str) -> tuple[str, gymnasium.Space[Any]] | None:
+    """The path and the space of the first part that is not an array; None if all are."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return next(filter(None, (_no_array(part, f"{path}[{str(key)!r}]") for key, part in _members(space))), None)
+    return None if isinstance(space, ARRAY_SPACES) else (path, space)
+
+
+def _members(space: Any) -> list[tuple[Any, gymnasium.Space[Any]]]:
+    return list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
 
 
 def dict_form(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
@@ -123,6 +170,11 @@ def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:
             value = checked_row(value, part, f"{what}[{key!r}]")
         rows[key] = value
     return rows
+
+
+def no_reward(reward: Any) -> SchemaError:
+    """The error for a reward that is not one number."""
+    return SchemaError(f"the reward is {reward!r}, expected a number; {ONE_REWARD}")
 
 
 def fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:

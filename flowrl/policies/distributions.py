@@ -26,8 +26,21 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 Given: TypeAlias = Any
 
 
+#: More choices are refused: a layer of 64 neurons, with a weight for each, would take 4 GiB.
+MOST_CHOICES = 2**24
+
 #: An action at a bound of -1 .. 1 counts as ± this, since the inverse of tanh is infinite there.
 AT_BOUND = 1 - 1e-6
+
+
+def check_choices(count: int, role: str) -> None:
+    """Raises: ConfigError for so many discrete choices that no network has an input or an output for each."""
+    if count > MOST_CHOICES:
+        raise ConfigError(
+            f"the {role} space has {count} discrete choices, and a network needs a neuron for each: at most "
+            f"{MOST_CHOICES} are supported; gymnasium.wrappers.Transform{role.capitalize()} maps them to fewer, or to "
+            "a Box of numbers"
+        )
 
 
 class Acting(Protocol):
@@ -92,13 +105,35 @@ def distribution(space: gymnasium.Space[Any], *, squash: bool = False, log_std: 
     if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
         return MultiCategorical([2] * space.shape[0], [0] * space.shape[0], np.int8)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        if squash and not space.is_bounded():
-            raise ConfigError(f"squash=True needs bounds to squash into, but the action space is {space}")
+        if squash and not bounded(space):
+            raise ConfigError(
+                f"squash=True needs bounds to squash into, but the action space {space} has none: leave it out, or "
+                "give it some with gymnasium.wrappers.TransformAction"
+            )
         return (SquashedGaussian if squash else Gaussian)(space, log_std)
-    raise ConfigError(
-        f"there is no action distribution for the action space {space}: expected Discrete, MultiDiscrete of one row, "
-        "MultiBinary or a Box of floats; gymnasium.wrappers.TransformAction converts it"
-    )
+    raise ConfigError(f"there is no action distribution for the action space {space}: {way_out(space)}")
+
+
+def way_out(space: gymnasium.Space[Any]) -> str:
+    """What serves an action space that an algorithm does not, to end an error message.
+
+    >>> way_out(spaces.Discrete(2)), way_out(spaces.MultiBinary(3))
+    ('take an algorithm for such actions, dqn, ppo or sac', 'take an algorithm for such actions, ppo')
+    """
+    served = "take an algorithm for such actions, "
+    if isinstance(space, spaces.Discrete):
+        return served + ("ppo or sac" if space.start else "dqn, ppo or sac")
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return served + ("ppo or sac, or the wrapper DiscretizeAction(5)" if bounded(space) else "ppo")
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) and len(space.shape) == 1:
+        return f"{served}ppo"
+    return "make it Discrete, or a Box of floats with bounds, with gymnasium.wrappers.TransformAction"
+
+
+def bounded(space: spaces.Box) -> bool:
+    """Whether every action of a Box has two bounds, at a finite distance."""
+    with np.errstate(over="ignore"):
+        return space.is_bounded() and bool(np.isfinite(space.high - space.low).all())
 
 
 class Categorical:
@@ -107,6 +142,7 @@ class Categorical:
     draws = 1
 
     def __init__(self, n: int, start: int = 0) -> None:
+        check_choices(n, "action")
         self.outputs, self.start = n, start
 
     def sample(self, given: Given, noise: Array) -> tuple[Array, Array]:
@@ -143,6 +179,7 @@ class MultiCategorical:
     """Several independent choices; the network gives their logits side by side."""
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], dtype: Any = np.int64) -> None:
+        check_choices(sum(sizes), "action")
         self.sizes, self.starts, self.dtype = list(sizes), np.array(starts, dtype), dtype
         self.choices = [Categorical(size) for size in sizes]
         self.outputs, self.draws = sum(sizes), len(sizes)
@@ -374,13 +411,12 @@ class Bounded:
     def __init__(self, space: gymnasium.Space[Any], algorithm: str) -> None:
         if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             raise ConfigError(
-                f"{algorithm} takes continuous actions, but the environment's action space is {space}: take an "
-                "algorithm for such actions, such as dqn or ppo, or an environment with a Box of floats"
+                f"{algorithm} takes continuous actions, but the environment's action space is {space}: {way_out(space)}"
             )
-        if not space.is_bounded() or not np.isfinite(space.high - space.low).all():
+        if not bounded(space):
             raise ConfigError(
                 f"{algorithm} scales actions between their bounds, but the action space {space} has none: "
-                "add some with gymnasium.wrappers.RescaleAction or TransformAction, or take ppo, which needs none"
+                f"{way_out(space)}, or give it some with gymnasium.wrappers.TransformAction"
             )
         self.shape, self.low, self.high = space.shape, space.low, space.high
         self.size = self.draws = math.prod(space.shape)

@@ -20,7 +20,7 @@ from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
 from flowrl.envs.spec import name_of
 from flowrl.errors import ConfigError, SchemaError, closest
-from flowrl.policies.distributions import Acting, Distribution
+from flowrl.policies.distributions import Acting, Distribution, check_choices, way_out
 from flowrl.policies.heads import MeanHead, ValueHead
 from flowrl.policies.in_numpy import Function, in_numpy
 from flowrl.policies.masks import action_mask, masked, valid_mean
@@ -102,6 +102,7 @@ class OneHotEncoder(Encoder):
     """Discrete values `[B]` or `[B, k]` as one-hot vectors side by side."""
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int]) -> None:
+        check_choices(sum(sizes), "observation")
         super().__init__()
         self.sizes, self.starts, self.features = tuple(sizes), tuple(starts), sum(sizes)
 
@@ -183,10 +184,11 @@ def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
         ConfigError: the actions are not discrete.
     """
     if isinstance(space, spaces.Discrete) and space.start == 0:
+        check_choices(int(space.n), "action")
         return int(space.n)
     raise ConfigError(
-        f"{algorithm} chooses among discrete actions 0 .. n-1, but the environment's action space is {space}; "
-        "take an algorithm for such actions, such as ppo, or an environment with Discrete(n) actions that start at 0"
+        f"{algorithm} chooses among discrete actions 0 .. n-1, but the environment's action space is {space}: "
+        f"{way_out(space)}"
     )
 
 

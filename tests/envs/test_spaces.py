@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -290,6 +291,13 @@ class Scripted(gymnasium.Env[Any, Any]):
         return next(self.observations), 0.0, False, False, {}
 
 
+class Mission(spaces.Space[str]):
+    """A kind of space that gymnasium does not know."""
+
+
+BITS = spaces.MultiBinary(3)
+
+
 def observation(**change: Any) -> Any:
     return {"goal": {"at": np.zeros(3, np.float32), "near": 1} | change}
 
@@ -366,6 +374,9 @@ def test_a_wrong_final_observation_names_its_key() -> None:
             spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.Tuple([spaces.Text(2)]))),
             r"the observation\['b'\]\['c'\]\['0'\] space Text.* is not one array",
         ),
+        (spaces.Dict(a=BITS, b=Mission()), r"\['b'\] space Mission .*leave .* FilterObservation\(\['a'\]\)"),
+        (Mission(), "observation space .*Mission.*TransformObservation"),
+        (spaces.Box(-1, 1, (0,)), "observation space .* holds no number"),
         (None, "the observation space is None, expected a space: set observation_space in the environment"),
         (spaces.Dict(), "is empty: a Dict of observations needs at least one entry"),
         (spaces.Dict({1: spaces.Discrete(2)}), "has the key 1: a column is named by a string"),
@@ -374,6 +385,18 @@ def test_a_wrong_final_observation_names_its_key() -> None:
 def test_other_observation_spaces_are_refused_with_the_way_out(space: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EnvManager([Scripted(space)])
+
+
+@pytest.mark.parametrize("space", [spaces.Dict(a=spaces.Discrete(2), why=Mission()), spaces.Tuple([Mission(), BITS])])
+def test_a_member_of_an_unknown_kind_can_be_left_out(space: Any) -> None:
+    """With the wrapper that the message names."""
+    seen: Any = {"a": 1, "why": "go"} if isinstance(space, spaces.Dict) else ("go", np.ones(3, np.int8))
+    with pytest.raises(ConfigError) as refused:
+        EnvManager([Scripted(space)])
+    wrapper = re.findall(r"FilterObservation\(.*?\)", str(refused.value))
+    with make_manager(lambda: Scripted(space, [seen]), 1, wrappers=wrapper) as manager:
+        manager.launch(0)
+        assert len(manager.obs.keys()) == 1
 
 
 @pytest.mark.parametrize("kind", ["FlattenObservation", "TransformObservation"])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data.batch import Batch
+from flowrl.data.steps import joined, one_step_windows
 from flowrl.engine.context import Context
 from flowrl.errors import SchemaError
 from flowrl.operators.adders import GAE, NStep
@@ -243,6 +244,24 @@ def test_what_it_cannot_use_is_refused():
         NStep(n=0, gamma=0.9)
     with pytest.raises(ValueError, match="gamma is 99"):
         NStep(n=1, gamma=99)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        NStep(n=2, gamma=0.9),
+        GAE(gamma=0.9, lam=0.9),
+        lambda batch: one_step_windows(batch, 0.9),
+        lambda batch: one_step_windows(batch[0], 0.9),
+        lambda batch: joined([batch, batch]),
+    ],
+)
+def test_several_rewards_per_step_are_refused_with_the_way_out(use):
+    several = fragment(["...T"], value=np.ones((4, 1)), next_value=np.ones((4, 1)))
+    several.reward = np.stack([several.reward] * 2, -1)
+    with pytest.raises(SchemaError, match="expected one reward per step; weigh them first"):
+        use(several)
+    assert use(several.replace(reward=several.reward @ np.array([1.0, 0.5]))).rows
 
 
 def test_only_the_open_rows_are_state():

@@ -111,7 +111,7 @@ def test_random_discrete_actions_are_uniform() -> None:
         (spaces.MultiDiscrete([2, 2]), "continuous actions"),
         (spaces.Box(0, 5, (2,), np.int64), "continuous actions"),
         (spaces.Box(-np.inf, np.inf, (2,), np.float32), "scales actions between their bounds"),
-        (spaces.Box(np.float32(-1), np.float32(np.inf), (2,), np.float32), "RescaleAction"),
+        (spaces.Box(np.float32(-1), np.float32(np.inf), (2,), np.float32), "has none"),
     ],
 )
 def test_actions_that_have_no_scale_are_refused(space: Any, message: str) -> None:

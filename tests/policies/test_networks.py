@@ -14,8 +14,8 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.distributions import Categorical
-from flowrl.policies.networks import ActorCritic, encoder, mlp
+from flowrl.policies.distributions import Categorical, distribution
+from flowrl.policies.networks import ActorCritic, actions_of, encoder, mlp
 from flowrl.policies.torch_rng import TorchStream
 
 IMAGE = spaces.Box(0, 255, (40, 44, 3), np.uint8)
@@ -78,6 +78,14 @@ def test_other_spaces_are_refused() -> None:
         encoder(spaces.Text(4))
     with pytest.raises(ConfigError, match="no network for the observation space"):
         encoder(spaces.Dict({"a": spaces.Text(4)}))
+
+
+def test_more_choices_than_a_network_can_have_neurons_for_are_refused() -> None:
+    one, two = spaces.Discrete(2**40), spaces.MultiDiscrete([2, 2**40])
+    builds = [(encoder, one), (encoder, two), (distribution, one), (distribution, two), (actions_of, one)]
+    for build, space in builds:
+        with pytest.raises(ConfigError, match=r"the (observation|action) space has 10995\d+ discrete choices"):
+            build(space, *(["DQN"] if build is actions_of else []))
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])

@@ -16,7 +16,17 @@ from flowrl.data.columns import describe
 from flowrl.envs.managers.faults import During, Fault, FaultLog, Kind
 from flowrl.envs.managers.shared_memory import INNER_END, OWN_END, RECORDED_END
 from flowrl.envs.masks import check_mask
-from flowrl.envs.spaces import Observations, array_form, dict_form, fits, make_store, plain_copy, row_shape, same_form
+from flowrl.envs.spaces import (
+    Observations,
+    array_form,
+    check_observations,
+    dict_form,
+    fits,
+    make_store,
+    plain_copy,
+    row_shape,
+    same_form,
+)
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
 
 
@@ -104,6 +114,7 @@ class Manager(abc.ABC):
         self._episode_seeds = _checked_seeds(episode_seeds)
         self._seeds: list[int | None] = [None] * num_envs  # of the current episodes
         self._faults = faults or FaultLog(num_envs)
+        check_observations(observation_space)
         self.observation_space = observation_space = dict_form(observation_space)
         check_mask(observation_space, action_space)
         self.action_space = action_space

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from flowrl.envs.managers.faults import During, Kind
 from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
-from flowrl.envs.spaces import check_dtypes, checked_row, find_nan, row_shape
+from flowrl.envs.spaces import check_dtypes, checked_row, find_nan, no_reward, row_shape
 from flowrl.envs.wrappers import RawRecorder, Recorder, recorder
 from flowrl.errors import SchemaError
 
@@ -124,7 +124,10 @@ class EnvRunner:
         self._current[host], self._resetting[host] = env_id, False
         action = self._exchange.action[env_id]
         obs, reward, over, cut, info = self.env.step(action.copy() if self._copied else action)
-        reward = float(reward)
+        try:
+            reward = float(reward)
+        except (TypeError, ValueError):
+            raise no_reward(reward) from None
         if reward != reward:
             raise SchemaError("the reward is NaN, expected a number")
         self._write(obs, self._at[0])

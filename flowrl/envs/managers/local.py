@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import before_reset, figures
 from flowrl.envs.masks import unasked_mask
-from flowrl.envs.spaces import Observations, check_alike, check_dtypes, checked_row, find_nan
+from flowrl.envs.spaces import Observations, check_alike, check_dtypes, checked_row, find_nan, no_reward
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -70,8 +70,11 @@ class EnvManager(Manager):
         try:
             for env_id, (step, action) in enumerate(zip(self._steps, chosen)):
                 obs, gain, over, cut, info = step(action)
-                reward[env_id] = gain
-                returns[env_id] += float(gain)  # in float64, whatever the environment's type
+                try:
+                    reward[env_id] = gain
+                    returns[env_id] += float(gain)  # in float64, whatever the environment's type
+                except (TypeError, ValueError):
+                    raise no_reward(gain) from None
                 if type(obs) is not ndarray or obs.shape != shape or obs.dtype is not dtype:
                     obs = checked_row(obs, shape)
                     check_dtypes(obs, arrived)

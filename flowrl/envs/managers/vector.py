@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.masks import unasked_mask
-from flowrl.envs.spaces import Observations, checked_row, find_nan, row_of, shared_memory, write_rows
+from flowrl.envs.spaces import ONE_REWARD, Observations, checked_row, find_nan, row_of, shared_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -73,6 +73,8 @@ class VectorEnvManager(Manager):
             result = self._step(chosen)
         except Exception as error:
             error.add_note(f"in {self._env}, episodes {self.episode_id.tolist()}, steps {self.t.tolist()}")
+            if isinstance(error, ValueError) and "setting an array element" in str(error):
+                error.add_note(ONE_REWARD)  # SyncVectorEnv keeps one number for each of its environments
             raise
         self._phase = "running"
         return result
@@ -206,7 +208,8 @@ class VectorEnvManager(Manager):
     def _column(self, what: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
         column = np.asarray(values, dtype)
         if column.shape != (self.num_envs,):
-            raise SchemaError(f"{what} have shape {column.shape}, expected one for each of {self.num_envs}")
+            hint = f"; {ONE_REWARD}" if column.ndim > 1 else ""
+            raise SchemaError(f"{what} have shape {column.shape}, expected one for each of {self.num_envs}{hint}")
         return column
 
     def _save_envs(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.envs import EnvManager, Episode, Manager, SubprocessEnvManager, ThreadEnvManager, VectorEnvManager
-from flowrl.errors import CheckpointError, FlowError, SchemaError
+from flowrl.errors import CheckpointError, EnvFault, FlowError, SchemaError, notes_of
 from tests.clock_envs import (
     BOTH,
     TERMINATED,
@@ -278,3 +278,18 @@ def test_cartpole_obeys_its_physics(kind: str) -> None:
         assert len(episodes) > 20
         assert counted == sum(episode.length for episode in episodes) + manager.t.sum()
         assert all(episode.return_ == episode.length for episode in episodes)
+
+
+class TwoRewards(ClockEnv):
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, np.array([reward, 1.0]), *rest
+
+
+@every_manager
+def test_several_rewards_of_a_step_are_refused_with_the_way_out(make: Callable[..., Manager]) -> None:
+    with make(TABLE, kind=TwoRewards) as manager:
+        manager.launch(0)
+        with pytest.raises((SchemaError, ValueError, EnvFault)) as refused:
+            [manager.step(np.zeros(len(TABLE), int)) for _ in range(4)]  # in processes and threads it is a fault
+    assert "TransformReward makes one number" in "".join([str(refused.value), *notes_of(refused.value)])

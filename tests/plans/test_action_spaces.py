@@ -1,0 +1,73 @@
+"""A plan learns to choose actions of any space, or its refusal says what does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from flowrl.envs.wrapping import wrapper_of
+from flowrl.errors import ConfigError
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import load_plan_file
+from flowrl.trainer.policy_factory import PolicyFactory
+from tests.spaces_envs import Pictures
+
+FAR = np.float32(3e38)
+BOUNDED = spaces.Box(-1, 1, (2,), np.float32)
+ACTIONS: list[spaces.Space[Any]] = [
+    spaces.Discrete(3),
+    spaces.Discrete(3, start=1),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiDiscrete([[2, 3], [2, 3]]),
+    spaces.MultiBinary(3),
+    spaces.MultiBinary((2, 2)),
+    BOUNDED,
+    spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    spaces.Box(np.float32(-1), np.float32(np.inf), (2,), np.float32),
+    spaces.Box(-FAR, FAR, (2,), np.float32),
+    spaces.Box(0, 9, (2,), np.int64),
+]
+#: One plan for each way to choose actions, and a setting of it.
+PLANS = {"dqn": {}, "ppo": {}, "ppo squash": {"squash": True}, "sac": {}, "td3": {}, "bc": {"data": "nowhere"}}
+#: What TransformAction is to make of the actions, by a word of the advice.
+TRANSFORMED = {"Discrete": spaces.Discrete(3), "Box": BOUNDED, "some": BOUNDED}
+
+
+@pytest.mark.parametrize("space", ACTIONS, ids=str)
+def test_the_advice_for_actions_that_are_not_served_works(space: Any) -> None:
+    for plan in PLANS:
+        if (message := refusal(plan, space)) is None:
+            continue
+        advice = message.rpartition(": ")[2]
+        plans = PLANS.keys() & set(re.findall(r"\w+", advice))
+        assert [other for other in plans if refusal(other, space)] == [], message
+        others = list(advised(advice, space))
+        assert plans or others or "leave it out" in advice, message
+        assert not others or None in [refusal(plan, other) for other in others], message
+
+
+def refusal(plan: str, space: Any) -> str | None:
+    """The error of a plan's policy for these actions."""
+    plan_file = load_plan_file(plan.split()[0])
+    policy = PolicyFactory(plan_file.trainer.policy, build_config(plan_file.Config, {"hidden": [2]}, PLANS[plan]))
+    try:
+        policy(BOUNDED, space)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def advised(advice: str, space: Any) -> Iterator[Any]:
+    """The spaces that wrappers named in the advice make of these actions."""
+    if "TransformAction" in advice:
+        yield from (made for word, made in TRANSFORMED.items() if word in re.findall(r"\w+", advice))
+    for name in re.findall(r"DiscretizeAction\(.*?\)", advice):
+        env: gymnasium.Env[Any, Any] = Pictures()
+        env.action_space = space
+        yield wrapper_of(name)(env).action_space
