@@ -82,7 +82,11 @@ class NStep:
     def schema(self, given: Schema) -> Schema:
         _check_free("NStep", given.columns, ("discount",))
         windows = ("windows",) if self.n > 1 else ()
-        return given.without("mask").rows().having(*windows, discount="float32[B]")
+        rows = given.without("mask").rows().having(*windows, discount="float32[B]")
+        if "mask" in given.columns or not {"T", "N"} <= given.most.keys():
+            return rows
+        # The end of an episode completes the windows that the fragment before left open.
+        return attrs.evolve(rows, most={"B": (given.most["T"] + self.n - 1) * given.most["N"]})
 
     def __call__(self, batch: Batch) -> Batch:
         """The rows whose windows end in this fragment."""
@@ -170,7 +174,7 @@ class GAE:
 
     def schema(self, given: Schema) -> Schema:
         _check_free("GAE", given.columns, ("advantage", "target"))
-        return given.having(advantage="float32[T, N]", target="float32[T, N]")
+        return attrs.evolve(given.having(advantage="float32[T, N]", target="float32[T, N]"), most=given.most)
 
     def __call__(self, batch: Batch) -> Batch:
         """The fragment with advantages."""

@@ -150,7 +150,7 @@ class SplitBatch:
             raise ValueError(f"SplitBatch needs either parts or max_rows, got {self.parts} and {self.max_rows}")
 
     def schema(self, given: Schema) -> Schema:
-        return given.rows()
+        return attrs.evolve(given.rows(), most={} if self.max_rows is None else {"B": self.max_rows})
 
     def __call__(self, batch: Batch) -> list[Batch]:
         rows = real_rows(batch)

@@ -267,7 +267,7 @@ class NStepReplay(ReplaySettings, PrioritySettings, Option):
 
     @property
     def rows_at_once(self: Any) -> int:
-        """The most rows stored at once: those that a fragment completes."""
+        """A bound on the rows stored at once, (steps + n - 1) * environments; see `RateLimiter`."""
         return int(self.fragment_steps * self.num_envs * self.n_step)
 
     def replay_buffer(self, share: float = 1.0) -> ReplayBuffer:

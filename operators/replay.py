@@ -9,6 +9,7 @@ import attrs
 
 from flowrl.data import Batch, MixedReplay, PrioritizedReplayBuffer, ReplayActors, Store
 from flowrl.data.columns import PLACE
+from flowrl.data.replay.rate_limiter import INSERT_BATCH
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future
 from flowrl.engine.operator import context, operator, runtime, state
@@ -76,6 +77,12 @@ class StoreToReplay:
         check_raw(given)
         if self.buffer.in_order and given.in_turn > self.buffer.streams and "mask" not in given.columns:
             raise SchemaError(_mixed(self.buffer, given.in_turn))
+        limiter, rows = self.buffer.limiter, given.most_rows
+        if limiter is not None and rows is not None and rows > limiter.insert_batch:
+            raise SchemaError(
+                f"an item may have {rows} rows, but the buffer's rate limiter has insert_batch={limiter.insert_batch}: "
+                f"it must be at least {rows}; {INSERT_BATCH}"
+            )
         return given
 
     @property

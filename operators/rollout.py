@@ -38,8 +38,11 @@ class Rollouts:
     _said: bool = runtime(default=False)
 
     def schema(self, given: Schema) -> Schema:
-        fragments = given.having("experience", "fragments", "on_policy")
-        return fragments.rows() if self.steps is None else fragments
+        fragments, envs = given.having("experience", "fragments", "on_policy"), given.most.get("N")
+        if self.steps is not None:
+            return fragments if envs is None else attrs.evolve(fragments, most={"T": self.steps, "N": envs})
+        rows = fragments.rows()
+        return rows if envs is None or self.rows is None else attrs.evolve(rows, most={"B": self.rows + envs - 1})
 
     def pull(self) -> Batch:
         worker = self.context.worker
@@ -117,7 +120,16 @@ def ParallelRollouts(
     raise PlanError(f"ParallelRollouts: mode is 'bulk_sync', 'async' or 'raw', got {mode!r}")
 
 
-@declare(schema=lambda given: given.of or UNKNOWN)
+def _joined(given: Schema) -> Schema:
+    """The schema of a round of items as one."""
+    if given.of is None:
+        return UNKNOWN
+    many = given.most.get("of", 0)
+    most = {axis: size * (1 if axis == "T" else many) for axis, size in given.of.most.items()} if many else {}
+    return attrs.evolve(given.of, most=most)
+
+
+@declare(schema=_joined)
 def side_by_side(fragments: list[Any]) -> Any:
     """Join the batches of several workers: fragments `[T, N, ...]` side by side, rows one after the other."""
     return joined(fragments)

@@ -312,7 +312,7 @@ class GatherSync(Gather):
     rounds: bool = attrs.field(default=False, repr=False)
 
     def schema(self, given: Schema) -> Schema:
-        return Schema(of=given) if self.rounds else given
+        return Schema(of=given, most={"of": _count(self.workers)}) if self.rounds else given
 
     def _order(self, index: int) -> int:
         return index

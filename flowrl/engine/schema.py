@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import attrs
@@ -44,7 +45,9 @@ class Schema:
     """Columns by name and words; `open` if there may be more of both. `of` describes the elements of a list, `each`
     those of a tuple.
 
-    `in_turn` is the number of workers whose items arrive in any order, each item from one worker.
+    `in_turn` is the number of workers whose items arrive in any order, each item from one worker. `most` has the
+    largest sizes of axes, as far as known: `{"T": 32, "N": 8}`; for a list, the number of its elements as "of". An
+    operator that emits as many rows as it receives, or knows how many, keeps them; `having` and `without` drop them.
 
     >>> given = Schema.of_columns("fragments", obs="float32[T, N, 4]", reward="float64[T, N]")
     >>> print(given)
@@ -61,6 +64,7 @@ class Schema:
     of: Schema | None = None
     in_turn: int = 1
     each: tuple[Schema, ...] | None = None
+    most: Mapping[str, int] = attrs.field(factory=dict, eq=False)
 
     @classmethod
     def of_columns(cls, *words: str, **columns: str) -> Schema:
@@ -75,19 +79,26 @@ class Schema:
     def having(self, *words: str, **columns: str) -> Schema:
         """This schema with further words and columns."""
         parsed = {name: ColumnSchema.parse(text) for name, text in columns.items()}
-        return attrs.evolve(self, columns={**self.columns, **parsed}, words=self.words | set(words))
+        return attrs.evolve(self, columns={**self.columns, **parsed}, words=self.words | set(words), most={})
 
     def without(self, *names: str) -> Schema:
         """This schema without these words and columns."""
         kept = {name: column for name, column in self.columns.items() if name not in names}
-        return attrs.evolve(self, columns=kept, words=self.words - set(names))
+        return attrs.evolve(self, columns=kept, words=self.words - set(names), most={})
 
     def rows(self) -> Schema:
         """Fragments `[T, N, ...]` as rows `[B, ...]`."""
+        most = {} if self.most_rows is None else {"B": self.most_rows}
         if "fragments" not in self.words:
-            return self.having("rows")
+            return attrs.evolve(self.having("rows"), most=most)
         flat = {name: ColumnSchema(column.dtype, ("B", *column.shape[2:])) for name, column in self.columns.items()}
-        return attrs.evolve(self, columns=flat, words=self.words - {"fragments"} | {"rows"})
+        return attrs.evolve(self, columns=flat, words=self.words - {"fragments"} | {"rows"}, most=most)
+
+    @property
+    def most_rows(self) -> int | None:
+        """The most rows of an item, if known: T * N of a fragment."""
+        sizes = [self.most.get(axis) for axis in (("T", "N") if "fragments" in self.words else ("B",))]
+        return None if None in sizes else prod(size for size in sizes if size is not None)
 
     @property
     def axes(self) -> tuple[int | str, ...]:
@@ -136,7 +147,9 @@ def common(schemas: Iterable[Schema]) -> Schema:
     """
     first, *others = schemas
     for other in others:
+        most = {axis: max(size, other.most[axis]) for axis, size in first.most.items() if axis in other.most}
         if first == other:
+            first = attrs.evolve(first, most=most)
             continue
         if UNKNOWN in (first, other):
             return UNKNOWN
@@ -144,7 +157,7 @@ def common(schemas: Iterable[Schema]) -> Schema:
         of = first.of if first.of == other.of else None
         in_turn = max(first.in_turn, other.in_turn)
         each = first.each if first.each == other.each else None
-        first = Schema(columns, first.words & other.words, first.open or other.open, of, in_turn, each)
+        first = Schema(columns, first.words & other.words, first.open or other.open, of, in_turn, each, most)
     return first
 
 

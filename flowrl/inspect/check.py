@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowrl.engine.graph import graph, paths
+from flowrl.engine.graph import WIRING, graph, paths
 from flowrl.engine.merge import Concurrent, Merge, Sequential
 from flowrl.engine.operator import PROVIDERS
 from flowrl.engine.protocols import OperatorContract, ResourceContract, WorkersContract
@@ -105,13 +105,13 @@ class _Examiner:
             if op.schema is not None:
                 after = op.schema(*given)
             elif node.kind == "filter" or op.requires is not None or op.provides is not None:
-                after = given[0]
+                after = given[0] if node.kind in ("filter", *WIRING) else given[0].having()  # perhaps other sizes
             else:
                 return UNKNOWN
         except SchemaError as error:
             self.problems.append(f"{self.where(node)}: {error}")
             return UNKNOWN
-        return after.having(*(op.provides or ()))
+        return attrs.evolve(after.having(*(op.provides or ())), most=after.most)
 
     def _given(self, node: Plan) -> list[Schema]:
         if node.inputs:

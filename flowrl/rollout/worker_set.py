@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
+
 from flowrl.actors.actors import Resources
 from flowrl.engine.context import Context
 from flowrl.engine.schema import Schema
@@ -173,7 +175,7 @@ class WorkerSet(BaseWorkers):
 
     def schema(self) -> Schema:
         """The schema of collected items, from the spaces and the policy's answer to an observation of zeros."""
-        return collected(self.policy, self._spaces[0])
+        return attrs.evolve(collected(self.policy, self._spaces[0]), most={"N": self.layout.envs_per_group})
 
     @property
     def local(self) -> RolloutWorker:

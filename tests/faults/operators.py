@@ -14,6 +14,13 @@ SHARD_PLANS = "tests/operators/test_replay_shards.py::"
 
 FAULTS = [
     Fault(
+        "B8",
+        "operators/adders.py",
+        'most={"B": (given.most["T"] + self.n - 1) * given.most["N"]}',
+        'most={"B": given.most["T"] * given.most["N"]}',
+        "tests/operators/test_checked_plans.py::test_a_limiter_is_told_the_most_rows_that_come_at_once",
+    ),
+    Fault(
         "T10",
         "operators/metrics.py",
         "if values else None",

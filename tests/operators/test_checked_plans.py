@@ -10,7 +10,7 @@ import pytest
 
 from flowrl import Plan
 from flowrl import operators as ops
-from flowrl.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
+from flowrl.data import Batch, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
 from flowrl.engine.operator import declare, name_of
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import PlanError, SchemaError
@@ -19,6 +19,7 @@ from flowrl.inspect.strict import strict
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
+from tests.clock_envs import TERMINATED, clock_envs
 from tests.demonstrations import shown_to
 from tests.offline_data import offline_data
 from tests.plans.small import FAMILY_PLANS, first
@@ -198,3 +199,59 @@ def test_checking_starts_no_worker() -> None:
     of = workers()
     off_policy(of).check()
     assert of.members == []
+
+
+def ending_together(groups: int = 1) -> WorkerSet:
+    """Four environments, whose episodes all have four steps."""
+    policy = lambda *spaces: ScriptedPolicy()  # noqa: E731
+    return WorkerSet(clock_envs([[(4, TERMINATED)]] * 4), policy, envs_per_worker=4, env_groups=groups)
+
+
+MOST_ROWS: dict[str, tuple[Callable[[], Plan], int]] = {
+    "fragments": (lambda: ops.ParallelRollouts(ending_together(), steps=2), 8),
+    "of two groups": (lambda: ops.ParallelRollouts(ending_together(2), steps=2), 8),
+    "of one of two groups": (lambda: ops.ParallelRollouts(ending_together(2), mode="async", steps=2), 4),
+    "rows": (lambda: ops.ParallelRollouts(ending_together(), rows=5), 8),
+    "windows of one step": (lambda: ops.ParallelRollouts(ending_together(), steps=2).for_each(ops.NStep(1, 0.9)), 8),
+    "windows": (lambda: ops.ParallelRollouts(ending_together(2), steps=2).for_each(ops.NStep(3, 0.9)), 16),
+    "windows made on workers": (
+        lambda: (
+            ops.ParallelRollouts(ending_together(2), mode="raw", steps=2).for_each(ops.NStep(3, 0.9)).gather_async()
+        ),
+        8,
+    ),
+    "parts": (
+        lambda: ops.ParallelRollouts(ending_together(), steps=2).combine(ops.SplitBatch(max_rows=3)).prefetch(2),
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MOST_ROWS)
+def test_a_limiter_is_told_the_most_rows_that_come_at_once(case: str) -> None:
+    """B8: as many do come; a smaller insert_batch is refused before the run, and by the run if nobody checks."""
+    make, most = MOST_ROWS[case]
+    assert max(batch.rows for batch in islice(make(), 9)) == most
+    for told, fits in [(most, True), (most - 1, False)]:
+        buffer = ReplayBuffer(100, limiter=RateLimiter(1, 1, sample_batch=most, insert_batch=told))
+        plan = ops.Concurrently([make().for_each(ops.StoreToReplay(buffer)), ops.Replay(buffer, 1)])
+        if fits:
+            plan.check()
+            list(islice(plan, 40))
+            continue
+        with pytest.raises(
+            PlanError, match=rf"may have {most} rows, .* insert_batch={told}: .* at least {most}; rows add"
+        ):
+            plan.check()
+        with pytest.raises(
+            ValueError, match=rf"told insert_batch={told}; rows added at once are steps \* environments"
+        ):
+            list(islice(plan, 40))
+
+
+def test_what_an_operator_does_to_the_number_of_rows_is_not_guessed() -> None:
+    """B8: an operator that does not say how many rows it emits may emit fewer."""
+    buffer = ReplayBuffer(100, limiter=RateLimiter(1, 1, sample_batch=1, insert_batch=1))
+    for op in (ops.SelectExperiences(["default_policy"]), declare(schema=lambda given: given.having())(lambda b: b)):
+        store = ops.ParallelRollouts(ending_together(), steps=2).for_each(op).for_each(ops.StoreToReplay(buffer))
+        ops.Concurrently([store, ops.Replay(buffer, 1)]).check()

@@ -7,6 +7,12 @@ from fractions import Fraction
 
 import attrs
 
+#: The rule for `insert_batch`, in words.
+INSERT_BATCH = (
+    "rows added at once are steps * environments of a fragment, and (steps + n - 1) * environments after NStep(n), "
+    "since an episode's end completes windows of the fragment before"
+)
+
 
 @attrs.define
 class RateLimiter:
@@ -17,7 +23,10 @@ class RateLimiter:
 
     Args:
         ratio: rows sampled per row inserted. min_size: rows inserted before sampling starts.
-        sample_batch, insert_batch: the largest number of rows drawn, and added, at once.
+        sample_batch: the largest number of rows drawn at once.
+        insert_batch: the largest number of rows added at once: steps · environments of a fragment, and
+            (steps + n − 1) · environments after NStep(n), since an episode's end completes windows of the fragment
+            before.
         slack: default max(sample_batch, ratio · insert_batch), the least with which one side can always proceed.
 
     Raises: ValueError for a smaller slack, and for invalid numbers.
@@ -94,7 +103,8 @@ class RateLimiter:
         """Raise ValueError if `rows` exceed the declared batch: the bound could not hold."""
         if rows > self.insert_batch:
             raise ValueError(
-                f"{rows} rows to add at once, but the rate limiter was told insert_batch={self.insert_batch}"
+                f"{rows} rows to add at once, but the rate limiter was told insert_batch={self.insert_batch}; "
+                + INSERT_BATCH
             )
 
     def check_sample(self, rows: int) -> None:
