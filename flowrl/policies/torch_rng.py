@@ -1,4 +1,4 @@
-"""The only user of torch's global generator: swaps a stream's state in, and restores the old state after (D6)."""
+"""The only user of global generators: swaps a stream's state in, and restores the old state after (D6)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from flowrl.policies.sampling import Array
@@ -51,3 +52,15 @@ class TorchStream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._generator.set_state(state["state"])
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run a block whose draws from the global generators of torch and numpy follow from a seed; restores both after."""
+    outside = np.random.get_state()  # noqa: NPY002 - for code that uses it
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        with TorchStream(seed).swapped_in():
+            yield
+    finally:
+        np.random.set_state(outside)  # noqa: NPY002

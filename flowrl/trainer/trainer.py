@@ -16,6 +16,7 @@ import attrs
 from flowrl.engine.graph import graph, paths
 from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
+from flowrl.engine.seeds import SeedTree
 from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.settings import positive, resumable
@@ -99,7 +100,7 @@ class Trainer:
         try:
             #: `algorithm` is the result of `execution_plan`, edited by the options of `config`; `plan` evaluates too
             #: if `eval_every` is set.
-            plan: Any = self.execution_plan(self.workers, self.config)
+            plan: Any = self._own_plan()
             if not isinstance(plan, Plan):
                 raise PlanError(
                     f"{type(self).__name__}.execution_plan returned a {type(plan).__name__}, expected a Plan"
@@ -115,6 +116,12 @@ class Trainer:
         self._stopped = False
         self._trained: TrainedPolicy | None = None
         self._keys: set[str] = set()  # of all results so far
+
+    def _own_plan(self) -> Any:
+        from flowrl.policies.torch_rng import seeded
+
+        with seeded(SeedTree(self.config.seed).integer("execution_plan")):  # the plan may create networks
+            return self.execution_plan(self.workers, self.config)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

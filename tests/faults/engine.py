@@ -23,6 +23,13 @@ LEARNERS = "tests/learners/test_learners.py::"
 
 FAULTS = [
     Fault(
+        "D6",
+        "flowrl/trainer/trainer.py",
+        "SeedTree(self.config.seed)",
+        "SeedTree(0)",
+        TRAINER + "test_what_execution_plan_draws_follows_from_the_seed",
+    ),
+    Fault(
         "F16",
         "flowrl/engine/labels.py",
         "    if len(last) < 2:\n",

@@ -232,6 +232,31 @@ def test_global_generators_are_left_alone() -> None:
     assert torch.equal(torch_before, torch.get_rng_state())
 
 
+class WithNetwork(Numbers):
+    """Its plan brings a network and numbers of its own, from the global generators."""
+
+    @staticmethod
+    def execution_plan(workers: Any, config: Any) -> Plan:
+        drawn = [*torch.nn.Linear(2, 1).weight.flatten().tolist(), *np.random.rand(2).tolist()]  # noqa: NPY002
+        return from_items([{"env_steps": 1, "drawn": drawn}])
+
+
+def test_what_execution_plan_draws_follows_from_the_seed() -> None:
+    """D6, D1: from the global generators of torch and numpy, which stay as they were."""
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    expected = torch.rand(1), np.random.rand()  # noqa: NPY002
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    made = {}
+    for name, seed in {"one": 1, "again": 1, "another": 2}.items():
+        with WithNetwork("CartPole-v1", SMALL, seed=seed) as trainer:
+            made[name] = trainer.train()["drawn"]
+    assert made["one"] == made["again"]
+    assert set(made["one"]).isdisjoint(made["another"])
+    assert (torch.rand(1), np.random.rand()) == expected  # noqa: NPY002
+
+
 def test_evaluation_has_the_starts_of_the_plans_own() -> None:
     with small() as trainer:
         trainer.train(until={"env_steps": 80})
