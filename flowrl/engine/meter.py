@@ -23,7 +23,10 @@ NO_ITEM: Any = object()
 
 @attrs.define(eq=False)
 class Meter:
-    """Measurements of one running operator. Times are in seconds."""
+    """Measurements of one running operator. Times are in seconds.
+
+    `maker` is the operator whose function returned its items, with the user's line; "" if that is not certain.
+    """
 
     path: str
     site: str
@@ -31,6 +34,7 @@ class Meter:
     verb: str
     context: Context
     on_error: str = "stop"
+    maker: str = ""
     items: int = 0
     skipped: int = 0
     busy: float = 0.0
@@ -70,6 +74,8 @@ class Meter:
     def blamed(self, error: BaseException, item: Any = NO_ITEM) -> str:
         """Note on an error that this operator raised it, unless another operator has done so (F9)."""
         seen = "" if item is NO_ITEM else f", input {describe(item)}"
+        if item is None and self.maker:
+            seen = f", input None: {self.maker} returned it, does it lack a `return`?"
         note = f"in operator {self.path} ({self.site}), item {self.items + self.skipped + 1}{seen}"
         if not judged(error):
             error.add_note(note)

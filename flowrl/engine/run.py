@@ -308,7 +308,9 @@ class Run:
         path = self.paths[id(node)]
         context = self.context.at(self.context.path + path, self._labels.operators.get(id(node), ""))
         verb = "call" if isinstance(node.op, Stage) else node.kind
-        return Meter(path, node.site, fresh(node.op, context), verb, context, self._on_error(path))
+        return Meter(
+            path, node.site, fresh(node.op, context), verb, context, self._on_error(path), _maker(node, self.paths)
+        )
 
     def _on_error(self, path: str) -> str:
         return next((policy for name, policy in self._error_policies.items() if matches(path, name)), "stop")
@@ -361,6 +363,18 @@ def _close(stages: list[Stage], owned: list[Any]) -> None:
             errors.append(error)
     if errors:
         raise errors[0]
+
+
+def _maker(node: Plan, paths: Mapping[int, str]) -> str:
+    """The operator whose function returned the items that a node receives; "" if that is not certain."""
+    while len(node.inputs) == 1:
+        node = node.inputs[0]
+        passes = node.kind in ("filter", "tap") or node.contract.provides == () or isinstance(node.op, Gather)
+        if node.kind == "for_each" and not passes:
+            return f"{paths[id(node)]} ({node.site})"
+        if not passes:
+            break
+    return ""
 
 
 def _resources(plan: Plan) -> dict[str, Any]:

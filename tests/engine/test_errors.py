@@ -69,6 +69,41 @@ def test_every_kind_of_operator_names_itself(plan: Plan, kind: type[Exception], 
     assert [n.startswith(note) and f"{__file__}:" in n for n in caught.value.__notes__] == [True]
 
 
+def forgetful(item: int) -> None:
+    """Without a `return`."""
+
+
+LOST = from_items(N).for_each(forgetful)
+FORGOTTEN = {
+    "next": LOST,
+    "behind others": LOST.filter(lambda item: True).tap("forgetful", str).take(9).prefetch(2),
+    "from a fork": LOST.duplicate(1)[0],
+    "from workers": from_workers(InlineWorkers(2), Numbers(1)).for_each(forgetful).gather_async(),
+}
+
+
+@pytest.mark.parametrize("where", FORGOTTEN)
+def test_a_function_that_returned_none_is_named_where_none_fails(where: str) -> None:
+    """F9: None may be an item; the operator that cannot take it names the function that returned it."""
+    plan = FORGOTTEN[where]
+    assert next(plan.run()) is None
+    for failing in (plan.for_each(lambda item: item + 1), plan.combine(lambda item: [item + 1])):
+        with pytest.raises(TypeError) as caught:
+            list(failing)
+        (note,) = caught.value.__notes__
+        assert "in operator lambda" in note
+        assert f": forgetful ({__file__}:" in note
+        assert note.endswith(" returned it, does it lack a `return`?")
+
+
+def test_who_returned_none_is_not_guessed() -> None:
+    """F9."""
+    for plan in (from_items([None]), from_items([1]).combine(lambda item: [None]), LOST.union(from_items([None]))):
+        with pytest.raises(TypeError) as caught:
+            list(plan.for_each(lambda item: item + 1))
+        assert caught.value.__notes__[0].endswith("input NoneType")
+
+
 def test_after_a_stop_the_run_goes_on_without_the_item() -> None:
     """F2: what cannot be tried again without harm is left out, and the numbers of the items stay right."""
     with from_items(N).for_each(Fails(2, 4)).for_each(Total()).run() as run:

@@ -30,6 +30,13 @@ FAULTS = [
         TRAINER + "test_what_execution_plan_draws_follows_from_the_seed",
     ),
     Fault(
+        "F9",
+        "flowrl/engine/run.py",
+        'node.kind in ("filter", "tap") or',
+        'node.kind == "tap" or',
+        ERRORS + "test_a_function_that_returned_none_is_named_where_none_fails",
+    ),
+    Fault(
         "F16",
         "flowrl/engine/labels.py",
         "    if len(last) < 2:\n",
