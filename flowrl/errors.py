@@ -12,7 +12,10 @@ from typing import TypeGuard
 
 
 class FlowError(Exception):
-    """Base of all errors that flowrl raises on purpose."""
+    """Base of all errors that flowrl raises on purpose; its text, part of which may be a stranger's, is printable."""
+
+    def __str__(self) -> str:
+        return printable(Exception.__str__(self))  # KeyError, a base of some, would quote it
 
 
 class PlanError(FlowError):
@@ -64,7 +67,7 @@ class WorkerDied(FlowError):
         self.what, self.why = what, why
 
     def __str__(self) -> str:
-        return f"{self.what} died: {self.why}"
+        return printable(f"{self.what} died: {self.why}")
 
 
 class ValueLost(WorkerDied):
@@ -79,6 +82,17 @@ def is_death(error: object) -> TypeGuard[WorkerDied]:
 def notes_of(error: BaseException) -> list[str]:
     """What was added to an error on its way."""
     return getattr(error, "__notes__", [])
+
+
+def printable(text: str) -> str:
+    """Text of which a terminal obeys nothing but the ends of lines and tabs: all else is escaped.
+
+    >>> printable("two\\nlines, \\x1b[2J")
+    'two\\nlines, \\\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

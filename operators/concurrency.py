@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import attrs
-
 from flowrl.engine.operator import operator, state
 from flowrl.engine.plan import Plan, in_sequence, merge
 from flowrl.engine.queues import Queue
 from flowrl.engine.schema import Schema
 from flowrl.engine.stages import BLOCKED, DONE, WAITING
-from flowrl.errors import PlanError
 
 
 def Concurrently(
@@ -59,20 +56,12 @@ def Sequentially(branches: Mapping[str, Plan], output_indexes: Sequence[int | st
     return in_sequence(branches, "Sequentially", output_indexes)
 
 
-def _is_queue(op: Any, attribute: attrs.Attribute[Queue], value: Any) -> None:
-    if not isinstance(value, Queue):
-        raise PlanError(
-            f"the queue of a plan is a flowrl.Queue, which it can wait for and save, got {value!r}: "
-            "use flowrl.Queue(maxsize), or flowrl.Queue(maxsize, external=True) if a thread fills it"
-        )
-
-
 @operator
 class Enqueue:
     """Puts each item into a queue and passes it on. Blocks when: the queue is full."""
 
     provides = ()
-    queue: Queue = attrs.field(validator=_is_queue)
+    queue: Queue
     ended: bool = state(default=False)
 
     @property
@@ -103,7 +92,7 @@ class Enqueue:
 class Dequeued:
     """Source of the items of a queue; ends when the queue is closed and empty."""
 
-    queue: Queue = attrs.field(validator=_is_queue)
+    queue: Queue
 
     def schema(self, given: Schema) -> Schema:
         return given

@@ -42,8 +42,6 @@ GOALS = ("achieved_goal", "desired_goal")
 class MissingColumn(SchemaError, KeyError, AttributeError):
     """A column that a batch does not have; a KeyError and an AttributeError, for both kinds of access."""
 
-    __str__ = Exception.__str__  # KeyError would show the message in quotes
-
 
 def kind(column: Column) -> str:
     """`"array"`, `"tensor"` or `"other"` (a nested batch, when it is a batch's column)."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flowrl.errors import CheckpointError
-from flowrl.storage.files import write
+from flowrl.saved import load_whole, shown
+from flowrl.storage.files import opened_zip, write
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy
@@ -23,6 +25,18 @@ def save_weights(policy: Policy, path: Path) -> None:
     write(path, buffer.getvalue())
 
 
+def check_numbers(module: torch.nn.Module, weights: Any, what: str) -> None:
+    """Raise a CheckpointError for weights that are not finite, and for NaN in buffers, which may hold infinities."""
+    if not isinstance(weights, Mapping):
+        raise CheckpointError(f"{what} are {shown(weights)}, expected tensors by name")
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    for name, value in weights.items():
+        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            continue
+        if bool(value.isnan().any()) or (name in parameters and not bool(value.isfinite().all())):
+            raise CheckpointError(f"{what} hold numbers that are not finite in {shown(name)}")
+
+
 def load_weights(policy: Policy, path: Path) -> None:
     """Load the weights of a file into a policy.
 
@@ -30,7 +44,8 @@ def load_weights(policy: Policy, path: Path) -> None:
         CheckpointError: the file is missing or damaged, or its weights belong to another model.
     """
     try:
-        weights = torch.load(path, weights_only=True, map_location="cpu")
+        with opened_zip(path):
+            weights = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise CheckpointError(f"no saved policy can be read at {path}: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:  # torch's message would recommend trusting the file
@@ -38,6 +53,7 @@ def load_weights(policy: Policy, path: Path) -> None:
     except Exception as error:  # torch has no error class for bytes that are not a file of weights
         raise CheckpointError(f"{path} holds no readable weights: {type(error).__name__}: {error}") from error
     try:
-        policy.load_weights(weights)
-    except (RuntimeError, KeyError, AttributeError, TypeError) as error:
+        check_numbers(policy.model, weights, "the weights")
+        load_whole(policy.load_weights, weights, policy.weights(), "the weights")
+    except CheckpointError as error:
         raise CheckpointError(f"{path} does not fit {type(policy).__name__}: {error}") from error

@@ -12,8 +12,9 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,17 @@ import attrs
 import numpy as np
 
 from flowrl.errors import CheckpointError, did_you_mean
+from flowrl.saved import shown
 from flowrl.storage.codec import decode, encode
-from flowrl.storage.files import MANIFEST, checksummed_manifest, read_manifest
+from flowrl.storage.files import (
+    MANIFEST,
+    checksummed_manifest,
+    opened,
+    opened_zip,
+    read_file,
+    read_json,
+    read_manifest,
+)
 
 #: The format that this version writes; it reads all earlier ones too.
 FORMAT_VERSION = 1
@@ -114,15 +124,18 @@ def verify_checkpoint(path: str | Path) -> dict[str, Any]:
     for part in manifest["parts"].values():
         for file in part.values():
             at = path / file["name"]
-            if Path(file["name"]).name != file["name"] or not at.is_file():
-                raise CheckpointError(f"{path} is damaged: {file['name']} is missing")
-            if (size := at.stat().st_size) != file["size"]:
-                how = "truncated" if size < file["size"] else "damaged"
-                raise CheckpointError(f"{path} is {how}: {file['name']} has {size} bytes of {file['size']}")
-            if _digest(at) != file["sha256"]:
-                raise CheckpointError(
-                    f"{path} is damaged: {file['name']} is not what was written (its checksum differs)"
-                )
+            try:
+                if Path(file["name"]).name != file["name"] or not at.is_file():
+                    raise CheckpointError(f"{path} is damaged: {file['name']} is missing")
+                if (size := at.stat().st_size) != file["size"]:
+                    how = "truncated" if size < file["size"] else "damaged"
+                    raise CheckpointError(f"{path} is {how}: {file['name']} has {size} bytes of {file['size']}")
+                if _digest(at) != file["sha256"]:
+                    raise CheckpointError(
+                        f"{path} is damaged: {file['name']} is not what was written (its checksum differs)"
+                    )
+            except (OSError, ValueError) as error:  # no name that the system knows
+                raise CheckpointError(f"{path} is damaged: {shown(file['name'])} cannot be read: {error}") from error
     return manifest
 
 
@@ -245,7 +258,7 @@ def _about_file(path: Path) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -286,16 +299,23 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 def _well_formed(manifest: dict[str, Any]) -> bool:
     """Whether it has the fields that reading needs: a matching checksum does not prove that."""
     expected = {"name": str, "size": int, "sha256": str}
-    return isinstance(manifest.get("parts"), dict) and all(
-        isinstance(part, dict)
-        and "skeleton" in part
-        and all(isinstance(file, dict) and {k: type(v) for k, v in file.items()} == expected for file in part.values())
-        for part in manifest["parts"].values()
+    return (
+        isinstance(manifest.get("parts"), dict)
+        and isinstance(manifest.get("about", {}), dict)
+        and all(
+            isinstance(part, dict)
+            and "skeleton" in part
+            and all(
+                isinstance(file, dict) and {k: type(v) for k, v in file.items()} == expected for file in part.values()
+            )
+            for part in manifest["parts"].values()
+        )
     )
 
 
 def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -> Any:
-    opened: dict[str, Any] = {}
+    archives: dict[str, zipfile.ZipFile] = {}
+    taken, files_open = set(), ExitStack()
 
     def array(role: str, number: int) -> Any:
         if role == "pickles" and not trusted:
@@ -303,30 +323,33 @@ def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -
                 "it holds what can only be unpickled, which runs code from the file: load it with trusted=True "
                 "if it is your own"
             )
-        if role not in opened:
-            opened[role] = np.lib.npyio.NpzFile(path / files[role]["name"], allow_pickle=False)
-        return opened[role][str(int(number))]
+        if role not in archives:
+            archives[role] = files_open.enter_context(opened_zip(path / files[role]["name"]))
+        if (role, (member := f"{int(number)}.npy")) in taken:  # or a small file could fill the memory
+            raise CheckpointError(f"malformed: it refers to {member} of its {role} twice")
+        taken.add((role, member))
+        with archives[role].open(member) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
 
     try:
-        skeleton = json.loads((path / files["skeleton"]["name"]).read_bytes())
+        skeleton = json.loads(read_file(path / files["skeleton"]["name"], files["skeleton"]["size"]))
         return decode(skeleton, lambda at: array("arrays", at), lambda at: array("pickles", at).tobytes())
     except CheckpointError as error:
         raise CheckpointError(f"{path}, part {name}: {error}") from error
     except Exception as error:  # a forged file with the right checksum may make readers raise anything
         raise CheckpointError(f"{path} is damaged: part {name} cannot be read: {error}") from error
     finally:
-        for each in opened.values():
-            each.close()
+        files_open.close()
 
 
 def _is_ours(path: Path) -> bool:
     """Whether the path holds a checkpoint, maybe a damaged one, not another folder with a manifest."""
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
+        manifest = read_json(path / MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except (ValueError, RecursionError):
-        return True
+    except (OSError, ValueError):
+        return (path / MANIFEST).is_file()
     return isinstance(manifest, dict) and manifest.get("format") == "flowrl checkpoint"
 
 

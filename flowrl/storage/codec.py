@@ -23,6 +23,7 @@ import numpy as np
 
 from flowrl import _moved
 from flowrl.errors import CheckpointError
+from flowrl.saved import fits, shown
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -181,16 +182,26 @@ class _Encoder:
         return len(self.into.arrays) - 1
 
 
-@attrs.frozen
+@attrs.define
 class _Decoder:
     arrays: Callable[[int], Array]
     pickles: Callable[[int], bytes]
+    depth: int = 0
 
     def node(self, node: Any) -> Any:
-        if isinstance(node, list):
-            return [self.node(inner) for inner in node]
-        if not isinstance(node, dict):
+        if not isinstance(node, (list, dict)):
             return node
+        if self.depth == _DEEPEST:
+            raise CheckpointError(f"malformed: nested too deeply, over {_DEEPEST} levels")
+        self.depth += 1
+        made = self.nodes(node) if isinstance(node, list) else self.made(node)
+        self.depth -= 1
+        return made
+
+    def nodes(self, nodes: Any) -> list[Any]:
+        return [self.node(inner) for inner in nodes]
+
+    def made(self, node: Any) -> Any:
         if "~" not in node:
             return {key: self.node(inner) for key, inner in node.items()}
         if node["~"] not in _DECODERS and f"file:{node['~']}" in _moved.NAMES:
@@ -216,6 +227,8 @@ class _Decoder:
         if node["dtype"] not in _SHARED:
             tensor = tensor.view(dtype) if tensor.numel() else torch.empty(0, dtype=dtype)
         tensor = tensor.reshape(node["shape"])
+        if torch.device(node["device"]).type == "meta":
+            raise ValueError("a tensor without data")
         if node["device"] != "cpu":
             # Where that device is not here, the tensor's owner moves it where it belongs.
             with suppress(RuntimeError, AssertionError):
@@ -230,13 +243,16 @@ class _Decoder:
         kind = _moved.find(module, name)
         renamed = _moved.FIELDS.get(node["type"], {})
         fields = {renamed.get(name, name): self.node(inner) for name, inner in node["fields"].items()}
-        if _is_named_tuple(kind):
-            return kind._make(fields[name] for name in kind._fields)
-        if not _is_own_attrs(kind) or set(fields) != set(_field_names(kind)):
+        if not (_is_named_tuple(kind) or _is_own_attrs(kind)) or set(fields) != set(_field_names(kind)):
             raise CheckpointError(f"it holds a {node['type']} with the fields {', '.join(fields)}, unknown here")
-        made = object.__new__(kind)
-        for name, value in fields.items():
-            object.__setattr__(made, name, value)
+        if _is_named_tuple(kind):
+            made = kind._make(fields[name] for name in kind._fields)
+        else:
+            made = object.__new__(kind)
+            for name, value in fields.items():
+                object.__setattr__(made, name, value)
+        if not fits(made, kind):
+            raise CheckpointError(f"it holds a {node['type']} with fields of other types: {shown(fields)}")
         return made
 
     def object(self, node: Any) -> Any:
@@ -252,10 +268,10 @@ _DECODERS: dict[str, Callable[[_Decoder, Any], Any]] = {
     "int": lambda d, node: int(node["hex"], 16),
     "float": lambda d, node: float(node["text"]),
     "complex": lambda d, node: complex(*d.node(node["parts"])),
-    "tuple": lambda d, node: tuple(d.node(node["items"])),
-    "set": lambda d, node: set(d.node(node["items"])),
-    "frozenset": lambda d, node: frozenset(d.node(node["items"])),
-    "deque": lambda d, node: deque(d.node(node["items"]), node["maxlen"]),
+    "tuple": lambda d, node: tuple(d.nodes(node["items"])),
+    "set": lambda d, node: set(d.nodes(node["items"])),
+    "frozenset": lambda d, node: frozenset(d.nodes(node["items"])),
+    "deque": lambda d, node: deque(d.nodes(node["items"]), node["maxlen"]),
     **dict.fromkeys(_MAPPINGS.values(), _Decoder.mapping),
     "array": lambda d, node: d.arrays(node["at"]),
     "scalar": lambda d, node: np.frombuffer(bytes.fromhex(node["hex"]), np.dtype(node["dtype"]))[0],

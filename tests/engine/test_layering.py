@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "plans": "engine data policies rewards rollout operators trainer",
     "cli": "engine inspect storage data envs policies rollout trainer",
 }
-GROUND = {"_lazy", "_moved", "_version", "errors", "interrupts", "returns", "schedules", "settings", "testing"}
+GROUND = {"_lazy", "_moved", "_version", "errors", "interrupts", "returns", "saved", "schedules", "settings", "testing"}
 
 #: The arrows that point up, each in a function and by name.
 UP = {

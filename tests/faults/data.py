@@ -59,8 +59,8 @@ FAULTS = [
     Fault(
         "B5",
         "flowrl/data/replay/buffer.py",
-        "        buffer.load_state_dict(parts",
-        "        buffer._rings.load_state_dict(parts",
+        'self._samples = saved.count("samples")',
+        "self._samples = 0",
         "tests/data/replay/test_saved.py::test_a_loaded_buffer_goes_on_alike",
     ),
     Fault(
@@ -116,8 +116,8 @@ FAULTS = [
     Fault(
         "B5",
         "flowrl/data/datasets/dataset.py",
-        "enumerate(lines[:-1])",
-        "enumerate(filter(None, lines))",
+        '(line := file.readline(LONGEST + 1)).endswith(b"\\n") or len(line) > LONGEST:',
+        "line := file.readline(LONGEST + 1):",
         "tests/data/datasets/test_datasets.py::test_a_line_that_has_no_end_is_not_there",
     ),
     Fault(

@@ -19,9 +19,23 @@ FAULTS = [
     Fault(
         "B5",
         "flowrl/data/replay/ring_storage.py",
-        'self.written, self.cut = state["written"], state["cut"]',
-        'self.written, self.cut = 0, state["cut"]',
+        "self.written, self.cut = written, cut",
+        "self.written, self.cut = written, not cut",
         BUFFER + "test_a_loaded_buffer_goes_on_alike",
+    ),
+    Fault(
+        "B11",
+        "flowrl/data/replay/ring_storage.py",
+        "        if steps != min(written, self.length):\n",
+        "        if steps > min(written, self.length):\n",
+        "tests/data/replay/test_saved.py::test_a_state_that_is_at_odds_with_itself_is_refused_and_changes_nothing",
+    ),
+    Fault(
+        "D7",
+        "flowrl/saved.py",
+        "        vars(owner).clear()\n        vars(owner).update(before)\n",
+        "",
+        "tests/data/replay/test_saved.py::test_a_state_that_is_at_odds_with_itself_is_refused_and_changes_nothing",
     ),
     Fault(
         "B6",
@@ -208,8 +222,8 @@ FAULTS = [
     Fault(
         "B5",
         "flowrl/data/replay/prioritized.py",
-        'state["masses"], state["live"]',
-        'state["live"], state["live"]',
+        'saved.array("masses", np.float64, (self.size,), least=0, most=_LARGEST)',
+        'saved.array("live", bool, (self.size,))',
         PRIORITIZED + "test_a_loaded_buffer_goes_on_alike",
     ),
     Fault(
@@ -250,8 +264,8 @@ FAULTS = [
     Fault(
         "B1",
         "flowrl/data/replay/ring_storage.py",
-        'and self.linked and not state["linked"]:',
-        "and False:",
+        'if self.linked and not saved.get("linked", bool):',
+        "if False:",
         "tests/data/replay/test_saved.py::test_the_state_of_a_buffer_with_other_settings_is_refused",
     ),
     Fault(
@@ -327,8 +341,8 @@ FAULTS = [
     Fault(
         "B5",
         "flowrl/data/replay/segments.py",
-        '        self._begin = state["begin"].copy()\n',
-        "        self._begin = np.zeros(self.envs, np.int64)\n",
+        "most=max(0, self.written - 1)).copy()",
+        "most=max(0, self.written - 1)) * 0",
         EPISODES + "test_a_saved_buffer_goes_on_alike",
     ),
     Fault(
@@ -383,8 +397,8 @@ FAULTS = [
     Fault(
         "B5",
         "flowrl/data/replay/segments.py",
-        '(saved := state.get("spans", "single rows")) != repr(self.spans)',
-        '(saved := state.get("spans")) is None',
+        '"single rows")) != repr(self.spans)',
+        '"single rows")) is None',
         "tests/data/replay/test_saved.py::test_the_state_of_a_buffer_with_other_settings_is_refused",
     ),
     Fault(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from flowrl.errors import CheckpointError
 from flowrl.policies import DQNPolicy
@@ -35,10 +38,27 @@ def test_equal_weights_give_equal_files(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
-    """Nothing in a file can run code."""
+    """D7: nothing in a file can run code, block, or become a weight that is no number."""
     save_weights(make(hidden=9), tmp_path / "wide.pt")
     (tmp_path / "pickle.pt").write_bytes(pickle.dumps(make, protocol=2))
-    reasons = {"none.pt": "no saved policy", "wide.pt": "does not fit", "pickle.pt": "no readable weights"}
+    os.mkfifo(tmp_path / "pipe.pt")
+    wrong = make(hidden=8).weights()
+    torch.save({**wrong, list(wrong)[-1]: torch.full((3,), torch.nan)}, tmp_path / "nan.pt")
+    torch.save({**wrong, list(wrong)[-1]: torch.zeros(4)}, tmp_path / "last.pt")
+    with zipfile.ZipFile(tmp_path / "nan.pt") as plain, zipfile.ZipFile(tmp_path / "packed.pt", "w") as packed:
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name), zipfile.ZIP_DEFLATED)
+    reasons = {
+        "none.pt": "no saved policy",
+        "wide.pt": "does not fit",
+        "pickle.pt": "no readable weights",
+        "pipe.pt": "it is no regular file",
+        "nan.pt": "hold numbers that are not finite in ",
+        "last.pt": "does not fit DQNPolicy",
+        "packed.pt": "it has compressed members",
+    }
     for name, reason in reasons.items():
+        policy = make()
         with pytest.raises(CheckpointError, match=reason):
-            load_weights(make(), tmp_path / name)
+            load_weights(policy, tmp_path / name)
+        assert same(policy.weights(), make().weights())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import operator
 import os
@@ -182,7 +183,32 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
+def _swap(path: Path, role: str, change: Callable[[bytes], bytes]) -> None:
+    """Other content in a file of the buffer's part, with the right checksum."""
+
+    def swap(manifest: dict[str, Any]) -> None:
+        file = manifest["parts"]["resources/ReplayBuffer"][role]
+        (path / file["name"]).write_bytes(change((path / file["name"]).read_bytes()))
+        file.update(checkpoint._about_file(path / file["name"]))
+
+    _rewrite(path, swap)
+
+
+def _compressed(archive: bytes) -> bytes:
+    """An archive of one array that takes a thousand times its own size."""
+    made = io.BytesIO()
+    np.savez_compressed(made, **{"0": np.zeros(10**5)})
+    return made.getvalue()
+
+
+def _pipe(path: Path) -> None:
+    """A pipe in place of a file: whoever opens it waits for a writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
 def test_foreign_and_newer_ones_are_told_apart(tmp_path: Path) -> None:
+    """D7: nothing is believed that is not checked, and nothing is read that does not end."""
     cases: list[tuple[Callable[[Path], Any], str]] = [
         (lambda path: _rewrite(path, lambda m: m.update(version=2, flowrl="9.1")), "format 2, written by flowrl 9.1"),
         (lambda path: _rewrite(path, lambda m: m.update(format="zip")), "is no checkpoint of flowrl"),
@@ -192,6 +218,18 @@ def test_foreign_and_newer_ones_are_told_apart(tmp_path: Path) -> None:
         (lambda path: _rewrite(path, lambda m: m["parts"].update(x={})), "malformed"),
         (lambda path: _rewrite(path, lambda m: m["parts"]["ledger"]["skeleton"].update(size="1")), "malformed"),
         (lambda path: _rewrite(path, lambda m: m["parts"]["ledger"]["skeleton"].update(name="../a")), "../a is"),
+        (lambda path: _rewrite(path, lambda m: m["parts"]["ledger"]["skeleton"].update(name="x" * 999)), "cannot be"),
+        (lambda path: _rewrite(path, lambda m: m.update(about=[])), "malformed"),
+        (lambda path: _rewrite(path, lambda m: m.update(version=0)), "its format is 0, expected a whole number"),
+        (lambda path: _rewrite(path, lambda m: m.update(version=True)), "its format is True, expected a whole"),
+        (lambda path: (path / "manifest.json").write_text("[" * 10**5), "cannot be read: it is nested too deeply"),
+        (lambda path: (path / "manifest.json").write_text("[" * 200 + "]" * 200), "too deeply, over 100 levels"),
+        (lambda path: os.truncate(path / "manifest.json", 10**12), "it has more than 67,108,864 bytes"),
+        (lambda path: _pipe(path / "manifest.json"), "cannot be read: [Errno 22] it is no regular file"),
+        (lambda path: _pipe(path / "00-operators.json"), "00-operators.json is missing"),
+        (lambda path: _swap(path, "arrays", _compressed), "it has compressed members, which flowrl does not write"),
+        (lambda path: _swap(path, "skeleton", lambda old: b"[" + old + b"," + old + b"]"), "0.npy of its arrays twice"),
+        (lambda path: _swap(path, "skeleton", lambda _: b"[" * 150 + b"]" * 150), "nested too deeply, over 100 levels"),
         (lambda path: shutil.rmtree(path), "is not there"),
     ]  # fmt: skip
     for break_it, message in cases:

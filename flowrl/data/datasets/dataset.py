@@ -21,12 +21,15 @@ from flowrl.data.batch import Batch
 from flowrl.data.datasets.layout import Layout, as_bytes
 from flowrl.data.types import Array
 from flowrl.engine.schema import Schema
-from flowrl.errors import DatasetError
-from flowrl.storage.files import MANIFEST, read_manifest
+from flowrl.errors import CheckpointError, DatasetError
+from flowrl.saved import MOST, Saved, shown
+from flowrl.storage.files import MANIFEST, opened, read_manifest
 
 #: The format that this version writes; it reads all earlier ones too.
 FORMAT_VERSION = 1
 INDEX = "batches.jsonl"
+#: The most bytes of one of its lines.
+LONGEST = 1000
 
 
 class Entry(NamedTuple):
@@ -63,8 +66,13 @@ class Dataset:
         self.path = Path(path)
         self.about: dict[str, Any]
         self.layout: Layout
-        self.about, self.layout = _described(self.path)
+        self.about, self.layout, batches = _described(self.path)
         self.refresh()
+        if len(self) < batches:
+            raise DatasetError(
+                f"{self.path} is damaged: its {INDEX} has {len(self)} batches, its {MANIFEST} counts {batches}: some "
+                f"were lost; restore {INDEX} from a copy"
+            )
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
         return type(self), (self.path,)
@@ -161,7 +169,7 @@ class Dataset:
             if not size:
                 return np.empty(shape, stored.dtype)
             return np.asarray(np.memmap(file, stored.dtype, "r", shape=shape))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # numpy has no such shape
             raise DatasetError(f"{self.path} is damaged: {stored.file} cannot be read: {error}") from error
 
 
@@ -173,32 +181,36 @@ def digest(shape: tuple[int, ...], arrays: Sequence[Array]) -> str:
     return found.hexdigest()
 
 
-def _described(path: Path) -> tuple[dict[str, Any], Layout]:
-    """The manifest and the layout of a dataset. Raises DatasetError."""
+def _described(path: Path) -> tuple[dict[str, Any], Layout, int]:
+    """What a manifest says of a dataset: about it, the layout, the least number of batches. Raises DatasetError."""
     if not (path / MANIFEST).exists():
         what = "has no " + MANIFEST if path.is_dir() else "is a file" if path.exists() else "is not there"
         raise DatasetError(f"{path} {what}: a dataset is a folder that Record or `flowrl record` wrote")
     found = read_manifest(path, "dataset", FORMAT_VERSION, DatasetError)
     try:
-        return dict(found["about"]), Layout.from_json(found["layout"])
+        batches = Saved(found, f"its {MANIFEST}").count("batches", otherwise=0)  # of older ones
+        return dict(found["about"]), Layout.from_json(found["layout"]), batches
+    except CheckpointError as error:
+        raise DatasetError(f"{path} is damaged: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         raise DatasetError(f"{path} is damaged: its {MANIFEST} is malformed: {error!r}") from error
 
 
 def read_index(path: Path, axes: int) -> list[Entry]:
     """The whole batches. Raises DatasetError."""
+    entries, row = list[Entry](), 0
     try:
-        lines = (path / INDEX).read_bytes().split(b"\n")
+        with opened(path / INDEX) as file:
+            while (line := file.readline(LONGEST + 1)).endswith(b"\n") or len(line) > LONGEST:
+                found = json.loads(line)
+                shape = tuple(found["shape"])
+                if len(shape) != axes or not all(type(size) is int and 0 <= size <= MOST for size in shape):
+                    raise ValueError(f"a batch of shape {shown(shape)}")
+                entries.append(Entry(shape, row, row := row + math.prod(shape), str(found["sha256"])))
     except OSError as error:
         raise DatasetError(f"{path} is damaged: its {INDEX} cannot be read: {error}") from error
-    entries, row = list[Entry](), 0
-    for i, line in enumerate(lines[:-1]):  # a last line without an end is incomplete
-        try:
-            found = json.loads(line)
-            shape = tuple(found["shape"])
-            if len(shape) != axes or not all(type(size) is int and size >= 0 for size in shape):
-                raise ValueError(f"a batch of shape {shape}")
-            entries.append(Entry(shape, row, row := row + math.prod(shape), str(found["sha256"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DatasetError(f"{path} is damaged: line {i + 1} of its {INDEX} is malformed: {error!r}") from error
-    return entries
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DatasetError(
+            f"{path} is damaged: line {len(entries) + 1} of its {INDEX} is malformed: {error!r}"
+        ) from error
+    return entries  # a last line without an end is incomplete

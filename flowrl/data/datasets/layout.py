@@ -58,6 +58,10 @@ class Layout:
                 f"column {', column '.join(unfit)}: a dataset holds numbers and text of fixed width, no objects, which "
                 "only a pickle could hold; leave it out with select() before recording"
             )
+        if unshown := [name for name, _ in leaves if not name.isprintable()]:
+            raise SchemaError(f"column {unshown[0]!r}: the names in a dataset are printable")
+        if not any(cols.array(column).nbytes for _, column in leaves) and all(shape[:axes]):
+            raise SchemaError(f"no column of {batch!r} holds anything to record")
         stored = []
         for i, (name, column) in enumerate(leaves):
             file = f"{i:02}-{re.sub(r'[^a-zA-Z0-9_]+', '-', name)[:40]}.bin"
@@ -112,6 +116,10 @@ class Layout:
             raise ValueError("a column of an unknown kind")
         if given["axes"] not in (1, 2) or any(size < 0 for each in stored for size in each.shape):
             raise ValueError("a shape that there is not")
+        if not all(each.name.isprintable() for each in stored):
+            raise ValueError("a name that cannot be shown")
+        if not any(each.bytes_per_row for each in stored):
+            raise ValueError("no column that takes room, so any number of rows")
         layout = cls(int(given["axes"]), given["tree"], tuple(stored))
         numbers = [np.array(i) for i in range(len(stored))]
         found = [(name, int(number)) for name, number in layout.put_together(numbers).leaves()]

@@ -42,6 +42,7 @@ class DatasetWriter:
         self.layout: Layout | None = None
         self.entries: list[Entry] = []
         self._end = 0  # of the whole lines of the index, in bytes
+        self._counted = 0  # batches that the manifest may count
         self._files: list[_File] = []  # those of the columns, then the index
         check_place(self.path)
         if (self.path / MANIFEST).exists():
@@ -98,6 +99,8 @@ class DatasetWriter:
         if batches == len(self):
             return
         with self._writing(), self._locked():
+            if batches < self._counted:
+                self._describe(self.path, batches)
             lines = (self.path / INDEX).read_bytes().splitlines(keepends=True)[:batches]
             os.truncate(self.path / INDEX, sum(map(len, lines)))
             self._files[-1].size = sum(map(len, lines))
@@ -112,15 +115,32 @@ class DatasetWriter:
         self.layout, self.entries, self._end = None, [], 0
 
     def flush(self) -> None:
-        """Wait until everything is on disk."""
-        names = [] if self.layout is None else [*(each.file for each in self.layout.columns), INDEX, MANIFEST]
+        """Wait until everything is on disk, and note the number of batches in the manifest: readers miss lost ones."""
+        if self.layout is None:
+            return
         with self._writing():
-            for name in names:
-                with (self.path / name).open("rb") as file:
-                    os.fsync(file.fileno())
+            self._sync(*(each.file for each in self.layout.columns), INDEX)
+            self._describe(self.path, len(self))
+            self._sync(MANIFEST)
+
+    def _sync(self, *names: str) -> None:
+        for name in names:
+            with (self.path / name).open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _describe(self, folder: Path, batches: int) -> None:
+        """Write the manifest, with the least number of batches."""
+        assert self.layout is not None, "a batch came before"
+        body = {"about": files.plain(self.about), "layout": self.layout.to_json(), "batches": batches}
+        with files.replacing(folder / MANIFEST) as partial:  # the old one stays until the new one is on disk
+            partial.write_text(files.json_text(checksummed_manifest("dataset", FORMAT_VERSION, body)) + "\n")
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+        self._counted = batches
 
     def _open(self) -> None:
         dataset = Dataset(self.path)
+        self.about, self._counted = dataset.about, len(dataset)
         self._begin(dataset.layout)
         self.entries = dataset.entries
         lines = (self.path / INDEX).read_bytes().splitlines(keepends=True)
@@ -133,7 +153,7 @@ class DatasetWriter:
             self.rewind(whole)
 
     def _create(self, layout: Layout) -> None:
-        body = {"about": files.plain(self.about), "layout": layout.to_json()}
+        self.layout = layout
         partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         with self._writing():
             shutil.rmtree(partial, ignore_errors=True)
@@ -141,9 +161,10 @@ class DatasetWriter:
                 partial.mkdir(parents=True)
                 for name in (*(each.file for each in layout.columns), INDEX):
                     (partial / name).touch()
-                files.write_json(partial / MANIFEST, checksummed_manifest("dataset", FORMAT_VERSION, body))
+                self._describe(partial, 0)
                 os.replace(partial, self.path)
             except BaseException:
+                self.layout = None
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
         self._begin(layout)

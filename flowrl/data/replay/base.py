@@ -14,6 +14,10 @@ from flowrl.data.replay.rate_limiter import RateLimiter
 from flowrl.engine.futures import Future
 from flowrl.engine.schema import Schema
 from flowrl.engine.workers import InlineWorker
+from flowrl.saved import Saved, all_or_nothing, random_generator
+
+SAVED = "the saved buffer"
+"""The name of a store's state in errors."""
 
 
 class Seeds(Protocol):
@@ -86,9 +90,18 @@ class Store(abc.ABC):
     def state_dict(self) -> dict[str, Any]:
         """The state that determines all later samples."""
 
-    @abc.abstractmethod
+    def _load(self, saved: Saved) -> None:
+        """Restore a saved state of which nothing was checked yet: replace attributes, change none in place."""
+        raise NotImplementedError
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
+        """Restore a saved state.
+
+        Raises: CheckpointError for the state of a store with other settings, and for one that is malformed or at odds
+            with itself; the store is then as it was (D7).
+        """
+        with self._lock, all_or_nothing(self, SAVED):
+            self._load(Saved(state, SAVED))
 
     parts: tuple[Store, ...] = ()
     """The stores that it draws from, if it combines several."""
@@ -203,10 +216,8 @@ class Store(abc.ABC):
         """The generator's state as plain data; None if there is none yet."""
         return None if self._own_generator is None else copy.deepcopy(self._own_generator.bit_generator.state)
 
-    def _load_generator(self, state: Any) -> None:
-        if state is not None:
-            self._own_generator = self._own_generator or np.random.default_rng(0)
-            self._own_generator.bit_generator.state = copy.deepcopy(state)
+    def _load_generator(self, saved: Saved) -> None:
+        self._own_generator = random_generator(saved, "generator") or self._own_generator
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:

@@ -12,17 +12,18 @@ import attrs
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.replay.base import Store
+from flowrl.data.replay.base import SAVED, Store
 from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.frame_stack import newest_frames, stacked_schema
 from flowrl.data.replay.pool import Pool
 from flowrl.data.replay.rate_limiter import RateLimiter
-from flowrl.data.replay.ring_storage import Rings
+from flowrl.data.replay.ring_storage import Rings, must_equal
 from flowrl.data.replay.transitions import check_first, content, needed, one_step, transitions, windows
 from flowrl.data.steps import real_steps
 from flowrl.data.types import Array, Index, New
 from flowrl.engine.schema import Schema
 from flowrl.errors import CheckpointError, SchemaError
+from flowrl.saved import MOST, Saved
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint, verify_checkpoint
 
 
@@ -460,21 +461,22 @@ class ReplayBuffer(Foretold):
                 "generator": self._generator_state(),
             }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state. Raises CheckpointError if its settings differ."""
-        saved, ours = state["limits"] or {}, self._limits or Eligibility(None, None)
-        for name, mine in {"max_uses": ours.max_uses, "max_staleness": ours.max_staleness}.items():
-            if saved.get(name) != mine:
-                raise CheckpointError(
-                    f"the saved buffer has {name} {saved.get(name)}, this one {mine}; it must be equal"
-                )
-        with self._lock:
-            self._rings.load_state_dict(state)
-            self._samples = state["samples"]
-            self._newest_version = state.get("newest_version")
-            if self._limits is not None:
-                self._limits.load_state_dict(state["limits"])
-            self._load_generator(state["generator"])
+    def _load(self, saved: Saved) -> None:
+        ours = self._limits or Eligibility(None, None)
+        limits = Saved(saved.get("limits") or {}, f"{SAVED}, limits")
+        must_equal(limits, {"max_uses": ours.max_uses, "max_staleness": ours.max_staleness})
+        self._rings = rings = self._rings.loaded(saved)
+        if rings.columns is not None:
+            stored = rings.columns[:1, 0] if rings.flat else rings.columns[:1]
+            stored = stored if rings.store_next_obs else stored.replace(next_obs=stored["obs"])
+            check_first(stored, self.n_step, self.frame_stack, made=self.made, max_staleness=ours.max_staleness)
+        self._samples = saved.count("samples")
+        self._newest_version = saved.get("newest_version", int | None, least=-MOST, otherwise=None)
+        if self._newest_version is not None and "policy_version" not in rings:
+            saved.refuse("newest_version", "None, since no policy_version is stored")
+        if self._limits is not None:
+            self._limits = Eligibility.of(limits, rings.length * rings.envs, rings.drawable_slots())
+        self._load_generator(saved)
 
     def save(self, path: str | Path) -> Path:
         """Write the buffer to a folder, atomically; see `load`.
@@ -528,6 +530,6 @@ def load(kind: type[Buffer], path: str | Path, trusted: bool, directory: str | P
             settings["limiter"] = RateLimiter(**settings["limiter"])
         buffer = kind(**settings, directory=directory)
         buffer.load_state_dict(parts["state"])
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except Exception as error:  # whatever settings of a stranger make the constructor raise
         raise CheckpointError(f"{path} is damaged: it is no whole {kind.__name__}: {error!r}") from error
     return buffer

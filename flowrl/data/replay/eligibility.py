@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.data.types import Array, Index
+from flowrl.data.types import Array, Index, Mask
+from flowrl.saved import Saved
 
 _UNLIMITED = 2**31 - 1
 
@@ -115,13 +116,22 @@ class Eligibility:
             "versions": self._version[members] if self.max_staleness is not None else None,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
-        self.reset(state["slots"])
-        self._insert(state["members"], state["left"])
-        if state["versions"] is not None:
-            self._version[state["members"]] = state["versions"]
-            self._file(state["members"])
+    @classmethod
+    def of(cls, saved: Saved, slots: int, drawable: Mask) -> Eligibility:
+        """One with a saved state, for a number of slots of which the first ones `[size]` may be `drawable`."""
+        made = cls(saved.get("max_uses"), saved.get("max_staleness"))
+        members = saved.array("members", np.int64, (None,), least=0, most=len(drawable) - 1)
+        if len(np.unique(members)) < len(members) or not drawable[members].all():
+            saved.refuse("members", "slots that can be drawn, each once")
+        left = saved.array("left", np.int64, (len(members),), least=1, most=made.max_uses or _UNLIMITED)
+        if saved.get("slots", int) != slots:
+            saved.refuse("slots", f"{slots}, those of a buffer of this capacity")
+        made.reset(slots)
+        made._insert(members, left)
+        if made.max_staleness is not None:
+            made._version[members] = saved.array("versions", np.int64, (len(members),))
+            made._file(members)
+        return made
 
     def _insert(self, slots: Index, left: Array) -> None:
         end = self.count + len(slots)

@@ -18,6 +18,7 @@ from flowrl.data.replay.segments import SpanReplayBuffer
 from flowrl.data.types import Floats, Index
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import CheckpointError, SchemaError
+from flowrl.saved import Saved, shown
 
 
 class MixedReplay(Store):
@@ -219,11 +220,13 @@ class MixedReplay(Store):
         """The remainders, in fractions of a row; the parts have their own states."""
         return {"parts": self._described(), "owed": list(self._owed)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the remainders. Raises CheckpointError for a mixture of other parts or fractions."""
-        if state["parts"] != (mine := self._described()):
-            raise CheckpointError(f"the saved mixture is {state['parts']}, this one {mine}; it must be equal")
-        self._owed = list(state["owed"])
+    def _load(self, saved: Saved) -> None:
+        if (found := saved.get("parts", dict[str, str])) != (mine := self._described()):
+            raise CheckpointError(f"the saved mixture is {shown(found)}, this one {mine}; it must be equal")
+        owed = saved.get("owed", list[int])
+        if len(owed) != len(self.parts) or sum(owed):
+            saved.refuse("owed", f"{len(self.parts)} remainders, which add up to 0")
+        self._owed = list(owed)
 
     def _described(self) -> dict[str, str]:
         return {name: str(fraction) for name, fraction in zip(self.names, self.fractions)}

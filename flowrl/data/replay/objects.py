@@ -10,7 +10,9 @@ import numpy as np
 
 from flowrl.data.replay.base import Store
 from flowrl.data.replay.rate_limiter import RateLimiter
-from flowrl.errors import CheckpointError, SchemaError
+from flowrl.data.replay.ring_storage import must_equal
+from flowrl.errors import SchemaError
+from flowrl.saved import Saved
 
 
 class ObjectReplayBuffer(Store):
@@ -118,13 +120,10 @@ class ObjectReplayBuffer(Store):
                 }
             )
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state. Raises CheckpointError if the capacity differs."""
-        if state["capacity"] != self._capacity:
-            raise CheckpointError(
-                f"the saved buffer has capacity {state['capacity']}, this one {self._capacity}; it must be equal"
-            )
-        with self._lock:
-            self._items = copy.deepcopy(state["items"])
-            self._inserts, self._samples = state["inserts"], state["samples"]
-            self._load_generator(state["generator"])
+    def _load(self, saved: Saved) -> None:
+        must_equal(saved, {"capacity": self._capacity})
+        self._inserts, self._samples = saved.count("inserts"), saved.count("samples")
+        self._items = copy.deepcopy(saved.get("items", list))
+        if len(self._items) != min(self._inserts, self._capacity):
+            saved.refuse("inserts", f"the number of objects ever added, of which it holds {len(self._items)}")
+        self._load_generator(saved)

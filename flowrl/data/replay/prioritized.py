@@ -7,10 +7,12 @@ from typing import Any, Literal
 import numpy as np
 
 from flowrl.data.replay.buffer import ReplayBuffer
+from flowrl.data.replay.ring_storage import must_equal
 from flowrl.data.replay.sum_tree import SumTree
 from flowrl.data.types import Floats, Index
 from flowrl.engine.schema import Schema
 from flowrl.errors import CheckpointError
+from flowrl.saved import Saved
 from flowrl.schedules import Schedule, value_at
 
 _LARGEST = 1e290
@@ -184,18 +186,28 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 "outdated": self._outdated,
             }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `ReplayBuffer.load_state_dict`; CheckpointError also if alpha differs."""
-        if state.get("alpha") != self.alpha:
-            had = f"alpha {state['alpha']}" if "alpha" in state else "no priorities"
-            raise CheckpointError(f"the saved buffer has {had}, this one alpha {self.alpha}; it must be equal")
-        with self._lock:
-            super().load_state_dict(state)
-            masses, live = np.zeros(len(self._live)), np.zeros(len(self._live), bool)
-            masses[: self.size], live[: self.size] = state["masses"], state["live"]
-            self._tree.fill(masses)
-            self._live, self._count = live, int(np.count_nonzero(live))
-            self._outdated = state["outdated"]
+    def _load(self, saved: Saved) -> None:
+        if "alpha" not in saved:
+            raise CheckpointError(
+                f"the saved buffer has no priorities, this one alpha {self.alpha}; load it into a buffer without"
+            )
+        must_equal(saved, {"alpha": self.alpha})
+        super()._load(saved)
+        masses, live = np.zeros(len(self._live)), np.zeros(len(self._live), bool)
+        masses[: self.size] = saved.array("masses", np.float64, (self.size,), least=0, most=_LARGEST)
+        live[: self.size] = saved.array("live", bool, (self.size,))
+        drawable = self._rings.drawable_slots()
+        if self._limits is not None:
+            drawable[:] = False
+            drawable[self._limits.members] = True
+        if (live[: self.size] != drawable).any():
+            saved.refuse("live", "True for all rows that can be drawn")
+        if ((masses > 0) != live).any():
+            saved.refuse("masses", "more than 0 for all rows that can be drawn, else 0")
+        self._tree = SumTree(self._tree.capacity, compiled=self._tree.compiled)
+        self._tree.fill(masses)
+        self._live, self._count = live, int(np.count_nonzero(live))
+        self._outdated = saved.count("outdated")
 
     def settings(self) -> dict[str, Any]:
         """See `ReplayBuffer.settings`."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE, check_names, describe, episode_breaks
+from flowrl.data.replay.base import SAVED
 from flowrl.data.replay.columnar import FinalObservations, RecordColumns, Spec, in_directory
 from flowrl.data.replay.tree import Leaf, leaves, nested, under
 from flowrl.data.types import Array, Index, Mask, New
 from flowrl.errors import CheckpointError, SchemaError, did_you_mean
+from flowrl.saved import Saved, shown
 
 _PIECE = 2**24
 """Bytes of rows to read at a time."""
@@ -116,6 +118,13 @@ class Rings:
     def nth(self, number: Index) -> Index:
         """The slots of drawable rows by index, 0 .. drawable − 1: `nth(generator.integers(drawable))`."""
         return number if self.store_next_obs else self.chronological(number)
+
+    def drawable_slots(self) -> Mask:
+        """Whether each slot in use, `[size]`, can be drawn."""
+        drawable = np.ones(self.size, np.bool_)
+        if self.size and not self.store_next_obs:
+            drawable[self._newest] = False
+        return drawable
 
     def chronological(self, number: Index) -> Index:
         """The slots of the rows from the oldest step on, environments side by side: 0 .. size − 1."""
@@ -399,41 +408,74 @@ class Rings:
             state["aside"] = {"slots": slots, "rows": nested(self._aside.take(places[slots])).to_dict()}
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state. Raises CheckpointError if its capacity or storage settings differ."""
-        for name, mine in zip(("capacity", "capacity_bytes"), self.declared):
-            if state.get(name) != mine:
-                raise CheckpointError(
-                    f"the saved buffer has {name} {state.get(name)}, this one {mine}; it must be equal"
-                )
-        if state["columns"] is not None and ("aside" in state) == self.store_next_obs:
+    def loaded(self, saved: Saved) -> Self:
+        """Rings of the same settings with a saved state.
+
+        Raises: CheckpointError if its capacity or storage settings differ, and for one that is malformed.
+        """
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        made._clear()
+        made._load(saved)
+        return made
+
+    def _load(self, saved: Saved) -> None:
+        """Restore a saved state in empty rings."""
+        must_equal(saved, dict(zip(("capacity", "capacity_bytes"), self.declared)))
+        written, cut = saved.count("written"), saved.get("cut", bool)
+        if saved.get("columns", dict | None) is None:
+            if written:
+                saved.refuse("written", "0, since it has no columns")
+            return
+        if ("aside" in saved) == self.store_next_obs:
             raise CheckpointError(
                 f"the saved buffer has store_next_obs={not self.store_next_obs}, this one {self.store_next_obs}; "
                 "it must be equal"
             )
-        if state["columns"] is not None and self.linked and not state["linked"]:
+        if self.linked and not saved.get("linked", bool):
             raise CheckpointError(
                 "the saved buffer does not know where episodes begin, as this one must for its n_step, frame stacks or "
                 "sequences; load it into a buffer like the saved one, and update() this one with that"
             )
-        self._clear()
-        if state["columns"] is None:
-            return
-        block = leaves(Batch(state["columns"]))
+        block = leaves(Batch(saved.get("columns")))
+        shapes = {column.shape[:2] for column in block.values()}
+        steps, envs = next(iter(shapes)) if len(shapes) == 1 and len(min(shapes)) == 2 else (0, 0)
+        flat = saved.get("flat", bool)
+        if not steps or not envs or (flat and envs > 1):
+            saved.refuse("columns", "arrays of the same steps and environments [T, N, ...]")
         specs = {leaf: Spec(column.dtype, column.shape[2:]) for leaf, column in block.items()}
         if not self.store_next_obs:
             specs |= {("next_obs", *leaf[1:]): specs[leaf] for leaf in under("obs", block)}
-        steps, envs = next(iter(block.values())).shape[:2]
-        self._allocate(specs, envs, flat=state["flat"])
-        self.written, self.cut = state["written"], state["cut"]
+        self._allocate(specs, envs, flat=flat)
+        if steps != min(written, self.length):
+            saved.refuse("written", f"the number of steps ever written, of which it holds {steps}")
+        self.written, self.cut = written, cut
         for leaf, column in block.items():
-            self._in_use.arrays[leaf][: steps * envs] = column.reshape(steps * envs, *column.shape[2:])
-        self._any_begins = bool(state["notes"]["begins"].any())
-        for name, note in self._flat_notes.items():
-            note[: steps * envs] = -1 if name == "aside" else state["notes"].get(name, 0)
+            self._in_use.arrays[leaf][: self.size] = column.reshape(self.size, *column.shape[2:])
+        notes = saved.inside("notes")
+        begins = notes.array("begins", bool, (self.size,))
+        self._any_begins = bool(begins.any())
+        self._flat_notes["begins"][: self.size] = begins
+        if self.count_uses:
+            counted = "uses" in notes  # not so before a setting asked for it
+            self._flat_notes["uses"][: self.size] = (
+                notes.array("uses", np.int32, (self.size,), least=0) if counted else 0
+            )
         if not self.store_next_obs:
-            rows = leaves(Batch({"obs": state["aside"]["rows"]["obs"]}))
-            self._flat_notes["aside"][state["aside"]["slots"]] = self._aside.put(rows)
+            self._load_aside(saved.inside("aside"))
+
+    def _load_aside(self, saved: Saved) -> None:
+        """Restore the next observations that no next row holds: at least those of the newest rows."""
+        slots = saved.array("slots", np.int64, (None,), least=0, most=self.size - 1)
+        if (np.diff(slots) <= 0).any() or not np.isin(self._newest, slots).all():
+            saved.refuse("slots", "slots in ascending order, the newest ones among them")
+        rows = leaves(Batch({"obs": saved.inside("rows").get("obs")}))
+        specs = {leaf: Spec(column.dtype, column.shape[1:]) for leaf, column in rows.items()}
+        stored = {leaf: Spec(self._in_use.arrays[leaf].dtype, self._in_use.arrays[leaf].shape[1:]) for leaf in specs}
+        if specs != stored or any(len(column) != len(slots) for column in rows.values()):
+            saved.refuse("rows", f"observations like the stored ones, for {len(slots)} slots")
+        self._flat_notes["aside"][: self.size] = -1
+        self._flat_notes["aside"][slots] = self._aside.put(rows)
 
     def __getstate__(self) -> dict[str, Any]:
         made = {
@@ -445,7 +487,14 @@ class Rings:
         stored = state.pop("state")
         self.__dict__.update(state)
         self._clear()
-        self.load_state_dict(stored)
+        self._load(Saved(stored, SAVED))
+
+
+def must_equal(saved: Saved, mine: Mapping[str, Any]) -> None:
+    """Raise a CheckpointError unless the saved buffer has these settings."""
+    for name, value in mine.items():
+        if (found := saved.get(name, otherwise=None)) != value or type(found) is bool:
+            raise CheckpointError(f"the saved buffer has {name} {shown(found)}, this one {value}; it must be equal")
 
 
 def _any(differ: Array, axes: int) -> Mask:

@@ -19,6 +19,7 @@ from flowrl.data.steps import is_fragment, real_steps
 from flowrl.data.types import Array, Index, Mask
 from flowrl.engine.schema import Schema
 from flowrl.errors import CheckpointError, SchemaError, did_you_mean
+from flowrl.saved import Saved
 
 
 class Spans(Protocol):
@@ -109,12 +110,20 @@ class SegmentStorage(Rings):
         own = {"spans": repr(self.spans), "span": self.span[:, : self.size].copy(), "begin": self._begin.copy()}
         return {**super().state_dict(copy=copy), **own}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if (saved := state.get("spans", "single rows")) != repr(self.spans):
-            raise CheckpointError(f"the saved buffer gives out {saved}, this one {self.spans!r}; it must be equal")
-        super().load_state_dict(state)
-        self.span[:, : self.size] = state["span"]
-        self._begin = state["begin"].copy()
+    def _load(self, saved: Saved) -> None:
+        if (given := saved.get("spans", str, otherwise="single rows")) != repr(self.spans):
+            raise CheckpointError(f"the saved buffer gives out {given}, this one {self.spans!r}; it must be equal")
+        super()._load(saved)
+        span = saved.array("span", np.int32, (2, self.size), least=0)
+        steps, warm_up = span
+        there = self._age(np.arange(self.size)) + steps <= min(self.written, self.length) if self.size else True
+        if not np.all(there & (warm_up <= steps)):
+            saved.refuse("span", "spans of stored steps, at most all of which warm up")
+        self.span[:, : self.size] = span
+        self._begin = saved.array("begin", np.int64, (self.envs,), least=0, most=max(0, self.written - 1)).copy()
+
+    def drawable_slots(self) -> Mask:
+        return self.span[0, : self.size] > 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "spans": self.spans}

@@ -10,6 +10,7 @@ import numpy as np
 
 from flowrl.data.replay.base import Store
 from flowrl.engine.futures import Future
+from flowrl.saved import Saved
 
 
 class ShardCounts(NamedTuple):
@@ -90,9 +91,10 @@ class ShardRecord:
     lacks: int | None = 0
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> ShardRecord:
+    def of(cls, saved: Saved) -> ShardRecord:
         """A saved record."""
-        return cls(**{**state, "stock": ShardCounts(*state["stock"])})
+        stock, lacks = saved.get("stock", tuple[int, int]), saved.get("lacks", int | None, least=0)
+        return cls(saved.count("number"), ShardCounts(*stock), saved.count("adds"), lacks)
 
     def state_dict(self) -> dict[str, Any]:
         return {**attrs.asdict(self, recurse=False), "stock": tuple(self.stock)}

@@ -21,6 +21,7 @@ from flowrl.engine.remote import Remote, measured
 from flowrl.engine.schema import Schema
 from flowrl.engine.workers import ask, wait_for
 from flowrl.errors import CheckpointError, SchemaError, WorkerDied
+from flowrl.saved import Saved, load_whole
 
 if TYPE_CHECKING:
     from flowrl.actors.actors import Resources
@@ -407,16 +408,23 @@ class ReplayActors(Store):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Store.load_state_dict`. Raises CheckpointError for another number of shards, and like the stores."""
-        if len(state["shards"]) != self.num_shards:
+        saved = Saved(state, "the saved replay")
+        if len(shards := saved.get("shards", list)) != self.num_shards:
             raise CheckpointError(
-                f"the saved replay has {len(state['shards'])} shards, this one {self.num_shards}; it must be equal"
+                f"the saved replay has {len(shards)} shards, this one {self.num_shards}; it must be equal"
             )
+        books = [ShardRecord.of(Saved(each, "the saved replay, books")) for each in saved.get("books", list)]
+        turns, counts = saved.get("turns", list[int]), {name: saved.count(name) for name in _COUNTS}
+        if len({each.number for each in books}) < self.num_shards or len(books) != self.num_shards:
+            saved.refuse("books", f"those of {self.num_shards} shards")
+        if len(turns) != 2 or not all(0 <= turn < self.num_shards for turn in turns):
+            saved.refuse("turns", f"two numbers of shards, 0 .. {self.num_shards - 1}")
         with self._lock:
-            self._forget([ShardRecord.of(books) for books in state["books"]])
-            self._from_all("load_state_dict", state["shards"])
-            self._routes.turn, self._draw_turn = state["turns"]
-            for name in _COUNTS:
-                setattr(self, f"_{name}", state[name])
+            before = self._from_all("state_dict")
+            load_whole(lambda states: self._from_all("load_state_dict", states), shards, before, saved.what)
+            self._forget(books)
+            self._routes.turn, self._draw_turn = turns
+            vars(self).update({f"_{name}": count for name, count in counts.items()})
 
     def _from_all(self, method: str, args: list[Any] | None = None) -> list[Any]:
         """The answers of all shards. A dead shard is replaced by an empty one, which answers instead."""

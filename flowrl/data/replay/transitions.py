@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.columns import ENDS, OF_LAST
+from flowrl.data.columns import ENDS, OF_LAST, describe, numeric
 from flowrl.data.replay.frame_stack import with_stacks
 from flowrl.data.replay.ring_storage import Rings
 from flowrl.data.types import Index, New
@@ -76,6 +76,9 @@ def check_first(batch: Batch, n_step: int, frame_stack: int, *, made: Sequence[s
         for name in names:
             if name not in batch:
                 raise SchemaError(f"{what} needs the column {name!r}: {did_you_mean(name, batch)}")
+    for name in (*ENDS, "reward", "policy_version"):
+        if name in batch and not (numeric(batch[name]) and (name == "reward" or batch[name].shape == batch.shape)):
+            raise SchemaError(f"the column {name!r} is {describe(batch[name])}, expected numbers, one of each row")
 
 
 def needed(n_step: int, frame_stack: int, max_staleness: int | None) -> dict[str, tuple[str, ...]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.errors import DatasetError, SchemaError
 from flowrl.storage.checkpoint import save_checkpoint
+from flowrl.storage.files import checksum
 from tests.full_disk import full_disk
 
 DTYPES = [np.float32, np.float64, np.int64, np.uint8, bool, np.complex64, "U3", "S2", "M8[s]"]
@@ -278,6 +281,22 @@ def test_what_is_wrong_is_named(path: Path, tmp_path: Path) -> None:
 
     reward, index, manifest = "01-reward.bin", "batches.jsonl", "manifest.json"
     bad_line = json.dumps({"shape": [2, -2], "sha256": ""})
+
+    def pipe(file: Path) -> None:
+        file.unlink()
+        os.mkfifo(file)
+
+    def rewritten(**entries: Any) -> Callable[[Path], None]:
+        def rewrite(copy: Path) -> None:
+            made = {k: v for k, v in json.loads((copy / manifest).read_text()).items() if k != "sha256"} | entries
+            (copy / manifest).write_text(json.dumps({**made, "sha256": checksum(made)}))
+
+        return rewrite
+
+    def shortened(copy: Path) -> None:
+        DatasetWriter(copy).flush()
+        (copy / index).write_bytes(b"".join((copy / index).read_bytes().splitlines(keepends=True)[:2]))
+
     for change, message in [
         (lambda copy: (copy / reward).unlink(), f"is damaged: {reward} cannot be read: "),
         (lambda copy: (copy / reward).write_bytes(b"1234"), f"is truncated: {reward} has 4 bytes of 96"),
@@ -289,6 +308,13 @@ def test_what_is_wrong_is_named(path: Path, tmp_path: Path) -> None:
         (lambda copy: (copy / manifest).write_text("{}"), f"is no dataset of flowrl: its {manifest} is that of"),
         (lambda copy: (copy / manifest).unlink(), f"has no {manifest}: a dataset is a folder that"),
         (lambda copy: shutil.rmtree(copy), "is not there: a dataset is a folder that"),
+        (shortened, f"is damaged: its {index} has 2 batches, its {manifest} counts 3: some were lost"),
+        (lambda copy: pipe(copy / manifest), f"is damaged: its {manifest} cannot be read: "),
+        (lambda copy: pipe(copy / index), f"is damaged: its {index} cannot be read: "),
+        (lambda copy: pipe(copy / reward), f"is truncated: {reward} has 0 bytes of 96"),
+        (lambda copy: (copy / index).write_bytes(b"[" * 10**5), f"is damaged: line 1 of its {index} is malformed"),
+        (rewritten(batches=-1), f"is damaged: its {manifest}: batches is -1, expected int of at least 0"),
+        (rewritten(version=0), "is damaged: its format is 0, expected a whole number of at least 1"),
         (newer, "has format 2, written by flowrl 9.1; this is flowrl "),
         (changed, f"is damaged: its {manifest} is not what was written (its checksum differs)"),
     ]:
@@ -301,8 +327,6 @@ def test_what_is_wrong_is_named(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["[]", "null", '{"columns": {"reward": 0}}'])
 def test_a_malformed_layout_is_refused_although_its_checksum_is_right(path: Path, value: str) -> None:
     """B5: whoever wrote it may also have made the checksum."""
-    from flowrl.storage.files import checksum
-
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["sha256"]
     for layout in (json.loads(value), {**manifest["layout"], "axes": 3}, {**manifest["layout"], "tree": {"a": 0}}):
@@ -311,7 +335,7 @@ def test_a_malformed_layout_is_refused_although_its_checksum_is_right(path: Path
         with pytest.raises(DatasetError, match=r"is damaged: its manifest.json is malformed"):
             Dataset(path)
     stored = manifest["layout"]["columns"][0]
-    for change in ({"file": "../../secret.bin"}, {"dtype": "|O"}, {"shape": [-1]}):
+    for change in ({"file": "../../secret.bin"}, {"dtype": "|O"}, {"shape": [-1]}, {"name": "\x1b[2J"}):
         layout = {**manifest["layout"], "columns": [{**stored, **change}, *manifest["layout"]["columns"][1:]]}
         made = {**manifest, "layout": layout}
         (path / "manifest.json").write_text(json.dumps({**made, "sha256": checksum(made)}))

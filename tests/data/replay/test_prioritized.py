@@ -330,7 +330,7 @@ def test_a_state_is_a_copy():
     ("saved", "message"),
     [
         (ReplayBuffer(4), "has no priorities, this one alpha 0.6"),
-        (PrioritizedReplayBuffer(4, alpha=0.5), "has alpha 0.5, this one alpha 0.6"),
+        (PrioritizedReplayBuffer(4, alpha=0.5), "has alpha 0.5, this one 0.6"),
         (PrioritizedReplayBuffer(5), "capacity 5, this one 4"),
     ],
 )

@@ -1,6 +1,7 @@
 """Buffers on disk: the one that is loaded goes on alike; what is damaged, foreign or half-written is refused."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from flowrl.data import (
     Dataset,
     DatasetWriter,
     EpisodeReplayBuffer,
+    PrioritizedReplayBuffer,
     RateLimiter,
     ReplayBuffer,
     SequenceReplayBuffer,
@@ -152,3 +154,95 @@ def test_a_full_disk_leaves_nothing_and_the_buffer_as_it_was(tmp_path):
         buffer.save(tmp_path / "another")
     assert [path.name for path in tmp_path.iterdir()] == ["buffer"]
     assert ReplayBuffer.load(tmp_path / "buffer")[:] == before == buffer[:]
+
+
+KINDS = {
+    "rows": lambda: ReplayBuffer(24, seed=0),
+    "once": lambda: ReplayBuffer(24, seed=0, store_next_obs=False, n_step=2),
+    "limits": lambda: ReplayBuffer(24, seed=0, max_uses=3, max_staleness=2),
+    "priorities": lambda: PrioritizedReplayBuffer(24, seed=0, compiled=False),
+    "limited priorities": lambda: PrioritizedReplayBuffer(24, seed=0, compiled=False, max_uses=3),
+    "sequences": lambda: SequenceReplayBuffer(24, length=2, seed=0),
+    "episodes": lambda: EpisodeReplayBuffer(24, seed=0),
+}
+
+
+def full(kind):
+    buffer = KINDS[kind]()
+    part = STREAM.fragment(0, 9)
+    buffer.add(part.replace(policy_version=np.zeros((9, 2), int)))
+    return buffer
+
+
+def at(*path, to):
+    """An edit of a state: `to` is the new value, or makes it from the old one."""
+
+    def edit(state):
+        *above, name = path
+        for each in above:
+            state = state[each]
+        state[name] = to(state[name]) if callable(to) else to
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("kind", "edit", "message"),
+    [
+        (
+            "rows",
+            at("written", to=24),
+            r"written is 24, expected the number of steps ever written, of which it holds 9",
+        ),
+        ("rows", at("written", to=-1), "written is -1, expected int of at least 0"),
+        ("rows", at("written", to=True), "written is True, expected int"),
+        ("rows", at("samples", to=10**400), r"samples is 1000.*0000, expected int of at least 0, at most 90071992"),
+        ("rows", at("columns", to={}), "columns is {}, expected arrays of the same steps and environments"),
+        (
+            "rows",
+            at("columns", "reward", to=lambda rows: rows[:-1]),
+            "columns is .*, expected arrays of the same steps",
+        ),
+        ("rows", at("columns", to=None), "written is 9, expected 0, since it has no columns"),
+        ("rows", at("notes", "begins", to=lambda note: note[1:]), r"begins is bool\[17\], expected bool\[18\]"),
+        ("rows", at("generator", "state", "inc", to=0), "expected the state of a PCG64 generator, whose inc is odd"),
+        ("rows", at("generator", to={"state": "?"}), "generator is no state of a PCG64 generator"),
+        ("rows", lambda state: state.pop("notes"), "the saved buffer has no notes"),
+        (
+            "once",
+            at("aside", "slots", to=lambda slots: slots[:-1]),
+            "expected slots in ascending order, the newest ones",
+        ),
+        ("once", at("aside", "slots", to=lambda slots: slots + 1), "slots holds .* 18, expected 0 .. 17"),
+        ("once", at("aside", "rows", "obs", to=lambda rows: rows[1:]), "rows is .*, expected observations like the"),
+        ("once", at("columns", "terminated", to=lambda ends: ends.astype("S1")), "the column 'terminated' is .S1"),
+        ("limits", at("limits", "members", to=lambda slots: slots * 0), "expected slots that can be drawn, each once"),
+        ("limits", at("limits", "members", to=lambda slots: slots + 9), "members holds 9 .. 26, expected 0 .. 17"),
+        ("limits", at("limits", "left", to=lambda left: left - 9), "left holds -6 .. -6, expected 1 .. 3"),
+        ("limits", at("limits", "slots", to=10**12), "slots is 1000000000000, expected 24"),
+        ("limits", lambda state: state["columns"].pop("policy_version"), "needs the column 'policy_version'"),
+        ("priorities", at("masses", to=lambda masses: masses * np.nan), "masses holds nan .. nan, expected 0"),
+        ("priorities", at("masses", to=lambda masses: masses - 2), "masses holds -1.0 .. -1.0, expected 0"),
+        ("priorities", at("masses", to=lambda masses: masses * np.inf), "masses holds inf .. inf, expected 0"),
+        ("priorities", at("masses", to=lambda masses: masses * 0), "masses is .*, expected more than 0 for all rows"),
+        ("priorities", at("live", to=lambda live: ~live), "live is .*, expected True for all rows that can be drawn"),
+        (
+            "limited priorities",
+            at("limits", "members", to=lambda slots: slots[:0]),
+            "left is int64.18., expected int64.0.",
+        ),
+        ("sequences", at("span", to=lambda span: span + np.int32(10**6)), "span is .*, expected spans of stored steps"),
+        ("sequences", at("span", to=lambda span: -span), "span holds -.* expected 0"),
+        ("episodes", at("begin", to=lambda begin: begin + 9), "begin holds .*, expected 0 .. 8"),
+        ("episodes", at("spans", to="\x1b[2J"), r"gives out \\x1b\[2J, this one"),
+    ],
+)
+def test_a_state_that_is_at_odds_with_itself_is_refused_and_changes_nothing(kind, edit, message):
+    """B11, D7: nothing that nobody wrote is drawn."""
+    buffer, state = full(kind), full(kind).state_dict()
+    before = pickle.dumps(buffer.state_dict())
+    edit(state)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        buffer.load_state_dict(state)
+    assert str(caught.value).isprintable()
+    assert pickle.dumps(buffer.state_dict()) == before
