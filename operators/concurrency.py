@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import attrs
+
 from flowrl.engine.operator import operator, state
 from flowrl.engine.plan import Plan, in_sequence, merge
 from flowrl.engine.queues import Queue
 from flowrl.engine.schema import Schema
 from flowrl.engine.stages import BLOCKED, DONE, WAITING
+from flowrl.errors import PlanError
 
 
 def Concurrently(
@@ -56,12 +59,20 @@ def Sequentially(branches: Mapping[str, Plan], output_indexes: Sequence[int | st
     return in_sequence(branches, "Sequentially", output_indexes)
 
 
+def _is_queue(op: Any, attribute: attrs.Attribute[Queue], value: Any) -> None:
+    if not isinstance(value, Queue):
+        raise PlanError(
+            f"the queue of a plan is a flowrl.Queue, which it can wait for and save, got {value!r}: "
+            "use flowrl.Queue(maxsize), or flowrl.Queue(maxsize, external=True) if a thread fills it"
+        )
+
+
 @operator
 class Enqueue:
     """Puts each item into a queue and passes it on. Blocks when: the queue is full."""
 
     provides = ()
-    queue: Queue
+    queue: Queue = attrs.field(validator=_is_queue)
     ended: bool = state(default=False)
 
     @property
@@ -92,7 +103,7 @@ class Enqueue:
 class Dequeued:
     """Source of the items of a queue; ends when the queue is closed and empty."""
 
-    queue: Queue
+    queue: Queue = attrs.field(validator=_is_queue)
 
     def schema(self, given: Schema) -> Schema:
         return given

@@ -16,7 +16,7 @@ from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import CalleeContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
-from flowrl.engine.stages import WAITING, WORKED, Signal, Stage
+from flowrl.engine.stages import WAITING, WORKED, Signal, Stage, as_item
 from flowrl.engine.workers import ThreadWorker, as_worker, ask, wait_for
 from flowrl.errors import ValueLost
 
@@ -101,28 +101,34 @@ class Call(Stage):
             self._ask_again()
             return WORKED
         self._running.popleft()
+        if error is None:
+            try:
+                answer = self._received(future.result())
+            except Exception as unreceived:  # as if the request had failed
+                error = unreceived
+            else:
+                self.meter.items += 1
+                return answer
         if isinstance(error, ValueLost):
             self.meter.context.count("lost_requests")
             log.warning("%s: an item is lost: %s", self.meter.path, error)
             return WORKED
-        if error:
-            verdict = self.meter.judge(error, item)
-            if verdict != "skip":
-                self.pending.append(("request", item))
-            if verdict == "raise":
-                raise error
-            return WORKED
-        self.meter.items += 1
-        return self._received(future.result())
+        verdict = self.meter.judge(error, item)
+        if verdict != "skip":
+            self.pending.append(("request", item))
+        if verdict == "raise":
+            raise error
+        return WORKED
 
     def _received(self, answer: Any) -> Any:
         answer = self._receive(answer)
         if isinstance(answer, Remote) and not self.gives_remote:
             answer = answer.fetch()
         if not isinstance(answer, Answer):
-            return answer
+            return as_item(answer)
+        item = as_item(answer.item)
         self.meter.context.learned(answer.counters, answer.records)
-        return answer.item
+        return item
 
     def _ask_again(self) -> None:
         """Repeat the failed requests, in the order of the items."""
@@ -151,6 +157,10 @@ class Call(Stage):
         if self._running:
             return [f"{self.meter.path}: {self.method!r} was asked {len(self._running)} times, no answer yet"]
         return super().stuck()
+
+    @property
+    def runs_here(self) -> bool:
+        return isinstance(self._callee, ThreadWorker) and self._callee.runs_here
 
     def close(self) -> None:
         if self._callee is not self.worker:
@@ -227,6 +237,10 @@ class Prefetch(Stage):
 
     def stuck(self) -> list[str]:
         return super().stuck() or ([f"{self.meter.path}: its thread works"] if self._job is not None else [])
+
+    @property
+    def runs_here(self) -> bool:
+        return self._worker is not None and self._worker.runs_here
 
     def close(self) -> None:
         self._pause = True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowrl.engine.seeds import SeedTree
+from flowrl.errors import PlanError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,11 +138,11 @@ class Context:
 
     def count(self, unit: str, n: int = 1) -> None:
         """Add to a counter of the run, in its unit."""
-        self.metrics.count(unit, n)
+        self.metrics.count(_text(unit), n)
 
     def record(self, name: str, *values: Any) -> None:
         """Keep values for the next report, at most `RECORD_LIMIT` of a name."""
-        self.metrics.record(name, *values)
+        self.metrics.record(_text(name), *values)
 
     def learned(self, counters: Mapping[str, int], records: Mapping[str, list[Any]]) -> None:
         """Add the counters and records of learning. Of several learners, each counts under its own name too, such as
@@ -158,3 +159,9 @@ class Context:
     def seed(self, name: str = "") -> int:
         """A seed for a generator that the operator or resource itself keeps and saves."""
         return self.seeds.integer(f"{self.path}/{name}")
+
+
+def _text(name: str) -> str:
+    if not isinstance(name, str):
+        raise PlanError(f"a name of a counter or record is a text, got {name!r}")
+    return name

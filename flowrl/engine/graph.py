@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowrl.errors import PlanError, did_you_mean
 
@@ -74,12 +74,27 @@ def paths(plan: Plan) -> dict[int, str]:
     return result
 
 
+def checked_name(name: Any, of: str) -> str:
+    """A name that the user gave.
+
+    Raises:
+        PlanError: it cannot be a part of a path.
+    """
+    if not isinstance(name, str) or not name:
+        raise PlanError(f"a name of {of} is a text, got {name!r}")
+    if set(name) & set(".*?[]"):
+        raise PlanError(f"the name {name!r} has a character that paths and globs are made of: . * ? [ ]")
+    return name
+
+
 def select(plan: Plan, where: str) -> Plan:
     """The one operator that a full path, a last part or a glob names.
 
     Raises:
         PlanError: for several hits, listing them, or none, with the closest name.
     """
+    if not isinstance(where, str):
+        raise PlanError(f"an operator is found by its path, its name or a glob, got {where!r}")
     by_id = paths(plan)
     nodes = [(by_id[id(node)], node) for node in graph(plan)]
     for match in (
@@ -108,8 +123,6 @@ def check_graph(plan: Plan) -> None:
         PlanError: a stream is read twice (F5), two explicit names are equal, or a merge has a branch that is
             still on the workers.
     """
-    if plan.explicit and set(plan.name) & set(".*?[]"):
-        raise PlanError(f"the name {plan.name!r} has a character that paths and globs are made of: . * ? [ ]")
     for upstream in plan.inputs:
         if not isinstance(upstream, type(plan)):
             raise PlanError(f"{plan.name} joins plans, got {upstream!r}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator as python_operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, dataclass_transform
@@ -20,7 +21,7 @@ import attrs
 
 from flowrl.engine.context import Context
 from flowrl.engine.protocols import Array, Columns, OperatorContract, ResourceContract, Saveable, has_member
-from flowrl.errors import CheckpointError
+from flowrl.errors import CheckpointError, PlanError
 
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -146,6 +147,21 @@ def resources(op: Any) -> Iterator[Any]:
         if not isinstance(item, type) and isinstance(item, Saveable):
             yield item
             candidates.extend(ResourceContract(item).resources)
+
+
+def whole(who: str, name: str, value: Any, least: int, otherwise: str = "") -> int:
+    """A size as an int; numpy's integers count too.
+
+    Raises:
+        PlanError: it is no whole number, or below `least`.
+    """
+    try:
+        number = python_operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise PlanError(f"{who} needs {name} >= {least}{otherwise}, a whole number, got {value!r}")
+    return number
 
 
 def name_of(op: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -13,9 +13,9 @@ import attrs
 from flowrl.engine import transforms
 from flowrl.engine.calls import Call, Prefetch
 from flowrl.engine.gather import Gather, GatherAsync, GatherSync
-from flowrl.engine.graph import WIRING, check_graph, graph, rebuilt, select
+from flowrl.engine.graph import WIRING, check_graph, checked_name, graph, rebuilt, select
 from flowrl.engine.merge import Concurrent, Fork, Reader, Sequential, Zip
-from flowrl.engine.operator import name_of
+from flowrl.engine.operator import name_of, whole
 from flowrl.engine.protocols import OperatorContract, SourceOperator, Worker, WorkersContract, has_member
 from flowrl.engine.run import Run
 from flowrl.engine.stages import Generated, Items
@@ -107,7 +107,7 @@ class Plan:
 
     def batch(self, n: int, *, name: str | None = None) -> Plan:
         """Lists of `n` items, the last one shorter."""
-        return self.then(transforms.Batches(n), "combine", name or "batch", name is not None)
+        return self.then(transforms.Batches(n), "combine", name, default="batch")
 
     def flatten(self, *, name: str | None = None) -> Plan:
         """Emit the elements of each item."""
@@ -115,12 +115,12 @@ class Plan:
 
     def take(self, n: int, *, name: str | None = None) -> Plan:
         """The first `n` items, then the end."""
-        return self.then(transforms.Take(n), "for_each", name or "take", name is not None)
+        return self.then(transforms.Take(n), "for_each", name, default="take")
 
     def then(
-        self, op: Any, kind: str, name: str | None = None, explicit: bool | None = None, site: str | None = None
+        self, op: Any, kind: str, name: str | None = None, *, default: str | None = None, site: str | None = None
     ) -> Plan:
-        """Add one operator of a kind; all verbs call this."""
+        """Add one operator of a kind; all verbs call this. `default` is its name unless the user gives one."""
         if kind not in ("tap", *get_args(Verb), *WIRING):
             raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
         if isinstance(op, type) and has_member(op, "__flowrl_operator__"):
@@ -135,8 +135,7 @@ class Plan:
                 f"{name_of(op)} is for {verb}: use .{verb}({name_of(op)}(...)) in place of {kind}, "
                 f"or verb={verb!r} in insert_before and insert_after"
             )
-        explicit = name is not None if explicit is None else explicit
-        return Plan(op, (self,), kind, name or name_of(op), explicit, site or user_site(), self.on)
+        return Plan(op, (self,), kind, *_named(name, default or name_of(op)), site or user_site(), self.on)
 
     # -- other primitives
 
@@ -148,7 +147,7 @@ class Plan:
         """Tuples of one item of each plan, as long as every plan has one; `names` names the branches."""
         plans = (self, *others)
         names = tuple(str(i) for i in range(len(plans))) if names is None else tuple(names)
-        if len(set(names)) != len(plans):
+        if len({checked_name(each, "a branch of zip") for each in names}) != len(plans):
             raise PlanError(f"zip needs {len(plans)} different names, one a plan, got {', '.join(names)}")
         return Plan(Zip(names), plans, "stage", "zip", branches=names)
 
@@ -157,18 +156,15 @@ class Plan:
 
         The readers share the item objects: a change in place by one is visible to all.
         """
-        if n < 1 or max_lag < 1:
-            raise PlanError(f"duplicate needs n >= 1 and max_lag >= 1, got n={n}, max_lag={max_lag}")
+        n, max_lag = whole("duplicate", "n", n, 1), whole("duplicate", "max_lag", max_lag, 1)
         if self.on is not None:
             raise PlanError(f"duplicate: {self.name} is on the workers; gather first, then duplicate")
-        fork = self.then(Fork(n, max_lag), "fork", "duplicate", False)
-        return tuple(fork.then(Reader(i), "stage", "reader", False) for i in range(n))
+        fork = self.then(Fork(n, max_lag), "fork", default="duplicate")
+        return tuple(fork.then(Reader(i), "stage", default="reader") for i in range(n))
 
     def prefetch(self, n: int = 1, *, thread: bool = False) -> Plan:
         """Keep up to `n` items ready; with `thread`, a separate thread produces them (not bit-exact)."""
-        if n < 1:
-            raise PlanError(f"prefetch needs n >= 1, got {n}")
-        return self.then(Prefetch(n, thread), "stage", "prefetch", False)
+        return self.then(Prefetch(whole("prefetch", "n", n, 1), thread), "stage", default="prefetch")
 
     def call(
         self, worker: Any, method: str, in_flight: int = 1, *, thread: bool = False, name: str | None = None
@@ -178,11 +174,10 @@ class Plan:
         A worker has `submit(method, *args) -> Future`; any other object is called in this process, with
         `thread` in a separate thread (not bit-exact).
         """
-        if in_flight < 1:
-            raise PlanError(f"call needs in_flight >= 1, got {in_flight}")
+        in_flight = whole("call", "in_flight", in_flight, 1)
         if not isinstance(worker, Worker) and not hasattr(worker, method):
             raise PlanError(f"call: {type(worker).__name__} has no method {method!r}")
-        return self.then(Call(worker, method, in_flight, thread), "stage", name or method, name is not None)
+        return self.then(Call(worker, method, in_flight, thread), "stage", name, default=method)
 
     def gather_sync(self, merge: Callable[[list[Any]], Any] | None = None) -> Plan:
         """Leave the workers: one item of each, in their order; `merge` turns each round into one item."""
@@ -196,12 +191,11 @@ class Plan:
         first, and waits for a worker that is about to exceed the lag. If every item leads to a new version, a lag
         below the number of other requests in flight drops items.
         """
-        if max_weight_lag is not None and max_weight_lag < 0:
-            raise PlanError(f"gather_async needs max_weight_lag >= 0 or None, got {max_weight_lag}")
+        if max_weight_lag is not None:
+            max_weight_lag = whole("gather_async", "max_weight_lag", max_weight_lag, 0, otherwise=" or None")
         if max_weight_lag is not None and self.on is not None and WorkersContract(self.on).version is None:
             raise PlanError(f"gather_async: {type(self.on).__name__} has no versions of weights for max_weight_lag")
-        if in_flight < 1:
-            raise PlanError(f"gather_async needs in_flight >= 1, got {in_flight}")
+        in_flight = whole("gather_async", "in_flight", in_flight, 1)
         return self._gathered("gather_async", GatherAsync, in_flight=in_flight, max_weight_lag=max_weight_lag)
 
     def _gathered(self, name: str, kind: type[Gather], **settings: Any) -> Plan:
@@ -240,7 +234,7 @@ class Plan:
 
     def insert_after(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
         """A plan with `op` after the operator named by path, last part or glob."""
-        return self._appended(where, op, verb, name)
+        return self._appended(where, lambda stream: stream.then(op, verb, name))
 
     def replace(self, where: str, op: Any) -> Plan:
         """A plan with another operator there, under the same verb; a plan may replace a source."""
@@ -253,8 +247,8 @@ class Plan:
             return self._edited(node, op if isinstance(op, Plan) else attrs.evolve(from_items(op), on=node.on))
         if node.kind in WIRING:
             raise PlanError(f"replace {where!r}: {node.name} wires the plan; only sources and transforms can go")
-        operator = _tap(op) if node.kind == "tap" else (op, node.kind)
-        return self._edited(node, node.inputs[0].then(*operator))
+        before = node.inputs[0]
+        return self._edited(node, _tapped(before, op) if node.kind == "tap" else before.then(op, node.kind))
 
     def rewire(self, where: str, through: Callable[[Plan], Plan]) -> Plan:
         """A plan that passes the operator's input stream through a function of plans.
@@ -284,11 +278,9 @@ class Plan:
             site: Origin of the tap; by default the caller's line.
         """
         if not before:
-            return self._appended(where, *_tap(function), site)
+            return self._appended(where, lambda stream: _tapped(stream, function, site=site))
         node = self._behind(where)
-        op, kind, name, explicit = _tap(function)
-        tapped = node.inputs[0].then(op, kind, name, explicit, site)
-        return self._edited(node, attrs.evolve(node, inputs=(tapped,)))
+        return self._edited(node, attrs.evolve(node, inputs=(_tapped(node.inputs[0], function, site=site),)))
 
     def around(self, before: Callable[[Run], Any] | None = None, after: Callable[[Run], Any] | None = None) -> Plan:
         """A plan that calls functions with its run: after it opens, and before it closes, also after an error.
@@ -297,7 +289,7 @@ class Plan:
         """
         if self.on is not None:
             raise PlanError(f"around: {self.name} is on the workers; gather first, then add around")
-        return self.then(transforms.RunHooks(before, after), "tap", "around", False)
+        return self.then(transforms.RunHooks(before, after), "tap", default="around")
 
     def breakpoint(self, where: str, when: Callable[[Any], bool] | None = None, *, site: str | None = None) -> Plan:
         """A plan that stops at each item that leaves the operator, or at those for which `when` is true.
@@ -305,7 +297,8 @@ class Plan:
         There a prompt shows the item, its origin, and the operator's state: see `flowrl.inspect.debugger`. If
         `PYTHONBREAKPOINT` or `sys.breakpointhook` names another debugger, that one opens instead.
         """
-        return self._appended(where, *_tap(transforms.Breakpoint(where, when), "breakpoint"), site)
+        stop = transforms.Breakpoint(where, when)
+        return self._appended(where, lambda stream: _tapped(stream, stop, "breakpoint", site))
 
     def _behind(self, where: str) -> Plan:
         """The operator of that name, if it has exactly one input."""
@@ -316,11 +309,11 @@ class Plan:
             raise PlanError(f"insert_before {where!r}: nothing stands between a fork and its reader; use insert_after")
         return node
 
-    def _appended(self, where: str, *operator: Any) -> Plan:
+    def _appended(self, where: str, add: Callable[[Plan], Plan]) -> Plan:
         node = select(self, where)
         if node.kind == "fork":  # what leaves a fork is what enters it, and only its readers may read it
-            return self._edited(node, attrs.evolve(node, inputs=(node.inputs[0].then(*operator),)))
-        return self._edited(node, node.then(*operator))
+            return self._edited(node, attrs.evolve(node, inputs=(add(node.inputs[0]),)))
+        return self._edited(node, add(node))
 
     def _edited(self, old: Plan, new: Plan) -> Plan:
         """This plan with one node swapped for a new one, in one place."""
@@ -352,7 +345,7 @@ def from_items(items: Any, *, name: str | None = None) -> Plan:
         op = Generated(items)
     else:
         raise PlanError(f"a source is a list, a callable or a source operator, got {items!r}")
-    return Plan(op, (), "source", name or name_of(items if callable(items) else op), name is not None, user_site())
+    return Plan(op, (), "source", *_named(name, name_of(items if callable(items) else op)), user_site())
 
 
 def from_workers(workers: Any, source: Any, *, name: str | None = None) -> Plan:
@@ -369,6 +362,8 @@ def merge(
     output_indexes: Sequence[int | str] | None = None,
 ) -> Plan:
     """Several plans into one stream; `Concurrently` and `union` call this."""
+    if not isinstance(plans, (Sequence, Mapping)):
+        raise PlanError(f"{name} joins a list of plans, or plans by name, got {plans!r}")
     has_names = isinstance(plans, Mapping)
     names = tuple(plans) if isinstance(plans, Mapping) else tuple(str(i) for i in range(len(plans)))
     branches = tuple(plans.values()) if isinstance(plans, Mapping) else tuple(plans)
@@ -376,7 +371,7 @@ def merge(
         raise PlanError(f"{name} needs at least one branch")
     if mode not in ("round_robin", "async"):
         raise PlanError(f"{name}: mode is 'round_robin' or 'async', got {mode!r}")
-    if has_names and any(not n.isidentifier() for n in names):
+    if has_names and not _are_identifiers(names):
         raise PlanError(f"{name}: branch names are identifiers, got {', '.join(map(repr, names))}")
     shares = tuple(1.0 for _ in names) if weights is None else tuple(weights)
     if len(shares) != len(names) or any(
@@ -391,8 +386,8 @@ def merge(
 
 def in_sequence(branches: Mapping[str, Plan], name: str, output_indexes: Sequence[int | str] | None) -> Plan:
     """Several plans one after another; `Sequentially` calls this."""
-    if not branches or any(not each.isidentifier() for each in branches):
-        raise PlanError(f"{name} needs branches by names that are identifiers, got {', '.join(branches) or 'none'}")
+    if not isinstance(branches, Mapping) or not branches or not _are_identifiers(branches):
+        raise PlanError(f"{name} needs branches by names that are identifiers, got {branches!r}")
     names = tuple(branches)
     op = Sequential(names, _positions(names, output_indexes, name))
     return Plan(op, tuple(branches.values()), "stage", name, False, user_site(), branches=names)
@@ -411,9 +406,17 @@ def _positions(names: Sequence[str], output_indexes: Sequence[int | str] | None,
     return tuple(indexes)
 
 
-def _tap(function: Callable[[Any], Any], name: str | None = None) -> tuple[Any, ...]:
-    """The arguments of `then` for a tap."""
-    return transforms.Tap(function), "tap", name or f"tap({name_of(function)})", False
+def _are_identifiers(names: Iterable[Any]) -> bool:
+    return all(isinstance(name, str) and name.isidentifier() for name in names)
+
+
+def _named(name: str | None, default: str) -> tuple[str, bool]:
+    """The name of an operator, and whether the user gave it."""
+    return (default, False) if name is None else (checked_name(name, "an operator"), True)
+
+
+def _tapped(plan: Plan, function: Callable[[Any], Any], name: str | None = None, site: str | None = None) -> Plan:
+    return plan.then(transforms.Tap(function), "tap", default=name or f"tap({name_of(function)})", site=site)
 
 
 #: Modules of flowrl that build plans as users do: their lines count as sites.

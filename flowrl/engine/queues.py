@@ -8,7 +8,9 @@ from collections import deque
 from typing import Any
 
 from flowrl.engine.context import Bell, Context
-from flowrl.errors import PlanError, Stalled
+from flowrl.engine.operator import whole
+from flowrl.engine.stages import as_item
+from flowrl.errors import Stalled
 
 
 class Queue:
@@ -21,9 +23,8 @@ class Queue:
     """
 
     def __init__(self, maxsize: int, *, external: bool = False, producers: int = 1) -> None:
-        if maxsize < 1:
-            raise PlanError(f"a queue needs maxsize >= 1, got {maxsize}")
-        self.maxsize, self.external, self.producers = maxsize, external, producers
+        self.maxsize, self.external = whole("a queue", "maxsize", maxsize, 1), external
+        self.producers = whole("a queue", "producers", producers, 1)
         self._items: deque[Any] = deque()
         self._ended = 0
         self._room = threading.Condition()
@@ -61,6 +62,7 @@ class Queue:
         Raises:
             Stalled: the queue stayed full.
         """
+        as_item(item)
         with self._room:
             if not self._room.wait_for(lambda: not self.full, seconds):
                 raise Stalled(f"the queue stayed full ({self.maxsize} items) for {seconds:g} s: is its plan pulled?")

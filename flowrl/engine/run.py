@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +21,7 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
 from flowrl.engine.state_diff import IncompatibleKeys, compare
 from flowrl.engine.transforms import RunHooks
-from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
+from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, WorkerDied, did_you_mean, notes_of
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import ErrorPolicies, Plan
@@ -37,7 +37,8 @@ class Run:
     pulled again: a pure operator repeats the item that failed, any other drops it.
 
     Raises:
-        PlanError: the plan's end is still on the workers, or a resource belongs to another open run.
+        PlanError: the plan's end is still on the workers, or a resource belongs to another open run. Or the run is
+            pulled, saved or loaded by one of its own operators, or by two threads at a time; these may take turns.
         Deadlock: every branch waits for another one.
         Stalled: no progress for `deadline_seconds`.
     """
@@ -46,6 +47,7 @@ class Run:
     stall_seconds, deadline_seconds = 60.0, 3600.0
     _open: ClassVar[weakref.WeakSet[Run]] = weakref.WeakSet()
     _at_end: list[Callable[[Run], Any] | None]  # called before the run closes
+    _busy = False  # whether somebody pulls, saves or loads it
 
     def __init__(
         self,
@@ -110,35 +112,66 @@ class Run:
         return self
 
     def __next__(self) -> Any:
-        silent, patience = None, self.stall_seconds
-        while not self._stop_requested:
-            try:
-                item = self._pull()
-            except StopIteration as error:  # a caller would take it for the end of the run
-                raised = RuntimeError("an operator raised StopIteration")
-                for note in error.__notes__:
-                    raised.add_note(note)
-                raise raised from error
-            if item.__class__ is not Signal:
-                return item
-            if item is WAITING:
-                self._sleep()
-            elif item is DONE:
-                raise StopIteration
-            elif item is BLOCKED:
-                raise Deadlock("\n  ".join(["no branch can go on:", *self._root.stuck()]))
-            elif silent is None:
-                silent = clock()
-            elif (passed := clock() - silent) >= patience:
-                last = f"{self.paths[id(self.plan)]} ({self.plan.site})"
-                log.warning("the plan works, but for %.0f s nothing has left its last operator, %s", passed, last)
-                patience *= 2  # log less and less often
+        silent = None
+        # No lock, which would cost each item more than the rest of this function: CPython changes threads, and handles
+        # signals, at calls and loops, so not between the test and the assignment.
+        if self._busy or (self._threads and self._in_own_thread()):
+            self._refuse_turn()
+        self._busy = True
+        try:
+            while not self._stop_requested:
+                try:
+                    item = self._pull()
+                except StopIteration as error:  # a caller would take it for the end of the run
+                    raised = RuntimeError("an operator raised StopIteration")
+                    for note in notes_of(error):
+                        raised.add_note(note)
+                    raise raised from error
+                if item.__class__ is not Signal:
+                    return item
+                if item is WAITING:
+                    self._sleep()
+                elif item is DONE:
+                    raise StopIteration
+                elif item is BLOCKED:
+                    raise Deadlock("\n  ".join(["no branch can go on:", *self._root.stuck()]))
+                elif silent is None:
+                    silent, patience = clock(), self.stall_seconds
+                elif (passed := clock() - silent) >= patience:
+                    last = f"{self.paths[id(self.plan)]} ({self.plan.site})"
+                    log.warning("the plan works, but for %.0f s nothing has left its last operator, %s", passed, last)
+                    patience *= 2  # log less and less often
+        finally:
+            self._busy = False
         self._stop_requested = False
         raise StopIteration
 
     def step(self) -> Any:
         """One step of the plan: an item or a `Signal`. Between two steps the state is complete."""
-        return self._pull()
+        with self._turn():
+            return self._pull()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Pull, save or load the run, and nobody else does meanwhile."""
+        in_own_thread = self._in_own_thread()
+        if self._busy or in_own_thread:
+            self._refuse_turn()
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _in_own_thread(self) -> bool:
+        return any(stage.runs_here for stage in self._threads)
+
+    def _refuse_turn(self) -> None:
+        raise PlanError(
+            "this run is in the middle of a step: only between two items may it be pulled, saved or loaded, and by one "
+            "thread at a time, not by its own operators; for several threads, let one pull the run and put the items "
+            "into a queue"
+        )
 
     def interrupt(self) -> None:
         """End the iteration at the next step; the run stays open and may be saved or go on. Thread-safe."""
@@ -167,11 +200,12 @@ class Run:
         """
         if self.closed:
             _refuse()
-        for _ in range(MAX_ATTEMPTS - 1):
-            # If a worker dies after it saved its part, it is restarted and the whole state is taken anew.
-            with suppress(WorkerDied):
-                return self._state()
-        return self._state()
+        with self._turn():
+            for _ in range(MAX_ATTEMPTS - 1):
+                # If a worker dies after it saved its part, it is restarted and the whole state is taken anew.
+                with suppress(WorkerDied):
+                    return self._state()
+            return self._state()
 
     def _state(self) -> dict[str, Any]:
         for stage in reversed(self.stages):  # a thread that pulls other stages must pause before they are saved
@@ -201,6 +235,10 @@ class Run:
         """
         if self.closed:
             _refuse()
+        with self._turn():
+            return self._load(state, partial)
+
+    def _load(self, state: Mapping[str, Any], partial: bool) -> IncompatibleKeys:
         operators = {self.paths[id(node)]: node.op for node in graph(self.plan)}
         mapped = compare(state, operators, self.resources, [s for s in self.stages if isinstance(s, Gather)])
         if (problems := mapped.problems()) and not partial:
@@ -267,6 +305,7 @@ class Run:
     def _open_stages(self) -> None:
         self._root = self._stage(self.plan, {})
         self._pull = self._root.step
+        self._threads = [stage for stage in self.stages if stage.thread]
 
     def _stage(self, node: Plan, built: dict[int, Stage]) -> Stage:
         """The stage that ends with an operator, built after its inputs; linear operators are fused."""
@@ -407,6 +446,8 @@ def _by_name(on_error: ErrorPolicies) -> Mapping[str, str]:
 
 def _check_policies(policies: Mapping[str, str], known: Collection[str]) -> None:
     for pattern, policy in policies.items():
+        if not isinstance(pattern, str):
+            raise PlanError(f"on_error is a policy, or policies by the names of operators, got {pattern!r} as a name")
         if policy not in ("stop", "skip", "retry"):
             raise PlanError(f"on_error is 'stop', 'skip' or 'retry', got {policy!r} for {pattern!r}")
         if not any(matches(path, pattern) for path in known):

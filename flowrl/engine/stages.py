@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from flowrl.engine.meter import Meter
 from flowrl.engine.operator import load_operator_state, operator, operator_state, runtime, state
+from flowrl.errors import PlanError
 
 
 class Signal(enum.Enum):
@@ -28,6 +29,20 @@ class Signal(enum.Enum):
 
 
 WORKED, WAITING, BLOCKED, DONE = Signal
+
+
+def as_item(value: Any) -> Any:
+    """A value that users' code made, as an item.
+
+    Raises:
+        PlanError: it is a signal, which the plan would obey.
+    """
+    if value.__class__ is Signal:
+        raise PlanError(
+            f"{value} is a signal of the engine and no item: to emit nothing, return [] from a function for combine; "
+            "to end a stream, use take(n) or an operator with `done`"
+        )
+    return value
 
 
 class Stage:
@@ -68,6 +83,11 @@ class Stage:
     @property
     def ending(self) -> bool:
         """Whether no more items will come, although the inputs are not released yet."""
+        return False
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the current thread is this stage's separate one."""
         return False
 
     def meters(self) -> list[Meter]:
@@ -120,10 +140,13 @@ class Items:
     position: int = state(default=0)
 
     def pull(self) -> Any:
-        if self.position >= len(self.items):
+        position = self.position
+        if position >= len(self.items):
             return DONE
-        item = self.items[self.position]
-        self.position += 1
+        item = self.items[position]
+        if item.__class__ is Signal:
+            as_item(item)
+        self.position = position + 1
         return item
 
 
@@ -147,7 +170,7 @@ class Generated:
                     next(self._iterator, None)
             for item in self._iterator:
                 self.consumed += 1
-                return item
+                return as_item(item)
         except BaseException:
             self._iterator = None  # a generator that raised has ended, so a retry needs a new one
             raise
@@ -234,7 +257,16 @@ class Chain(Stage):
             if verdict == "raise":
                 raise
             return WORKED
-        return item
+        return self._dropped(item) if item.__class__ is Signal else item
+
+    def _dropped(self, item: Signal) -> Signal:
+        """What becomes of a signal that a function returned."""
+        try:
+            as_item(item)
+        except PlanError as error:
+            if self.meter.judge(error, item) == "raise":
+                raise
+        return WORKED
 
     def _push_with_care(self, meter: Meter, ready: Callable[[Any], Any] | None, item: Any) -> Any:
         """Apply an operator that may hold its item or return several; an item for the next operator, or a signal."""
@@ -258,7 +290,7 @@ class Chain(Stage):
         meter.items += 1
         if not outputs:
             return WORKED
-        first = outputs.popleft()
+        first = as_item(outputs.popleft())
         if outputs:
             self.backlog[self.chain.index(meter) + 1].extend(outputs)
             self.held += len(outputs)

@@ -8,15 +8,9 @@ from typing import Any
 
 import attrs
 
-from flowrl.engine.operator import declare, operator, pure, state
+from flowrl.engine.operator import declare, operator, pure, state, whole
 from flowrl.engine.protocols import OperatorContract
 from flowrl.engine.schema import UNKNOWN, Schema
-from flowrl.errors import PlanError
-
-
-def _positive(op: Any, attribute: attrs.Attribute[int], value: int) -> None:
-    if value < 1:
-        raise PlanError(f"batch needs a size of at least 1, got {value}")
 
 
 @operator
@@ -29,7 +23,7 @@ class Batches:
     """
 
     verb = "combine"
-    size: int = attrs.field(validator=_positive)
+    size: int = attrs.field(converter=lambda size: whole("batch", "size", size, 1))
     open: list[Any] = state(factory=list)
 
     def schema(self, given: Schema) -> Schema:
@@ -49,7 +43,7 @@ class Take:
     """The first `n` items. State: the number of items taken."""
 
     provides = ()
-    n: int
+    n: int = attrs.field(converter=lambda n: whole("take", "n", n, 0))
     taken: int = state(default=0)
 
     @property

@@ -47,13 +47,18 @@ class ThreadWorker:
     def _begin(self) -> None:
         self._thread = threading.get_ident()
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether the current thread is the worker's."""
+        return threading.get_ident() == self._thread
+
     def submit(self, method: str, *args: Any) -> Future[Any]:
         self._last = following(self._pool.submit(methodcaller(method, *args), self.target))
         return self._last
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if threading.get_ident() == self._thread:
+        if self.runs_here:
             return  # garbage collection closes an abandoned run in any thread, and this one cannot wait for itself
         if self._last is not None:
             wait_for([self._last], f"thread {self.name!r} to end")

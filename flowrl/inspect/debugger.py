@@ -81,7 +81,7 @@ def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
             )
         if elsewhere or node.kind in ("fork", "tap"):  # the readers of a fork show its items
             return here
-        return here.then(Look(debugger, by_id[id(node)], node.site, breakpoints), "tap", "look", False, node.site)
+        return here.then(Look(debugger, by_id[id(node)], node.site, breakpoints), "tap", default="look", site=node.site)
 
     return rebuilt(plan, with_look), debugger
 

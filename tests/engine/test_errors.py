@@ -213,6 +213,57 @@ def test_stop_iteration_is_an_error_and_not_the_end() -> None:
         assert list(run) == [3, 4, 5]
 
 
+class Receives:
+    """A worker whose second answer cannot be received at first."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error, self.received = error, 0
+
+    def work(self, item: int) -> int:
+        return 10 * item
+
+    def receive(self, answer: int) -> int:
+        self.received += 1
+        if self.received == 2:
+            raise self.error("damaged")
+        return answer
+
+
+def test_an_answer_that_cannot_be_received_is_a_failed_request() -> None:
+    """F2, F9: the error has a note, StopIteration too; the request is tried again, or its item dropped."""
+    for error, raised in ((ValueError, ValueError), (StopIteration, RuntimeError)):
+        with from_items(N).call(Receives(error), "work", 2).run() as run:
+            with pytest.raises(raised) as caught:
+                list(run)
+            assert "in operator work (" in caught.value.__notes__[0]
+            assert list(run) == [20, 30, 40, 50]
+    assert list(from_items(N).call(Receives(ValueError), "work", 2).run(on_error="retry")) == [10, 20, 30, 40, 50]
+    assert list(from_items(N).call(Receives(ValueError), "work", 2).run(on_error="skip")) == [10, 30, 40, 50]
+
+
+@operator
+class Ends:
+    """It says that it is done by an error that no operator is blamed for."""
+
+    items: int = state(default=0)
+
+    @property
+    def done(self) -> bool:
+        if self.items == 1:
+            raise StopIteration
+        return False
+
+    def __call__(self, item: int) -> int:
+        self.items += 1
+        return item
+
+
+def test_stop_iteration_outside_of_operators_is_an_error_too() -> None:
+    """F2: also one without a note."""
+    with from_items(N).for_each(Ends()).run() as run, pytest.raises(RuntimeError, match="raised StopIteration"):
+        list(run)
+
+
 class Refuses:
     """A worker that cannot be asked the second time."""
 

@@ -93,7 +93,7 @@ def test_a_dead_worker_does_not_hold_the_others_back() -> None:
 
 def test_a_bound_on_the_lag_needs_versions() -> None:
     part = from_workers(ManualWorkers(1, hosts()), Numbers(1))
-    with pytest.raises(PlanError, match="max_weight_lag >= 0 or None, got -1"):
+    with pytest.raises(PlanError, match="max_weight_lag >= 0 or None, a whole number, got -1"):
         part.gather_async(1, -1)
     with pytest.raises(PlanError, match="InlineWorkers has no versions of weights for max_weight_lag"):
         from_workers(InlineWorkers(1), Numbers(1)).gather_async(1, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import queue
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ import pytest
 from flowrl import Plan, Queue, from_items, from_workers, operator
 from flowrl.engine.transforms import Take
 from flowrl.errors import PlanError
-from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
+from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue, Sequentially
 from tests.engine.engine_parts import Fails, InlineWorkers, Noise, Numbers, Pairs, Total
 
 
@@ -180,7 +182,30 @@ BAD_PLANS = [
     (lambda: from_items(N).then(double, "foreach"), "there is no verb 'foreach'; did you mean 'for_each'"),
     (lambda: from_items(N).for_each(Take), "got the class Take; make one of it"),
     (lambda: from_items(N).for_each(double, name="a.b"), r"the name 'a.b' has a character"),
-    (lambda: from_items(N).batch(0), "batch needs a size of at least 1, got 0"),
+    (lambda: from_items(N).for_each(double, name=5), "a name of an operator is a text, got 5"),
+    (lambda: from_items(N).batch(2, name=""), "a name of an operator is a text, got ''"),
+    (lambda: from_items(N, name=b"n"), "a name of an operator is a text, got b'n'"),
+    (lambda: from_items(N).remove(3), "found by its path, its name or a glob, got 3"),
+    (lambda: from_items(N).run(on_error={3: "skip"}), "got 3 as a name"),
+    (lambda: from_items(N).zip(from_items(N), names=["a", 1]), "a name of a branch of zip is a text, got 1"),
+    (lambda: Concurrently({1: from_items(N)}), "branch names are identifiers, got 1"),
+    (lambda: Sequentially({1: from_items(N)}), "names that are identifiers, got {1: plan"),
+    (lambda: Concurrently(from_items(N)), "joins a list of plans, or plans by name, got plan of 1"),
+    (lambda: from_items(N).batch(0), "batch needs size >= 1, a whole number, got 0"),
+    (lambda: from_items(N).batch(2.5), "batch needs size >= 1, a whole number, got 2.5"),
+    (lambda: from_items(N).take(-1), "take needs n >= 0, a whole number, got -1"),
+    (lambda: from_items(N).take(math.nan), "take needs n >= 0, a whole number, got nan"),
+    (lambda: from_items(N).prefetch(math.nan), "prefetch needs n >= 1, a whole number, got nan"),
+    (lambda: from_items(N).duplicate(2, max_lag=math.inf), "duplicate needs max_lag >= 1, a whole number, got inf"),
+    (lambda: from_items(N).call(N, "index", 1.5), "call needs in_flight >= 1, a whole number, got 1.5"),
+    (lambda: Queue(2.5), "a queue needs maxsize >= 1, a whole number, got 2.5"),
+    (lambda: Queue(1, producers="2"), "a queue needs producers >= 1, a whole number, got '2'"),
+    (lambda: Enqueue(queue.Queue(5)), r"is a flowrl.Queue, .* got <queue.Queue .*: use flowrl.Queue\("),
+    (lambda: Dequeue(queue.Queue()), "is a flowrl.Queue, .* external=True"),
+    (
+        lambda: Concurrently([from_items(N)], round_robin_weights=[math.nan]),
+        r"each at least 0.001 or '\*', got \[nan\]",
+    ),
     (lambda: from_items(N).duplicate(0), "duplicate needs n >= 1"),
     (lambda: from_items(N).duplicate(2, max_lag=0), "max_lag >= 1"),
     (lambda: from_items(N).prefetch(0), "prefetch needs n >= 1"),

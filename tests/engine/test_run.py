@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from flowrl import Plan, Queue, from_items, from_workers, pure
-from flowrl.engine.context import Bell
-from flowrl.engine.stages import BLOCKED, WAITING, Signal
+from flowrl.engine.context import Bell, Context
+from flowrl.engine.run import Run
+from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Signal
 from flowrl.errors import PlanError, Stalled
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.testing import ManualWorkers
@@ -84,6 +85,114 @@ def test_no_signal_reaches_a_users_function() -> None:
                 workers.answer()
     assert {WAITING, None} <= signals
     assert not any(isinstance(item, Signal) or item is None for item in seen)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        from_items([1, DONE, 2]),
+        from_items(lambda: iter([1, WAITING])),
+        from_items([1, 2]).for_each(lambda i: i if i == 1 else DONE),
+        from_items([1, 2]).for_each(lambda i: i if i == 1 else BLOCKED).filter(bool),
+        from_items([1, 2]).combine(lambda i: [i] if i == 1 else [WORKED]),
+        from_items([1, 2]).combine(lambda i: [1] if i == 1 else [0, WORKED]).filter(bool),
+        from_items([1, 2]).call({1: 1, 2: DONE}, "get"),
+        from_items([1, 2]).prefetch(2).for_each(lambda i: i if i == 1 else DONE).prefetch(1),
+    ],
+)
+def test_a_signal_of_a_users_function_is_an_error_and_not_obeyed(plan: Plan) -> None:
+    """F2, F4, F9: a stream does not end because an item looks like the engine's end; the error names the operator."""
+    with plan.run() as run:
+        assert next(run) == 1
+        with pytest.raises(PlanError, match=r"Signal\.\w+ is a signal of the engine and no item") as caught:
+            next(run)
+        assert "in operator " in caught.value.__notes__[0]
+
+
+def test_a_signal_in_a_queue_is_refused() -> None:
+    with pytest.raises(PlanError, match="DONE is a signal of the engine"):
+        Queue(1, external=True).put(DONE)
+
+
+MISUSES: dict[str, Callable[[Run], Any]] = {
+    "next": next,
+    "step": Run.step,
+    "state_dict": Run.state_dict,
+    "load_state_dict": lambda run: run.load_state_dict({}),
+}
+PLACES: dict[str, Callable[[Plan, Callable[[int], int]], Plan]] = {
+    "in a chain": lambda plan, use: plan.for_each(use),
+    "before a fork": lambda plan, use: Concurrently(list(plan.for_each(use).duplicate(2))),
+    "before a prefetch": lambda plan, use: plan.for_each(use).prefetch(2),
+    "in the thread of a prefetch": lambda plan, use: plan.for_each(use).prefetch(1, thread=True),
+    "in the thread of a call": lambda plan, use: plan.call(use, "__call__", thread=True),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_a_run_is_not_used_by_its_own_operators(place: str, misuse: str) -> None:
+    """F17: an error, and no wait for itself; then the run goes on."""
+    runs: list[Run] = []
+
+    def use(item: int) -> int:
+        if item == 2 and runs:
+            MISUSES[misuse](runs.pop())
+        return item
+
+    with PLACES[place](from_items(N), use).run() as run:
+        runs.append(run)
+        with pytest.raises(PlanError, match="this run is in the middle of a step"):
+            list(run)
+        assert 5 in run
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+@pytest.mark.parametrize("place", [place for place in PLACES if "thread" in place])
+def test_a_thread_of_a_run_does_not_use_it_between_two_steps(place: str, misuse: str) -> None:
+    """F17: although nobody else does then; it would wait for itself."""
+    runs: list[Run] = []
+    between, tried = threading.Event(), threading.Event()
+
+    def use(item: int) -> int:
+        assert between.wait(10)
+        try:
+            MISUSES[misuse](runs.pop())
+        finally:
+            tried.set()
+        return item
+
+    with PLACES[place](from_items(N), use).run() as run:
+        runs.append(run)
+        assert run.step() is WAITING
+        between.set()
+        assert tried.wait(10)
+        with pytest.raises(PlanError, match="this run is in the middle of a step"):
+            next(run)
+
+
+def test_threads_take_turns_with_a_run_and_never_share_it() -> None:
+    """F2, F17: what threads get of a run that they pull at once is every item once, and errors."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold(item: int) -> int:
+        entered.set()
+        assert go_on.wait(10)
+        return item
+
+    with from_items(N).for_each(hold).run() as run:
+        first, found = pull_in_thread(run)
+        assert entered.wait(10)
+        for misuse in MISUSES.values():
+            with pytest.raises(PlanError, match="by one thread at a time"):
+                misuse(run)
+        go_on.set()
+        first.join(10)
+        second, also_found = pull_in_thread(run)
+        second.join(10)
+        assert (found, also_found) == ([1], [2])
+        assert run.state_dict()["items"]["hold"] == 2
+        assert list(run) == [3, 4, 5]
 
 
 def test_a_stall_is_reported_in_words(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,6 +291,12 @@ def test_adding_an_operator_does_not_change_the_streams_of_others() -> None:
         first = list(islice(run, 3))
         resumed.load_state_dict(run.state_dict())
         assert first + list(resumed) == first + list(run)
+
+
+@pytest.mark.parametrize("use", [lambda c: c.count(1), lambda c: c.record(None, 2.0)])
+def test_a_counter_and_a_record_have_a_text_as_name(use: Callable[[Context], None]) -> None:
+    with pytest.raises(PlanError, match="a name of a counter or record is a text, got"):
+        use(Context())
 
 
 def test_counters_and_records_are_the_runs_own() -> None:

@@ -72,6 +72,27 @@ FAULTS = [
         "tests/engine/test_hooks.py::test_an_error_of_the_last_hook_leaves_the_run_closed",
     ),
     Fault(
+        "F17",
+        "flowrl/engine/run.py",
+        "        self._busy = True\n        try:\n            while",
+        "        try:\n            while",
+        RUNS + "test_threads_take_turns_with_a_run_and_never_share_it",
+    ),
+    Fault(
+        "F17",
+        "flowrl/engine/run.py",
+        "return any(stage.runs_here for stage in self._threads)",
+        "return False",
+        RUNS + "test_a_thread_of_a_run_does_not_use_it_between_two_steps",
+    ),
+    Fault(
+        "F4",
+        "flowrl/engine/stages.py",
+        "return self._dropped(item) if item.__class__ is Signal else item",
+        "return item",
+        RUNS + "test_a_signal_of_a_users_function_is_an_error_and_not_obeyed",
+    ),
+    Fault(
         "F4",
         "flowrl/engine/stages.py",
         "        if item.__class__ is Signal:\n            if item is DONE:",
@@ -278,8 +299,8 @@ FAULTS = [
     Fault(
         "D4",
         "flowrl/inspect/debugger.py",
-        '"tap", "look", False, node.site)',
-        '"for_each", "look", False, node.site)',
+        '"tap", default="look", site=node.site)',
+        '"for_each", default="look", site=node.site)',
         "tests/inspect/test_debugger.py::test_breakpoints_change_nothing",
     ),
     Fault(
@@ -390,7 +411,7 @@ FAULTS = [
     Fault(
         "F12",
         "flowrl/engine/calls.py",
-        "        self.meter.context.metrics.merge(answer.counters, answer.records)\n",
+        "        self.meter.context.learned(answer.counters, answer.records)\n",
         "",
         LEARNERS + "test_a_receipt_of_any_worker_is_counted",
     ),
