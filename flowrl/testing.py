@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import islice
+from math import inf
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -251,6 +252,12 @@ class ManualWorkers:
         request.future.set_exception(error)
         return request
 
+    def hang(self, worker: int) -> None:
+        """Let a worker answer nothing any more; it has been silent for longer than a state waits."""
+        member = self.members[worker]
+        assert member is not None, f"worker {worker} was removed"
+        member.silent = inf
+
     def kill(self, worker: int) -> list[Request]:
         """Kill a worker: its requests fail, and so do new ones until it is restarted."""
         member = self.members[worker]
@@ -302,7 +309,7 @@ _AT_ONCE = ("open_plan", "save_plan", "load_plan", "close_plan", "start", "state
 class _ManualWorker:
     def __init__(self, workers: ManualWorkers, index: int, target: Any) -> None:
         self.workers, self.index, self.target = workers, index, target
-        self.dead = False
+        self.dead, self.silent = False, 0.0  # see `flowrl.engine.protocols.WorkerContract`
 
     def death(self) -> WorkerDied:
         return WorkerDied(f"worker {self.index}", "the test killed it")
@@ -314,7 +321,7 @@ class _ManualWorker:
         request = Request(self.index, method, args, Future(), do, self.workers.version)
         if self.dead:
             request.future.set_exception(self.death())
-        elif method in _AT_ONCE:
+        elif method in _AT_ONCE and not self.silent:
             request.future.set_result(do())
         else:
             self.workers.requests.append(request)

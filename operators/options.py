@@ -366,7 +366,7 @@ class Aggregated(Option):
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
         if self.num_aggregators:
-            joining, collect = Aggregators(self.num_aggregators, address=self.address), self.train_batch_size
+            joining, collect = Aggregators(self.num_aggregators, **self.for_actors), self.train_batch_size
             plan = plan.rewire(
                 "ConcatBatches",
                 lambda fragments: fragments.combine(CollectBatches(collect)).call(

@@ -48,7 +48,7 @@ class Config(
         shard = partial(PrioritizedReplayBuffer, rows, alpha=self.priority_alpha, beta=beta, gamma=self.gamma)
         limiter = self.limiter(self.batch_size, self.fragment_steps * self.grouping[1] * self.n_step)
         remote = self.num_workers > 0
-        return ReplayActors(shard, self.replay_shards, remote=remote, limiter=limiter, address=self.address)
+        return ReplayActors(shard, self.replay_shards, remote=remote, limiter=limiter, **self.for_actors)
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQNPolicy:

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import attrs
 from attrs import validators
 
-from flowrl.engine.workers import InlineWorker
-from flowrl.errors import WorkerDied
+from flowrl.engine.workers import WORKER_TIMEOUT, InlineWorker
+from flowrl.errors import ConfigError, WorkerDied
 
 Make = Callable[[], Any]
 
@@ -95,6 +95,8 @@ class Actors:
             unless one runs, and ended with its last user.
         resources: Resources of each.
         max_restarts: Restarts allowed per actor.
+        worker_timeout: Seconds for which an actor on Ray may leave a request unanswered and answer nothing; then it
+            hangs, and counts as dead. Those in which this process was suspended do not count.
 
     Raises (at `start`):
         ConfigError: no cluster answers, it cannot give the resources, or has another flowrl.
@@ -114,9 +116,13 @@ class Actors:
         address: str | None = None,
         resources: Resources | None = None,
         max_restarts: int = 10,
+        worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
+        if not worker_timeout > 0:
+            raise ConfigError(f"worker_timeout={worker_timeout!r}: expected seconds, more than 0")
         self.makes, self.kind, self.remote, self.address = list(makes), kind, remote, address
         self.resources, self.max_restarts = resources or Resources(), max_restarts
+        self.worker_timeout = worker_timeout
         self.members: list[Any] = []
         self.restarts: list[int] = []
         self._backend: Backend | None = None
@@ -149,7 +155,7 @@ class Actors:
             return Here()
         from flowrl.actors.ray_backend import Cluster
 
-        return Cluster(self.address)
+        return Cluster(self.address, self.worker_timeout)
 
     @property
     def _started(self) -> Backend:

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import Any, ClassVar
 
 import ray
@@ -20,6 +21,7 @@ from ray.util.placement_group import get_current_placement_group
 from flowrl.actors.actor_process import PRINTED, ActorProcess, versions
 from flowrl.actors.actors import Make, Resources
 from flowrl.actors.address import check_answers
+from flowrl.actors.watchdog import Watchdog
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.pickling import pack, refusal
 from flowrl.engine.remote import Remote
@@ -46,9 +48,12 @@ class RayWorker:
         began: Done when the object exists.
     """
 
-    def __init__(self, make: Make, name: str, resources: Resources, *, reserve: bool) -> None:
+    def __init__(self, make: Make, name: str, resources: Resources, *, reserve: bool, place: Cluster) -> None:
         packed = pack(make, name)
         self.name = name
+        self._place, self._why = place, ""
+        self._open: set[Future[Any]] = set()
+        self._heard = 0.0  # when it last answered, or was asked after it had answered everything
         needs = _needs(resources, reserve)
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
         # In a trial of Ray Tune actors must use the room that it has reserved.
@@ -59,6 +64,21 @@ class RayWorker:
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def silent(self) -> float:
+        """See `flowrl.actors.watchdog.Watched`."""
+        return monotonic() - max(self._heard, self._place.watchdog.resumed) if self._open else 0.0
+
+    @property
+    def patience(self) -> float:
+        """See `flowrl.actors.watchdog.Watched`; a process takes time to start."""
+        return self._place.worker_timeout + (0.0 if self.began.done() else START_SECONDS)
+
+    def give_up(self) -> None:
+        """See `flowrl.actors.watchdog.Watched`."""
+        self._why = f"it has not answered for {self.silent:.0f} s (worker_timeout={self._place.worker_timeout:g})"
+        self.kill()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
         return self._ask(self._actor.do, (method, *args))
@@ -76,11 +96,16 @@ class RayWorker:
         except TypeError as error:
             future.set_exception(refusal(sent[1:], f"the request {args[0]!r} to {self.name}", error))
             return future
+        if not self._open:
+            self._heard = monotonic()
+        self._open.add(future)
         reply.future().add_done_callback(lambda done: self._answer(done, item, future))
         return future
 
     def _answer(self, reply: Future[Any], item: Any, future: Future[Any]) -> None:
         """Complete a future with a reply; runs in a thread of Ray."""
+        self._heard = monotonic()
+        self._open.discard(future)
         try:
             value, error, said = reply.result()
             for level, text in said:
@@ -96,7 +121,7 @@ class RayWorker:
                 answer, rows, nbytes = value
                 future.set_result((answer, Remote(item, rows, nbytes, fetch)))
         except Exception as failed:
-            future.set_exception(_translated(failed, self.name))
+            future.set_exception(_translated(failed, self.name, self._why))
 
     def kill(self) -> None:
         """End the process at once; its requests fail."""
@@ -108,12 +133,15 @@ class Cluster:
     """The Ray that actors run on: the one this process is connected to, a cluster that it joins, or a new local one.
 
     It leaves the last two with their last user.
+
+    Attributes:
+        watchdog: Ends workers that leave a request unanswered for `worker_timeout` seconds.
     """
 
     _users: ClassVar[weakref.WeakSet[Cluster]] = weakref.WeakSet()
     _at: ClassVar[str | None] = None  # address of the Ray that flowrl joined or started
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, worker_timeout: float) -> None:
         where = address or _HERE
         if not ray.is_initialized():
             _begin() if address is None else _join(address)
@@ -121,6 +149,8 @@ class Cluster:
         elif Cluster._at not in (None, where):
             raise ConfigError(f"address={address!r}: other actors of this process are on a Ray at {Cluster._at}")
         Cluster._users.add(self)
+        self.worker_timeout, self.watchdog = worker_timeout, Watchdog(worker_timeout)
+        weakref.finalize(self, self.watchdog.end)
 
     @property
     def _is_ours(self) -> bool:
@@ -147,11 +177,14 @@ class Cluster:
         return workers
 
     def replace(self, worker: RayWorker, make: Make, name: str, resources: Resources) -> RayWorker:
+        self.watchdog.discard(worker)
         worker.kill()
         return self._new(make, name, resources)
 
     def _new(self, make: Make, name: str, resources: Resources) -> RayWorker:
-        return RayWorker(make, name, resources, reserve=not self._is_ours)
+        worker = RayWorker(make, name, resources, reserve=not self._is_ours, place=self)
+        self.watchdog.add(worker)
+        return worker
 
     def put(self, value: Any) -> Any:
         try:
@@ -160,13 +193,16 @@ class Cluster:
             raise refusal(value, "a value", error) from None
 
     def close(self, workers: Sequence[RayWorker]) -> None:
+        for worker in workers:
+            self.watchdog.discard(worker)
         if not ray.is_initialized():
             return
-        wait([worker.submit("close") for worker in workers], CLOSE_SECONDS)
+        wait([worker.submit("close") for worker in workers if worker.silent < CLOSE_SECONDS], CLOSE_SECONDS)
         for worker in workers:
             worker.kill()
 
     def leave(self) -> None:
+        self.watchdog.end()
         Cluster._users.discard(self)
         if Cluster._at is not None and not Cluster._users:
             end()
@@ -292,15 +328,15 @@ def end() -> None:
         process.wait(CLOSE_SECONDS)
 
 
-def _translated(error: Exception, name: str) -> Exception:
-    """The error of flowrl for an error of Ray on a request or a value."""
+def _translated(error: Exception, name: str, why: str = "") -> Exception:
+    """The error of flowrl for an error of Ray on a request or a value; `why` is the reason of a death, if known."""
     if isinstance(error, RayTaskError):
         error = error.cause
     if isinstance(error, GetTimeoutError):
         return WorkerDied(name, f"it did not come within {FETCH_SECONDS:g} s")
     if isinstance(error, ObjectLostError):
         return ValueLost(name, "it is lost with the machine that held it")
-    return WorkerDied(name, _why(error)) if isinstance(error, RayError) else error
+    return WorkerDied(name, why or _why(error)) if isinstance(error, RayError) else error
 
 
 #: Phrases in Ray's errors on a death, and their meanings.

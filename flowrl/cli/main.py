@@ -132,7 +132,11 @@ def cli() -> None:
     help="Budget in env steps, of offline plans in updates; tested at results.",
 )
 @click.option(
-    "--stop-seconds", "seconds", type=Number(above=0), metavar="S", help="Budget in seconds; tested at results."
+    "--stop-seconds",
+    "seconds",
+    type=Number(above=0),
+    metavar="S",
+    help="Budget in seconds; tested at results, or 30 s later.",
 )
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print the items of an operator (see explain).")
 @click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at the items of an operator, at a prompt.")

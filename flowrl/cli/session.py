@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, SupportsInt
 
@@ -29,6 +31,9 @@ log = logging.getLogger("flowrl")
 
 #: Env steps between checkpoints if neither the configuration nor evaluations determine them.
 CHECKPOINT_EVERY = 10_000
+
+#: Seconds after `--stop-seconds` for which a run may go on to its next result.
+LAST_RESULT_SECONDS = 30.0
 
 #: Exit code by outcome.
 EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130}
@@ -60,6 +65,7 @@ class Session:
     _results: int = attrs.field(default=0, init=False)
     _due: int = attrs.field(default=0, init=False)
     _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
+    _overdue: bool = attrs.field(default=False, init=False)
 
     def run(self, command: list[str], *, quiet: bool = False) -> int:
         """Run to the end and return the exit code.
@@ -76,7 +82,7 @@ class Session:
                     shown = progress(
                         self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter
                     )
-                    with shown as display:
+                    with shown as display, self._time_limit(run):
                         for result in run:
                             self._take(result)
                             display.report(result)
@@ -92,7 +98,7 @@ class Session:
                     self.error = error
                     complain(error)
                     self._keep_policy()
-                outcome = self._outcome(hard or interrupts.asked or run.interrupted)
+                outcome = self._outcome(hard or interrupts.asked or (run.interrupted and not self._overdue))
                 seconds = run.context.watch.seconds
                 early = outcome in ("interrupted", "failed")  # the last result is then older than the end
                 last = {**self.last, self.counter: self._steps(run)} if early else self.last
@@ -102,6 +108,28 @@ class Session:
         scores, place = (self.best, self.confirmed), self.directory.path
         say(summary(outcome, last, *scores, seconds, place, self.counter) + self._way_on(outcome))
         return EXIT_CODES[outcome]
+
+    @contextmanager
+    def _time_limit(self, run: Run) -> Iterator[None]:
+        """End a run that has no result when `--stop-seconds` are over: a worker may hang."""
+
+        def end() -> None:
+            self._overdue = True
+            log.warning("no result since %g s were over: the run ends without", self.budget.seconds)
+            run.interrupt()
+
+        if self.budget.seconds is None:
+            yield
+            return
+        left = max(0.0, self.budget.seconds - run.context.watch.seconds) + LAST_RESULT_SECONDS
+        timer = threading.Timer(min(left, threading.TIMEOUT_MAX), end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def _open(self, run: Run, command: list[str], quiet: bool) -> None:
         """Begin the run, or restore the state of the earlier one."""

@@ -18,7 +18,7 @@ import attrs
 
 from flowrl.engine.calls import Answer
 from flowrl.engine.context import Bell
-from flowrl.engine.futures import Future
+from flowrl.engine.futures import Future, wait
 from flowrl.engine.graph import graph
 from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers
 from flowrl.engine.meter import judged
@@ -27,7 +27,7 @@ from flowrl.engine.protocols import StoringWorker, WorkersContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Stage
-from flowrl.engine.workers import ask, ask_apart, wait_for
+from flowrl.engine.workers import ask, ask_apart
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ log = logging.getLogger("flowrl")
 
 #: Seconds between two searches for late workers.
 LOOK_SECONDS = 1.0
+#: Seconds for which closing waits for the workers.
+CLOSE_SECONDS = 10.0
 
 
 @attrs.define(eq=False)
@@ -96,6 +98,7 @@ class Gather(Stage):
     _late: set[int] = runtime(factory=set)  # workers reported as late in the log
     _next_look: float = runtime(default=0.0)
     _takes_remote: bool = runtime(default=False)
+    _unheard: set[int] = runtime(factory=set)  # workers that the state being taken is without
 
     def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies, takes_remote: bool) -> None:
         """Open the part of the plan on each worker; `takes_remote`: the operators that follow take `Remote` items."""
@@ -244,10 +247,14 @@ class Gather(Stage):
     # -- state
 
     def drain(self) -> None:
-        """Wait for requests in flight and fetch remote items; errors stay for the next step."""
+        """Wait for requests in flight and fetch remote items; errors stay for the next step.
+
+        The state is taken without workers that do not answer; their requests are repeated where it is loaded.
+        """
         waited = _listed({request.index for request in self._open})
-        wait_for(self._open.values(), f"{self.meter.path}: the answer of worker {waited}")
-        for request in list(self._open):
+        requests = [(request.index, future) for request, future in self._open.items()]
+        self._unheard = self._members.unheard(requests, f"{self.meter.path}: the answer of worker {waited}")
+        for request in [request for request, future in self._open.items() if future.done()]:
             error = self._failure(request)
             if error is None or self._members.is_death(error):
                 self._settle(request)
@@ -269,11 +276,16 @@ class Gather(Stage):
 
     def save(self) -> dict[str, dict[str, Any]]:
         states = self._members.each(
-            lambda index: ask(self._members.at(index).worker, "save_plan", self.meter.path), "to save theirs"
+            lambda index: ask(self._members.at(index).worker, "save_plan", self.meter.path),
+            "to save theirs",
+            self._unheard,
         )
+        if self._unheard:
+            words = "%s: worker %s does not answer, so the state is without it; who loads it begins new episodes there"
+            log.warning(words, self.meter.path, _listed(self._unheard))
         saved = super().save()
         own = saved[self.meter.path]
-        own["todo"].extend(request.index for request in self._open)  # requests that failed in drain()
+        own["todo"].extend(request.index for request in self._open)  # requests that failed or are unanswered
         own["@workers"] = [states.get(index) for index in range(len(self.workers.members))]
         return saved
 
@@ -295,14 +307,17 @@ class Gather(Stage):
         self._members.each(request, "to take their state")
 
     def close(self) -> None:
-        """Close the part on all workers; does not wait for late ones, nor for those that have not opened it yet."""
+        """Close the part on all workers.
+
+        Does not wait for late ones, nor for those that have not opened it yet, and for the others not for long.
+        """
         late = self._waiting_for(clock())
         members, present = self.workers.members, self._members.present()
         requests = {index: ask(members[index], "close_plan", self.meter.path) for index in present}
-        wait_for(
-            [requests[index] for index in present if index not in late and not self._members.waits_for_part(index)],
-            f"{self.meter.path}: the workers to close their part of the plan",
-        )
+        prompt = [index for index in present if index not in late and not self._members.waits_for_part(index)]
+        wait([requests[index] for index in prompt], CLOSE_SECONDS)
+        if busy := [index for index in prompt if not requests[index].done()]:
+            log.warning("%s: worker %s still works, and closes its part later", self.meter.path, _listed(busy))
 
 
 @operator

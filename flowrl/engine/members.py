@@ -6,7 +6,7 @@ import logging
 import statistics
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from time import perf_counter as clock
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
 
-from flowrl.engine.futures import Future
-from flowrl.engine.protocols import WorkersContract
-from flowrl.engine.workers import ask, wait_for
+from flowrl.engine.futures import Future, wait
+from flowrl.engine.protocols import WorkerContract, WorkersContract
+from flowrl.engine.workers import DRAIN_SECONDS, ask, wait_for
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -72,12 +72,22 @@ class SubplanMembers:
         """The indexes with a worker."""
         return [index for index, worker in enumerate(self.workers.members) if worker is not None]
 
-    def each(self, request: Callable[[int], Future[Any]], what: str) -> dict[int, Any]:
-        """The answers of all present workers to a request, by index; restarts and asks again those that die."""
+    def each(self, request: Callable[[int], Future[Any]], what: str, unheard: set[int] | None = None) -> dict[int, Any]:
+        """The answers of all present workers to a request, by index; restarts and asks again those that die.
+
+        With `unheard`, does without these workers and adds those that do not answer; else they raise Stalled.
+        """
         answers: dict[int, Any] = {}
-        while futures := {index: request(index) for index in self.present() if index not in answers}:
-            wait_for(futures.values(), f"{self.meter.path}: the workers {what}")
+        left_out = set() if unheard is None else unheard
+        while futures := {i: request(i) for i in self.present() if i not in answers and i not in left_out}:
+            what_for = f"{self.meter.path}: the workers {what}"
+            if unheard is None:
+                wait_for(futures.values(), what_for)
+            else:
+                unheard |= self.unheard(futures.items(), what_for)
             for index, future in futures.items():
+                if index in left_out:
+                    continue
                 error = future.exception()
                 if error is None:
                     answers[index] = future.result()
@@ -87,9 +97,27 @@ class SubplanMembers:
                     raise error
         return answers
 
+    def unheard(self, requests: Iterable[tuple[int, Future[Any]]], what: str) -> set[int]:
+        """Wait for the answers to requests; returns the workers that do not give one.
+
+        A state is taken without these: where it is loaded they begin anew, as after a death (F10).
+
+        Raises: Stalled: they cannot be restarted.
+        """
+        silent = silent_ones(self.workers.members) if self._can_restart else set()
+        asked = [(index, future) for index, future in requests if index not in silent]
+        if not self._can_restart:
+            wait_for([future for _, future in asked], what)
+        wait([future for _, future in asked], DRAIN_SECONDS)
+        return silent | {index for index, future in asked if not future.done()}
+
+    @property
+    def _can_restart(self) -> bool:
+        return WorkersContract(self.workers).restart is not None
+
     def is_death(self, error: BaseException) -> TypeGuard[WorkerDied]:
         """Whether an error is a death that costs only requests, because the workers can be restarted (F10)."""
-        return isinstance(error, WorkerDied) and WorkersContract(self.workers).restart is not None
+        return isinstance(error, WorkerDied) and self._can_restart
 
     def revive(self, index: int, worker: Any, error: WorkerDied) -> None:
         """Restart a worker that died, unless it already was restarted.
@@ -116,6 +144,11 @@ class SubplanMembers:
             return error
         wait_for([member.opening], f"{self.meter.path}: worker {index} to take its part of the plan")
         return member.opening.exception() or error
+
+
+def silent_ones(members: Sequence[Any]) -> set[int]:
+    """The indexes of the members that have been silent for as long as a state waits for anyone."""
+    return {index for index, member in enumerate(members) if WorkerContract(member).silent >= DRAIN_SECONDS}
 
 
 #: A request is late when it takes this many times the usual time ...

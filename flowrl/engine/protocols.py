@@ -181,6 +181,9 @@ class WorkerContract(Contract):
 
     target: Any = optional()
     """The object that it calls, in this process."""
+    silent: float = optional(0.0)
+    """Seconds for which it has left a request unanswered and answered nothing; a state is taken without it if they are
+    too many."""
 
 
 class CalleeContract(Contract):

@@ -14,6 +14,9 @@ from flowrl.errors import Stalled
 
 #: Seconds for which closing a run, or taking its state, waits for requests in flight.
 DRAIN_SECONDS = 60.0
+#: Default seconds after which a worker in another process that answers nothing counts as dead: longer than its
+#: environments may take to fail several times, and to be made anew.
+WORKER_TIMEOUT = 1800.0
 
 
 class InlineWorker:

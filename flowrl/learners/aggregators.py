@@ -12,6 +12,7 @@ from flowrl.engine.context import Context
 from flowrl.engine.futures import Future
 from flowrl.engine.protocols import StoringWorker
 from flowrl.engine.schema import UNKNOWN, Schema
+from flowrl.engine.workers import WORKER_TIMEOUT
 from flowrl.errors import is_death
 
 log = logging.getLogger("flowrl")
@@ -37,6 +38,7 @@ class Aggregators:
         resources: Resources of each process.
         address: Address of a Ray cluster.
         max_restarts: Restarts allowed per process. A death costs only time: its requests are repeated.
+        worker_timeout: See `flowrl.actors.actors.Actors`.
 
     State: none; the `Call` saves the lists in work.
     """
@@ -51,6 +53,7 @@ class Aggregators:
         resources: Resources | None = None,
         address: str | None = None,
         max_restarts: int = 10,
+        worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
         self._actors = Actors(
             [Joiner] * max(1, count),
@@ -59,6 +62,7 @@ class Aggregators:
             address=address,
             resources=resources,
             max_restarts=max_restarts,
+            worker_timeout=worker_timeout,
         )
         self._turn = 0
         self._requests: list[tuple[int, Any, Future[Any]]] = []  # index and worker; that may be replaced since

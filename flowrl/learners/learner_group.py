@@ -35,6 +35,7 @@ class PolicyOwner(Protocol):
 
     clock: ClassVar[str]
     address: str | None
+    worker_timeout: float
 
     @property
     def policy(self) -> Policy: ...
@@ -71,6 +72,7 @@ class LearnerGroup:
         resources: Resources of each process; with `gpus` it learns on a GPU, and averages over NCCL.
         address: Address of a Ray cluster; None: that of the workers.
         max_restarts: Restarts allowed per learner.
+        worker_timeout: See `flowrl.actors.actors.Actors`; None: that of the workers.
         seconds: Limit of the wait of learners for each other, and of the group for learners after a failure.
 
     Counts: trained, updates; learner_restarts.
@@ -94,6 +96,7 @@ class LearnerGroup:
         resources: Resources | None = None,
         address: str | None = None,
         max_restarts: int = 10,
+        worker_timeout: float | None = None,
         seconds: float = 60.0,
     ) -> None:
         if where not in WHERE:
@@ -114,6 +117,7 @@ class LearnerGroup:
         self.target = None if target_every is None else TargetNetwork(target_every, tau)
         self._of_each, self._address, self._seconds = resources or Resources(), address, seconds
         self._max_restarts = max_restarts
+        self._timeout = workers.worker_timeout if worker_timeout is None else worker_timeout
         self._actors: Actors | None = None
         self._local: list[Any] = []
         self._context = Context()
@@ -268,6 +272,7 @@ class LearnerGroup:
                 address=self._address or self.workers.address,
                 resources=self._of_each,
                 max_restarts=self._max_restarts,
+                worker_timeout=self._timeout,
             )
             self._actors.start()
         else:

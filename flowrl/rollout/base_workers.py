@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import gymnasium
 
+from flowrl.engine.workers import WORKER_TIMEOUT
 from flowrl.envs import Environments
 from flowrl.envs.dataset_spaces import origin
 from flowrl.envs.spaces import are_alike
@@ -29,11 +30,11 @@ class BaseWorkers:
         evaluation: Environments that evaluate the policy.
         num_eval_envs: Evaluation environments stepped together.
         worker_policy: Factory of the other processes' policies, which may lack a device of `policy`; None: `policy`.
-        address: Address of a Ray cluster; see `flowrl.actors.actors.Actors`.
+        address, worker_timeout: See `flowrl.actors.actors.Actors`.
 
     Attributes:
         clock: The counter of a run that results, evaluations and schedules follow.
-        environments, num_eval_envs, address: The arguments.
+        environments, num_eval_envs, address, worker_timeout: The arguments.
     """
 
     clock: ClassVar[str] = "env_steps"
@@ -48,8 +49,10 @@ class BaseWorkers:
         *,
         worker_policy: PolicyFactory | None = None,
         address: str | None = None,
+        worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
-        self.environments, self.num_eval_envs, self.address = environments, num_eval_envs, address
+        self.environments, self.num_eval_envs = environments, num_eval_envs
+        self.address, self.worker_timeout = address, worker_timeout
         self._spaces, self._evaluation_env = spaces, evaluation
         self._policy_factory, self._worker_policy = policy, worker_policy or policy
         self._policy = self.new_policy()

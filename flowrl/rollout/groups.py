@@ -19,6 +19,8 @@ from flowrl.rollout.worker import RolloutWorker
 
 #: Episodes of a recreated environment are numbered from a multiple of this on, so numbers never repeat.
 EPISODES_OF_A_LIFE = 1 << 32
+#: Time limit for the first reset of all environments, in seconds.
+BEGIN_SECONDS = 300.0
 
 
 @attrs.frozen
@@ -160,6 +162,12 @@ class GroupRunner:
             if group.index not in self._workers:
                 self._workers[group.index] = group.worker(self._policy)
         return all(worker.manager.raw_returns for worker in self._workers.values())
+
+    def begin_anew(self, index: int, life: int) -> None:
+        """Replace the environments and the streams of a group by those of another life."""
+        self._groups = [attrs.evolve(each, life=life) if each.index == index else each for each in self._groups]
+        self._workers.pop(index).close()
+        self.begin()
 
     def ask(self, index: int, method: str, env_steps: int, version: int, weights: Any, *args: Any) -> Any:
         """Call a method of a group's worker, after applying the data that comes with the request.

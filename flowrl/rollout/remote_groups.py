@@ -9,18 +9,16 @@ import attrs
 
 from flowrl.actors.actors import Actors, Resources
 from flowrl.engine.futures import Future
+from flowrl.engine.protocols import WorkerContract
 from flowrl.engine.subplan import packed
 from flowrl.engine.workers import wait_for
 from flowrl.errors import FlowError, WorkerDied
-from flowrl.rollout.groups import Group, GroupRunner
+from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupRunner
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
     from flowrl.policies import Policy
     from flowrl.rollout.broadcast import Broadcast
-
-#: Time limit for the first reset of all environments, in seconds.
-BEGIN_SECONDS = 300.0
 
 
 @attrs.frozen
@@ -49,6 +47,11 @@ class RemoteGroup:
     def __repr__(self) -> str:
         return f"group {self.index} on worker {self.process}"
 
+    @property
+    def silent(self) -> float:
+        """See `flowrl.engine.protocols.WorkerContract`; that of its process."""
+        return self._hosts.silent(self.process)
+
     def submit(self, method: str, *args: Any) -> Future[Any]:
         """Send a request to the `RolloutWorker` of the group."""
         return self._hosts.ask(self, method, args)
@@ -69,7 +72,7 @@ class RemoteGroups:
         broadcast: Source of the newest weights.
         env_steps: Returns the env steps of the run so far.
         lives: Number of restarts of each group, by index.
-        resources, address, max_restarts: See `Actors`.
+        resources, address, max_restarts, worker_timeout: See `Actors`.
     """
 
     #: Whether they are processes, or else objects of this process, each with a separate policy.
@@ -86,6 +89,7 @@ class RemoteGroups:
         resources: Resources,
         address: str | None,
         max_restarts: int,
+        worker_timeout: float,
     ) -> None:
         self._policy, self._broadcast, self._env_steps, self._lives = policy, broadcast, env_steps, lives
         self._actors = Actors(
@@ -95,6 +99,7 @@ class RemoteGroups:
             address=address,
             resources=resources,
             max_restarts=max_restarts,
+            worker_timeout=worker_timeout,
         )
         self.members: list[RemoteGroup | None] = []
         self._sent: dict[int, int] = {}  # the number of the weights that each process has
@@ -145,6 +150,15 @@ class RemoteGroups:
         pending[:] = [each for each in pending if not each.done()]
         pending.append(future)
         return future
+
+    def silent(self, process: int) -> float:
+        """See `flowrl.engine.protocols.WorkerContract`."""
+        return WorkerContract(self._actors.members[process]).silent
+
+    def begin_anew(self, index: int, life: int) -> Future[Any]:
+        """Let a group begin new episodes from new streams, as after a death of its process."""
+        worker: Future[Any] = self._actors.members[self._member(index).process].submit("begin_anew", index, life)
+        return worker
 
     def _part(self, plan: Plan, paths: Sequence[str]) -> Any:
         """A reference to a part of a plan, pickled and stored once for all members."""

@@ -12,14 +12,16 @@ import attrs
 
 from flowrl.actors.actors import Resources
 from flowrl.engine.context import Context
+from flowrl.engine.futures import Future, wait
+from flowrl.engine.members import silent_ones
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers import ask, wait_for
+from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
 from flowrl.envs import Environments
 from flowrl.envs.goals import GoalFunctions
-from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, WorkerDied, did_you_mean
+from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
 from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory
-from flowrl.rollout.groups import Group, GroupLayout, LocalGroup
+from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupLayout, LocalGroup
 from flowrl.rollout.worker import RolloutWorker, collected
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ log = logging.getLogger("flowrl")
 
 #: Reactions to the death of a worker process that may not be restarted.
 ON_DEATH = ("stop", "go_on")
+#: Stands in a state for that of a worker that did not answer.
+UNHEARD = "unheard"
 
 
 class WorkerSet(BaseWorkers):
@@ -51,7 +55,7 @@ class WorkerSet(BaseWorkers):
         resources: Resources of each worker process.
         max_restarts: Restarts allowed per worker process.
         on_death: Reaction to a death beyond `max_restarts`: "stop" the run, or "go_on" with the others, if any.
-        address: Address of a Ray cluster; see `flowrl.actors.actors.Actors`.
+        address, worker_timeout: See `flowrl.actors.actors.Actors`.
         env_args: Keyword arguments for the environment.
         wrappers: Wrappers of each environment, the first one innermost: see `flowrl.envs.wrapping`.
         env_manager, env_manager_args: The manager that steps them, and its keyword arguments: see
@@ -87,6 +91,7 @@ class WorkerSet(BaseWorkers):
         max_restarts: int = 10,
         on_death: str = "stop",
         address: str | None = None,
+        worker_timeout: float = WORKER_TIMEOUT,
         env_args: Mapping[str, Any] | None = None,
         wrappers: Sequence[Any] = (),
         env_manager: str = "local",
@@ -123,6 +128,7 @@ class WorkerSet(BaseWorkers):
             self.layout.envs_per_group,
             worker_policy=worker_policy,
             address=address,
+            worker_timeout=worker_timeout,
         )
         if any(setting is not None for setting in others):
             self.check_evaluation(environments)
@@ -234,6 +240,7 @@ class WorkerSet(BaseWorkers):
             resources=self.resources_of_each,
             address=self.address,
             max_restarts=self.max_restarts,
+            worker_timeout=self.worker_timeout,
         )
         raw = self._hosts.start()
         self.members = self._hosts.members
@@ -313,7 +320,17 @@ class WorkerSet(BaseWorkers):
     def state_dict(self) -> dict[str, Any]:
         self._broadcast.take()  # the policy's own state is taken after this one
         own = {"earlier_env_steps": self._earlier, "lives": dict(self._lives)}
-        return {"workers": self._ask_all("state_dict"), **own}
+        return {"workers": self._states(), **own}
+
+    def _states(self) -> list[Any]:
+        """The states of all groups' workers: None of a removed one, `UNHEARD` of one that does not answer."""
+        silent = silent_ones(self.members)
+        futures = {i: ask(each, "state_dict") for i, each in enumerate(self.members) if each is not None}
+        late = wait([future for index, future in futures.items() if index not in silent], DRAIN_SECONDS)
+        heard = {index: future.result() for index, future in futures.items() if future.done()}
+        if (late or silent) and (not self.num_workers or any("policy" in state for state in heard.values())):
+            raise Stalled(f"waited {DRAIN_SECONDS:g} s for the state of {self!r}, all of which must be saved")
+        return [None if each is None else heard.get(index, UNHEARD) for index, each in enumerate(self.members)]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state["workers"]
@@ -323,14 +340,31 @@ class WorkerSet(BaseWorkers):
                 f"the state has {_count(saved)} workers, {self!r} has {_count(self.members)}"
                 + ("" if self.members else ": a run starts them")
             )
-        cut = sum(filter(None, self._ask_all("load", saved)))
+        self._lives |= state.get("lives", {})
+        unheard = [index for index, each in enumerate(saved) if isinstance(each, str)]
+        self._begin_anew(unheard)
+        known = [None if index in unheard else each for index, each in enumerate(saved)]
+        cut = sum(filter(None, self._ask_all("load", known))) + len(unheard) * self.layout.envs_per_group
         self._leave_out([index for index in gone if self.members[index] is not None])
         self._broadcast.take()  # drop published weights, since the policy was loaded
         self._earlier = state.get("earlier_env_steps", 0)
-        self._lives |= state.get("lives", {})
         self.lost = {"cut_episodes": cut} if cut else {}
         if cut:
             log.warning("%d running episodes of %s could not be saved: they are cut, new ones begin", cut, self.env)
+
+    def _begin_anew(self, indices: Sequence[int]) -> None:
+        """Begin another life of groups whose state is unknown, as after a death (F10)."""
+        asked: list[Future[Any]] = []
+        for index in indices:
+            self._lives[index] = life = self._lives.get(index, 0) + 1
+            if self._hosts is not None:
+                asked.append(self._hosts.begin_anew(index, life))
+            else:
+                self.members[index].target.close()
+                self.members[index].target = attrs.evolve(self._group(index), life=life).worker(self._policy)
+        wait_for(asked, "environments that begin anew", BEGIN_SECONDS)
+        for future in asked:
+            future.result()
 
     def _leave_out(self, indices: Sequence[int]) -> None:
         """Remove groups that a state lacks, because they were removed, or died for good."""
@@ -344,15 +378,10 @@ class WorkerSet(BaseWorkers):
             self.members[index].target.close()
             self.members[index] = None
 
-    def _ask_all(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
-        """The answers of all groups' workers; `arguments` has one per worker, None for a worker not to ask.
-
-        A removed worker's answer is None.
-        """
+    def _ask_all(self, method: str, arguments: Sequence[Any]) -> list[Any]:
+        """The answers of all groups' workers; `arguments` has one per worker, None for a worker not to ask."""
         futures = [
-            None
-            if member is None or (arguments is not None and arguments[index] is None)
-            else ask(member, method, *([] if arguments is None else [arguments[index]]))
+            None if member is None or arguments[index] is None else ask(member, method, arguments[index])
             for index, member in enumerate(self.members)
         ]
         wait_for([future for future in futures if future is not None], f"{method!r} of {self!r}")

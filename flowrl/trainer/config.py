@@ -15,9 +15,19 @@ import attrs
 from attrs import validators
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
+from flowrl.engine.workers import WORKER_TIMEOUT
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.schedules import NumberOrSchedule
-from flowrl.settings import POLICY_SETTINGS, Option, PolicySettings, at_least_one, construct, not_negative, setting
+from flowrl.settings import (
+    POLICY_SETTINGS,
+    Option,
+    PolicySettings,
+    at_least_one,
+    construct,
+    not_negative,
+    positive,
+    setting,
+)
 
 _Config = TypeVar("_Config")
 _FACTORY: Any = attrs.Factory  # a class, which attrs annotates as a function
@@ -79,6 +89,9 @@ class Configuration(PolicySettings, Option):
     on_worker_death: Literal["stop", "go_on"] = setting(
         "stop", "once a worker has no restarts left: stop, or go_on with the others", resume="free"
     )
+    worker_timeout: float = positive(
+        WORKER_TIMEOUT, "seconds that a process on Ray may take for a request; then it counts as dead", resume="free"
+    )
     #: "host:port", "ray://host:port", or "auto" on one of its machines; None: a local Ray, for as long as needed.
     address: str | None = setting(None, "Ray cluster that actors run on; None: a local Ray", resume="free")
     torch_threads: int = at_least_one(
@@ -123,6 +136,11 @@ class Configuration(PolicySettings, Option):
         values = self.to_dict()
         return {name: values[name] for name in POLICY_SETTINGS}
 
+    @property
+    def for_actors(self) -> dict[str, Any]:
+        """Arguments that everything on Ray takes: `Aggregators(2, **config.for_actors)`."""
+        return {"address": self.address, "worker_timeout": self.worker_timeout}
+
     def to_dict(self) -> dict[str, Any]:
         """All keys and values, in the form that `build_config` reads."""
         return attrs.asdict(self, recurse=False)
@@ -143,7 +161,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('Settings of every plan.', 25), ('Settings of every policy.', 7)]
+    [('Settings of every plan.', 26), ('Settings of every policy.', 7)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}

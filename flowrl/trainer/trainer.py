@@ -177,7 +177,7 @@ class Trainer:
                 env=config.env if env is None else env,
                 policy=PolicyFactory(make, config),
                 num_workers=config.num_workers,
-                address=config.address,
+                **config.for_actors,
                 envs_per_worker=config.envs_per_worker,
                 env_groups=config.env_groups,
                 worker_policy=PolicyFactory(make, there),

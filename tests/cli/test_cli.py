@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from flowrl.cli import session
 from flowrl.interrupts import Interrupts
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 
@@ -103,6 +104,16 @@ def test_a_budget_without_a_goal_ends_with_0(folder):
     (folder / "endless.py").write_text(ENDLESS)
     assert flowrl("run", "endless.py", "--stop-seconds", 1e-6, "--out", "short").exit_code == 0
     assert len(results_of(folder / "short")) == 1
+
+
+def test_a_budget_of_seconds_ends_a_run_without_results(folder, monkeypatch, caplog):
+    """F10: such as one whose worker hangs; its state is saved."""
+    monkeypatch.setattr(session, "LAST_RESULT_SECONDS", 0.0)
+    (folder / "mute.py").write_text(ENDLESS.replace(".for_each(keep)", ".filter(lambda item: False)"))
+    assert flowrl("run", "mute.py", "--stop-seconds", 0.01, "--out", "mute").exit_code == 0
+    assert "no result since 0.01 s were over: the run ends without" in caplog.text
+    assert summary_of(folder / "mute")["outcome"] == "done"
+    assert list((folder / "mute" / "checkpoints").iterdir())
 
 
 def test_results_come_often_enough_for_evaluations_and_the_end(folder):

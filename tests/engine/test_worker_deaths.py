@@ -46,6 +46,36 @@ def test_a_worker_that_stays_dead_ends_the_run_though_others_answer() -> None:
         assert "in operator gather_async" in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_state_is_taken_without_a_worker_that_hangs(sync: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """F10: it has what the others have made; where it is loaded, that worker is asked anew and they go on."""
+    workers = ManualWorkers(3, hosts())
+    with gathered(workers, sync=sync).run() as run:
+        settle(run)
+        for index in (0, 2):
+            workers.answer(index)
+        made = settle(run)
+        workers.hang(1)
+        for request in list(workers.requests):
+            if request.worker != 1:
+                workers.answer(request.worker)
+        state = run.state_dict()
+        assert "worker 1 does not answer, so the state is without it" in caplog.text
+        assert run.counters.get("worker_restarts") is None, "it may merely be slow"
+    fresh = ManualWorkers(3, hosts())
+    with gathered(fresh, sync=sync).run() as run:
+        run.load_state_dict(state)
+        made += answer_all(run, fresh)
+    assert sorted(made) == sorted(answered())
+
+
+def answered() -> list[int]:
+    """What three workers make."""
+    workers = ManualWorkers(3, hosts())
+    with gathered(workers).run() as run:
+        return answer_all(run, workers)
+
+
 @pytest.mark.parametrize("in_flight", [1, 3])
 def test_a_death_costs_the_requests_in_flight_and_nothing_else(in_flight: int) -> None:
     """F10: exactly those are counted as lost; the worker begins anew once, the others go on where they were."""

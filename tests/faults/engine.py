@@ -151,6 +151,20 @@ FAULTS = [
     ),
     Fault(
         "F10",
+        "flowrl/actors/watchdog.py",
+        "if worker.silent > worker.patience:",
+        "if worker.silent > worker.patience + 1000:",
+        "tests/actors/test_watchdog.py::test_a_worker_that_hangs_is_ended",
+    ),
+    Fault(
+        "F10",
+        "flowrl/engine/members.py",
+        "return silent | {index for",
+        "return {index for",
+        DEATHS + "test_a_state_is_taken_without_a_worker_that_hangs",
+    ),
+    Fault(
+        "F10",
         "flowrl/engine/members.py",
         "if self.workers.members[index] is not worker:",
         "if worker is None:",

@@ -76,12 +76,12 @@ def test_a_list_that_is_lost_is_no_death() -> None:
 
 def test_a_plan_has_them_on_the_cluster_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One process can be on one cluster only."""
-    made: list[str | None] = []
-    monkeypatch.setattr(options, "Aggregators", lambda count, address: made.append(address) or Aggregators(0))
-    config = impala.Config(num_aggregators=2, address="ray://there:10001")
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(options, "Aggregators", lambda count, **given: made.append(given) or Aggregators(0))
+    config = impala.Config(num_aggregators=2, address="ray://there:10001", worker_timeout=9.0)
     workers = WorkerSet("CartPole-v1", policy)
     config.edited(impala.execution_plan(workers, config), workers)
-    assert made == ["ray://there:10001"]
+    assert made == [{"address": "ray://there:10001", "worker_timeout": 9.0}]
 
 
 def policy(*spaces: Any) -> A2CPolicy:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from flowrl import Context, Plan
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.engine.futures import Future
 from flowrl.engine.subplan import packed, unpacked
 from flowrl.errors import CheckpointError, FlowError, PlanError, WorkerDied
 from flowrl.operators import (
@@ -28,7 +30,7 @@ from flowrl.operators import (
 )
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.groups import GroupRunner
+from flowrl.rollout.groups import EPISODES_OF_A_LIFE, GroupRunner
 from flowrl.rollout.remote_groups import RemoteGroups
 from flowrl.testing import same
 from tests.plans.small import SMALL
@@ -43,7 +45,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(kind: Any = PPOPolicy, num_workers: int = 2, *, of: Any = {}, **settings: Any) -> WorkerSet:  # noqa: B006
     policy = partial(kind, hidden=(4,), device="cpu", **of)
-    return WorkerSet("CartPole-v1", policy, num_workers=num_workers, envs_per_worker=2, seed=3, **settings)
+    return WorkerSet("CartPole-v1", policy, num_workers=num_workers, seed=3, **{"envs_per_worker": 2, **settings})
 
 
 def puts(workers: WorkerSet) -> list[Any]:
@@ -398,6 +400,27 @@ def test_a_run_that_went_on_without_a_worker_is_resumed_without_it(num_workers: 
         assert same([next(run) for _ in range(2)], then)
         again.load_state_dict(again.state_dict())
     assert again.members == []
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 0])
+def test_a_state_without_a_worker_that_hangs_begins_its_episodes_anew(num_workers: int) -> None:
+    """D3, F10: in new streams, wherever its group is now; the other groups go on where they were."""
+    with make(num_workers=4) as workers, ParallelRollouts(workers, steps=4).run(seed=3) as run:
+        next(run)
+        hanging = workers._hosts._actors.members[1]  # type: ignore[union-attr]
+        hanging.silent, submit, hanging.submit = inf, hanging.submit, lambda *args: Future()
+        state = run.state_dict()
+        hanging.submit, hanging.silent = submit, 0.0
+        then = next(run)
+    with make(num_workers=num_workers, envs_per_worker=8 // max(num_workers, 1), env_groups=4) as again:
+        with ParallelRollouts(again, steps=4).run(seed=3) as run:
+            run.load_state_dict(state)
+            assert run.counters["cut_episodes"] == 2
+            batch = next(run)
+        anew = batch.worker[0] == 1
+        assert same(batch[:, ~anew], then[:, ~anew])
+        assert (batch.episode_id[:, anew] >= EPISODES_OF_A_LIFE).all()
+        assert again.state_dict()["lives"] == {1: 1}
 
 
 # -- parts of plans

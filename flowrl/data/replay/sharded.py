@@ -19,7 +19,7 @@ from flowrl.engine.context import Context
 from flowrl.engine.futures import Future
 from flowrl.engine.remote import Remote, measured
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers import ask, wait_for
+from flowrl.engine.workers import WORKER_TIMEOUT, ask, wait_for
 from flowrl.errors import CheckpointError, SchemaError, WorkerDied
 from flowrl.saved import Saved, load_whole
 
@@ -50,7 +50,7 @@ class ReplayActors(Store):
             with exact results.
         limiter: Keeps drawn and added rows of all shards in a ratio.
         max_items, max_bytes: Limits of the items on their way to the shards; a larger item goes alone.
-        max_restarts, address, resources: See `flowrl.actors.actors.Actors`.
+        max_restarts, address, resources, worker_timeout: See `flowrl.actors.actors.Actors`.
 
     Counts: lost_rows (rows of a dead shard, or on their way to it), lost_requests (requests that it did not answer),
         replay_restarts.
@@ -79,6 +79,7 @@ class ReplayActors(Store):
         max_restarts: int = 10,
         address: str | None = None,
         resources: Resources | None = None,
+        worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
         for name, value in (("num_shards", num_shards), ("max_items", max_items), ("max_bytes", max_bytes)):
             if value < 1:
@@ -101,6 +102,7 @@ class ReplayActors(Store):
             address=address,
             resources=resources,
             max_restarts=max_restarts,
+            worker_timeout=worker_timeout,
         )
         self.requires, self.tracked = like.requires, like.tracked
         self.in_order, self.by_priority, self.streams = like.in_order, like.by_priority, num_shards

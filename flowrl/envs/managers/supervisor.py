@@ -259,6 +259,7 @@ class Supervisor:
         self._shape: tuple[Any, ...] | None = None
         self._files: list[int] = []  # of the shared memory, once it exists
         self._quiet = False
+        self._resumed = -math.inf  # when this process last went on after it was suspended, perhaps with the others
         self._poll, self._by_file = select.poll(), dict[int, EnvProcess]()
         self._finalizer = weakref.finalize(self, _end, self.processes, self._files, limits)
 
@@ -307,8 +308,12 @@ class Supervisor:
     def wait(self, seconds: float = math.inf) -> None:
         """Handle the first answers, waiting at most `seconds`; replace processes that exceed their time."""
         deadline = min(self._deadline(process) for process in self.processes if process.busy)
-        left = min(deadline - time.monotonic(), seconds)
-        for file, _ in self._poll.poll(max(0, math.ceil(left * 1000))):
+        asleep = time.monotonic()
+        left = min(deadline - asleep, seconds)
+        answers = self._poll.poll(max(0, math.ceil(left * 1000)))
+        if (now := time.monotonic()) > asleep + max(0.0, left) + GRACE:
+            self._resumed = now
+        for file, _ in answers:
             if process := self._by_file.get(file):
                 self._hear(process)
         if time.monotonic() >= deadline:
@@ -495,7 +500,7 @@ class Supervisor:
 
     def _deadline(self, process: EnvProcess) -> float:
         _, _, since, limit = self._at(process)
-        return since + limit
+        return max(since, self._resumed) + limit
 
 
 def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[Failure]:

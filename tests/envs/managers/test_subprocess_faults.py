@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.envs import SubprocessEnvManager
+from flowrl.envs.managers import supervisor
 from flowrl.errors import EnvFault, FlowError
 from tests.clock_envs import TERMINATED, ClockEnv, DictClockEnv, EchoEnv
 from tests.faulty_envs import RESET, Player, footprint, one_faulty
@@ -210,6 +212,27 @@ def test_one_that_can_never_be_made_is_an_error(tmp_path: Path) -> None:
     )
     del caught
     assert footprint() == before
+
+
+def test_what_took_long_because_this_process_was_suspended_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F10: by a stop of all processes, which then need time to answer."""
+    later = 0.0
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
+
+    class Suspended(SimpleNamespace):
+        def poll(self, milliseconds: float) -> Any:
+            nonlocal later
+            if later:
+                return self.real.poll(milliseconds)
+            later = 1000.0
+            return []
+
+    with SubprocessEnvManager([functools.partial(EchoEnv, 0, [(9, TERMINATED)])]) as manager:
+        manager.launch(seed=0)
+        monkeypatch.setattr(manager._crew, "_poll", Suspended(real=manager._crew._poll))
+        manager.step([0])
+        assert later
+        assert manager.drain_faults() == []
 
 
 def test_a_process_killed_between_two_steps_is_renewed() -> None:
