@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from flowrl.envs import Environments, Episode, Manager
+from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import split_seed
@@ -51,19 +52,27 @@ def evaluate(
     With `video` the first environment films its first episodes into that folder, see `flowrl.rollout.video`.
     """
     environments = env if isinstance(env, Environments) else Environments(env, env_args or {})
-    shares = shares_of(episodes, min(num_envs, episodes))
-    if video is None:
-        manager = environments.manager(len(shares))
-    else:
-        manager = filmed(environments, len(shares), video, min(shares[0], EPISODES))
-    with manager:
-        played = _play(policy, manager, shares, seed, max_steps)
+    make: Callable[[int], Manager] = environments.manager
+    if video is not None:
+        make = lambda count: filmed(environments, count, video, min(shares_of(episodes, count)[0], EPISODES))  # noqa: E731
+    with _fewest(make, min(num_envs, episodes), num_envs) as manager:
+        played = _play(policy, manager, shares_of(episodes, manager.num_envs), seed, max_steps)
     if cut := sum(episode.cut for episode in played):
         log.warning(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
             *(environments, cut, len(played), max_steps),
         )
     return played
+
+
+def _fewest(make: Callable[[int], Manager], needed: int, num_envs: int) -> Manager:
+    """A manager of no more environments than needed; of `num_envs` where they cannot be fewer, as of several agents."""
+    try:
+        return make(needed)
+    except ConfigError:
+        if needed == num_envs:
+            raise
+    return make(num_envs)
 
 
 def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps: int) -> list[Episode]:

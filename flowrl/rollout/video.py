@@ -9,9 +9,11 @@ from typing import Any
 import attrs
 import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import RecordVideo
 
-from flowrl.envs import EnvFactory, Environments, EnvManager
+from flowrl.envs import EnvFactory, Environments, EnvManager, Manager, VectorEnvManager
+from flowrl.envs.adapters.pettingzoo import AgentsVectorEnv
 from flowrl.errors import ConfigError
 
 Env = gymnasium.Env[Any, Any]
@@ -29,8 +31,40 @@ class _Film(RecordVideo[Any, Any]):
         return super().reset(**options)
 
 
-def filmed(environments: Environments, num_envs: int, folder: Path, episodes: int = EPISODES) -> EnvManager:
+class _Agents(gymnasium.Env[Any, Any]):
+    """All agents of a parallel environment as one player, whose observation is the whole answer to a step."""
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.metadata, self.render_mode = env, env.metadata, getattr(env, "render_mode", None)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(seed=seed, options=options)  # type: ignore[no-any-return]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        answer = self.env.step(action)
+        return answer, 0.0, any(answer[2].values()), any(answer[3].values()), {}
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class _FilmedAgents:
+    """A parallel environment that steps through its film."""
+
+    def __init__(self, film: _Film) -> None:
+        self.reset, self.close, self._step = film.reset, film.close, film.step
+
+    def step(self, actions: Any) -> Any:
+        return self._step(actions)[0]
+
+
+def filmed(environments: Environments, num_envs: int, folder: Path, episodes: int = EPISODES) -> Manager:
     """Environments in this process; the first one's first `episodes` become folder/eval-episode-0.mp4 and so on.
+
+    Several agents of one environment are in one film.
 
     Raises: ConfigError if the environment renders no pictures, or a package for them is not installed.
     """
@@ -38,38 +72,56 @@ def filmed(environments: Environments, num_envs: int, folder: Path, episodes: in
         raise ConfigError("no video: films are of environments of their own, but there is one environment object")
     plain = environments.factory
     camera = attrs.evolve(plain, env_args={**environments.env_args, "render_mode": "rgb_array"})
+
+    def film(env: Env) -> _Film:
+        return _Film(
+            *(env, str(folder)),
+            episode_trigger=lambda episode: episode < episodes,
+            video_length=FRAMES,
+            name_prefix="eval",
+            gc_trigger=None,
+        )
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # gymnasium's, of what is refused here or of videos that are replaced
         try:
-            _look(_made(camera))
-            first: Env = _Film(
-                *(_made(camera), str(folder)),
-                episode_trigger=lambda episode: episode < episodes,
-                video_length=FRAMES,
-                name_prefix="eval",
-                gc_trigger=None,
-            )
+            _look(_made(camera, num_envs))
+            first = _made(camera, num_envs)
+            seen = film(_shown(first))
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(f"videos need what the extra `envs` of flowrl-engine brings: {error}") from error
-    return EnvManager([first, *(plain() for _ in range(num_envs - 1))])
+    if isinstance(first, VectorEnv):
+        first.unwrapped.envs[0] = _FilmedAgents(seen)  # type: ignore[attr-defined]
+        return VectorEnvManager(first)
+    return EnvManager([seen, *(plain() for _ in range(num_envs - 1))])
 
 
-def _made(camera: EnvFactory) -> Env:
+def _made(camera: EnvFactory, num_envs: int) -> Any:
     try:
-        return camera()
+        return camera.first_of(num_envs)
     except ConfigError as error:
         raise ConfigError(f'no video: the environment must take render_mode="rgb_array": {error}') from error
 
 
-def _look(env: Env) -> None:
+def _shown(env: Any) -> Env:
+    """The environment that a film is of."""
+    if not isinstance(env, VectorEnv):
+        return env  # type: ignore[no-any-return]
+    if isinstance(env.unwrapped, AgentsVectorEnv):
+        return _Agents(env.unwrapped.envs[0])
+    raise ConfigError(f"no video: {env} steps its environments itself; name a single environment of that kind")
+
+
+def _look(made: Any) -> None:
     """Render one picture of a disposable environment."""
     try:
+        env = _shown(made)
         env.reset(seed=0)
         picture = None if env.render_mode is None else env.render()
     except NotImplementedError:
         picture = None
     finally:
-        env.close()
+        made.close()
     if not isinstance(picture, np.ndarray):
         modes = env.metadata.get("render_modes", [])
         raise ConfigError(f"no video: the environment gives no pictures as arrays; its render modes are {modes}")

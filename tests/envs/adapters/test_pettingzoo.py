@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from pettingzoo.utils import conversions
 
 from flowrl.envs import Environments, EnvManager, VectorEnvManager, make_env, make_manager
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.rollout import evaluate
+from tests.scripted import ScriptedPolicy
 
 
 class Clocks(pettingzoo.ParallelEnv):  # type: ignore[misc]
@@ -157,6 +160,24 @@ def test_masks_of_agents(count: int) -> None:
         assert (obs.action_mask.argmax(-1) == obs.obs[..., 2] + obs.obs[..., 0]).all()
     assert (rows.action == rows.obs.action_mask.argmax(-1)).all()
     assert set(rows.next_obs.obs[..., 2].ravel().tolist()) == {1, 2, 3}
+
+
+class Pictured(Clocks):
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode  # type: ignore[assignment]
+
+    def render(self) -> Any:
+        return np.full((32, 32, 3), self.clock, np.uint8)
+
+
+@pytest.mark.parametrize(("episodes", "shares"), [(1, [1, 0, 0, 0]), (3, [1, 1, 1, 0]), (6, [2, 2, 1, 1])])
+def test_evaluation_of_any_number_of_episodes(episodes: int, shares: list[int], tmp_path: Path) -> None:
+    """S2: quotas of agents differ by at most one; those without a share play along. A film changes nothing."""
+    found = evaluate(ScriptedPolicy(), Pictured, episodes=episodes, seed=0, num_envs=4)
+    assert np.bincount([episode.env_id for episode in found], minlength=4).tolist() == shares
+    assert evaluate(ScriptedPolicy(), Pictured, episodes=episodes, seed=0, num_envs=4, video=tmp_path) == found
+    assert len(list(tmp_path.iterdir())) == shares[0]
 
 
 def test_an_object_serves_its_own_agents() -> None:
