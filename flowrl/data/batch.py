@@ -25,6 +25,7 @@ class Batch:
     Mappings become nested batches, lists and numbers become arrays; arrays and tensors are held, not copied.
     Arrays of Python objects are columns too, shown as `info=object[4, 2]`.
     Methods win on attribute access (`b.items`); use the key for a column of such a name (`b["items"]`).
+    A list of mappings is stacked, a row each; arithmetic takes a batch of the same columns, or one value for all.
     An unknown column raises a `MissingColumn`, both KeyError and AttributeError, that names the closest one.
 
     >>> b = Batch(obs=np.zeros((4, 2, 3), np.float32), goal={"x": np.zeros((4, 2))}, reward=np.ones((4, 2)))
@@ -33,15 +34,21 @@ class Batch:
     >>> b[:, 1] += 1
     >>> b[1:3, 1].reward
     array([2., 2.])
+    >>> Batch([{"a": 1}, {"a": 2}]) * 10
+    Batch[2](a=int64[2])
     """
 
     __slots__ = ("_columns",)
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
     _columns: dict[str, Column]
 
-    def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
+    def __init__(
+        self, columns: Mapping[str, Any] | Batch | Sequence[Mapping[str, Any] | Batch] | None = None, /, **more: Any
+    ) -> None:
         _set_columns(self, {})
-        self.update(columns, **more)
+        if type(columns) in (list, tuple):
+            columns = Batch.stack([Batch(row) for row in columns])  # type: ignore[arg-type, union-attr]
+        self.update(columns, **more)  # type: ignore[arg-type]
 
     @staticmethod
     def of(columns: dict[str, Column]) -> Batch:
@@ -127,6 +134,8 @@ class Batch:
 
     def update(self, other: Mapping[str, Any] | Batch | None = None, /, **columns: Any) -> None:
         """Set columns in place."""
+        if other is not None and type(other) is not dict and not isinstance(other, Batch | Mapping):
+            raise TypeError(f"columns come as a mapping or a batch, not as a {type(other).__name__}: {other!r}")
         given = columns if other is None else {**other, **columns} if columns else other
         mine, array = self._columns, np.ndarray
         for name, value in given.items():
@@ -249,7 +258,19 @@ class Batch:
         """Plain nested dicts of the same columns, for storage; `Batch(d)` is the inverse."""
         return {name: c.to_dict() if isinstance(c, Batch) else c for name, c in self._columns.items()}
 
-    # -- arithmetic in place, so that `b[:, 1] += 6` works
+    # -- arithmetic; in place so that `b[:, 1] += 6` works
+
+    def __add__(self, other: Any) -> Batch:
+        return self._computed(operator.add, other)
+
+    def __sub__(self, other: Any) -> Batch:
+        return self._computed(operator.sub, other)
+
+    def __mul__(self, other: Any) -> Batch:
+        return self._computed(operator.mul, other)
+
+    def __truediv__(self, other: Any) -> Batch:
+        return self._computed(operator.truediv, other)
 
     def __iadd__(self, other: Any) -> Batch:
         return self._in_place(operator.iadd, other)
@@ -263,9 +284,12 @@ class Batch:
     def __itruediv__(self, other: Any) -> Batch:
         return self._in_place(operator.itruediv, other)
 
+    def _computed(self, function: Callable[[Any, Any], Any], other: Any) -> Batch:
+        return _wrap(dict(zip(self._columns, [function(c, part) for c, part in self._beside(other)])))
+
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Batch:
         # Numbers from an array cannot change in place, hence the assignment.
-        self._columns.update(zip(self._columns, [function(c, part) for c, part in self._beside(other)]))
+        self._columns.update(self._computed(function, other)._columns)
         return self
 
     def _beside(self, other: Any) -> list[tuple[Column, Any]]:
@@ -356,7 +380,13 @@ def _join(batches: Sequence[Batch], axis: int, how: str) -> Batch:
         for i, part in enumerate(parts):
             if cols.kind(part) != kind:
                 raise SchemaError(f"column {name!r}: {cols.describe(column)} in batch 0, {cols.describe(part)} in {i}")
-        joined[name] = _join(parts, axis, how) if kind == "other" else cols.join(parts, axis, how)
+        try:
+            joined[name] = _join(parts, axis, how) if kind == "other" else cols.join(parts, axis, how)
+        except (ValueError, RuntimeError):  # numpy's and torch's
+            if len({part.shape[:axis] + part.shape[axis + (how == "cat") :] for part in parts}) == 1:
+                raise
+            shapes = " and ".join(dict.fromkeys(map(cols.describe, parts)))
+            raise SchemaError(f"column {name!r}: cannot {how} {shapes} along axis {axis}") from None
     return _wrap(joined)
 
 

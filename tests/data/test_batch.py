@@ -1,6 +1,7 @@
 """Batch: columns by key and attribute, cut and joined on the leading axes."""
 
 import copy
+import operator
 import pickle
 import subprocess
 import sys
@@ -67,6 +68,16 @@ def test_method_names_win_on_attributes_and_keys_always_work():
     assert b["items"].tolist() == [1, 1]
     with pytest.raises(AttributeError, match=r"'items' is a method of Batch: .* batch\['items'\] = "):
         b.items = np.ones(2)
+
+
+def test_a_list_of_mappings_is_stacked():
+    rows = [{"a": k, "n": {"x": np.full(2, k)}} for k in range(3)]
+    assert Batch(rows) == Batch(tuple(map(Batch, rows))) == Batch(a=[0, 1, 2], n={"x": [[0, 0], [1, 1], [2, 2]]})
+    with pytest.raises(SchemaError, match="batch 1 to stack lacks 'n'"):
+        Batch([rows[0], {"a": 1}])
+    for wrong in ([1, 2], 3, np.ones(3)):
+        with pytest.raises(TypeError, match="columns come as a mapping or a batch, not as a"):
+            Batch(wrong)
 
 
 def test_names_are_strings():
@@ -183,6 +194,20 @@ def test_products_and_quotients_in_place():
     b *= 6
     b /= {"a": 2, "t": 3}
     assert (b.a.tolist(), b.t.tolist()) == ([3, 3, 3], [2, 2, 2])
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv"])
+def test_arithmetic_changes_neither_side(name):
+    b = Batch(a=np.ones(3), t=torch.ones(3), n={"x": np.arange(3)})
+    before, function = copy.deepcopy(b), getattr(operator, name)
+    for other in (3, b * 2 + 1, {"a": 2, "t": np.ones(3), "n": {"x": 1}}):
+        assert function(b, other) == Batch(
+            {key: function(b[key], other if other == 3 else cols.like(b[key], other[key])) for key in ("a", "t")},
+            n={"x": function(b.n.x, other if other == 3 else other["n"]["x"])},
+        )
+    assert b == before
+    with pytest.raises(SchemaError, match="the batch on the right lacks 't', 'n'"):
+        function(b, Batch(a=np.ones(3)))
 
 
 def test_assigning_a_batch_with_other_columns_changes_nothing(fragment):
@@ -314,6 +339,11 @@ def test_joining_what_does_not_agree_is_refused(fragment):
         Batch.cat([fragment, fragment.replace(value=fragment.reward)])
     with pytest.raises(SchemaError, match="column 'obs'"):
         Batch.cat([fragment, fragment.replace(obs=fragment.reward)])
+    for how in (Batch.cat, Batch.stack):
+        for obs in (np.ones((4, 2, 5)), torch.ones((4, 2, 5))):
+            wide = Batch(goal=Batch(obs=obs))
+            with pytest.raises(SchemaError, match=r"column 'obs': cannot .*\[4, 2, 5\] and .*\[4, 2, 3\] along axis 0"):
+                how([wide, wide.map(lambda column: column[..., :3])])
     with pytest.raises(ValueError, match="of no batches"):
         Batch.cat([])
     with pytest.raises(ValueError, match="axis is -1"):

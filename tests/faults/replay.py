@@ -87,6 +87,13 @@ FAULTS = [
         STORED_ONCE + "test_stacks_are_the_loop_over_frames",
     ),
     Fault(
+        "B12",
+        "flowrl/data/replay/ring_storage.py",
+        "np.where(newest[0] | self._apart(slot, ahead[1]), slot, ahead[1])",
+        "np.where(newest[0], slot, ahead[1])",
+        ROWS + "test_neighbours_are_steps_of_the_same_episode",
+    ),
+    Fault(
         "B2",
         "flowrl/data/replay/ring_storage.py",
         "self.size if self.store_next_obs else max(0, self.size - self.envs)",

@@ -63,7 +63,8 @@ class ReplayBuffer(Foretold):
     names, dtypes and shapes (uint8 stays uint8, B6); later batches must match. `add` and `sample` may be called from
     different threads. They never wait: if there is a limiter, check `can_insert` and `can_sample` first.
 
-    `buffer[...]` returns rows in the order of time, environments side by side: by index, slice, array or mask.
+    `buffer[...]` returns rows in the order of time, environments side by side: by index, slice, array or mask. The
+    column `index` of samples holds slots instead, for `get`, `next` and `prev`.
 
     Other buffers are subclasses. Slots are numbered time-major, `time * N + environment`, in `self._rings`, which
     knows the neighbours of a row and which rows are drawable. A subclass overrides `_drawn` (the slots to draw),
@@ -334,20 +335,47 @@ class ReplayBuffer(Foretold):
     def get(self, index: Any) -> Batch:
         """The rows in slots, as in the column `index` of samples: as stored, one step each.
 
+        A slot keeps its number while the row is stored, whereas `buffer[...]` counts from the oldest row.
+
         Raises: IndexError for an empty slot.
         """
         with self._lock:
-            slots = np.asarray(index)
-            if slots.size and slots.dtype.kind not in "iu":
-                raise IndexError(f"slots are whole numbers, got {slots.dtype}; masks, in order of time: buffer[mask]")
-            slots = slots.astype(np.int64)
-            if slots.size and not 0 <= slots.min() <= slots.max() < self.size:
-                raise IndexError(
-                    f"there are rows in the slots 0 to {self.size - 1}, not in {slots.min()} to {slots.max()}"
-                )
+            slots = self._slots(index)
             flat = slots.reshape(-1)
             rows = transitions(self._rings, flat, flat, self.frame_stack, self._new)
             return rows if slots.ndim else rows[0]
+
+    def next(self, index: Any) -> Index:
+        """The slots of the next step of the same episode and environment.
+
+        The slot itself where the episode ends, or its next step is not stored. Raises: see `get`.
+
+        >>> buffer = ReplayBuffer(capacity=10, seed=0)
+        >>> buffer.add(Batch(obs=np.arange(4), terminated=[False, True, False, False]))
+        >>> buffer.next([0, 1, 2, 3]), buffer.prev([0, 1, 2, 3])
+        (array([1, 1, 3, 3]), array([0, 0, 2, 2]))
+        """
+        with self._lock:
+            slots = self._slots(index)
+            return self._rings.next(slots.reshape(-1)).reshape(slots.shape) if slots.size else slots
+
+    def prev(self, index: Any) -> Index:
+        """The slots of the previous step of the same episode and environment.
+
+        The slot itself where the episode begins, or its previous step is no longer stored. Raises: see `get`.
+        """
+        with self._lock:
+            slots = self._slots(index)
+            return self._rings.prev(slots.reshape(-1)).reshape(slots.shape) if slots.size else slots
+
+    def _slots(self, index: Any) -> Index:
+        slots = np.asarray(index)
+        if slots.size and slots.dtype.kind not in "iu":
+            raise IndexError(f"slots are whole numbers, got {slots.dtype}; masks, in order of time: buffer[mask]")
+        slots = slots.astype(np.int64)
+        if slots.size and not 0 <= slots.min() <= slots.max() < self.size:
+            raise IndexError(f"there are rows in the slots 0 to {self.size - 1}, not in {slots.min()} to {slots.max()}")
+        return slots
 
     def __getitem__(self, key: int | slice | Array | list[int] | list[bool]) -> Batch:
         with self._lock:

@@ -154,6 +154,26 @@ class Rings:
         back = np.minimum(np.arange(n)[:, None], to_oldest)
         return self._moved(slot, -back), back == to_oldest
 
+    def next(self, slot: Index) -> Index:
+        """The slot of the next step of each slot's episode; the same slot at its end, and for the newest step."""
+        ahead, newest = self.following(slot, 2)
+        return np.where(newest[0] | self._apart(slot, ahead[1]), slot, ahead[1])
+
+    def prev(self, slot: Index) -> Index:
+        """The slot of the previous step of each slot's episode; the same slot at its start, and for the oldest step."""
+        back, oldest = self.preceding(slot, 2)
+        return np.where(oldest[0] | self._apart(back[1], slot), slot, back[1])
+
+    def _apart(self, slot: Index, following: Index) -> Mask:
+        """Whether an episode ends between two neighbours of one ring."""
+        names = [name for name in (*ENDS, *PROVENANCE) if name in self]
+        steps = self.take(np.stack([slot, following]), names)
+        apart: Mask = self.begins(following) | np.any(episode_breaks(steps), axis=0)
+        for name in ENDS:
+            if name in steps:
+                apart |= steps[name][0] != 0
+        return apart
+
     @property
     def _oldest(self) -> int:
         return self.written % self.length if self.written > self.length else 0
@@ -510,7 +530,7 @@ class BatchSignature:
     """
 
     def __init__(self, specs: Mapping[Leaf, Spec], envs: int | None) -> None:
-        self._flat = envs is None
+        self._flat, self._envs = envs is None, envs
         self._leaves = list(specs)
         self._nested = any(len(leaf) > 1 for leaf in specs)
         self._names = self._leaves if self._nested else [leaf[0] for leaf in specs]
@@ -536,6 +556,11 @@ class BatchSignature:
         if len(batch.shape) != (1 if self._flat else 2):
             raise SchemaError(
                 f"the buffer was filled with {_layout(self._flat)}, got {_layout(not self._flat)}: {batch!r}"
+            )
+        if not self._flat and batch.shape[1] != self._envs:
+            raise SchemaError(
+                f"the buffer keeps a ring for each of {self._envs} environments, got the steps of {batch.shape[1]}: "
+                "give these a buffer of their own; MixedReplay draws from several"
             )
         example = nested(
             {leaf: np.empty((1, *shape), d) for leaf, shape, d in zip(self._leaves, self._features, self._dtypes)}

@@ -72,6 +72,35 @@ def test_rows_are_found_again_by_their_slot():
     assert buffer.get(int(drawn.index[0])).obs == drawn.obs[0]
 
 
+@given(streams(), st.integers(2, 9), st.booleans(), st.booleans(), st.sampled_from([1, 3]))
+def test_neighbours_are_steps_of_the_same_episode(stream, length, once, lost, n_step):
+    """B12: the slots beside each row in its ring, but for the ends of episodes, lost steps, the oldest and newest."""
+    stream, sizes = stream
+    buffer = ReplayBuffer(stream.envs * length, store_next_obs=not once, n_step=n_step, seed=0)
+    gap = len(stream) // 2 if lost else -1  # the step of which provenance says that another came between
+    for part in stream.fragments(sizes):
+        steps = part.obs[..., 0] % 100 - 1
+        buffer.add(part.replace(t=steps + (steps >= gap if lost else 0)))
+    oldest, slots = max(0, len(stream) - length), np.arange(buffer.size)
+    found = {stream.where(obs[0]): slot for slot, obs in zip(slots.tolist(), buffer.get(slots).obs)}
+    for (env, step), slot in found.items():
+        goes_on = step + 1 < len(stream) and not stream.ends(env, step) and step + 1 != gap
+        came_from = step > oldest and not stream.ends(env, step - 1) and step != gap
+        assert buffer.next(slot) == found[env, step + goes_on]
+        assert buffer.prev([slot]).tolist() == [found[env, step - came_from]]
+
+
+def test_rows_of_two_buffers_are_no_neighbours():
+    """B12, B3."""
+    buffer, other = ReplayBuffer(9, seed=0), ReplayBuffer(9, seed=0)
+    buffer.add(Stream(("...",)).fragment(0, 3))
+    other.update(buffer)
+    other.update(buffer)
+    assert other.next(np.arange(6)).tolist() == [1, 2, 2, 4, 5, 5]
+    assert other.prev(np.arange(6)).tolist() == [0, 0, 1, 3, 3, 4]
+    assert other.next([]).tolist() == []
+
+
 @pytest.mark.parametrize("index", [-1, 3, [0, 3]])
 def test_slots_without_a_row_are_refused(index):
     buffer = ReplayBuffer(7)
@@ -166,6 +195,10 @@ def test_update_refuses_what_does_not_fit():
     with pytest.raises(SchemaError):
         buffer.update(other)
     assert buffer[:].obs.tolist() == [0, 1, 2]
+    two = ReplayBuffer(8)
+    two.add(Stream(("..", "..")).fragment(0, 2))
+    with pytest.raises(SchemaError, match="a ring for each of 2 environments, got the steps of 1: give these a buffer"):
+        two.update(other)
 
 
 # -- storage
