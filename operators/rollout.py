@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import attrs
 
 from flowrl.data import Batch
-from flowrl.data.steps import joined
+from flowrl.data.steps import joined, real_steps
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, declare, operator, runtime
 from flowrl.engine.plan import Plan, from_workers
@@ -24,7 +24,8 @@ log = logging.getLogger("flowrl")
 
 @operator
 class Rollouts:
-    """Source on a worker: its fragments `[steps, N, ...]`, or rows `[rows, ...]` of any of its environments.
+    """Source on a worker: its fragments `[steps, N, ...]`, rows `[rows, ...]` of any of its environments, or whole
+    `episodes`, padded.
 
     Counts: env_steps, episodes; env_faults, and cut_episodes, the episodes that faults cut short, which enter no
         statistics. The log warns of each fault, for the first one with its traceback.
@@ -34,11 +35,14 @@ class Rollouts:
     endless: ClassVar[bool] = True
     steps: int | None = None
     rows: int | None = None
+    episodes: int | None = None
     context: Context = context()
     _said: bool = runtime(default=False)
 
     def schema(self, given: Schema) -> Schema:
         fragments, envs = given.having("experience", "fragments", "on_policy"), given.most.get("N")
+        if self.episodes is not None:
+            return fragments.having("episodes", mask="bool[T, N]")
         if self.steps is not None:
             return fragments if envs is None else attrs.evolve(fragments, most={"T": self.steps, "N": envs})
         rows = fragments.rows()
@@ -48,10 +52,10 @@ class Rollouts:
         worker = self.context.worker
         cut = worker.manager.cut_episodes
         try:
-            batch: Batch = worker.sample(self.steps, rows=self.rows)
+            batch: Batch = worker.sample(self.steps, rows=self.rows, episodes=self.episodes)
         finally:
             self._report(worker.faults(), worker.manager.cut_episodes - cut)
-        self.context.count("env_steps", batch.rows)
+        self.context.count("env_steps", real_steps(batch))
         episodes = worker.episodes()
         if episodes:
             self.context.count("episodes", len(episodes))
@@ -78,8 +82,9 @@ def ParallelRollouts(
     max_weight_lag: int | None = None,
     steps: int | None = None,
     rows: int | None = None,
+    episodes: int | None = None,
 ) -> Plan:
-    """Experience of all workers as a stream of batches `[steps, N, ...]`, or `[rows, ...]`.
+    """Experience of all workers as a stream of batches `[steps, N, ...]`, `[rows, ...]`, or `[longest, episodes, ...]`.
 
     Args:
         workers: Workers that act.
@@ -89,28 +94,33 @@ def ParallelRollouts(
         in_flight: Requests in flight to each worker, in async mode.
         max_weight_lag: In async mode, versions by which the weights of an emitted fragment may lag; see
             `Plan.gather_async`.
-        steps: Steps per environment in a fragment, 32 unless `rows` is given.
+        steps: Steps per environment in a fragment, 32 unless `rows` or `episodes` is given.
         rows: Instead of fragments, this many rows of each worker, or a few more, of any environments: with an
             asynchronous manager, no environment waits for the slowest. For learning from single transitions, as a
             replay buffer of rows gives them.
+        episodes: Instead of fragments, this many whole episodes of each worker, for Monte Carlo methods: padded, with a
+            `mask`. Its environments play equally many, or one more (S2); steps of others that go on meanwhile are
+            neither in the batch nor counted.
 
     Counts: env_steps, episodes, env_faults, cut_episodes.
     """
     from flowrl.rollout.offline import OfflineWorkers
 
-    if steps is not None and rows is not None:
+    amounts = {"steps": steps, "rows": rows, "episodes": episodes}
+    given = {name: value for name, value in amounts.items() if value is not None} or {"steps": 32}
+    if len(given) > 1:
         raise PlanError(
-            f"ParallelRollouts takes steps per environment, or rows of any environment, got {steps=} and {rows=}"
+            "ParallelRollouts takes steps per environment, rows of any environment, or whole episodes, got "
+            + " and ".join(f"{name}={value}" for name, value in given.items())
         )
-    steps = 32 if steps is None and rows is None else steps
-    for name, value in (("steps", steps), ("rows", rows)):
-        if value is not None and value < 1:
+    for name, value in given.items():
+        if value < 1:
             raise PlanError(f"ParallelRollouts needs {name} >= 1, got {value}")
     if max_weight_lag is not None and mode != "async":
         raise PlanError(f"ParallelRollouts: max_weight_lag={max_weight_lag} is for mode='async', not {mode!r}")
     if isinstance(workers, OfflineWorkers):
         raise PlanError(f"ParallelRollouts: nobody acts here, without an environment; the workers are {workers!r}")
-    raw = from_workers(workers, Rollouts(steps, rows))
+    raw = from_workers(workers, Rollouts(**given))
     if mode == "raw":
         return raw
     if mode == "async":

@@ -69,7 +69,7 @@ def check_joinable(first: Batch, batch: Batch, what: str) -> None:
             f"{what} got fragments [T, N, ...] and rows [B, ...]: {first!r}, then {batch!r}; "
             "make rows of the fragments first, with .for_each(Batch.flat), or leave all of them fragments"
         )
-    if is_fragment(first) and len(first) != len(batch):
+    if is_fragment(first) and len(first) != len(batch) and not ("mask" in first and "mask" in batch):
         raise SchemaError(
             f"{what} got fragments of {len(first)} steps and of {len(batch)}, which do not fit side by side; "
             "give all of them the same `steps`, or make rows of them first, with .for_each(Batch.flat)"
@@ -79,7 +79,25 @@ def check_joinable(first: Batch, batch: Batch, what: str) -> None:
 def joined(batches: Sequence[Batch]) -> Batch:
     """Join fragments along N, so that each keeps its own columns (G1), or rows along B.
 
+    Fragments with a `mask`, such as whole episodes, are padded to the longest (N6).
+
     >>> joined([Batch(reward=np.ones((3, 2))), Batch(reward=np.ones((3, 1)))]).shape
     (3, 3)
     """
-    return batches[0] if len(batches) == 1 else Batch.cat(batches, axis=int(is_fragment(batches[0])))
+    if len(batches) == 1:
+        return batches[0]
+    if not is_fragment(batches[0]):
+        return Batch.cat(batches)
+    if "mask" in batches[0]:
+        most = max(len(batch) for batch in batches)
+        batches = [_padded(batch, most) for batch in batches if len(batch) or not most]
+    return Batch.cat(batches, axis=1)
+
+
+def _padded(batch: Batch, length: int) -> Batch:
+    """A fragment with rows of zeros at its end, up to `length` rows."""
+    if len(batch) == length:
+        return batch
+    padded: Batch = batch[np.minimum(np.arange(length), len(batch) - 1)]
+    padded[len(batch) :] = 0
+    return padded

@@ -124,8 +124,8 @@ class Group:
 
 
 def is_pull(method: str) -> bool:
-    """Whether a request is for an item of a plan."""
-    return method.startswith("pull")
+    """Whether a worker may act for a request: for an item of a plan, or a function of its user."""
+    return method.startswith("pull") or method == "apply"
 
 
 class LocalGroup(InlineWorker):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -19,6 +19,7 @@ from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema, schema_of
 from flowrl.engine.subplan import SubplanWorker
 from flowrl.envs import Episode, Fault, Manager
 from flowrl.envs.masks import UNASKED
+from flowrl.errors import FlowError
 from flowrl.learners.all_reduce import Peer
 from flowrl.policies import Policy
 from flowrl.policies.protocols import ExploresByWorker
@@ -29,6 +30,9 @@ from flowrl.rollout.noise import split_seed
 log = logging.getLogger("flowrl")
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Steps in a row without an action, while environments are held, after which the others cannot act without them.
+MAX_IDLE_STEPS = 100
 
 
 class RolloutWorker(SubplanWorker, Peer):
@@ -63,6 +67,7 @@ class RolloutWorker(SubplanWorker, Peer):
         if manager.unasked_mask and index == 0:
             log.warning("%s", UNASKED)
         self._ids = np.arange(manager.num_envs)
+        self._idle_steps = 0  # in a row, see `MAX_IDLE_STEPS`
         self._fragment = Fragment(manager.num_envs)
         self._actor = Actor(manager, collect_mode_of(policy, index), noise_seed)
 
@@ -84,6 +89,7 @@ class RolloutWorker(SubplanWorker, Peer):
 
         Raises:
             ValueError: none or several of the three are set, or the value is below 1.
+            FlowError: environments cannot act before others do that have all their rows.
         """
         amounts = [n for n in (steps, rows, episodes) if n is not None]
         if len(amounts) != 1 or amounts[0] < 1:
@@ -107,6 +113,14 @@ class RolloutWorker(SubplanWorker, Peer):
         """Report the env steps of the run so far, including other workers': schedules follow them (Q7)."""
         self.env_steps = max(self.env_steps, env_steps)
 
+    def get_weights(self) -> dict[str, Any]:
+        """The weights of the policy that acts."""
+        return self.policy.weights()
+
+    def apply(self, function: Callable[[RolloutWorker], Any]) -> Any:
+        """The result of a function of this worker, which may be in another process: see `WorkerSet.foreach_worker`."""
+        return function(self)
+
     def weights_apart(self) -> tuple[int, dict[str, Any]]:
         """The version and the weights of the policy, as (answer, item)."""
         return self.policy.version, self.policy.weights()
@@ -128,6 +142,12 @@ class RolloutWorker(SubplanWorker, Peer):
         """Close the environments."""
         self.leave()
         self.manager.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def state_dict(self) -> dict[str, Any]:
         state = {
@@ -167,12 +187,28 @@ class RolloutWorker(SubplanWorker, Peer):
         row["next_obs"], row["reward"], row["terminated"], row["truncated"], acted = result
         if "value" not in row:
             row.pop("next_state", None)
-        self.env_steps += len(self._ids) if acted is None else int(acted.sum())
+        self._check_progress(wait, acted)
         if wanted is not None:
             acted = wanted if acted is None else acted & wanted
+        self.env_steps += len(self._ids) if acted is None else int(acted.sum())
         self._fragment.write(row, acted)
         ended: Array = result.terminated | result.truncated
         return ended if acted is None else ended & acted
+
+    def _check_progress(self, wait: Array | None, acted: Array | None) -> None:
+        """Raise FlowError if environments that wait (`[N]`) hold up the others, as in a game of several seats."""
+        if wait is None or acted is None or acted.any() or not wait.any():
+            self._idle_steps = 0
+            return
+        self._idle_steps += 1
+        if self._idle_steps == MAX_IDLE_STEPS:
+            self._idle_steps = 0
+            rows = self._fragment.lengths()
+            idle, held = (", ".join(f"{k} ({rows[k]} rows)" for k in np.flatnonzero(of)) for of in (~wait, wait))
+            raise FlowError(
+                f"{self!r}: environment {idle} cannot act, while {held} has all its rows and waits: "
+                "do they act in turn? sample(rows=...), which waits for none, collects from them"
+            )
 
     def _completed(self, batch: Batch, env_ids: Array) -> Batch:
         """Add env_id, from `env_ids [N]`, worker and next_value, which are computed for whole batches."""
@@ -209,7 +245,9 @@ class RolloutWorker(SubplanWorker, Peer):
         # Environments with a complete share may have played further episodes, which do not count.
         ours = {(env_id, int(table.episode_id[column[0]])) for env_id, column in zip(envs, columns)}
         played = [episode for episode in self.manager.finished if (episode.env_id, episode.episode_id) in ours]
+        cut = self.manager.cut_episodes
         self.reset_env()
+        self.manager.cut_episodes = cut  # those beyond the shares were never experience
         self.manager.finished = finished + played
         return self._completed(padded, np.array(envs))
 

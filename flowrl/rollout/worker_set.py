@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from flowrl.actors.actors import Resources
+from flowrl.data import Batch
+from flowrl.data.steps import joined, real_steps
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.members import silent_ones
@@ -185,12 +188,13 @@ class WorkerSet(BaseWorkers):
 
     @property
     def local(self) -> RolloutWorker:
-        """The worker of the first group in this process, once a run has started the set.
+        """The worker of the first group in this process.
 
-        Raises: FlowError: other processes sample.
+        Raises: FlowError: other processes sample, or the set is not started.
         """
         if self.num_workers:
-            raise FlowError(f"no worker is in this process: {self!r}")
+            raise FlowError(f"no worker is in this process: {self!r}; foreach_worker asks those in others")
+        self._check_started()
         worker: RolloutWorker = next(filter(None, self.members)).target
         return worker
 
@@ -199,12 +203,42 @@ class WorkerSet(BaseWorkers):
         """Whether `env` is an environment object, of which there is only one."""
         return self.environments.is_one_object
 
-    def start(self, context: Context) -> None:
+    def foreach_worker(self, function: Callable[[RolloutWorker], Any], *, seconds: float = 3600.0) -> list[Any]:
+        """The results of a function of each worker, in their order, wherever it is; None for a removed one.
+
+        Each has the newest weights by then. A function for other processes is pickled, with its code.
+
+        Args:
+            seconds: Limit of the wait for all of them.
+
+        Raises: FlowError: the set is not started; Stalled: the limit has passed.
+        """
+        self._check_started()
+        return self._ask_all("apply", [function] * len(self.members), seconds)
+
+    def sample(self, steps: int | None = None, *, rows: int | None = None, episodes: int | None = None) -> Batch:
+        """Experience of all workers as one batch, without a plan; the numbers are those of `RolloutWorker.sample`.
+
+        Counts: env_steps, which exploration follows.
+        """
+        request = methodcaller("sample", steps, rows=rows, episodes=episodes)
+        batch = joined([each for each in self.foreach_worker(request) if each is not None])
+        self._context.count("env_steps", real_steps(batch))
+        return batch
+
+    def _check_started(self) -> None:
+        if not self.members:
+            raise FlowError(f"{self!r} is not started: call start(), or open a run of a plan with it")
+
+    def start(self, context: Context | None = None) -> None:
         """Begin the first episodes; after an earlier run, the environments go on where they were.
+
+        A run calls it. Without a run, the streams follow from the set's `seed`, or from 0.
 
         Raises:
             PlanError: another worker set, not closed yet, acts in the same environment object.
         """
+        context = Context() if context is None else context
         self._earlier, self._context = self.env_steps, context
         if self.members:
             return
@@ -294,7 +328,7 @@ class WorkerSet(BaseWorkers):
 
     def _processes(self, what: str) -> RemoteGroups:
         if self._hosts is None:
-            state = "samples in this process" if not self.num_workers else "is not started: a run starts it"
+            state = "samples in this process" if not self.num_workers else "is not started: start() it, or open a run"
             raise FlowError(f"cannot {what} workers: {self!r} {state}")
         return self._hosts
 
@@ -378,13 +412,13 @@ class WorkerSet(BaseWorkers):
             self.members[index].target.close()
             self.members[index] = None
 
-    def _ask_all(self, method: str, arguments: Sequence[Any]) -> list[Any]:
+    def _ask_all(self, method: str, arguments: Sequence[Any], seconds: float = DRAIN_SECONDS) -> list[Any]:
         """The answers of all groups' workers; `arguments` has one per worker, None for a worker not to ask."""
         futures = [
             None if member is None or arguments[index] is None else ask(member, method, arguments[index])
             for index, member in enumerate(self.members)
         ]
-        wait_for([future for future in futures if future is not None], f"{method!r} of {self!r}")
+        wait_for([future for future in futures if future is not None], f"{method!r} of {self!r}", seconds)
         return [None if future is None else future.result() for future in futures]
 
 

@@ -19,6 +19,20 @@ LEARNERS = "tests/learners/test_learners.py::"
 
 FAULTS = [
     Fault(
+        "F12",
+        "operators/rollout.py",
+        'count("env_steps", real_steps(batch))',
+        'count("env_steps", batch.rows)',
+        "tests/rollout/test_remote_groups.py::test_whole_episodes_are_the_same_over_0_1_and_2_workers",
+    ),
+    Fault(
+        "S2",
+        "flowrl/rollout/worker.py",
+        "        self.manager.cut_episodes = cut  # those beyond the shares were never experience\n",
+        "",
+        "tests/rollout/test_remote_groups.py::test_whole_episodes_are_the_same_over_0_1_and_2_workers",
+    ),
+    Fault(
         "T1",
         "flowrl/rollout/fragment.py",
         "self._cursor += 1 if acted is None else acted",

@@ -255,6 +255,12 @@ def learned_together() -> Plan:
     return fragments.for_each(ops.TrainAllReduce(num_sgd_iter=2)).gather_sync(ops.FollowWorkers(of))
 
 
+def monte_carlo() -> Plan:
+    of = ppo_workers()
+    whole = ops.ParallelRollouts(of, episodes=1).for_each(ops.GAE(0.9, 1.0))
+    return whole.combine(ops.ConcatBatches(60)).for_each(ops.TrainOneStep(of))
+
+
 # Functions that start, join or end a plan, and operators for a part of a plan that runs on workers.
 PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "AsyncGradients": (gradients_of_workers, 4),
@@ -265,6 +271,7 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "MixInDemonstrations": (demonstrations_mixed_in, 10),
     "OfflineRows": (offline_rows, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
+    "ParallelRollouts, whole episodes": (monte_carlo, 2),
     "Replay": (store_and_replay, 10),
     "Sequentially": (one_after_another, 12),
     "StandardMetricsReporting": (reported, 3),
@@ -315,5 +322,5 @@ def test_operators_continue_from_disk(name: str, tmp_path: Path) -> None:
 def test_none_is_forgotten() -> None:
     """Report is inside StandardMetricsReporting."""
     public = {name for name in ops.__all__ if callable(getattr(ops, name))} - {"Report"}
-    assert public == set(TRANSFORMS) | set(PLANS)
+    assert public == set(TRANSFORMS) | {name.partition(",")[0] for name in PLANS}
     assert all(inspect.getdoc(getattr(ops, name)) for name in ops.__all__)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch
-from flowrl.errors import EnvFault, SchemaError
+from flowrl.errors import EnvFault, FlowError, SchemaError
 from flowrl.rollout import RolloutWorker
 from flowrl.testing import same
 from tests.clock_envs import TABLE, ClockEnv, EchoEnv, clock_envs
@@ -91,6 +91,35 @@ def test_a_fast_environment_waits_when_it_is_a_fragment_ahead() -> None:
     assert worker._fragment.lengths().max() == 4
     worker.sample(4)
     assert worker._fragment.lengths().max() <= 4
+
+
+class InTurn(ScheduledManager):
+    """Environment 0 cannot act before environment 1 has taken so many steps."""
+
+    first = 20
+
+    @property
+    def ready(self) -> np.ndarray:
+        return super().ready & ([self._taken[1] >= self.first] + [True] * (self.num_envs - 1))
+
+    def _answer(self, env_ids: list[int]) -> Any:
+        return super()._answer([env_id for env_id in env_ids if env_id in self._stepping])
+
+
+@pytest.mark.parametrize("amount", [{"steps": 4}, {"episodes": 3}])
+def test_environments_that_wait_for_each_other_are_named(amount: dict[str, int]) -> None:
+    """F8: those held with all their rows, and those that cannot act without them; no endless loop."""
+    make = clock_envs(TABLE)
+    manager = InTurn([make() for _ in TABLE], [[0, 1, 2]])
+    worker = RolloutWorker(manager, ScriptedPolicy(own_stream, draws=1), seed=1)
+    for _ in range(2):
+        with pytest.raises(
+            FlowError, match=r"environment 0 \(0 rows\) cannot act, while 1 \(\d+ rows\), 2 \(\d+ rows\) h"
+        ):
+            worker.sample(**amount)
+    manager.first = 2
+    assert worker.sample(**amount).reward.size >= 12
+    assert worker.sample(rows=9).rows >= 9
 
 
 def test_nobody_waits_where_any_rows_will_do() -> None:

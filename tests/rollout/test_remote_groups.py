@@ -97,6 +97,68 @@ def test_the_same_groups_over_0_1_and_2_workers_give_one_stream(name: str) -> No
         assert all(map(same, here, run_of(name, 6, **layout)))
 
 
+def whole_episodes(num_workers: int, envs: int) -> tuple[list[Batch], dict[str, int], Any]:
+    seen: list[Batch] = []
+    policy = partial(PPOPolicy, hidden=(4,), device="cpu")
+    settings = {"num_workers": num_workers, "envs_per_worker": envs, "env_groups": 2, "seed": 3}
+    with WorkerSet("CartPole-v1", policy, **settings) as workers:  # type: ignore[arg-type]
+        rollouts = ParallelRollouts(workers, episodes=3).tap("ParallelRollouts", seen.append)
+        with rollouts.for_each(TrainOneStep(workers)).run() as run:
+            losses = [next(run)["loss"] for _ in range(2)]
+            return seen, dict(run.counters), (losses, workers.policy.state_dict())
+
+
+def test_whole_episodes_are_the_same_over_0_1_and_2_workers() -> None:
+    """D2, S2, F12: of groups of two environments, which take turns at the third episode; padding does not count."""
+    here = whole_episodes(0, 4)
+    assert all(map(same, here, whole_episodes(1, 4)))
+    assert all(map(same, here, whole_episodes(2, 2)))
+    seen, counters, (losses, _) = here
+    for batch in seen:
+        assert batch.worker[0].tolist() == [0, 0, 0, 1, 1, 1]
+        assert batch.env_id[0].tolist() == [0, 0, 1] * 2
+        assert len(batch) == batch.mask.sum(0).max()
+        ends = batch.terminated | batch.truncated
+        assert (ends.sum(0) == 1).all()
+        assert ends[batch.mask.sum(0) - 1, np.arange(6)].all()
+        assert (batch.t[0] == 0).all()
+    steps = sum(int(batch.mask.sum()) for batch in seen)
+    assert (counters["env_steps"], counters["trained"], counters["episodes"]) == (steps, steps, 2 * 6)
+    assert "cut_episodes" not in counters
+    assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_worker_set_works_without_a_plan(num_workers: int) -> None:
+    """D2, F15: started by hand, sampled, asked for anything, with the newest weights."""
+    settings = {"num_workers": num_workers, "envs_per_worker": 4 // max(num_workers, 1), "env_groups": 2, "seed": 3}
+    with WorkerSet("CartPole-v1", partial(PPOPolicy, hidden=(4,), device="cpu"), **settings) as workers:  # type: ignore
+        for use in (lambda: workers.local, lambda: workers.sample(2), lambda: workers.foreach_worker(repr)):
+            with pytest.raises(FlowError, match=r"is not started: call start|no worker is in"):
+                use()
+        workers.start()
+        with ParallelRollouts(workers, steps=2).run() as run:
+            first = next(run)
+        with torch.no_grad():
+            next(iter(workers.policy.model.parameters())).fill_(0.5)
+        workers.policy.version = 7
+        second = workers.sample(2)
+        assert second.shape == first.shape == (2, 4)
+        assert set(second.policy_version.ravel().tolist()) == {7}
+        assert second.t[0].tolist() == [2] * 4
+        assert (workers.env_steps, workers.sample(episodes=2).shape[1], workers.sample(rows=4).shape) == (16, 4, (8,))
+        assert workers.foreach_worker(lambda worker: worker.index) == [0, 1]
+        for weights in workers.foreach_worker(lambda worker: worker.get_weights()):
+            assert same(weights, workers.policy.weights())
+        if not num_workers:
+            assert workers.local.sample(3).shape == (3, 2)
+    with WorkerSet("CartPole-v1", lambda *spaces: ScriptedPolicy(), envs_per_worker=2, seed=3) as alone:
+        alone.start()
+        again = WorkerSet("CartPole-v1", lambda *spaces: ScriptedPolicy(), envs_per_worker=2, seed=3)
+        with again, ParallelRollouts(again, steps=3).run() as run:
+            assert same(alone.sample(3), next(run))
+
+
 @pytest.mark.parametrize("name", ["ppo", "dqn normalized"])
 def test_a_run_goes_on_over_other_workers(name: str) -> None:
     """D2, D3: a checkpoint of this process goes on over two workers, and that over one, and back."""
