@@ -287,6 +287,7 @@ class SelectExperiences:
         if DEFAULT_POLICY not in self.policy_ids:
             raise SchemaError(
                 f"SelectExperiences({list(self.policy_ids)}) got {batch!r}, which belongs to the policy "
-                f"{DEFAULT_POLICY!r}; name it, or let the workers act with the policies {', '.join(self.policy_ids)}"
+                f"{DEFAULT_POLICY!r}: leave SelectExperiences out, or make a MultiAgentBatch of the rows of each "
+                "policy before it"
             )
         return batch

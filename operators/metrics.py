@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Mapping
 from numbers import Real
 from time import perf_counter as clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import attrs
 import numpy as np
 
 from flowrl.engine.context import Context
-from flowrl.engine.operator import context, operator, runtime, state
+from flowrl.engine.operator import context, describe, operator, runtime, state
 from flowrl.engine.plan import Plan
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import UNKNOWN, Schema
@@ -56,6 +56,7 @@ class Report:
     If names collide, the earlier in this list wins, but the learner's scalars win over all. If the plan has several
     learners, each has its own scalars, counters and lags, such as `loss/ppo` and `updates/dqn` (F16).
 
+    Raises: SchemaError for a scalar that is not a number.
     Emits: nothing or one dict per item. State: recent episodes, when the next result is due, sums since the last.
     """
 
@@ -80,6 +81,8 @@ class Report:
     def __call__(self, scalars: Any) -> list[dict[str, Any]]:
         if isinstance(scalars, dict):
             for name, value in scalars.items():
+                if not issubclass(type(value), SupportsFloat):
+                    raise SchemaError(_no_number(name, value))
                 total, count = self.sums.get(name, (0.0, 0))
                 self.sums[name] = (total + value, count + 1)
         if self.context.counters.get(self.unit, 0) < self.due:
@@ -129,6 +132,14 @@ class Report:
         if env_steps - self.last_episode >= LONG_WITHOUT_EPISODE:
             log.warning("no episode has ended in %d env steps", env_steps - self.last_episode)
             self.last_episode = env_steps
+
+
+def _no_number(name: str, value: Any) -> str:
+    """Why a scalar cannot be averaged, and the way out."""
+    way_out = "remove it in an operator before Report"
+    if name.partition("/")[0] == "priorities":
+        way_out = "put UpdatePriorities(buffer) after the learning step, which writes them back"
+    return f"Report averages numbers, but {name!r} is a {describe(value)}: {way_out}"
 
 
 def StandardMetricsReporting(train_op: Plan, workers: BaseWorkers, config: Any) -> Plan:

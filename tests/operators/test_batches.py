@@ -215,7 +215,7 @@ def test_the_named_policies_with_all_env_steps() -> None:
 def test_a_plain_batch_is_that_of_the_default_policy() -> None:
     batch = fragment((0,))
     assert SelectExperiences(["default_policy", "other"])(batch) is batch
-    with pytest.raises(SchemaError, match="belongs to the policy 'default_policy'; name it, or"):
+    with pytest.raises(SchemaError, match="belongs to the policy 'default_policy': leave SelectExperiences out, or"):
         SelectExperiences(["mouse"])(batch)
     with pytest.raises(ValueError, match="write"):
         SelectExperiences("mouse")

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from flowrl import Plan, context, from_items, operator
+from flowrl.data import Batch
 from flowrl.engine.context import Context
-from flowrl.errors import PlanError
+from flowrl.errors import PlanError, SchemaError
 from flowrl.learners.training import LAG
 from flowrl.operators import (
     Concurrently,
@@ -149,6 +150,20 @@ def test_several_learners_have_scalars_and_counters_of_their_own(case: str) -> N
     assert {name for name in result if name.partition("/")[0] == LAG} == lags
     timeless = lambda item: {name: value for name, value in item.items() if name not in CLOCK_KEYS}  # noqa: E731
     check_plan(lambda: learners()[case][0].combine(Report(1_000)).for_each(timeless))
+
+
+@pytest.mark.parametrize(
+    ("scalars", "message"),
+    [
+        ({"priorities/dqn": Batch(index=np.arange(2))}, "'priorities/dqn' is a Batch.*: put UpdatePriorities"),
+        ({"best": "first"}, "'best' is a str: remove it"),
+        ({"loss": 1.0, "kl": None}, "'kl' is a NoneType: remove it"),
+    ],
+)
+def test_what_is_no_number_is_refused(scalars: Any, message: str) -> None:
+    """F9: such as priorities that no operator writes back."""
+    with pytest.raises(SchemaError, match=f"Report averages numbers, but {message}"):
+        Report(10)(scalars)
 
 
 def test_all_episodes_are_counted() -> None:
