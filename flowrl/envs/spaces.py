@@ -237,7 +237,7 @@ def shared_memory(row: Any, other: Any, what: str = "observation") -> str:
 
     The other observation may lack entries that a wrapper added or split.
     """
-    row, other = _keyed(row), _keyed(other)
+    row, other = keyed(row), keyed(other)
     if not isinstance(row, Mapping):
         return what if np.may_share_memory(np.asarray(row), np.asarray(other)) else ""
     if row is other:
@@ -261,13 +261,13 @@ def plain_copy(store: Observations) -> Any:
     return store.map(np.copy).to_dict() if isinstance(store, Batch) else store.copy()
 
 
-def _keyed(value: Any) -> Any:
+def keyed(value: Any) -> Any:
     """A tuple as a dictionary; anything else unchanged."""
     return {str(at): part for at, part in enumerate(value)} if type(value) is tuple else value
 
 
 def _entries(value: Any, expected: Mapping[str, Any] | Batch, what: str) -> Mapping[str, Any]:
-    value = _keyed(value)
+    value = keyed(value)
     if type(value) is not dict and not isinstance(value, Mapping):
         keys = ", ".join(map(repr, expected))
         raise SchemaError(f"{what}: got {type(value).__name__}, but its space says a dictionary of {keys}")

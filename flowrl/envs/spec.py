@@ -18,6 +18,11 @@ from flowrl.envs.adapters.convert import LIBRARIES
 from flowrl.envs.wrappers import without_order_enforcing
 from flowrl.errors import ConfigError, closest, did_you_mean
 
+#: Modules that register ids with these beginnings when they are imported.
+_REGISTRARS = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
+#: What installs them.
+_INSTALL = {"ale_py": "pip install ale-py", "minigrid": "pip install 'flowrl-engine[minigrid]'"}
+
 
 def factory_of(spec: object) -> Callable[..., Any]:
     """The callable that makes the environment that `spec` names; it is not called yet.
@@ -54,6 +59,8 @@ def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> 
         return factory(**args)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise ConfigError(f"no environment {spec!r} in gymnasium: {_closest(str(spec))}") from error
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(f"gymnasium cannot make {spec!r}: {_extra(str(spec)) or error}") from error
     except gymnasium.error.Error as error:
         raise ConfigError(f"gymnasium cannot make {spec!r}: {error}") from error
     except (TypeError, ValueError, KeyError, AssertionError) as error:
@@ -89,7 +96,9 @@ def import_module(name: str, wanted: str, expected: str) -> Any:
     try:
         return importlib.import_module(name)
     except (ModuleNotFoundError, ValueError) as error:
-        raise ConfigError(f"{wanted!r}: {error}. Expected {expected}") from error
+        install = _INSTALL.get(name) if isinstance(error, ModuleNotFoundError) and error.name == name else None
+        way_out = f"Install it: {install}" if install else f"Expected {expected}"
+        raise ConfigError(f"{wanted!r}: {error}. {way_out}") from error
 
 
 def parameters(factory: object) -> list[str]:
@@ -142,7 +151,18 @@ def _closest(env_id: str) -> str:
     relatives = [name for name in names if name.rpartition("-v")[0] == stem]
     if relatives:
         return did_you_mean(env_id, relatives)
-    return closest(env_id, names, "; gymnasium.pprint_registry() lists them")
+    for prefix, module in _REGISTRARS.items():
+        if env_id.startswith(prefix):
+            return f"{module} registers it, so name both: {module}:{env_id}"
+    return closest(env_id, names, "; name the module that registers it too, module:ID")
+
+
+def _extra(env_id: str) -> str | None:
+    """The extra that an environment of gymnasium's own needs; None if unknown."""
+    registered = gymnasium.registry.get(env_id.rpartition(":")[2])
+    entry = "" if registered is None else str(registered.entry_point)
+    found = [extra for extra in ("box2d", "mujoco") if entry.startswith(f"gymnasium.envs.{extra}")]
+    return f"it needs the extra {found[0]}: pip install 'flowrl-engine[{found[0]}]'" if found else None
 
 
 def _arguments(env_id: str) -> list[str]:

@@ -15,6 +15,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.masks import without_choice
+from flowrl.envs.spaces import keyed
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.policies.devices import torch_threads
 from flowrl.policies.masks import action_mask
@@ -62,7 +63,7 @@ class TrainedPolicy:
 
         Args:
             obs: One observation, or a batch `[N, ...]` for actions `[N, ...]`; for a Dict space a mapping, or a list
-                of mappings.
+                of mappings; for a Tuple space a tuple, or a list of tuples.
             deterministic: Use the eval mode; else the collect mode, with noise from a separate stream.
             state: Returned with the previous action; None at the start of all episodes.
             episode_start: Whether an episode begins with this observation, bool or `[N]`; its state is reset.
@@ -71,10 +72,12 @@ class TrainedPolicy:
             SchemaError: the observation does not fit the observation space, its action mask leaves no action, or the
                 state does not fit the observations.
         """
-        if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping):
+        space: Any = self.policy.observation_space
+        alone = _of_tuple(space) and isinstance(space[str(len(space) - 1)], gymnasium.spaces.Dict)
+        if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping) and not alone:
             call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
             raise SchemaError(f"act needs the observation alone, the first element of {call}")
-        rows, count = _rows(obs, self.policy.observation_space)
+        rows, count = _rows(obs, space)
         mask = action_mask(rows)
         if mask is not None and (stuck := without_choice(mask, self.policy.action_space)).size:
             raise SchemaError(f"the action_mask leaves no valid action in observation {stuck[0]}: the episode is over")
@@ -144,9 +147,16 @@ class TrainedPolicy:
         return scores(played)
 
 
+def _of_tuple(space: Any) -> bool:
+    """Whether a space is the Dict in place of a Tuple: see `flowrl.envs.spaces.dict_form`."""
+    return isinstance(space, gymnasium.spaces.Dict) and list(space) == [str(at) for at in range(len(space))]
+
+
 def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:
     """Observations as rows `[N, ...]` of the space's dtype, and N; None for one observation."""
     if isinstance(space, gymnasium.spaces.Dict):
+        if _of_tuple(space):
+            obs = [keyed(each) for each in obs] if isinstance(obs, list) else keyed(obs)
         if isinstance(obs, (list, tuple)) and obs and all(isinstance(each, Mapping) for each in obs):
             if all(set(each) == set(space) for each in obs):
                 obs = {name: [each[name] for each in obs] for name in space}

@@ -60,8 +60,13 @@ def test_what_names_an_environment(spec: Any) -> None:
         ("nothing like it", "cannot make 'nothing like it': Malformed"),
         (
             "Nowhere/Zzqx-v0",
-            "no environment 'Nowhere/Zzqx-v0' in gymnasium: no name there is like it; gymnasium.pprint_reg",
+            "no environment 'Nowhere/Zzqx-v0' in gymnasium: no name there is like it; name the module that reg",
         ),
+        ("ALE/Zaxxon-v5", "ale_py registers it, so name both: ale_py:ALE/Zaxxon-v5"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid registers it, so name both: minigrid:MiniGrid-Empty-5x5-v0"),
+        ("ale_py:ALE/Zaxxon-v5", "'ale_py:ALE/Zaxxon-v5': .* Install it: pip install ale-py"),
+        ("LunarLander-v3", r"it needs the extra box2d: pip install 'flowrl-engine\[box2d\]'"),
+        ("HalfCheetah-v5", r"it needs the extra mujoco: pip install 'flowrl-engine\[mujoco\]'"),
         ("math:sqrt", "'math:sqrt' fails when it is called without arguments: TypeError: .*one argument"),
         ("tests.envs.test_make:broken", "test_make:broken' fails when .*test_make.py:[0-9]+: TypeError: a mistake of"),
         ("no_such_module:thing", "'no_such_module:thing': No module named 'no_such_module'"),
@@ -71,7 +76,9 @@ def test_what_names_an_environment(spec: Any) -> None:
         (dict, "dict made a dict, expected a gymnasium.Env"),
     ],
 )
-def test_what_names_none(spec: Any, message: str) -> None:
+def test_what_names_none(spec: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("ale_py", "minigrid", "Box2D", "mujoco"):  # as where they are not installed
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=message):
         make_env(spec)
     with pytest.raises(ConfigError, match=message):
@@ -136,6 +143,33 @@ def test_one_environment_that_was_made_already_is_the_only_one() -> None:
     manager = make_manager(env, 1)
     manager.launch(0)
     assert manager.step([0]).next_obs[0, 2] == env.clock
+
+
+def of_library(module: str, name: str, **members: Any) -> Any:
+    """An object like those of a library that is not installed."""
+    base = type(name, (), {"__module__": module, **members})
+    parts = dict.fromkeys(("reset", "step", "observation_space", "action_space"))
+    return type("Theirs", (base,), parts)()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (
+            of_library("stable_baselines3.common.vec_env.base_vec_env", "VecEnv"),
+            "Theirs is a vector environment of St",
+        ),
+        (of_library("torchrl.envs.common", "EnvBase"), "Theirs is an environment of TorchRL, which steps TensorDicts"),
+        (
+            of_library("envpool.x", "Pool", config={"num_envs": 8, "batch_size": 2}),
+            "answers for 2 of its 8",
+        ),
+    ],
+)
+def test_vector_environments_of_other_libraries_are_named(env: Any, message: str) -> None:
+    for spec in (env, lambda: env):
+        with pytest.raises(ConfigError, match=message):
+            make_manager(spec, 8)
 
 
 @pytest.mark.parametrize("num_envs", [0, -1])

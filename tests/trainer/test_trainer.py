@@ -17,10 +17,11 @@ from flowrl import Plan, Trainer, from_items
 from flowrl.data import ReplayActors, ReplayBuffer
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import Evaluate, ParallelRollouts, StoreToReplay
-from flowrl.plans import DQN
+from flowrl.plans import DQN, PPO
 from flowrl.testing import same
 from flowrl.trainer.config import build_config
 from flowrl.trainer.trained_policy import _rows
+from tests.broken_envs import Pairs
 from tests.plans import small as small_plans
 from tests.plans.small import without_clock
 
@@ -493,6 +494,19 @@ def test_a_list_of_dictionaries_is_several_observations() -> None:
     assert _rows(one, space)[1] is None
     with pytest.raises(SchemaError, match=r"with the keys goal, near, got goal$"):
         _rows([one, {"goal": two["goal"]}], space)
+
+
+def test_tuples_are_observations_of_tuple_spaces() -> None:
+    """As the environment gives them, one or several, and as the dictionary that workers make of them."""
+    with PPO(env=Pairs) as trainer:
+        one, two = (Pairs().reset(seed=seed)[0] for seed in (0, 1))
+        alone = [trainer.act(obs) for obs in (one, two)]
+        several = tuple(np.stack(parts) for parts in ((one[0], two[0]), (one[1]["speed"], two[1]["speed"])))
+        for obs in ([one, two], (several[0], {"speed": several[1]}), {"0": several[0], "1": {"speed": several[1]}}):
+            assert trainer.act(obs).tolist() == alone
+        for wrong in ((one[0],), one[0], Pairs().reset(seed=0)):
+            with pytest.raises(SchemaError):
+                trainer.act(wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"episodes": 0}, {"episodes": -1}, {"episodes": 2.5}, {"seed": -1}])

@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from flowrl.envs.adapters import envpool, pettingzoo
 from flowrl.envs.adapters import gym as classic
+from flowrl.errors import ConfigError
 
 #: The functions that make an environment by its name, for `gym:NAME` and so on.
 LIBRARIES: dict[str, Callable[..., Any]] = {
@@ -19,11 +20,31 @@ LIBRARIES: dict[str, Callable[..., Any]] = {
 }
 
 
+#: What is to be done about environments of other libraries, by library and base class.
+_FOREIGN = {
+    ("stable_baselines3", "VecEnv"): "is a vector environment of Stable-Baselines3: pass the function that makes one "
+    "of its environments, and their number (--envs, envs_per_worker); env_manager says how they step",
+    ("torchrl", "EnvBase"): "is an environment of TorchRL, which steps TensorDicts: pass the function that makes the "
+    "gymnasium environment in it",
+}
+
+
 def converted(made: Any, num_envs: int, another: Callable[[], Any]) -> Any:
     """Convert to a `gymnasium.Env`, or to a VectorEnv of `num_envs` for several agents; `another` makes one more.
 
     Returns objects of unknown kinds unchanged.
+
+    Raises: ConfigError for environments of libraries whose steps are others.
     """
+    for kind in type(made).__mro__:
+        library = kind.__module__.partition(".")[0]
+        if problem := _FOREIGN.get((library, kind.__name__)):
+            raise ConfigError(f"{type(made).__name__} {problem}")
+        if library == "envpool" and made.config["batch_size"] not in (0, made.config["num_envs"]):
+            raise ConfigError(
+                f"{type(made).__name__} is an EnvPool that answers for {made.config['batch_size']} of its "
+                f"{made.config['num_envs']} environments at a time: leave out batch_size, so that all step together"
+            )
     if isinstance(made, gymnasium.Env | VectorEnv):
         return made
     if pettingzoo.is_one(made):
