@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -16,6 +18,7 @@ from flowrl.envs.adapters.pettingzoo import AgentsVectorEnv
 from flowrl.envs.goals import GoalFunctions, goal_functions
 from flowrl.envs.managers.async_subprocess import AsyncSubprocessEnvManager
 from flowrl.envs.managers.base import Manager
+from flowrl.envs.managers.children import Children
 from flowrl.envs.managers.local import EnvManager
 from flowrl.envs.managers.subprocess import SubprocessEnvManager
 from flowrl.envs.managers.thread import ThreadEnvManager
@@ -154,6 +157,27 @@ def make_manager(
         factory.check()
         made: Manager = _OF_FACTORIES[kind]([factory] * num_envs, episode_seeds=episode_seeds, **options)
         return made
+    children = Children()
+    with children.noted():
+        here = _made_here(factory, spec, num_envs, kind, options, episode_seeds)
+    here.children = children
+    if not is_object(spec):
+        _here.add(here)
+    return here
+
+
+#: Managers of environments in this process, to close when it ends.
+_here: weakref.WeakSet[Manager] = weakref.WeakSet()
+
+
+def _made_here(
+    factory: EnvFactory,
+    spec: Any,
+    num_envs: int,
+    kind: str,
+    options: Mapping[str, Any],
+    episode_seeds: Sequence[int] | None,
+) -> Manager:
     first = factory.first_of(num_envs, vectorised=kind == "vector")
     made_here: list[Env | AnyVectorEnv] = [] if is_object(spec) else [first]
     try:
@@ -169,6 +193,16 @@ def make_manager(
         for env in made_here:
             env.close()
         raise
+
+
+@atexit.register
+def _close_those_here() -> None:
+    """Close environments that nobody closed: they may have started processes, which would stay."""
+    for manager in list(_here):
+        try:
+            manager.close()
+        except Exception as error:
+            log.warning("an environment could not be closed: %s: %s", type(error).__name__, error)
 
 
 def _of_vector(

@@ -228,6 +228,13 @@ FAULTS = [
     ),
     Fault(
         "F15",
+        "flowrl/envs/managers/children.py",
+        "self._pids |= _children",
+        "_children",
+        "tests/envs/managers/test_children.py::test_one_that_stays_is_named_and_nothing_is_killed",
+    ),
+    Fault(
+        "F15",
         PROCESS,
         "        _kill_all(ours)\n",
         "        pass\n",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
+from flowrl.envs.managers.children import Children, warn_of
 from flowrl.envs.managers.faults import During, Fault, FaultLog, Kind
 from flowrl.envs.managers.shared_memory import INNER_END, OWN_END, RECORDED_END
 from flowrl.envs.masks import check_mask
@@ -133,6 +134,7 @@ class Manager(abc.ABC):
         self._row_shape = row_shape(self._buffers[0])
         self._at = 0
         self._phase = "not launched"
+        self.children = Children()
 
     # A manager implements:
 
@@ -170,7 +172,8 @@ class Manager(abc.ABC):
             self._refuse("launch twice")
         self._sow(seed)
         self._phase = "failed"  # until every environment has begun
-        self._begin_all()
+        with self.children.noted():
+            self._begin_all()
         self._phase = "running"
 
     def reset(self, seed: int | None = None) -> None:
@@ -220,10 +223,13 @@ class Manager(abc.ABC):
         return self._faults.drain()
 
     def close(self) -> None:
-        """Close the environments. A second call does nothing."""
+        """Close the environments, and warn of processes that they leave behind. A second call does nothing."""
         if self._phase != "closed":
             self._phase = "closed"
-            self._close()
+            try:
+                self._close()
+            finally:
+                warn_of(self.children)
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 
 from flowrl.envs.managers import env_runner, worker_main
+from flowrl.envs.managers.children import Children, warn_of
 from flowrl.envs.managers.shared_memory import SharedMemory
 from flowrl.envs.managers.subprocess import SubprocessEnvManager
 from flowrl.envs.managers.supervisor import EnvProcess, Supervisor
@@ -34,8 +35,10 @@ class _ThreadHost(Host):
     """The code of the thread."""
 
     def live(self) -> None:
-        with contextlib.suppress(OSError), self._orders:  # its answer is no longer wanted
+        children = Children()
+        with contextlib.suppress(OSError), self._orders, children.noted():  # its answer is no longer wanted
             self.serve()
+        warn_of(children)
 
     def share(self, *shape: Any) -> None:
         self._shape = shape
