@@ -37,8 +37,9 @@ LONG_WITHOUT_EPISODE = 100_000
 #: Env steps between results if a plain dict has no `report_every`.
 REPORT_EVERY = 1_000
 
-#: Keys of a result that depend on the clock; all others follow from the seed.
+#: Keys of a result that depend on the clock, as do those that begin with `TIMERS`; all others follow from the seed.
 CLOCK_KEYS = ("seconds", "steps_per_second")
+TIMERS = "timers/"
 
 
 @operator
@@ -54,7 +55,8 @@ class Report:
     collected a row are older than those that learned from it, with `policy_lag_p50`, `policy_lag_p90` and
     `policy_lag_max`; `seconds` that the run has been open, and `steps_per_second` since the last result, in the unit.
     If names collide, the earlier in this list wins, but the learner's scalars win over all. If the plan has several
-    learners, each has its own scalars, counters and lags, such as `loss/ppo` and `updates/dqn` (F16).
+    learners, each has its own scalars, counters and lags, such as `loss/ppo` and `updates/dqn` (F16). With `timers`, a
+    result has the seconds since the last one that each operator of this process was busy, as `timers/OPERATOR`.
 
     Raises: SchemaError for a scalar that is not a number.
     Emits: nothing or one dict per item. State: recent episodes, when the next result is due, sums since the last.
@@ -64,6 +66,7 @@ class Report:
     provides = ("results", "env_steps", "updates")
     every: int = attrs.field(validator=attrs.validators.ge(1))
     unit: str = "env_steps"
+    timers: bool = False
     context: Context = context()
     recent: dict[str, deque[float]] = state(factory=lambda: {})
     episodes: int = state(default=0)
@@ -72,6 +75,7 @@ class Report:
     last_episode: int = state(default=0)
     sums: dict[str, tuple[float, int]] = state(factory=dict)
     _reported: float = runtime(factory=clock)
+    _busy: dict[str, float] = runtime(factory=dict)
 
     def schema(self, given: Schema) -> Schema:
         if "results" in given.words:
@@ -107,11 +111,18 @@ class Report:
             result |= lags_in(self.context.metrics.drain(name), name.removeprefix(LAG))
         result |= {name: mean for name, mean in self._take_others().items() if name not in result}
         result |= {name: total / count for name, (total, count) in self.sums.items()}
+        result |= self._timed() if self.timers else {}
         result["seconds"] = self.context.watch.seconds
         result["steps_per_second"] = since.get(self.unit, 0) / max(now - self._reported, 1e-9)
         self.last, self.sums, self._reported = counters, {}, now
         self.due = (counters.get(self.unit, 0) // self.every + 1) * self.every
         return result
+
+    def _timed(self) -> dict[str, float]:
+        """Seconds since the last result that each operator here was busy."""
+        meters = [meter for stage in self.context.stages for meter in stage.meters() if meter.verb != "tap"]
+        before, self._busy = self._busy, {meter.path: meter.busy for meter in meters}
+        return {f"{TIMERS}{path}": busy - before.get(path, 0.0) for path, busy in self._busy.items()}
 
     def _take_others(self) -> dict[str, float]:
         """Means of the numbers recorded since the last result, without those of episodes."""
@@ -146,11 +157,12 @@ def StandardMetricsReporting(train_op: Plan, workers: BaseWorkers, config: Any) 
     """The usual end of an algorithm: a stream of results, one every `config["report_every"]` env steps.
 
     A plan without an environment counts updates instead, see `BaseWorkers.clock`. For a plain dict without that key the
-    interval is `REPORT_EVERY`. For the contents of a result see `Report`.
+    interval is `REPORT_EVERY`. `config["report_timers"]` adds the time of each operator. For a result see `Report`.
     """
     plain = isinstance(config, Mapping) and "report_every" not in config
     every = REPORT_EVERY if plain else config["report_every"]
-    return train_op.combine(Report(every, unit=WorkersContract(workers).clock))
+    timers = config.get("report_timers", False) if isinstance(config, Mapping) else config["report_timers"]
+    return train_op.combine(Report(every, unit=WorkersContract(workers).clock, timers=timers))
 
 
 def lags_in(recorded: list[Any], of: str = "") -> dict[str, float]:

@@ -6,7 +6,7 @@ import copy
 import queue
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from flowrl.errors import PlanError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from flowrl.engine.stages import Stage
 
 #: Number of newest values kept of each record between two reports, so that records are bounded (F7).
 RECORD_LIMIT = 10_000
@@ -114,7 +116,7 @@ class Context:
 
     `path` names the operator; its random streams depend only on the run's seed and this path, not on the rest
     of the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver. `learner` names the
-    learner that the operator trains, "" unless the plan has several.
+    learner that the operator trains, "" unless the plan has several. `stages` are those of the run.
     """
 
     path: str = ""
@@ -124,6 +126,7 @@ class Context:
     watch: Stopwatch = attrs.field(factory=Stopwatch)
     worker: Any = None
     learner: str = ""
+    stages: Sequence[Stage] = ()
 
     def __reduce__(self) -> tuple[type[Context], tuple[str]]:
         return Context, (self.path,)  # an operator sent to another process has no run there until one opens

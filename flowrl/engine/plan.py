@@ -109,6 +109,10 @@ class Plan:
         """Lists of `n` items, the last one shorter."""
         return self.then(transforms.Batches(n), "combine", name, default="batch")
 
+    def shuffle(self, buffer_size: int, *, name: str | None = None) -> Plan:
+        """The items in random order, each drawn from the `buffer_size` that came first and have not left yet."""
+        return self.then(transforms.Shuffle(buffer_size), "combine", name, default="shuffle")
+
     def flatten(self, *, name: str | None = None) -> Plan:
         """Emit the elements of each item."""
         return self.then(transforms.flatten, "combine", name)

@@ -1,4 +1,4 @@
-"""The operators behind the verbs batch, flatten and take, taps and breakpoints."""
+"""The operators behind the verbs batch, flatten, shuffle and take, taps and breakpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 
-from flowrl.engine.operator import declare, operator, pure, state, whole
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, declare, operator, pure, state, whole
 from flowrl.engine.protocols import OperatorContract
 from flowrl.engine.schema import UNKNOWN, Schema
 
@@ -36,6 +37,32 @@ class Batches:
     def finish(self) -> list[Any]:
         full, self.open = self.open, []
         return [full] if full else []
+
+
+@operator
+class Shuffle:
+    """The items in random order: each leaves from a random place of a buffer of `size` items. State: the buffer.
+
+    It holds `size` items before the first leaves; at the end the rest leaves in random order.
+    """
+
+    verb = "combine"
+    provides = ()
+    size: int = attrs.field(converter=lambda size: whole("shuffle", "buffer_size", size, 1))
+    held: list[Any] = state(factory=list)
+    context: Context = context()
+
+    def __call__(self, item: Any) -> list[Any]:
+        if len(self.held) < self.size:
+            self.held.append(item)
+            return []
+        at = int(self.context.generator().integers(self.size))
+        chosen, self.held[at] = self.held[at], item
+        return [chosen]
+
+    def finish(self) -> list[Any]:
+        rest, self.held = self.held, []
+        return [rest[at] for at in self.context.generator().permutation(len(rest))]
 
 
 @operator

@@ -109,6 +109,10 @@ class Configuration(PolicySettings, Option):
         None, "env steps between checkpoints of `flowrl run`; None: eval_every, else 10 000", resume="free"
     )
 
+    report_timers: bool = setting(
+        False, "results have the seconds that each operator was busy: timers/OPERATOR", resume="free"
+    )
+
     def __getitem__(self, key: str) -> Any:
         values = self.to_dict()
         if key not in values:
@@ -161,7 +165,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('Settings of every plan.', 26), ('Settings of every policy.', 7)]
+    [('Settings of every plan.', 27), ('Settings of every policy.', 7)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}

@@ -6,6 +6,7 @@ import math
 import queue
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from flowrl import Plan, Queue, from_items, from_workers, operator
 from flowrl.engine.transforms import Take
 from flowrl.errors import PlanError
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue, Sequentially
+from flowrl.testing import check_plan
 from tests.engine.engine_parts import Fails, InlineWorkers, Noise, Numbers, Pairs, Total
 
 
@@ -67,6 +69,26 @@ def test_verbs(plan: Plan, expected: list[object]) -> None:
     """F14: every verb runs on plain lists in this process; two runs of one plan are independent."""
     assert list(plan) == expected
     assert list(plan) == expected
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 50])
+def test_shuffle_gives_every_item_once_in_an_order_of_the_seed(size: int) -> None:
+    """F2, D3, D6: none leaves before the buffer that it waits in is full; resumed at every item."""
+    plan = from_items(range(20)).shuffle(size)
+    for seed in range(5):
+        shuffled = list(plan.run(seed=seed))
+        assert sorted(shuffled) == list(range(20))
+        assert all(item < place + size for place, item in enumerate(shuffled))
+        assert (shuffled == sorted(shuffled)) == (size == 1)
+    check_plan(lambda: from_items(range(12)).shuffle(size))
+
+
+def test_shuffle_favours_no_order() -> None:
+    """D6: each of the six orders of three items is as frequent as any other, whether they fill the buffer or not."""
+    for size, expected in [(3, 6), (9, 6), (2, 4)]:
+        orders = Counter(tuple(from_items("abc").shuffle(size).run(seed=seed)) for seed in range(300))
+        assert len(orders) == expected
+        assert min(orders.values()) > 0.6 * 300 / expected
 
 
 def test_duplicate_gives_every_reader_every_item() -> None:
@@ -193,6 +215,7 @@ BAD_PLANS = [
     (lambda: Concurrently(from_items(N)), "joins a list of plans, or plans by name, got plan of 1"),
     (lambda: from_items(N).batch(0), "batch needs size >= 1, a whole number, got 0"),
     (lambda: from_items(N).batch(2.5), "batch needs size >= 1, a whole number, got 2.5"),
+    (lambda: from_items(N).shuffle(0), "shuffle needs buffer_size >= 1, a whole number, got 0"),
     (lambda: from_items(N).take(-1), "take needs n >= 0, a whole number, got -1"),
     (lambda: from_items(N).take(math.nan), "take needs n >= 0, a whole number, got nan"),
     (lambda: from_items(N).prefetch(math.nan), "prefetch needs n >= 1, a whole number, got nan"),

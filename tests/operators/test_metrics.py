@@ -29,7 +29,7 @@ from flowrl.operators import (
     StopWhen,
     debug_print,
 )
-from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE
+from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE, TIMERS
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_plan, same
@@ -150,6 +150,25 @@ def test_several_learners_have_scalars_and_counters_of_their_own(case: str) -> N
     assert {name for name in result if name.partition("/")[0] == LAG} == lags
     timeless = lambda item: {name: value for name, value in item.items() if name not in CLOCK_KEYS}  # noqa: E731
     check_plan(lambda: learners()[case][0].combine(Report(1_000)).for_each(timeless))
+
+
+def test_timers_are_the_seconds_that_operators_were_busy() -> None:
+    """D4: of each operator of this process since the last result; all else stays."""
+    results: dict[bool, list[Any]] = {}
+    busy: dict[str, float] = {}
+    for timers in (True, False):
+        branches = {"left": from_items([{"loss": 1.0}] * 8).for_each(Learn(None, 1.0)), "right": from_items([1, 2])}
+        plan = Concurrently(branches).tap("Concurrently", str)
+        with plan.combine(Report(2, unit="updates", timers=timers)).run() as run:
+            results[timers] = list(run)
+            busy = busy or {meter.path: meter.busy for meter in run.meters()}
+    timed = [{key: result.pop(key) for key in list(result) if key.startswith(TIMERS)} for result in results[True]]
+    names = {"left.Items", "left.Learn", "right.Items", "Concurrently", "Report"}
+    assert [set(each) for each in timed] == [{TIMERS + name for name in names}] * 4
+    assert all(seconds >= 0 for each in timed for seconds in each.values())
+    assert sum(each[f"{TIMERS}left.Learn"] for each in timed) == pytest.approx(busy["left.Learn"])
+    keep = lambda result: {name: value for name, value in result.items() if name not in CLOCK_KEYS}  # noqa: E731
+    assert list(map(keep, results[True])) == list(map(keep, results[False]))
 
 
 @pytest.mark.parametrize(
