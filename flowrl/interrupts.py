@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -29,6 +30,27 @@ def handling(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[No
     finally:
         for number, before in previous.items():
             signal.signal(number, signal.SIG_DFL if before is None else before)  # None: not set from Python
+
+
+def die_with(lifeline: int) -> None:
+    """Let the kernel kill this process group when a pipe has lost its last writer, even while C code holds Python.
+
+    Does nothing elsewhere than on Linux.
+
+    Args:
+        lifeline: The descriptor of the pipe's reading end, which stays open.
+    """
+    if sys.platform != "linux":
+        return
+    import fcntl
+
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    if poll.poll(0):  # the writer was gone before the kernel watched
+        os._exit(1)
 
 
 class Interrupts:

@@ -8,8 +8,8 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +20,7 @@ import attrs
 from flowrl._version import __version__
 from flowrl.cli.sinks import Sink, check_sinks, open_sinks
 from flowrl.errors import ConfigError
-from flowrl.storage.files import LEFT, plain, write, write_json
+from flowrl.storage.files import LEFT, json_text, plain, write, write_json
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import BUILTIN, PlanFile
 
@@ -38,7 +38,8 @@ class RunDirectory:
     checkpoints/  the newest states of the run, to resume from
     summary.json  how the run ended;  explain_run.txt  where the time went
 
-    Only one process may write to it at a time.
+    Only one process may write to it at a time. What is deleted while the run goes on is written again, but for earlier
+    checkpoints.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class RunDirectory:
     named: bool = True  #: whether the user chose the path; otherwise it may get an ordinal
     _claimed: bool = attrs.field(default=False, init=False, repr=False)
     _made: list[Path] = attrs.field(factory=list, init=False, repr=False)
+    _files: dict[str, str] = attrs.field(factory=dict, init=False, repr=False)  # what `create` writes, by name
     _metrics: TextIO | None = attrs.field(default=None, init=False, repr=False)
     _sinks: list[Sink] = attrs.field(factory=list, init=False, repr=False)
     _lock: int | None = attrs.field(default=None, init=False, repr=False)
@@ -71,7 +73,9 @@ class RunDirectory:
                 hint = f", or goes on with --resume {path}" if (path / "run.json").is_file() else ""
                 raise ConfigError(f"{path} {what}; a run needs a new directory{hint}")
             return cls(path, plan_file, text, sinks)
-        slug = re.sub(r"[^\w.-]+", "_", config.env or Path(config["data"]).name).strip("._") or "env"
+        slug = (
+            re.sub(r"[^\w.-]+", "_", config.env or Path(config["data"]).name).strip("._")[:80] or "env"
+        )  # a file name has 255
         base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         return cls(_free(base), plan_file, text, sinks, named=False)
 
@@ -83,7 +87,7 @@ class RunDirectory:
         Raises:
             ConfigError: it cannot be created, or another run has begun there meanwhile.
         """
-        try:
+        with self.writing():
             while not self._claimed:
                 self._made = [place for place in (self.path, *self.path.parents) if not place.exists()]
                 try:
@@ -94,8 +98,6 @@ class RunDirectory:
                         raise
                     self.path = _free(self.path)
             self.lock()
-        except OSError as error:
-            raise self._unwritable(error) from error
         if (self.path / "run.json").exists():
             raise ConfigError(f"{self.path} is not empty: another run has begun there meanwhile")
 
@@ -133,23 +135,33 @@ class RunDirectory:
             about["earlier"] = [*earlier.get("earlier", ()), {k: v for k, v in earlier.items() if k != "earlier"}]
         if earlier is None and not self._claimed:
             self.claim()
-        try:
-            self.lock()
+        self._files = {
+            "config.json": self.config_text,
+            "plan.txt": explained + "\n",
+            "plan.py": plan_file.text,
+            "run.json": json_text(about) + "\n",
+        }
+        with self.writing():
             for stale in [self.path / "summary.json", *self.path.glob(LEFT)]:
                 stale.unlink(missing_ok=True)  # of the earlier end, or of a killed process
-            write(self.path / "config.json", self.config_text)
-            write(self.path / "plan.txt", explained + "\n")
-            write(self.path / "plan.py", plan_file.text)
-            lines = self._first_lines(results)
-            write(self.path / "metrics.jsonl", "".join(lines))
-            self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
-            self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in lines])
-            write_json(self.path / "run.json", about)  # last: it marks the directory as a run
-        except OSError as error:
-            raise self._unwritable(error) from error
+            self._write(self._first_lines(results))
 
-    def _unwritable(self, error: OSError) -> ConfigError:
-        return ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}")
+    def _write(self, lines: list[str]) -> None:
+        """Write the files, with these lines of metrics."""
+        self.lock()
+        write(self.path / "metrics.jsonl", "".join(lines))
+        self._metrics = (self.path / "metrics.jsonl").open("a+", encoding="utf-8")
+        self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in lines])
+        for name, text in self._files.items():  # run.json is the last: it marks the directory as a run
+            write(self.path / name, text)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raises: ConfigError for what the disk refuses in the block."""
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(f"cannot write the run directory {self.path}: {error.strerror or error}") from error
 
     def lock(self) -> None:
         """Keep other processes from writing to the directory until `close`, if the system has such locks.
@@ -173,8 +185,10 @@ class RunDirectory:
 
     def close(self) -> None:
         """Let others write to the directory. A second call does nothing."""
-        if self._metrics is not None:
-            self._metrics.close()
+        for file in (self._metrics, *self._sinks):
+            if file is not None:
+                with suppress(OSError):  # of a result that could not be written, which `record` has raised
+                    file.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -197,24 +211,42 @@ class RunDirectory:
         """Append one result to metrics.jsonl and the sinks; it survives if the process is killed afterwards."""
         assert self._metrics is not None, "create() comes first"
         values = plain(result)
-        self._metrics.write(json.dumps(values, allow_nan=False) + "\n")
-        self._metrics.flush()
-        for sink in self._sinks:
-            sink.record(values)
+        with self.writing():
+            self._metrics.write(json.dumps(values, allow_nan=False) + "\n")
+            self._metrics.flush()
+            for sink in self._sinks:
+                sink.record(values)
 
     def flush(self) -> None:
         """Force the recorded results to disk, so that they survive a crash of the machine."""
         assert self._metrics is not None, "create() comes first"
-        os.fsync(self._metrics.fileno())
+        with self.writing():
+            self._write_what_was_deleted()
+            os.fsync(self._metrics.fileno())
+
+    def _write_what_was_deleted(self) -> None:
+        assert self._metrics is not None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._metrics.fileno()), (self.path / "metrics.jsonl").stat()):
+                return
+        about = self.path / "run.json"
+        if about.exists() and about.read_text(encoding="utf-8") != self._files["run.json"]:
+            raise ConfigError(f"{self.path} was deleted while the run goes on, and another run has begun there")
+        log.warning("%s was deleted while the run goes on: it is written again, but for earlier checkpoints", self.path)
+        self._metrics.seek(0)  # the file lasts while it is open
+        lines = self._metrics.readlines()
+        self.close()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._write(lines)
 
     def finish(self, summary: Mapping[str, Any], explained: str = "") -> None:
         """Write summary.json, and explain_run.txt if `explained` is not empty; close the files of the metrics."""
-        for file in (self._metrics, *self._sinks):
-            if file is not None:
-                file.close()
-        if explained:
-            write(self.path / "explain_run.txt", explained + "\n")
-        write_json(self.path / "summary.json", summary)
+        with self.writing():
+            self._write_what_was_deleted()
+            if explained:
+                write(self.path / "explain_run.txt", explained + "\n")
+            write_json(self.path / "summary.json", summary)
+        self.close()
 
 
 def _free(path: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from flowrl._version import __version__
+from flowrl.cli.output import fill_closed, in_a_line, lasting, was_lost
 from flowrl.errors import ConfigError, FlowError, PlanError, notes_of
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except FlowError as error:
             raise BadInput("\n".join([str(error), *notes_of(error)])) from error
+        except OSError as error:
+            if (words := in_a_line(error)) is None:
+                raise
+            raise click.ClickException(words) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
@@ -537,4 +542,11 @@ def main() -> None:
     """The entry point of the command."""
     if "" not in sys.path:
         sys.path.append("")  # the user's modules, as with `python -m flowrl`
-    cli(prog_name="flowrl", args=sys.argv[1:])
+    arguments = sys.argv[1:]
+    fill_closed()
+    sys.stdout, sys.stderr = lasting(sys.stdout, 1), lasting(sys.stderr, 2)
+    try:
+        cli(prog_name="flowrl", args=arguments)
+    except SystemExit as end:
+        # A run has its results in its directory; what other commands give is what they print.
+        sys.exit(end.code or int(was_lost(sys.stdout) and arguments[:1] != ["run"]))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from time import perf_counter as clock
 from typing import Any, Protocol
 
@@ -56,23 +54,6 @@ class Progress(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-def say(text: str) -> None:
-    """Print a line; a closed pipe (`| head`) does not end the run."""
-    try:
-        click.echo(text)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def complain(error: Exception) -> None:
-    """Print a traceback; a closed standard error does not keep the run from ending cleanly."""
-    try:
-        traceback.print_exception(error)
-    except OSError:
-        with suppress(OSError, AttributeError):  # or Python would fail again to flush its buffer at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
 def progress(
     title: str,
     budget: Budget,
@@ -118,7 +99,7 @@ class Lines:
     """
 
     budget: Budget
-    say: Callable[[str], None] = attrs.field(factory=lambda: say)
+    say: Callable[[str], None] = click.echo
     _next: int = attrs.field(default=0, init=False)
     _started: float = attrs.field(factory=clock)
     counter: str = "env_steps"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,11 +21,11 @@ import attrs
 import click
 
 from flowrl.cli.curves import read_results
-from flowrl.cli.progress import duration, say
+from flowrl.cli.progress import duration
 from flowrl.cli.session import EXIT_CODES
 from flowrl.cli.statistics import CONFIDENCE, FEWEST_TRIMMED, interquartile_mean, interval
 from flowrl.errors import ConfigError
-from flowrl.interrupts import handling
+from flowrl.interrupts import die_with, handling
 from flowrl.storage.files import write_json
 
 #: The common outcome is the first of these that any seed has.
@@ -32,7 +33,7 @@ WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")
 BAD_INPUT = 2
 
 #: Runs the command in a new process with the same modules as this one, however this one was started.
-COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli.main import main; main()"
+COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli.seeds import begin; begin()"
 
 
 @attrs.define
@@ -71,14 +72,14 @@ class SeedsRun:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "summary.json", summary)
         for line in [*lines(summary), f"in {self.folder}"]:
-            say(line)
+            click.echo(line)
         return int(summary["exit_code"])
 
     def _run(self, children: Children, seed: int) -> int | None:
         """Run one seed's process and return its exit code; None if it was not started."""
         shown = self.jobs == 1 and not self.quiet
         if shown and not children.stopping:
-            say(f"seed {seed} ({self.seeds.index(seed) + 1} of {len(self.seeds)})")
+            click.echo(f"seed {seed} ({self.seeds.index(seed) + 1} of {len(self.seeds)})")
         own = [f"--seed={seed}", f"--out={self._directory(seed)}", *([] if shown else ["--quiet"])]
         code = children.run([*self.arguments, *own], silent=self.quiet)
         if code == BAD_INPUT and seed == self.seeds[0]:
@@ -121,8 +122,21 @@ def arguments_of(ctx: click.Context, without: Sequence[str]) -> list[str]:
     return words
 
 
+def begin() -> None:
+    """Run the command as one of `Children`: its standard input is a pipe whose end of file says that they are gone."""
+    from flowrl.cli.main import main
+
+    die_with(os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    main()
+
+
 class Children:
     """Processes of the command, each in a separate session: signals reach them through this process alone.
+
+    On Linux none outlives this process; its newest checkpoint stays.
 
     The first SIGINT, SIGTERM or SIGHUP ends them at their next step and starts no others, the second ends them at
     once, a third kills them.
@@ -146,13 +160,15 @@ class Children:
                 return None
             command = [sys.executable, "-c", COMMAND.format(path=sys.path), *arguments]
             output = subprocess.DEVNULL if silent else None
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, start_new_session=True)
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, start_new_session=True)
             self._running.add(child)
         try:
             return child.wait()  # without a timeout: the waits inside a run have deadlines
         finally:
             with self._lock:
                 self._running.discard(child)
+            if child.stdin is not None:
+                child.stdin.close()
 
     def __enter__(self) -> Children:
         self._handling.__enter__()

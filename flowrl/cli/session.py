@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, SupportsInt
 
 import attrs
+import click
 
 from flowrl.cli.directory import RunDirectory
-from flowrl.cli.progress import CLOCKS, Budget, complain, progress, say, summary
+from flowrl.cli.output import complain
+from flowrl.cli.progress import CLOCKS, Budget, progress, summary
 from flowrl.cli.resume import EarlierRun, step_of
 from flowrl.engine.graph import graph
 from flowrl.engine.operator import state_fields
 from flowrl.engine.plan import Plan
 from flowrl.engine.run import Run
-from flowrl.errors import CheckpointError, notes_of
+from flowrl.errors import CheckpointError, ConfigError, notes_of
 from flowrl.inspect.debugger import is_breakpoint
 from flowrl.interrupts import Interrupts
 from flowrl.rollout import WorkerSet
@@ -102,11 +104,15 @@ class Session:
                 seconds = run.context.watch.seconds
                 early = outcome in ("interrupted", "failed")  # the last result is then older than the end
                 last = {**self.last, self.counter: self._steps(run)} if early else self.last
-                self.directory.finish(self._summary(outcome, seconds), run.explain())
+                try:
+                    self.directory.finish(self._summary(outcome, seconds), run.explain())
+                except ConfigError as error:
+                    self.error, outcome = error, "failed"
+                    complain(error)
         finally:
             self.directory.close()
         scores, place = (self.best, self.confirmed), self.directory.path
-        say(summary(outcome, last, *scores, seconds, place, self.counter) + self._way_on(outcome))
+        click.echo(summary(outcome, last, *scores, seconds, place, self.counter) + self._way_on(outcome))
         return EXIT_CODES[outcome]
 
     @contextmanager
@@ -145,7 +151,7 @@ class Session:
             )
             if not quiet:
                 at = f"resumed at {self._steps(run):,} {CLOCKS[self.counter]}" + self._cut(run)
-                say(at if begun else "no checkpoint yet: beginning anew")
+                click.echo(at if begun else "no checkpoint yet: beginning anew")
         self.plan.draw(self.directory.path / "plan.svg")
         self._due = self._next_due(run)
 
@@ -166,13 +172,14 @@ class Session:
         self.last, self.best, self.confirmed = session["last"], session["best"], session["confirmed"]
         self._results, policy = session["results"], session["policy"]
         run.context.watch.earlier = session["seconds"]
-        self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
-        # The best policy at the checkpoint: a later evaluation may have replaced it.
-        if policy is not None:
-            write(self._policy, policy)
-        elif self.save is not None and self._policy.exists():  # written after the checkpoint, which had none
-            self.save(self._policy)
-            self._stand_in = self._written()
+        with self.directory.writing():
+            self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
+            # The best policy at the checkpoint: a later evaluation may have replaced it.
+            if policy is not None:
+                write(self._policy, policy)
+            elif self.save is not None and self._policy.exists():  # written after the checkpoint, which had none
+                self.save(self._policy)
+                self._stand_in = self._written()
 
     def _offer(self, chosen: Path | None) -> str:
         latest = chosen or self._checkpoints.latest()

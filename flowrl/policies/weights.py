@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def save_weights(policy: Policy, path: Path) -> None:
-    """Write the weights to a file, atomically."""
+    """Write the weights to a file, atomically; creates its folder."""
     buffer = io.BytesIO()
     torch.save(policy.weights(), buffer)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write(path, buffer.getvalue())
 
 

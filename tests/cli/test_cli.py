@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,10 @@ import pytest
 from flowrl.cli import session
 from flowrl.interrupts import Interrupts
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
+from tests.full_disk import full_disk
+
+#: The name of no file.
+LONG = 300 * "x"
 
 #: Never ends, so that something has to stop it.
 ENDLESS = (
@@ -369,8 +374,13 @@ def no_errors():
 
 def no_reader_of_errors():
     """As after `2> >(exec true)`."""
+    leads_nowhere(2)
+
+
+def leads_nowhere(number):
+    """The stream becomes a pipe whose reader has left."""
     reader, writer = os.pipe()
-    os.dup2(writer, 2)
+    os.dup2(writer, number)
     os.close(reader)
     os.close(writer)
 
@@ -457,10 +467,74 @@ def test_a_run_in_another_thread_leaves_signals_alone():
     assert seen == [before]
 
 
-def test_a_reader_who_leaves_does_not_end_the_run(folder):
-    """`flowrl run | head -1`: the run goes on to its end."""
-    command = f"{sys.executable} -W error -m flowrl run tiny.py --set n=2000 --out r | head -1"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert len(results_of(folder / "r")) == 2000
+# -- output that nobody gets
+
+
+def no_output():
+    """As after `>&-`."""
+    os.close(1)
+    sys.stdout = None
+
+
+def no_reader():
+    """As in `| head -0`."""
+    leads_nowhere(1)
+
+
+def full():
+    """As after `> log` on a disk that is full."""
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+
+FULL = "standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(("begin", "said"), [(no_output, ""), (no_reader, ""), (full, FULL)])
+def test_what_a_run_cannot_print_is_dropped_and_it_goes_on(begin, said, folder, child):
+    process = child("run", "tiny.py", "--set", "n=200", "--tap", "keep", "--out", "r", begin=begin)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, err) == (0, said)
+    assert len(results_of(folder / "r")) == 200
+
+
+@pytest.mark.parametrize(("begin", "code", "said"), [(no_output, 0, ""), (no_reader, 1, ""), (full, 1, FULL)])
+def test_a_command_whose_answer_is_lost_ends_with_1(begin, code, said, child):
+    """Unless nobody wanted it."""
+    process = child("list", begin=begin)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, err) == (code, said)
+
+
+# -- what the machine refuses
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", LONG),
+        ("run", "tiny.py", "--out", LONG),
+        ("run", "--resume", LONG),
+        ("run", "bc", "--set", f"data={LONG}"),
+        ("evaluate", LONG),
+        ("plot", LONG),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused_in_a_line(arguments, folder):
+    done = flowrl(*arguments)
+    assert done.exit_code in (1, 2)
+    assert re.fullmatch(r"Error: .*xxx\.\.\.xxx.*: File name too long\n", done.stderr), done.stderr
+
+
+def test_a_disk_that_is_full_fails_the_run_in_a_line_and_keeps_the_newest_checkpoint(folder):
+    """F9: it can be resumed once there is room."""
+    with full_disk(60_000):
+        done = flowrl("run", "tiny.py", "--set", "n=2000", "--set", "checkpoint_every=1000", "--out", "r", "--quiet")
+    assert done.exit_code == 1
+    assert "Error: cannot write the run directory r: File too large\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert summary_of(folder / "r")["outcome"] == "failed"
+    with full_disk(10):
+        done = flowrl("run", "--resume", "r")
+    assert (done.exit_code, done.stderr) == (2, "Error: cannot write the run directory r: File too large\n")
+    assert flowrl("run", "--resume", "r").exit_code == 0
+    assert [result["env_steps"] for result in results_of(folder / "r")] == [10 * i for i in range(1, 2001)]

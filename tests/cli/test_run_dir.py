@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from types import ModuleType
 
@@ -118,6 +119,38 @@ def test_it_holds_what_was_run_and_how_it_ended(plan_file, tmp_path):
     assert about["plan"] == "tiny"
     assert about["versions"]["torch"] == torch.__version__
     assert set(about["versions"]) == {"python", "flowrl", "torch", "numpy", "gymnasium"}
+
+
+def test_what_is_deleted_while_the_run_goes_on_is_written_again(plan_file, tmp_path, caplog):
+    """With every result, at the next checkpoint and at the end; but not into the run of somebody else."""
+    directory = RunDirectory.choose(plan_file, Config(), tmp_path / "run", ["csv"])
+    directory.create("the tree", ["flowrl"])
+    written = {path.name: path.read_text() for path in directory.path.iterdir()}
+    directory.record({"x": 1})
+    shutil.rmtree(directory.path)
+    directory.record({"x": 2})
+    directory.flush()
+    assert "run was deleted while the run goes on: it is written again" in caplog.text
+    with pytest.raises(ConfigError, match="run is in use"):
+        RunDirectory(directory.path, plan_file, "").lock()
+    directory.record({"x": 3})
+    (directory.path / "metrics.jsonl").unlink()
+    directory.finish({"outcome": "done"})
+    there = {path.name: path.read_text() for path in directory.path.iterdir()}
+    assert there.pop("metrics.jsonl") == '{"x": 1}\n{"x": 2}\n{"x": 3}\n'
+    assert there.pop("metrics.csv") == "x\n1\n2\n3\n"
+    assert json.loads(there.pop("summary.json")) == {"outcome": "done"}
+    assert there == {name: text for name, text in written.items() if "metrics" not in name}
+
+    directory = RunDirectory.choose(plan_file, Config(), tmp_path / "other")
+    directory.create("", ["mine"])
+    shutil.rmtree(directory.path)
+    another = RunDirectory.choose(plan_file, Config(), directory.path)
+    another.create("", ["another"])
+    with pytest.raises(ConfigError, match="other was deleted while the run goes on, and another run has begun there"):
+        directory.flush()
+    for each in (directory, another):
+        each.close()
 
 
 def test_a_configuration_that_cannot_be_saved_is_refused(plan_file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,8 @@ import pytest
 from flowrl.cli import seeds
 from flowrl.cli.seeds import summarise
 from flowrl.cli.statistics import interquartile_mean, interval
-from tests.cli.parts import SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
-from tests.forked import DEVNULL, Python, execute
+from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
+from tests.forked import DEVNULL, PIPE, Python, execute
 
 #: Fails for seed 1.
 FAILS = TINY.replace("    for i in range", "    assert config.seed != 1, 'an unlucky seed'\n    for i in range")
@@ -32,23 +33,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes of seeds begin as those of tests do."""
-    start = SimpleNamespace(DEVNULL=DEVNULL, Popen=lambda words, **more: Python(words[1:], **more))
+    start = SimpleNamespace(DEVNULL=DEVNULL, PIPE=PIPE, Popen=lambda words, **more: Python(words[1:], **more))
     monkeypatch.setattr(seeds, "subprocess", start)
 
 
 def fork_seeds() -> None:
     """The same in a process that is one of them, which has no server."""
-    seeds.subprocess = SimpleNamespace(DEVNULL=DEVNULL, Popen=Fork)  # type: ignore[assignment]
+    seeds.subprocess = SimpleNamespace(DEVNULL=DEVNULL, PIPE=PIPE, Popen=Fork)  # type: ignore[assignment]
 
 
 class Fork:
     """What `subprocess.Popen` is to the command."""
 
     def __init__(self, words: list[str], **_: Any) -> None:
+        theirs, ours = os.pipe()
+        self.stdin = os.fdopen(ours, "w")
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
             try:
+                os.close(ours)
+                os.dup2(theirs, 0)
                 os.setsid()
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 execute(words[1:])
@@ -57,6 +62,7 @@ class Fork:
                 code = int(end.code or 0)
             finally:
                 os._exit(code)
+        os.close(theirs)
 
     def wait(self) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -178,6 +184,18 @@ def test_an_interrupt_ends_all_seeds_and_begins_no_other(
     summary = summary_of(folder / "out")
     assert [seed["exit_code"] for seed in summary["seeds"]] == [130, None, None]
     assert {path.name for path in (folder / "out").iterdir()} == {"seed-0", "summary.json"}
+
+
+def test_no_seed_outlives_the_command(child: Callable[..., Python], folder: Path) -> None:
+    """F15: killed, it cannot say goodbye, and its seed is stuck in an operator."""
+    tells = STUCK.replace("print('waiting'", "print(__import__('os').getpid()")
+    (folder / "tells.py").write_text(tells)
+    started = child("run", "tells.py", "--seeds", 1, "--out", "out", begin=fork_seeds)
+    seed = next(int(line) for line in started.stdout if line.strip().isdigit())
+    watched = os.pidfd_open(seed)
+    started.kill()
+    assert select.select([watched], [], [], DEADLINE)[0], "the seed has ended"
+    os.close(watched)
 
 
 # -- the summary, of seeds as they may end

@@ -242,8 +242,8 @@ FAULTS = [
     ),
     Fault(
         "F15",
-        "flowrl/envs/managers/worker_main.py",
-        "fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGKILL)",
+        "flowrl/interrupts.py",
+        "fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)",
         "return",
         PROCESSES + "test_processes_die_with_their_parent_even_inside_c_code",
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import sys
 import traceback
@@ -20,6 +19,7 @@ import gymnasium
 from flowrl.envs.managers.env_runner import EnvRunner, Failure, plainly
 from flowrl.envs.managers.shared_memory import NOTHING, Arena, SharedMemory
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
+from flowrl.interrupts import die_with
 from flowrl.storage.codec import Pickled
 
 Env = gymnasium.Env[Any, Any]
@@ -60,23 +60,7 @@ def stand_apart(lifeline: Connection) -> None:
     signal.set_wakeup_fd(-1)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    _die_with(lifeline)
-
-
-def _die_with(lifeline: Connection) -> None:
-    """Let the kernel kill this process group when the last writer is gone, even while C code holds the interpreter."""
-    import fcntl
-
-    if sys.platform != "linux":
-        return  # then the end of file on the orders must suffice
-    file = lifeline.fileno()
-    fcntl.fcntl(file, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_ASYNC)
-    poll = select.poll()
-    poll.register(file, 0)
-    if poll.poll(0):  # it was gone before the kernel watched
-        os._exit(1)
+    die_with(lifeline.fileno())  # elsewhere than on Linux the end of file on the orders must suffice
 
 
 class Host:
