@@ -14,6 +14,7 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.errors import CheckpointError, ConfigError
 from flowrl.rollout import Scores
 from flowrl.trainer.loading import load
+from flowrl.trainer.trust import Trust
 
 
 @attrs.frozen
@@ -61,6 +62,7 @@ def evaluate_run(
     env_args: Mapping[str, Any] | None = None,
     max_steps: int | None = None,
     video: Path | None = None,
+    trusted: Trust = False,
 ) -> Evaluation:
     """Play whole episodes with the saved policy of a run, in its eval mode.
 
@@ -68,7 +70,7 @@ def evaluate_run(
     evaluated with the same seed meet the same starts.
 
     Args:
-        run, last, env, env_args: See `flowrl.load`.
+        run, last, env, env_args, trusted: See `flowrl.load`.
         episodes: Number of episodes, an equal share in each environment (S2).
         seed: Seed of environments and action noise.
         max_steps: Steps after which an episode is cut; None: `eval_max_steps` of the run.
@@ -77,7 +79,7 @@ def evaluate_run(
     Raises:
         ConfigError, CheckpointError: see `flowrl.load`.
     """
-    trained = load(run, last=last, env=env, env_args=env_args)
+    trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
     scores = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
     policy = "policy_last.pt" if last else "policy.pt"
     played = trained.evaluation_env

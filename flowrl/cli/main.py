@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
     from flowrl.trainer.config import Configuration
     from flowrl.trainer.plan_file import PlanFile
+    from flowrl.trainer.trust import Trust
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 #: Env steps between evaluations if neither the configuration nor a budget in steps determines them.
 EVAL_EVERY = 2_500
+
+#: Of the commands that read files which others may have written.
+TRUST = click.option("--trust", is_flag=True, help="Run code that RUN or FILE names; by default asks at a terminal.")
 
 #: Options of the commands that build a plan; they override its configuration.
 PLAN_OPTIONS = (
@@ -43,6 +47,7 @@ PLAN_OPTIONS = (
     click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments per worker."),
     click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
     click.option("--config", "config_file", metavar="FILE", help="Values from a .json or .toml file."),
+    TRUST,
 )
 
 
@@ -148,7 +153,9 @@ def cli() -> None:
 @click.option("--debug", is_flag=True, help="Run in this process, one item at a time, and check every item's schema.")
 @click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
 @click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
-@click.option("--resume", metavar="RUN", help="Go on with a run, or from RUN/checkpoints/STEP; needs no PLAN.")
+@click.option(
+    "--resume", metavar="RUN", help="Go on with a run that you trust, or from RUN/checkpoints/STEP; needs no PLAN."
+)
 @click.option("--quiet", is_flag=True, help="Print only how the run ended.")
 @click.option("--seeds", type=Count(), metavar="N", help="Run N times, with seeds from --seed on.")
 @click.option("--jobs", type=Count(), metavar="N", help="Number of --seeds that run at a time.")
@@ -175,6 +182,7 @@ def run(
 
     A resumed run keeps its plan, settings and --stop options, and goes on bit for bit in its directory. You may change
     the --stop options, and eval_every, eval_episodes, eval_max_steps and checkpoint_every, which change no parameter.
+    Resuming runs the code that RUN names and holds.
 
     Exits with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
     budget ended before the goal, and 130 after Ctrl-C.
@@ -269,11 +277,12 @@ def explain(plan: str, **options: Any) -> None:
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @click.option("--env", metavar="ENV", help="Replaces the run's environment and its arguments.")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")
+@TRUST
 @click.option("--max-steps", type=Count(), metavar="N", help="Cut episodes after N steps; by default as in the run.")
 @click.option("--video", metavar="DIR", help="Film the first three episodes of one environment, as .mp4 files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
-    runs: tuple[str, ...], env_args: tuple[str, ...], video: str | None, as_json: bool, **options: Any
+    runs: tuple[str, ...], env_args: tuple[str, ...], video: str | None, as_json: bool, trust: bool, **options: Any
 ) -> None:
     """Play the saved policy of the run directory RUN: total return, reward per step, win rate.
 
@@ -284,6 +293,7 @@ def evaluate(
     from flowrl.storage.files import json_text
 
     options |= {"env_args": _pairs("--env-arg", env_args), "video": None if video is None else Path(video)}
+    options["trusted"] = _trusted(trust)
     evaluation = evaluate_given([Path(run) for run in runs], **options)
     for words in evaluation.left_out:
         click.echo(f"left out: {words}", err=True)
@@ -301,7 +311,8 @@ def evaluate(
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @click.option("--env", metavar="ENV", help="Replaces the run's environment and its arguments.")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")
-def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any) -> None:
+@TRUST
+def record(run: str | None, out: str, env_args: tuple[str, ...], trust: bool, **options: Any) -> None:
     """Record experience of the saved policy of the run directory RUN, or of --policy, as a dataset for FromDataset.
 
     If episodes may never end, use --steps.
@@ -309,18 +320,20 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], **options: Any)
     from flowrl.cli.record import record_run
 
     where = None if run is None else Path(run)
-    click.echo(record_run(where, Path(out), env_args=_pairs("--env-arg", env_args), **options).line())
+    options |= {"env_args": _pairs("--env-arg", env_args), "trusted": _trusted(trust)}
+    click.echo(record_run(where, Path(out), **options).line())
 
 
 @cli.command()
 @click.argument("run")
 @click.option("--out", required=True, metavar="FILE", help="A .pt2 file (torch.export) or an .onnx file (extra onnx).")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
-def export(run: str, out: str, last: bool) -> None:
+@TRUST
+def export(run: str, out: str, last: bool, trust: bool) -> None:
     """Write the saved policy of the run directory RUN as a program: observations in, greedy actions out."""
     from flowrl.trainer.loading import load
 
-    load(run, last=last, device="cpu").policy.export(out)
+    load(run, last=last, device="cpu", trusted=_trusted(trust)).policy.export(out)
     click.echo(out)
 
 
@@ -450,10 +463,12 @@ def _configured(
     env_args: tuple[str, ...],
     wrappers: tuple[str, ...],
     config_file: str | None,
+    trust: bool,
     **options: Any,
 ) -> Configuration:
     """The configuration of a plan: its defaults, the values of an earlier run, then the file, --set, the options."""
     from flowrl.trainer.config import build_config, load_config_file
+    from flowrl.trainer.trust import check_trust, code_in
 
     values = {} if config_file is None else load_config_file(Path(config_file))
     base = {**saved, **values}
@@ -464,6 +479,8 @@ def _configured(
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
         direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}
+    code = code_in({key: value for key, value in values.items() if key not in {*chosen, *direct}})
+    check_trust(config_file, code, _trusted(trust))
     try:
         return build_config(plan_file.Config, base, chosen, direct)
     except ConfigError as error:
@@ -471,6 +488,19 @@ def _configured(
             raise
         build_config(plan_file.Config, saved, chosen, direct)  # raises if the error is not the file's
         raise ConfigError(f"{config_file}: {error}") from error
+
+
+def _trusted(trust: bool) -> Trust:
+    """Whether to run code that a file names: as --trust says, else as the user answers at a terminal."""
+
+    def asked(words: str) -> bool:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise ConfigError(f"{words}; if you trust it, add --trust")
+        click.confirm(f"{words}. Run it?", abort=True, err=True)
+        click.get_current_context().params["trust"] = True  # of each of --seeds, too
+        return True
+
+    return trust or asked
 
 
 def _built(plan: str, **options: Any) -> Plan:

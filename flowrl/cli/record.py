@@ -22,6 +22,7 @@ from flowrl.storage.files import plain
 from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.loading import load
 from flowrl.trainer.trained_policy import TrainedPolicy
+from flowrl.trainer.trust import Trust
 
 #: Steps per environment in a fragment, unless whole episodes are recorded.
 FRAGMENT_STEPS = 128
@@ -55,6 +56,7 @@ def record_run(
     last: bool = False,
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
+    trusted: Trust = False,
 ) -> Recording:
     """Record the saved policy of a run, or another `policy`, as it acts.
 
@@ -67,7 +69,7 @@ def record_run(
     the log-probability of the sampled action.
 
     Args:
-        run, last, env, env_args: See `flowrl.load`.
+        run, last, env, env_args, trusted: See `flowrl.load`.
         out: The dataset's folder, new or empty.
         policy: Instead of a run: "random", or "module:function", a function of observations `[N, ...]`; it acts in
             `env`.
@@ -88,7 +90,8 @@ def record_run(
     if (run is None) == (policy is None):
         raise ConfigError("give the directory of a run, or --policy random or module:function with --env: who acts")
     if run is not None:
-        trained, saved = load(run, last=last, env=env, env_args=env_args), "policy_last.pt" if last else "policy.pt"
+        trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
+        saved = "policy_last.pt" if last else "policy.pt"
     else:
         assert policy is not None
         trained, saved = _untrained(policy, env, env_args or {}), policy

@@ -10,10 +10,11 @@ from typing import Any
 from flowrl.errors import ConfigError, FlowError
 from flowrl.policies.weights import load_weights
 from flowrl.trainer.config import build_config, load_config_file
-from flowrl.trainer.plan_file import BUILTIN, PlanFile, load_plan_file
+from flowrl.trainer.plan_file import BUILTIN, load_plan_file
 from flowrl.trainer.run_info import read_about
 from flowrl.trainer.trained_policy import TrainedPolicy
 from flowrl.trainer.trainer import named
+from flowrl.trainer.trust import Trust, check_trust, code_in
 
 
 def load(
@@ -23,11 +24,13 @@ def load(
     env: Any = None,
     env_args: Mapping[str, Any] | None = None,
     device: str | None = None,
+    trusted: Trust = False,
 ) -> TrainedPolicy:
     """Load the best policy of a run, or its last one with `last`: `flowrl.load("runs/...").act(obs)`.
 
-    Reads the weights without pickle, but imports the plan, which is code: the original file if it is unchanged,
-    else the copy in the directory.
+    Runs only code of flowrl, gymnasium and flowrl's extras, unless `trusted`: weights hold no code, but a directory
+    may name some, a plan of its own or modules with environments, wrappers or a network. The plan is the original file
+    if it is unchanged, else the copy in the directory.
 
     Args:
         run: A directory that `flowrl run` wrote.
@@ -35,9 +38,11 @@ def load(
         env: Replaces the environment of the run; does not get the arguments of the run's.
         env_args: Arguments of the evaluation environment, added to the run's.
         device: Where to run the policy; None: where the run did.
+        trusted: Run the directory's own code too; or a function that is told which code that is, and answers whether.
 
     Raises:
-        ConfigError: not a run directory, no policy saved in it yet, or a plan or environment that is missing here.
+        ConfigError: not a run directory, no policy saved in it yet, a plan or environment that is missing here, or
+            code that is not trusted.
         CheckpointError: a damaged file, or weights that do not fit the environment.
     """
     run = Path(run)
@@ -51,7 +56,7 @@ def load(
             f"{run} has no {weights.name} (saved policies: {saved}); a run writes policy.pt at its first "
             "evaluation or its end, and policy_last.pt at its end"
         )
-    plan_file = _plan_of(run)
+    about, plan = read_about(run), _plan_of(run)
     values = load_config_file(run / "config.json")
     changed: dict[str, Any] = {} if device is None else {"device": device}
     if env is not None:
@@ -60,9 +65,15 @@ def load(
         others = values.get("eval_env") is not None or values.get("eval_env_args") is not None
         key = "eval_env_args" if others else "env_args"
         changed[key] = {**(values.get(key) or {}), **env_args}
+    plan_code = [] if plan.parent == BUILTIN.resolve() else [f"the plan {plan}"]
+    named_there = {key: value for key, value in values.items() if key not in changed}
+    check_trust(run, plan_code + code_in(named_there), trusted)
+    plan_file = load_plan_file(plan)
     config = build_config(plan_file.Config, values, changed)
     try:
-        workers = plan_file.trainer.workers_of_run(config, env, read_about(run))
+        place = {**plan_file.trainer.place_of_run(config, about), **({} if env is None else {"env": None})}
+        check_trust(f"the dataset of {run}", code_in(place), trusted)
+        workers = plan_file.trainer.workers_of_run(config, env, about)
     except FlowError as error:
         raise ConfigError(f"{run} cannot be loaded here: {error}") from error
     workers.close()
@@ -70,16 +81,16 @@ def load(
     return TrainedPolicy(workers, config, env_steps=_env_steps(run))
 
 
-def _plan_of(run: Path) -> PlanFile:
+def _plan_of(run: Path) -> Path:
     """The plan of a run: its original file or the built-in one if unchanged, else the copy in the directory."""
+    about = read_about(run)
     try:
-        about = read_about(run)
         text = (run / "plan.py").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{run} does not say which plan it ran: {error}") from error
     places = [Path(about["path"]), BUILTIN / f"{about['plan']}.py"]
     same = [place for place in places if place.is_file() and place.read_text(encoding="utf-8") == text]
-    return load_plan_file(same[0] if same else run / "plan.py")
+    return (same[0] if same else run / "plan.py").resolve()
 
 
 def _env_steps(run: Path) -> int:

@@ -64,19 +64,14 @@ class OfflineTrainer(Trainer):
     @classmethod
     def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any]) -> OfflineWorkers:
         """Workers for a finished run, whose run.json describes the dataset; the dataset itself may be gone."""
-        from flowrl.data.datasets.open import open_dataset
-        from flowrl.envs.dataset_spaces import RecordedEnvironment
+        return cls._workers(config, env, None, _source(config, about))
 
-        dataset = dict(about.get("dataset") or {})
-        known = RecordedEnvironment(dataset.pop("path", config.data), dataset) if dataset else None
-        if known is not None and dataset.get("env") is not None:
-            return cls._workers(config, env, None, known)
-        try:
-            return cls._workers(config, env, None, open_dataset(config.data))
-        except DatasetError:
-            if known is None:
-                raise
-        return cls._workers(config, env, None, known)
+    @classmethod
+    def place_of_run(cls, config: Any, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The environment of the dataset."""
+        from flowrl.envs.dataset_spaces import environment_of
+
+        return environment_of(_source(config, about)) or {}
 
     @classmethod
     def _workers(cls, config: Any, env: Any, policy: Any, data: Source) -> OfflineWorkers:
@@ -97,6 +92,23 @@ class OfflineTrainer(Trainer):
                 eval_env_manager=config.eval_env_manager,
                 **evaluated_in(config, env, data),
             )
+
+
+def _source(config: Any, about: Mapping[str, Any]) -> Source:
+    """What describes the dataset of a run: its run.json, if that knows the environment, else the dataset itself."""
+    from flowrl.data.datasets.open import open_dataset
+    from flowrl.envs.dataset_spaces import RecordedEnvironment
+
+    dataset = dict(about.get("dataset") or {})
+    known = RecordedEnvironment(dataset.pop("path", config.data), dataset) if dataset else None
+    if known is not None and dataset.get("env") is not None:
+        return known
+    try:
+        return open_dataset(config.data)
+    except DatasetError:
+        if known is None:
+            raise
+    return known
 
 
 def evaluated_in(config: Configuration, env: Any, data: Source) -> dict[str, Any]:

@@ -201,6 +201,11 @@ class Trainer:
         """The workers for the saved policy of a run with this run.json; by default, those of `make_workers`."""
         return cls.make_workers(config, env)
 
+    @classmethod
+    def place_of_run(cls, config: Configuration, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of the environment that `workers_of_run` takes from elsewhere than the configuration."""
+        return {}
+
     # -- training
 
     def train(self, until: Until | None = None) -> Result:

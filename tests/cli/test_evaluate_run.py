@@ -63,7 +63,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(*arguments: Any) -> dict[str, Any]:
-    done = flowrl("evaluate", *arguments, "--json")
+    done = flowrl("evaluate", *arguments, "--json", "--trust")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -105,7 +105,7 @@ def test_people_get_the_three_kinds_of_score(run: Path, tiny: Path) -> None:
     assert text[4].endswith("unknown: no episode ended with is_success in its info")
     won = found(tiny, "--episodes", 50)
     assert 0.2 < won["win_rate"] == won["return_mean"] == won["reward_per_step"] < 0.8
-    assert flowrl("evaluate", tiny).stdout.splitlines()[4].endswith(" %")
+    assert flowrl("evaluate", tiny, "--trust").stdout.splitlines()[4].endswith(" %")
 
 
 def test_another_environment_and_other_arguments_of_the_same(tiny: Path) -> None:
@@ -133,7 +133,7 @@ def test_videos_are_made_on_request(run: Path, tiny: Path, tmp_path: Path) -> No
     films = tmp_path / "films"
     assert found(run, "--episodes", 2, "--video", films) == found(run, "--episodes", 2)
     assert [file.name for file in films.iterdir()] == ["eval-episode-0.mp4"]
-    done = flowrl("evaluate", tiny, "--video", films)
+    done = flowrl("evaluate", tiny, "--video", films, "--trust")
     assert done.exit_code == 2
     assert 'must take render_mode="rgb_array"' in done.stderr
 
@@ -156,7 +156,7 @@ def test_several_runs_have_a_middle(tiny: Path, tmp_path: Path) -> None:
         assert (alike[name]["iqm"], alike[name]["low"]) == (interquartile_mean(scores), low)
         assert (alike[name]["high"], alike[name]["runs"]) == (high, 4)
     assert (alone["win_rate"], alone["return_mean"]["low"]) == (None, None)
-    text = flowrl("evaluate", tmp_path / "runs", "--episodes", 6).stdout.splitlines()
+    text = flowrl("evaluate", tmp_path / "runs", "--episodes", 6, "--trust").stdout.splitlines()
     assert text[0] == "tiny coin:Coin: 6 episodes each, seed 0"
     assert [line.partition(":")[0].strip() for line in text[1:4]] == [
         f"{tmp_path}/runs/seed-{seed}/policy.pt" for seed in (1, 2, 3)
@@ -170,7 +170,7 @@ def test_a_run_that_cannot_be_evaluated_is_left_out_if_it_was_not_named(tiny: Pa
     early = tmp_path / "runs" / "early"
     shutil.copytree(tmp_path / "runs" / "whole", early)
     (early / "policy.pt").unlink()
-    done = flowrl("evaluate", tmp_path / "runs", "--episodes", 2)
+    done = flowrl("evaluate", tmp_path / "runs", "--episodes", 2, "--trust")
     assert done.exit_code == 0
     assert f"left out: {early} has no policy.pt" in done.stderr
     assert "1 run)" in done.stdout

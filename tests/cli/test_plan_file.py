@@ -211,7 +211,7 @@ class Mine(DQN):
     done = CliRunner().invoke(cli, ["run", str(path), "--out", str(tmp_path / "run"), *options])
     assert done.exit_code == 0, done.output
     assert "Mine" in (tmp_path / "run" / "plan.txt").read_text()
-    assert flowrl.load(tmp_path / "run").act([0.0] * 4) in (0, 1)
+    assert flowrl.load(tmp_path / "run", trusted=True).act([0.0] * 4) in (0, 1)
 
 
 def test_the_builtin_trainers_can_be_imported_from_the_package():

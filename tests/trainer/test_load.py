@@ -121,7 +121,7 @@ def test_a_policy_of_masked_actions_takes_valid_ones(tmp_path: Path) -> None:
     from tests.masked_envs import Doors
 
     small = ("--set", "hidden=[8]", "--set", "learning_starts=50", "--set", "device=cpu", "--set", "eval_episodes=3")
-    policy = flowrl.load(run("dqn", tmp_path / "run", "--env", "tests.masked_envs:Doors", *small))
+    policy = flowrl.load(run("dqn", tmp_path / "run", "--env", "tests.masked_envs:Doors", *small), trusted=True)
     env = Doors(length=30)
     obs, _ = env.reset(seed=0)
     for step in range(28):
@@ -154,7 +154,7 @@ def steer(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_continuous_actions_fit_the_environment(steer: tuple[Path, Path]) -> None:
     """What the policy drew may lie outside of the space; what the environment gets does not (G6)."""
-    policy = flowrl.load(steer[1])
+    policy = flowrl.load(steer[1], trusted=True)
     space = gymnasium.make("Pendulum-v1").action_space
     drawn = [policy.act(np.zeros(3), deterministic=False) for _ in range(20)]
     assert all(space.contains(action) for action in drawn)
@@ -165,11 +165,11 @@ def test_continuous_actions_fit_the_environment(steer: tuple[Path, Path]) -> Non
 
 def test_what_ran_is_loaded_when_the_plan_file_is_gone_or_changed(steer: tuple[Path, Path]) -> None:
     file, directory = steer
-    before = flowrl.load(directory).act(np.ones(3))
+    before = flowrl.load(directory, trusted=True).act(np.ones(3))
     file.write_text(PLAN.replace("Linear(3, 1)", "Linear(3, 1, bias=False)"))
-    assert same(flowrl.load(directory).act(np.ones(3)), before)
+    assert same(flowrl.load(directory, trusted=True).act(np.ones(3)), before)
     file.unlink()
-    assert same(flowrl.load(directory).act(np.ones(3)), before)
+    assert same(flowrl.load(directory, trusted=True).act(np.ones(3)), before)
 
 
 # -- what cannot be loaded
@@ -229,7 +229,7 @@ def bomb(folder: Path) -> bytes:
 def test_another_environment_may_stand_for_one_that_is_not_here(copy: Path) -> None:
     change(copy, env="nowhere_at_all:Env")
     with pytest.raises(ConfigError, match=r"cannot be loaded here: .*nowhere_at_all"):
-        flowrl.load(copy)
+        flowrl.load(copy, trusted=True)
     policy = flowrl.load(copy, env=lambda: gymnasium.make("CartPole-v1"))
     assert policy.act(np.zeros(4)) in (0, 1)
     assert policy.evaluate(episodes=2)["episodes"] == 2

@@ -72,7 +72,7 @@ def test_no_environment_is_made(tmp_path: Path) -> None:
     words = ["--set", f"data={offline_data()}", "--set", "hidden=[8]", "--env", f"{__name__}:never"]
     done = command("run", "bc", *words, "--stop-steps", 40, "--out", tmp_path / "run", "--quiet")
     assert done.exit_code == 0, done.output
-    assert flowrl.load(tmp_path / "run").act(np.zeros((3, 4), np.float32)).shape == (3,)
+    assert flowrl.load(tmp_path / "run", trusted=True).act(np.zeros((3, 4), np.float32)).shape == (3,)
 
 
 def test_evaluation_is_where_it_was_recorded_or_where_one_says(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Code that a run directory or a configuration file names, which runs only if somebody trusts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from flowrl.envs.adapters.convert import LIBRARIES
+from flowrl.errors import ConfigError
+
+#: Whether to run such code, or a function that is told of it and answers that.
+Trust: TypeAlias = bool | Callable[[str], bool]
+
+#: Modules of which any name is harmless.
+HARMLESS = {"flowrl.envs.cartpole", "minigrid.wrappers"}
+#: Modules that register ids with gymnasium.
+REGISTER = {"ale_py", "gymnasium_robotics", "minigrid"}
+#: An id, which no function or class of a module can be called.
+_ID = re.compile(r".+-v\d+")
+
+
+def code_in(values: Mapping[str, Any]) -> list[str]:
+    """The settings among `values` that run code of others than gymnasium, flowrl and what its extras install.
+
+    >>> code_in({"env": "CartPole-v1", "wrappers": ["TimeLimit(9)"], "eval_env": "minigrid:MiniGrid-Empty-8x8-v0"})
+    []
+    >>> code_in({"env": "os:system", "env_args": {"command": "ls"}, "wrappers": ["theirs:Shaped(2)"], "seed": 3})
+    ["env='os:system'", "wrappers='theirs:Shaped(2)'"]
+    """
+    named = [(key, values.get(key)) for key in ("env", "eval_env")]
+    for key in ("wrappers", "eval_wrappers"):
+        layers = values.get(key)
+        named += [(key, each) for each in (layers if isinstance(layers, (list, tuple)) else [layers])]
+    found = [(key, name) for key, name in named if name is not None and not _is_harmless(name)]
+    # The network is a class of a module; the machines at an address answer with pickles.
+    found += [(key, values[key]) for key in ("network", "address") if values.get(key) is not None]
+    return [f"{key}={name!r}" for key, name in found]
+
+
+def check_trust(what: object, code: Sequence[str], trusted: Trust) -> None:
+    """Let `what` run this code, if there is any.
+
+    Raises: ConfigError if nobody trusts it.
+    """
+    if not code or trusted is True:
+        return
+    words = f"{what} runs code that does not come with flowrl: {', '.join(code)}"
+    if not trusted or not trusted(words):
+        raise ConfigError(f"{words}; if you trust it, say trusted=True")
+
+
+def _is_harmless(name: Any) -> bool:
+    if not isinstance(name, str):
+        return False
+    module, colon, rest = name.partition("(")[0].strip().partition(":")
+    if not colon:
+        return True
+    if module in LIBRARIES:
+        return ":" not in rest  # gym imports what is before it
+    return module in HARMLESS or (module in REGISTER and _ID.fullmatch(rest) is not None)

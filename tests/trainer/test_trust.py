@@ -1,0 +1,163 @@
+"""A stranger's files run no code: what they name is imported only if somebody trusts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flowrl
+from flowrl.errors import ConfigError, FlowError
+from flowrl.trainer.plan_file import BUILTIN
+from flowrl.trainer.trust import code_in
+from tests.cli.parts import DEADLINE, TINY
+from tests.cli.parts import flowrl as command
+from tests.forked import PIPE, Python
+
+#: Says that it was imported.
+THEIRS = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, with a module in it that strangers may name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    yield tmp_path
+    sys.modules.pop("theirs", None)
+
+
+def ran(folder: Path) -> bool:
+    return (folder / "ran").exists()
+
+
+def run_of(
+    folder: Path, config: Mapping[str, Any], about: Mapping[str, Any] | None = None, plan: str = "dqn", more: str = ""
+) -> Path:
+    """A run directory as a stranger may write it."""
+    run = folder / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "run.json").write_text(json.dumps({"plan": plan, "path": "theirs", **(about or {})}))
+    (run / "plan.py").write_text((BUILTIN / f"{plan}.py").read_text() + more)
+    (run / "policy.pt").write_bytes(b"")
+    return run
+
+
+#: What a stranger writes, and what is said of it.
+CODE: dict[str, tuple[dict[str, Any], str]] = {
+    "environment": ({"config": {"env": "theirs:make"}}, "env='theirs:make'"),
+    "a module of gym": ({"config": {"env": "gym:theirs:CartPole-v1"}}, "env='gym:theirs:CartPole-v1'"),
+    "evaluation": ({"config": {"eval_env": "theirs:make"}}, "eval_env='theirs:make'"),
+    "wrapper": ({"config": {"wrappers": ["TimeLimit(9)", "theirs:W(1)"]}}, r"wrappers='theirs:W\(1\)'"),
+    "evaluation's wrapper": ({"config": {"eval_wrappers": ["theirs:W"]}}, "eval_wrappers='theirs:W'"),
+    "network": ({"config": {"network": "theirs:Net"}}, "network='theirs:Net'"),
+    "plan": ({"config": {}, "more": "import theirs\n"}, r"the plan .*run/plan\.py"),
+    "plan beside the plans": ({"config": {}, "about": {"plan": "../../../theirs"}, "more": THEIRS}, "the plan "),
+    "dataset": ({"config": {}, "plan": "bc", "about": {"dataset": {"env": "theirs:make"}}}, "env='theirs:make'"),
+    "dataset's wrapper": (
+        {"config": {}, "plan": "bc", "about": {"dataset": {"env": "CartPole-v1", "wrappers": ["theirs:W"]}}},
+        "wrappers='theirs:W'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CODE)
+def test_a_strangers_run_runs_no_code_unless_it_is_trusted(folder: Path, case: str) -> None:
+    written, said = CODE[case]
+    run, told = run_of(folder, **written), list[str]()
+    with pytest.raises(ConfigError, match=f"runs code that does not come with flowrl: .*{said}.*say trusted=True"):
+        flowrl.load(run)
+    with pytest.raises(ConfigError, match="does not come with flowrl"):
+        flowrl.load(run, trusted=told.append)  # type: ignore[arg-type]  # answers None
+    assert said.replace("\\", "").partition(".*")[0] in told[0]
+    assert not ran(folder)
+    with pytest.raises(FlowError) as refused:  # there are no weights in it
+        flowrl.load(run, trusted=True)
+    assert ran(folder) or "theirs" in str(refused.value) or "policy.pt" in str(refused.value)
+
+
+def test_what_the_caller_names_himself_is_his_word(folder: Path) -> None:
+    """And what the run names in its place is not made."""
+    run = run_of(folder, {"env": "theirs:make", "eval_env": "theirs:make", "env_args": {"x": 1}})
+    for env in ("CartPole-v1", "tests.clock_envs:make", lambda: None):
+        with pytest.raises(FlowError) as refused:
+            flowrl.load(run, env=env)
+        assert "does not come with flowrl" not in str(refused.value)
+    assert not ran(folder)
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        *("CartPole-v1", "gym:CartPole-v1", "pettingzoo:classic/rps-v2", "envpool:Pong-v5", "ale_py:ALE/Pong-v5"),
+        *("minigrid:MiniGrid-Empty-8x8-v0", "minigrid.wrappers:ImgObsWrapper", "FrameStackObservation(4)"),
+        "flowrl.envs.cartpole:without_velocities",
+    ],
+)
+def test_names_of_gymnasium_flowrl_and_its_extras_need_no_trust(harmless: str) -> None:
+    assert code_in({"env": harmless, "eval_env": harmless, "wrappers": [harmless], "eval_wrappers": None}) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("os:system", "os:system-v0", "minigrid:register_minigrid_envs", "ale_py:roms.utils-v0:x", "my.minigrid:E-v0"),
+        *("flowrl.storage.files:write", "gymnasium.utils.play:play", "subprocess:run(1)", 5),
+    ],
+)
+def test_other_names_do(name: object) -> None:
+    """Functions of these libraries too: they may write files."""
+    assert code_in({"env": name}) == [f"env={name!r}"]
+    assert code_in({"eval_wrappers": name}) == [f"eval_wrappers={name!r}"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "run"),
+        ("record", "run", "--episodes", 1, "--out", "data"),
+        ("export", "run", "--out", "policy.pt2"),
+        ("run", "dqn", "--config", "run/config.json"),
+        ("run", "dqn", "--config", "run/config.json", "--seeds", 2),
+        ("explain", "dqn", "--config", "run/config.json"),
+    ],
+)
+def test_commands_name_the_flag_where_there_is_no_terminal(folder: Path, words: tuple[Any, ...]) -> None:
+    run_of(folder, {"env": "theirs:make"})
+    done = command(*words)
+    assert done.exit_code == 2, done.output
+    assert "runs code that does not come with flowrl: env='theirs:make'; if you trust it, add --trust" in done.stderr
+    assert not ran(folder)
+    assert "module 'theirs' has no environment 'make'" in command(*words, "--trust").output or "--seeds" in words
+    assert ran(folder)
+
+
+def test_values_of_a_file_that_the_user_replaces_are_not_used(folder: Path) -> None:
+    (folder / "file.json").write_text(json.dumps({"env": "theirs:make", "wrappers": ["theirs:W"], "seed": 3}))
+    done = command("explain", "dqn", "--config", "file.json", "--env", "CartPole-v1", "--set", "wrappers=[]")
+    assert done.exit_code == 0, done.output
+    assert not ran(folder)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
+def test_at_a_terminal_it_asks(folder: Path, answer: str, code: int) -> None:
+    (folder / "theirs.py").write_text(THEIRS + "import gymnasium\nmake = lambda: gymnasium.make('CartPole-v1')\n")
+    (folder / "file.json").write_text(json.dumps({"env": "theirs:make"}))
+    (folder / "tiny.py").write_text(TINY)
+    master, slave = os.openpty()
+    os.write(master, answer.encode())
+    words = ["-m", "flowrl", "explain", "tiny.py", "--config", "file.json"]
+    with Python(words, stdin=slave, stdout=PIPE, stderr=PIPE) as process:
+        _, err = process.communicate(timeout=DEADLINE)
+        assert process.returncode == code, err
+    os.close(master)
+    os.close(slave)
+    assert "file.json runs code that does not come with flowrl: env='theirs:make'. Run it? [y/N]: " in err
+    assert ran(folder) == (code == 0)
