@@ -79,6 +79,18 @@ def is_death(error: object) -> TypeGuard[WorkerDied]:
     return isinstance(error, WorkerDied) and not isinstance(error, ValueLost)
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether there is not enough memory; torch has no class of its own for that on the CPU.
+
+    >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("can't allocate memory: you tried ..."))
+    (True, True)
+    """
+    words = ("allocate memory", "out of memory", "size calculation overflowed")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+    )
+
+
 def notes_of(error: BaseException) -> list[str]:
     """What was added to an error on its way."""
     return getattr(error, "__notes__", [])

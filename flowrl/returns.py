@@ -53,7 +53,7 @@ def n_step(reward: Array, terminated: Array, truncated: Array, *, gamma: float, 
         steps[:fits] += open_
         last_terminated[:fits] |= open_ & (terminated[i:] != 0)
         open_ = open_ & ~ended[i:]
-    powers = xp.asarray([gamma**k for k in range(n + 1)], dtype=total.dtype, device=total.device)
+    powers = xp.asarray([gamma**k for k in range(min(n, length) + 1)], dtype=total.dtype, device=total.device)
     return total, steps, xp.where(last_terminated, 0, powers[steps])
 
 

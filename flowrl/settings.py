@@ -38,9 +38,18 @@ def setting(default: Any, meaning: str = "", *, range: str = "", resume: Resume 
     return attrs.field(default=default, metadata={name: text for name, text in said.items() if text}, **how)
 
 
-def positive(default: Any, meaning: str = "", **how: Any) -> Any:
-    """A setting whose value is above 0, or None where its annotation allows that."""
-    return setting(default, meaning, range="> 0", validator=validators.optional(validators.gt(0)), **how)
+def positive(default: Any, meaning: str = "", *, most: str = "", **how: Any) -> Any:
+    """A setting whose value is above 0, or None where its annotation allows that.
+
+    `most` is the name of another setting, whose value it does not exceed.
+    """
+
+    def at_most(config: Any, _field: attrs.Attribute[Any], given: Any) -> None:
+        if most and given > config.get(most):
+            raise ValueError(f"expected at most {most}, which is {config.get(most)}")
+
+    within = validators.optional(validators.and_(validators.gt(0), at_most))
+    return setting(default, meaning, range=f"> 0, <= {most}" if most else "> 0", validator=within, **how)
 
 
 def at_least_one(default: int | None, meaning: str = "", **how: Any) -> Any:
@@ -163,7 +172,12 @@ class Option(Settings):
 class PolicySettings(Settings):
     """Settings of every policy."""
 
-    seed: int = not_negative(0, "seed of the run; every random stream derives from it")
+    seed: int = setting(
+        0,
+        "seed of the run; every random stream derives from it",
+        range="0 .. 2**64 - 1",
+        validator=validators.and_(validators.ge(0), validators.lt(2**64)),
+    )
     device: str = setting(
         "auto", "device of the networks: cpu, cuda ...; auto: a GPU if there is one", resume="rounding"
     )

@@ -260,7 +260,7 @@ class NormalizedRollouts(Normalized):
 class NStepReplay(ReplaySettings, PrioritySettings, Option):
     """Windows of n steps in a replay buffer, uniform or prioritised."""
 
-    n_step: int = positive(3, "rewards summed in a return before it bootstraps")
+    n_step: int = positive(3, "rewards summed in a return before it bootstraps", most="buffer_size")
     prioritized: bool = setting(False, "sample rows with large TD errors more often")
     priority_beta_end: float = fraction(1.0, "importance-sampling exponent beta at the end of its schedule")
     priority_beta_steps: int = positive(50_000, "env steps over which beta changes")

@@ -37,7 +37,7 @@ class Config(
 
     hidden: tuple[int, ...] = (128, 128)
     fragment_steps: int = 4
-    n_step: int = positive(3, "rewards summed in a return before it bootstraps")
+    n_step: int = positive(3, "rewards summed in a return before it bootstraps", most="buffer_size")
     replay_ratio: float = 8.0
     replay_shards: int = positive(2, "shards of the replay memory; Ray processes if there are workers")
     draws_in_flight: int = positive(2, "batches requested from the memory ahead of learning")

@@ -333,6 +333,15 @@ def test_what_lies_beyond_an_end_never_leaks_in():
     assert discounted(reward, end, ~end & False, reward, gamma=0.9)[0] == 1
 
 
+def test_a_window_of_any_length_takes_the_memory_of_the_data():
+    class Rate(float):
+        def __pow__(self, steps):
+            assert steps <= 3
+            return float(self) ** steps
+
+    assert n_step(np.ones(3), NO, NO, gamma=Rate(0.5), n=10**6)[2].tolist() == [0.125, 0.25, 0.5]
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="n is 0"):
         n_step(np.ones(3), NO, NO, gamma=0.9, n=0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from flowrl.errors import FlowError, notes_of
+from flowrl.errors import FlowError, notes_of, out_of_memory
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -85,10 +85,13 @@ def was_lost(stream: TextIO) -> bool:
 
 def in_a_line(error: BaseException) -> str | None:
     """An error of the machine, such as a full disk, in one line; None for any other error."""
+    if out_of_memory(error):
+        return f"not enough memory: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
     if not isinstance(error, OSError) or error.errno not in OF_THE_MACHINE:
         return None
+    way_out = ": raise the limit with ulimit -n" if error.errno == errno.EMFILE else ""
     name = "" if error.filename is None else os.fsdecode(error.filename)
-    return f"{name if len(name) < 200 else f'{name[:80]}...{name[-80:]}'}: {error.strerror}".removeprefix(": ")
+    return f"{name if len(name) < 200 else f'{name[:80]}...{name[-80:]}'}: {error.strerror}{way_out}".removeprefix(": ")
 
 
 def complain(error: Exception) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowrl.engine.operator import name_of
-from flowrl.errors import ConfigError, PlanError
+from flowrl.errors import ConfigError, PlanError, out_of_memory
 from flowrl.trainer.config import Configuration
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class PolicyFactory:
     Args:
         make: The policy argument of a Trainer.
 
-    Raises: PlanError if `make` returns no policy; ConfigError if the policy ignores a setting of the configuration.
+    Raises: PlanError if `make` returns no policy; ConfigError if the policy ignores a setting of the configuration, or
+        there is not enough memory for its networks.
     """
 
     make: Any
@@ -48,19 +50,18 @@ class PolicyFactory:
     def __call__(self, observation_space: Any, action_space: Any) -> Policy:
         from torch.nn import Module
 
-        from flowrl.policies import Policy
-
         make, config = self.make, self.config
-        policy: Policy
         default = {field.name: field.default for field in attrs.fields(type(config))}
         changed = {name: value for name, value in config.for_policy.items() if value != default[name]}
-        if isinstance(make, type) and issubclass(make, Policy):
-            policy = make.configured(config, observation_space, action_space)
-        elif isinstance(make, type):
-            # A class that is no Policy need not know of settings that are at their default.
-            policy = make(observation_space, action_space, **{"seed": config.seed, "device": config.device, **changed})
-        else:
-            policy = make(config, observation_space, action_space)
+        try:
+            policy: Policy = self._made(changed, observation_space, action_space)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            raise ConfigError(
+                "there is not enough memory for the networks, whose sizes follow from the settings, the observation "
+                f"space {observation_space} and the action space {action_space}: {str(error).strip()}"
+            ) from error
         if isinstance(policy, (NoneType, str, type, Module)):
             raise PlanError(f"policy: {name_of(make)} returned a {type(policy).__name__}, {A_POLICY}")
         for name in changed.keys() - {"seed", "device"}:
@@ -70,3 +71,14 @@ class PolicyFactory:
                     f"or **config.for_policy, in {name_of(make)}"
                 )
         return policy
+
+    def _made(self, changed: Mapping[str, Any], *spaces: Any) -> Any:
+        from flowrl.policies import Policy
+
+        make, config = self.make, self.config
+        if isinstance(make, type) and issubclass(make, Policy):
+            return make.configured(config, *spaces)
+        if isinstance(make, type):
+            # A class that is no Policy need not know of settings that are at their default.
+            return make(*spaces, **{"seed": config.seed, "device": config.device, **changed})
+        return make(config, *spaces)

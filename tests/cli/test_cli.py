@@ -180,7 +180,7 @@ def test_what_was_learnt_until_a_run_failed_is_kept(folder):
     assert "failed: 128 env steps" in done.stdout.splitlines()[-1]
     assert "to go on" not in done.stdout
     assert (folder / "run" / "policy.pt").read_bytes() == (folder / "run" / "policy_last.pt").read_bytes()
-    assert flowrl("evaluate", "run", "--episodes", 2).exit_code == 0
+    assert flowrl("evaluate", "run", "--episodes", 2, "--trust").exit_code == 0
     assert flowrl("run", "--resume", "run").exit_code == 2, "it has no checkpoint, and a policy"
 
 
@@ -297,6 +297,15 @@ BAD = {
     "type in a tuple": (("run", "tiny.py", "--set", "hidden=[1,true]"), "hidden=[1, True]: expected tuple[int, ...]"),
     "type of an option": (("run", "tiny.py", "--seed", "one"), "'one' is not a valid integer"),
     "value": (("run", "tiny.py", "--seed", "-1"), "seed=-1"),
+    "value that no generator takes": (("run", "tiny.py", "--seed", 2**64), f"seed={2**64}: 'seed' must be < {2**64}"),
+    "value beyond another": (
+        ("run", "dqn", "--set", "n_step=1e11"),
+        "n_step=100000000000: expected at most buffer_size, which is 50000",
+    ),
+    "value that no memory holds": (
+        ("run", "dqn", "--set", "hidden=[1_000_000_000_000_000]"),
+        "there is not enough memory for the networks",
+    ),
     "setting without =": (("run", "tiny.py", "--set", "rate"), "--set 'rate': expected KEY=VALUE"),
     "budget": (("run", "tiny.py", "--stop-steps", "1.5"), "'1.5' is not a whole number"),
     "seconds": (("run", "tiny.py", "--stop-seconds", "0"), "'0' is not a finite number above 0"),
