@@ -192,6 +192,7 @@ def script(step: str, end: str) -> Iterator[tuple[subprocess.Popen[bytes], list[
     root = Path(__file__).parents[3]
     program = subprocess.Popen(
         [sys.executable, "-c", code],
+        bufsize=0,  # `communicate` would not see what `readline` has read ahead
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=root,
