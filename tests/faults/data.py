@@ -87,8 +87,8 @@ FAULTS = [
     Fault(
         "G1",
         "flowrl/data/steps.py",
-        "axis=int(is_fragment(batches[0]))",
-        "axis=0",
+        "Batch.cat(batches, axis=1)",
+        "Batch.cat(batches)",
         BATCHES + "test_advantages_of_joined_fragments_are_those_of_each",
     ),
     Fault(
