@@ -116,7 +116,8 @@ class Context:
 
     `path` names the operator; its random streams depend only on the run's seed and this path, not on the rest
     of the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver. `learner` names the
-    learner that the operator trains, "" unless the plan has several. `stages` are those of the run.
+    learner that the operator trains, "" unless the plan has several. `stages` are those of the run, for operators only:
+    a resource outlives the run.
     """
 
     path: str = ""
@@ -131,9 +132,9 @@ class Context:
     def __reduce__(self) -> tuple[type[Context], tuple[str]]:
         return Context, (self.path,)  # an operator sent to another process has no run there until one opens
 
-    def at(self, path: str, learner: str = "") -> Context:
-        """The same run, seen by the operator at another path."""
-        return attrs.evolve(self, path=path, learner=learner)
+    def at(self, path: str, learner: str = "", stages: Sequence[Stage] = ()) -> Context:
+        """The same run, seen by the operator at another path, or by a resource of that name."""
+        return attrs.evolve(self, path=path, learner=learner, stages=stages)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import attrs
-
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
@@ -88,8 +86,6 @@ class Run:
         self, plan: Plan, by_id: dict[int, str], context: Context, on_error: ErrorPolicies, resources: dict[str, Any]
     ) -> None:
         """Start the run's resources and open its stages; `by_id` maps the plan's nodes to paths."""
-        self.stages: list[Stage] = []  #: inputs before their readers
-        context = attrs.evolve(context, stages=self.stages)
         self.plan, self.paths, self.context, self.resources = plan, by_id, context, resources
         self._error_policies = _by_name(on_error)
         self._labels = labels_of(plan, by_id)
@@ -99,6 +95,7 @@ class Run:
         self._stop_requested = False  # ... and the current iteration has not ended yet
         self._at_end = []
         self._claim()
+        self.stages: list[Stage] = []  #: inputs before their readers
         self._closer = weakref.finalize(self, _close, self.stages, list(resources.values()))
         try:
             for name, resource in resources.items():
@@ -348,7 +345,8 @@ class Run:
 
     def _meter(self, node: Plan) -> Meter:
         path = self.paths[id(node)]
-        context = self.context.at(self.context.path + path, self._labels.operators.get(id(node), ""))
+        learner = self._labels.operators.get(id(node), "")
+        context = self.context.at(self.context.path + path, learner, self.stages)
         verb = "call" if isinstance(node.op, Stage) else node.kind
         return Meter(
             path, node.site, fresh(node.op, context), verb, context, self._on_error(path), _maker(node, self.paths)
