@@ -14,7 +14,7 @@ from flowrl.cli.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.settings import resumable
 from flowrl.trainer.config import Configuration, load_config_file
-from flowrl.trainer.run_info import read_about
+from flowrl.trainer.run_info import read_about, read_results
 
 #: Points of the grid on which the runs of a group are compared.
 POINTS = 200
@@ -89,26 +89,6 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
             raise ConfigError(f"{path} is no run directory and holds none: there is no metrics.jsonl")
         runs |= {run.resolve(): run for run in inside if run.resolve() not in runs}
     return list(runs.values())
-
-
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """Read the results in a run's metrics.jsonl, without a last line that is still being written.
-
-    Raises:
-        ConfigError: the file is missing or malformed.
-    """
-    file = path / "metrics.jsonl"
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror or error}") from error
-    results = []
-    for number, line in enumerate(text.split("\n")[:-1], 1):
-        try:
-            results.append(json.loads(line))
-        except ValueError as error:
-            raise ConfigError(f"{file}, line {number} is malformed: {error}") from error
-    return results
 
 
 def curves(runs: Sequence[RunRecord], x: str, y: str) -> list[Curve]:

@@ -23,6 +23,7 @@ from flowrl.errors import ConfigError
 from flowrl.storage.files import LEFT, json_text, plain, write, write_json
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import BUILTIN, PlanFile
+from flowrl.trainer.run_info import read_results
 
 log = logging.getLogger("flowrl")
 
@@ -144,14 +145,14 @@ class RunDirectory:
         with self.writing():
             for stale in [self.path / "summary.json", *self.path.glob(LEFT)]:
                 stale.unlink(missing_ok=True)  # of the earlier end, or of a killed process
-            self._write(self._first_lines(results))
+            self._write(self._first(results))
 
-    def _write(self, lines: list[str]) -> None:
-        """Write the files, with these lines of metrics."""
+    def _write(self, results: list[dict[str, Any]]) -> None:
+        """Write the files, with these results."""
         self.lock()
-        write(self.path / "metrics.jsonl", "".join(lines))
+        write(self.path / "metrics.jsonl", "".join(map(_line, results)))
         self._metrics = (self.path / "metrics.jsonl").open("a+", encoding="utf-8")
-        self._sinks = open_sinks(self.sinks, self.path, [json.loads(line) for line in lines])
+        self._sinks = open_sinks(self.sinks, self.path, results)
         for name, text in self._files.items():  # run.json is the last: it marks the directory as a run
             write(self.path / name, text)
 
@@ -196,23 +197,20 @@ class RunDirectory:
             for place in self._made:
                 place.rmdir()
 
-    def _first_lines(self, count: int) -> list[str]:
-        if not count:
-            return []
-        try:
-            lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:count]
-        except FileNotFoundError:
-            lines = []
-        if len(lines) < count:
-            log.warning("%s has %d results, the checkpoint %d", self.path / "metrics.jsonl", len(lines), count)
-        return lines
+    def _first(self, count: int) -> list[dict[str, Any]]:
+        """The first results of the earlier run."""
+        file = self.path / "metrics.jsonl"
+        results = read_results(self.path)[:count] if count and file.exists() else []
+        if len(results) < count:
+            log.warning("%s has %d results, the checkpoint %d", file, len(results), count)
+        return results
 
     def record(self, result: Mapping[str, Any]) -> None:
         """Append one result to metrics.jsonl and the sinks; it survives if the process is killed afterwards."""
         assert self._metrics is not None, "create() comes first"
         values = plain(result)
         with self.writing():
-            self._metrics.write(json.dumps(values, allow_nan=False) + "\n")
+            self._metrics.write(_line(values))
             self._metrics.flush()
             for sink in self._sinks:
                 sink.record(values)
@@ -234,10 +232,10 @@ class RunDirectory:
             raise ConfigError(f"{self.path} was deleted while the run goes on, and another run has begun there")
         log.warning("%s was deleted while the run goes on: it is written again, but for earlier checkpoints", self.path)
         self._metrics.seek(0)  # the file lasts while it is open
-        lines = self._metrics.readlines()
+        results = [json.loads(line) for line in self._metrics]
         self.close()
         self.path.mkdir(parents=True, exist_ok=True)
-        self._write(lines)
+        self._write(results)
 
     def finish(self, summary: Mapping[str, Any], explained: str = "") -> None:
         """Write summary.json, and explain_run.txt if `explained` is not empty; close the files of the metrics."""
@@ -247,6 +245,11 @@ class RunDirectory:
                 write(self.path / "explain_run.txt", explained + "\n")
             write_json(self.path / "summary.json", summary)
         self.close()
+
+
+def _line(result: Mapping[str, Any]) -> str:
+    """A plain result as its line of metrics.jsonl."""
+    return json.dumps(result, allow_nan=False) + "\n"
 
 
 def _free(path: Path) -> Path:

@@ -20,13 +20,13 @@ from typing import Any
 import attrs
 import click
 
-from flowrl.cli.curves import read_results
 from flowrl.cli.progress import duration
 from flowrl.cli.session import EXIT_CODES
 from flowrl.cli.statistics import CONFIDENCE, FEWEST_TRIMMED, interquartile_mean, interval
 from flowrl.errors import ConfigError
 from flowrl.interrupts import die_with, handling
 from flowrl.storage.files import write_json
+from flowrl.trainer.run_info import read_results
 
 #: The common outcome is the first of these that any seed has.
 WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")

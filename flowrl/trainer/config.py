@@ -276,7 +276,7 @@ def load_config_file(path: str | Path) -> dict[str, Any]:
         values = readers[path.suffix](path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"configuration file {path}: {error.strerror or error}") from error
-    except ValueError as error:  # both decoders' errors, and text that is not UTF-8
+    except (ValueError, RecursionError) as error:  # both decoders' errors, and text that is not UTF-8
         raise ConfigError(f"configuration file {path} is malformed: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"configuration file {path}: expected a table of keys, got a {type(values).__name__}")

@@ -86,10 +86,10 @@ def _plan_of(run: Path) -> Path:
     about = read_about(run)
     try:
         text = (run / "plan.py").read_text(encoding="utf-8")
+        places = [Path(about["path"]), BUILTIN / f"{about['plan']}.py"]
+        same = [place for place in places if place.is_file() and place.read_text(encoding="utf-8") == text]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{run} does not say which plan it ran: {error}") from error
-    places = [Path(about["path"]), BUILTIN / f"{about['plan']}.py"]
-    same = [place for place in places if place.is_file() and place.read_text(encoding="utf-8") == text]
     return (same[0] if same else run / "plan.py").resolve()
 
 
@@ -98,5 +98,5 @@ def _env_steps(run: Path) -> int:
     try:
         last = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
         return int(json.loads(last)["env_steps"])
-    except (OSError, IndexError, KeyError, TypeError, ValueError):
+    except (OSError, IndexError, KeyError, TypeError, ValueError, RecursionError):
         return 0

@@ -1,4 +1,4 @@
-"""The run.json of a run directory, and the settings that a resumed run may change."""
+"""What a run directory says of its run, and the settings that a resumed run may change."""
 
 from __future__ import annotations
 
@@ -40,5 +40,31 @@ def read_about(path: Path) -> dict[str, Any]:
         return {**about, "plan": str(about["plan"]), "path": str(about["path"])}
     except OSError as error:
         raise ConfigError(f"{path} does not say which plan it ran: {file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{file} is malformed: {error!r}") from error
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Read the results in a run's metrics.jsonl, without a last line that is still being written.
+
+    Raises:
+        ConfigError: the file is missing or malformed.
+    """
+    file = path / "metrics.jsonl"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{file} is malformed: {error}") from error
+    return [_result(line, f"{file}, line {number}") for number, line in enumerate(text.split("\n")[:-1], 1)]
+
+
+def _result(line: str, where: str) -> dict[str, Any]:
+    try:
+        result = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is malformed: {error}") from error
+    if not isinstance(result, dict):
+        raise ConfigError(f"{where} is malformed: it is a {type(result).__name__}, expected a result")
+    return result

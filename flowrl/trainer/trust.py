@@ -12,8 +12,10 @@ from flowrl.errors import ConfigError
 #: Whether to run such code, or a function that is told of it and answers that.
 Trust: TypeAlias = bool | Callable[[str], bool]
 
-#: Modules of which any name is harmless.
-HARMLESS = {"flowrl.envs.cartpole", "minigrid.wrappers"}
+#: Environments of flowrl.
+OURS = {f"flowrl.envs.{name}" for name in ("cartpole:without_velocities", "goals:bit_flipping", "goals:point_reach")}
+#: Modules of which any name is a harmless wrapper.
+WRAPPERS = {"minigrid.wrappers"}
 #: Modules that register ids with gymnasium.
 REGISTER = {"ale_py", "gymnasium_robotics", "minigrid"}
 #: An id, which no function or class of a module can be called.
@@ -53,9 +55,10 @@ def check_trust(what: object, code: Sequence[str], trusted: Trust) -> None:
 def _is_harmless(name: Any) -> bool:
     if not isinstance(name, str):
         return False
-    module, colon, rest = name.partition("(")[0].strip().partition(":")
-    if not colon:
+    name = name.partition("(")[0].strip()
+    module, colon, rest = name.partition(":")
+    if not colon or name in OURS:
         return True
     if module in LIBRARIES:
         return ":" not in rest  # gym imports what is before it
-    return module in HARMLESS or (module in REGISTER and _ID.fullmatch(rest) is not None)
+    return module in WRAPPERS or (module in REGISTER and _ID.fullmatch(rest) is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import flowrl
 from flowrl.cli.main import cli
 from flowrl.errors import CheckpointError, ConfigError, SchemaError
 from flowrl.testing import same
+from tests.cli.parts import flowrl as command
 from tests.forked import PIPE, Python
 
 PLAN = '''"""Steers a pendulum by chance: continuous actions, clipped for the environment."""
@@ -202,6 +204,24 @@ def test_damaged_or_foreign_weights_are_refused(copy: Path) -> None:
     (copy / "policy.pt").write_bytes((copy / "policy.pt").read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r"policy\.pt holds no readable weights"):
         flowrl.load(copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        *((name, data) for name in ("config.json", "run.json") for data in (b"[" * 100_000, b"\xff", b"[1]")),
+        *(("metrics.jsonl", data + b"\n") for data in (b"[" * 100_000, b"\xff", b"1")),
+    ],
+)
+def test_malformed_files_are_refused_in_a_line(copy: Path, name: str, data: bytes) -> None:
+    (copy / name).write_bytes(data)
+    needed = name != "metrics.jsonl"  # a policy acts without it
+    for words in (("evaluate", copy), ("plot", copy), ("run", "--resume", copy, "--stop-steps", 10**6))[not needed :]:
+        done = command(*words)
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+        assert re.search(rf"{name}.*(malformed|expected a table)", done.stderr)
+    if not needed:
+        assert flowrl.load(copy).env_steps == 0
 
 
 class Bomb:

@@ -13,7 +13,7 @@ import pytest
 
 import flowrl
 from flowrl.errors import ConfigError, FlowError
-from flowrl.trainer.plan_file import BUILTIN
+from flowrl.trainer.plan_file import BUILTIN, builtin_plans, load_plan_file
 from flowrl.trainer.trust import code_in
 from tests.cli.parts import DEADLINE, TINY
 from tests.cli.parts import flowrl as command
@@ -83,6 +83,12 @@ def test_a_strangers_run_runs_no_code_unless_it_is_trusted(folder: Path, case: s
     assert ran(folder) or "theirs" in str(refused.value) or "policy.pt" in str(refused.value)
 
 
+def test_no_plan_of_ours_needs_trust() -> None:
+    """By its defaults."""
+    for name in builtin_plans():
+        assert code_in(load_plan_file(name).Config().to_dict()) == []
+
+
 def test_what_the_caller_names_himself_is_his_word(folder: Path) -> None:
     """And what the run names in its place is not made."""
     run = run_of(folder, {"env": "theirs:make", "eval_env": "theirs:make", "env_args": {"x": 1}})
@@ -98,7 +104,7 @@ def test_what_the_caller_names_himself_is_his_word(folder: Path) -> None:
     [
         *("CartPole-v1", "gym:CartPole-v1", "pettingzoo:classic/rps-v2", "envpool:Pong-v5", "ale_py:ALE/Pong-v5"),
         *("minigrid:MiniGrid-Empty-8x8-v0", "minigrid.wrappers:ImgObsWrapper", "FrameStackObservation(4)"),
-        "flowrl.envs.cartpole:without_velocities",
+        *("flowrl.envs.cartpole:without_velocities", "flowrl.envs.goals:bit_flipping"),
     ],
 )
 def test_names_of_gymnasium_flowrl_and_its_extras_need_no_trust(harmless: str) -> None:
@@ -109,7 +115,13 @@ def test_names_of_gymnasium_flowrl_and_its_extras_need_no_trust(harmless: str) -
     "name",
     [
         *("os:system", "os:system-v0", "minigrid:register_minigrid_envs", "ale_py:roms.utils-v0:x", "my.minigrid:E-v0"),
-        *("flowrl.storage.files:write", "gymnasium.utils.play:play", "subprocess:run(1)", 5),
+        *(
+            "flowrl.storage.files:write",
+            "flowrl.envs.cartpole:gymnasium",
+            "gymnasium.utils.play:play",
+            "subprocess:run(1)",
+            5,
+        ),
     ],
 )
 def test_other_names_do(name: object) -> None:
