@@ -16,7 +16,7 @@ from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import CalleeContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
-from flowrl.engine.stages import WAITING, WORKED, Signal, Stage, as_item
+from flowrl.engine.stages import DONE, WAITING, WORKED, Signal, Stage, as_item
 from flowrl.engine.workers import ThreadWorker, as_worker, ask, wait_for
 from flowrl.errors import ValueLost
 
@@ -181,6 +181,7 @@ class Prefetch(Stage):
     ready_items: deque[Any] = state(factory=deque)
     _job: Future[Signal | None] | None = runtime()
     _pause: bool = runtime(default=False)
+    _ended: bool = runtime(default=False)  # its input, which a row of these need not ask again and again
     _stuck: bool = runtime(default=False)  # the thread could not go on
     _worker: ThreadWorker | None = runtime()
 
@@ -219,11 +220,14 @@ class Prefetch(Stage):
     def _fill(self) -> Signal | None:
         """Pull until `n` items are ready; returns the signal that ended it early, or None."""
         while len(self.ready_items) < self.n and not self._pause:
+            if self._ended:
+                return DONE
             item = self.inputs[0].step()
             if item.__class__ is not Signal:
                 self.ready_items.append(item)
                 self.meter.context.bell.ring()
             elif item is not WORKED or not self.thread:
+                self._ended = item is DONE
                 return item
         return None
 

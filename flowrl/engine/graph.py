@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flowrl.errors import PlanError, did_you_mean
@@ -14,21 +15,24 @@ if TYPE_CHECKING:
 
 #: Kinds of nodes that connect streams; the others are sources and transforms, including "tap".
 WIRING = ("stage", "fork")
+#: Most stages one behind the other, see `flowrl.engine.run.make_room`.
+MAX_DEPTH = 50_000
 
 
 def graph(plan: Plan) -> list[Plan]:
     """All operators of a plan, each once, inputs before their readers."""
     ordered: list[Plan] = []
-    seen: set[int] = set()
-    stack = [plan]
+    seen = {id(plan)}
+    stack = [(plan, iter(plan.inputs))]
     while stack:  # no recursion, so that a plan may have any depth
-        missing = [upstream for upstream in stack[-1].inputs if id(upstream) not in seen]
-        if missing:
-            stack.append(missing[0])
-            continue
-        node = stack.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
+        node, inputs = stack[-1]
+        for upstream in inputs:
+            if id(upstream) not in seen:
+                seen.add(id(upstream))
+                stack.append((upstream, iter(upstream.inputs)))
+                break
+        else:
+            stack.pop()
             ordered.append(node)
     return ordered
 
@@ -55,20 +59,23 @@ def paths(plan: Plan) -> dict[int, str]:
     """
     ordered = graph(plan)
     inside: dict[int, list[str]] = {id(plan): [""]}
+    branch_of: dict[int, str] = {}
     for node in reversed(ordered):
-        branch = common_branch(inside[id(node)])
+        branch = branch_of[id(node)] = common_branch(inside[id(node)])
         for i, upstream in enumerate(node.inputs):
             deeper = f"{branch}{node.branches[i]}." if node.branches else branch
             inside.setdefault(id(upstream), []).append(deeper)
-    taken = {common_branch(inside[id(node)]) + node.name for node in ordered if node.explicit}
+    taken = {branch_of[id(node)] + node.name for node in ordered if node.explicit}
+    ordinals: dict[str, int] = {}
     result = {}
     for node in sorted(ordered, key=lambda node: node.kind == "tap"):
-        path = common_branch(inside[id(node)]) + node.name
+        path = branch_of[id(node)] + node.name
         if not node.explicit:
-            base, ordinal = path, 1
+            base, ordinal = path, ordinals.get(path, 1)
             while path in taken:
                 ordinal += 1
                 path = f"{base}-{ordinal}"
+            ordinals[base] = ordinal
             taken.add(path)
         result[id(node)] = path
     return result
@@ -126,6 +133,8 @@ def check_graph(plan: Plan) -> None:
     for upstream in plan.inputs:
         if not isinstance(upstream, type(plan)):
             raise PlanError(f"{plan.name} joins plans, got {upstream!r}")
+    if plan.explicit:
+        _check_name(plan)
     if len(plan.inputs) > 1:
         for branch, upstream in zip(plan.branches, plan.inputs):
             if upstream.on is not None:
@@ -133,29 +142,75 @@ def check_graph(plan: Plan) -> None:
                     f"{plan.name}: branch {branch} ends with {upstream.name} on the workers ({upstream.site}); "
                     "end it with gather_sync() or gather_async()"
                 )
-        _check_read_once(plan)
-    if plan.explicit or len(plan.inputs) > 1:
-        explicit: dict[str, Plan] = {}
-        for node in graph(plan):
-            if node.explicit and node.name in explicit:
-                raise PlanError(
-                    f"two operators are named {node.name!r}: at {explicit[node.name].site} and at {node.site}"
-                )
-            if node.explicit:
-                explicit[node.name] = node
+        _check_join(plan)
 
 
-def _check_read_once(plan: Plan) -> None:
+def depth_of(plan: Plan) -> tuple[int, int]:
+    """The operators, and the stages, on the longest way from a source to the end of a plan.
+
+    Raises:
+        PlanError: more than `MAX_DEPTH` stages.
+    """
+    operators = 1 + max((upstream.operators for upstream in plan.inputs), default=0)
+    stages = max((upstream.depth for upstream in plan.inputs), default=0)
+    fused = bool(plan.inputs) and plan.kind not in WIRING and plan.inputs[0].kind not in ("source", *WIRING)
+    if not fused and (stages := stages + 1) > MAX_DEPTH:
+        raise PlanError(
+            f"{plan.name}: a plan has at most {MAX_DEPTH:,} joins, forks, calls and prefetches one behind the other, "
+            "with the operators between two of them as one"
+        )
+    return operators, stages
+
+
+def _check_name(plan: Plan) -> None:
+    """Compare an explicit name with those before it."""
+    node = plan
+    while len(node.inputs) == 1:
+        node = node.inputs[0]
+        if node.explicit and node.name == plan.name:
+            raise _twice(node, plan)
+    for other in graph(node) if len(node.inputs) > 1 else ():
+        if other.explicit and other.name == plan.name:
+            raise _twice(other, plan)
+
+
+def _check_join(plan: Plan) -> None:
+    """Compare the readers and the explicit names of the branches that a join joins."""
     reader: dict[int, Plan] = {}
-    for node in graph(plan):
+    explicit: dict[str, Plan] = {}
+    for node in _joined(plan):
+        if node.explicit and explicit.setdefault(node.name, node) is not node:
+            raise _twice(node, explicit[node.name])
         for upstream in node.inputs:
-            other = reader.setdefault(id(upstream), node)
-            # A fork is read by its readers; a merge may not list one stream twice either.
-            if (other is not node or node.inputs.count(upstream) > 1) and upstream.kind != "fork":
+            other = reader.get(id(upstream))
+            reader[id(upstream)] = node
+            if other is not None and upstream.kind != "fork":  # a fork is read by its readers
                 raise PlanError(
                     f"the stream of {upstream.name} ({upstream.site}) is read twice, by {other.name} "
                     f"({other.site}) and by {node.name} ({node.site}); fork it with duplicate(n)"
                 )
+
+
+def _joined(plan: Plan) -> Iterator[Plan]:
+    """The operators of a join back to the one that all its branches come from, readers before their inputs.
+
+    What is before that one was compared when it was added, so nested joins need not be searched anew.
+    """
+    seen = {id(plan)}
+    heap = [(0, id(plan), plan)]
+    while heap:
+        node = heapq.heappop(heap)[2]
+        yield node
+        if not heap and node is not plan:
+            return
+        for upstream in node.inputs:
+            if id(upstream) not in seen:
+                seen.add(id(upstream))
+                heapq.heappush(heap, (-upstream.operators, id(upstream), upstream))
+
+
+def _twice(node: Plan, other: Plan) -> PlanError:
+    return PlanError(f"two operators are named {node.name!r}: at {node.site} and at {other.site}")
 
 
 def common_branch(branches: list[str]) -> str:

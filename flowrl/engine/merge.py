@@ -75,13 +75,22 @@ class Concurrent(Merge):
         default=attrs.Factory(lambda self: tuple(map(_whole_share, self.weights)), takes_self=True), init=False
     )
 
+    _emits: tuple[bool, ...] = attrs.field(
+        default=attrs.Factory(
+            lambda self: tuple(map(set(self.output_indexes).__contains__, range(len(self.names)))), takes_self=True
+        ),
+        init=False,
+    )
+
     def step(self) -> Any:
         idle: dict[int, Signal] = {}  # branches that have had no item since the last change
+        looked = live = 0
         while True:
             i = self.turn
             if self.ended[i]:
-                if all(self.ended[k] for k in self.output_indexes):
+                if not looked and all(self.ended[k] for k in self.output_indexes):
                     return DONE
+                looked = 1
                 self._next()
                 continue
             if self.left < 0:
@@ -94,7 +103,7 @@ class Concurrent(Merge):
                 self.left -= 1
                 if self.left == 0:
                     self._next()
-                if i not in self.output_indexes:
+                if not self._emits[i]:
                     return WORKED
                 return self.emitted(item, i)
             if item is WORKED:
@@ -110,10 +119,12 @@ class Concurrent(Merge):
                     self.release()  # the other branches end with the output branches
                     return DONE
                 idle.clear()  # the end of a branch may unblock another one
+                live = 0
             else:
                 idle[i] = item
+                live = live or self.ended.count(False)
             self._next()  # an unused turn is not made up for later
-            if idle and all(k in idle or ended for k, ended in enumerate(self.ended)):
+            if idle and len(idle) == live:
                 return WAITING if WAITING in idle.values() else BLOCKED
 
     def _share(self, branch: int) -> int:

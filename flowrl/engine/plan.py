@@ -13,7 +13,7 @@ import attrs
 from flowrl.engine import transforms
 from flowrl.engine.calls import Call, Prefetch
 from flowrl.engine.gather import Gather, GatherAsync, GatherSync
-from flowrl.engine.graph import WIRING, check_graph, checked_name, graph, rebuilt, select
+from flowrl.engine.graph import WIRING, check_graph, checked_name, depth_of, graph, rebuilt, select
 from flowrl.engine.merge import Concurrent, Fork, Reader, Sequential, Zip
 from flowrl.engine.operator import name_of, whole
 from flowrl.engine.protocols import OperatorContract, SourceOperator, Worker, WorkersContract, has_member
@@ -54,9 +54,14 @@ class Plan:
     site: str = attrs.field(factory=lambda: user_site())
     on: Any = None
     branches: tuple[str, ...] = ()
+    #: The operators, and the stages, on the longest way to here.
+    operators: int = attrs.field(init=False, default=0)
+    depth: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
         check_graph(self)
+        for name, number in zip(("operators", "depth"), depth_of(self)):
+            object.__setattr__(self, name, number)
 
     @property
     def contract(self) -> OperatorContract:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -303,14 +304,26 @@ class Run:
     # -- opening and closing
 
     def _open_stages(self) -> None:
-        self._root = self._stage(self.plan, {})
+        make_room(self.plan.depth)
+        nodes = graph(self.plan)
+        self._makers = _makers(nodes, self.paths)
+        readers: dict[int, list[Plan]] = {id(node): [] for node in nodes}
+        for node in nodes:
+            for upstream in node.inputs:
+                readers[id(upstream)].append(node)
+        built: dict[int, Stage] = {}
+        for node in nodes:
+            last_of_chain = not _is_linear(node) or not all(map(_is_linear, readers[id(node)])) or node is self.plan
+            if node.on is self.plan.on and last_of_chain:  # a gather opens what is on its workers
+                stage = self._stage(node, built, _take_remote(readers[id(node)]))
+                built[id(node)] = stage
+                self.stages.append(stage)
+        self._root = built[id(self.plan)]
         self._pull = self._root.step
         self._threads = [stage for stage in self.stages if stage.thread]
 
-    def _stage(self, node: Plan, built: dict[int, Stage]) -> Stage:
-        """The stage that ends with an operator, built after its inputs; linear operators are fused."""
-        if id(node) in built:
-            return built[id(node)]
+    def _stage(self, node: Plan, built: Mapping[int, Stage], takes_remote: bool) -> Stage:
+        """The stage that ends with an operator; linear operators are fused."""
         meters = [self._meter(node)]
         stage: Stage
         if node.kind == "source":
@@ -322,35 +335,27 @@ class Run:
                 part = node.inputs[0]
                 stage.bind(meters[0], [])
                 subpaths = [self.paths[id(n)] for n in graph(part)]
-                stage.host(part, subpaths, self._error_policies, self._takes_remote(node))
+                stage.host(part, subpaths, self._error_policies, takes_remote)
             else:
-                stage.bind(meters[0], [self._stage(upstream, built) for upstream in node.inputs])
-                stage.gives_remote = self._takes_remote(node)
+                stage.bind(meters[0], [built[id(upstream)] for upstream in node.inputs])
+                stage.gives_remote = takes_remote
                 if isinstance(stage, Merge):
                     stage.learners = self._labels.branches.get(id(node), ())
         else:
             end = node
-            while end.inputs[0].kind not in ("source", *WIRING):
+            while _is_linear(end.inputs[0]):
                 end = end.inputs[0]
                 meters.append(self._meter(end))
-            stage = Chain(meters[::-1], self._stage(end.inputs[0], built))
-        built[id(node)] = stage
-        self.stages.append(stage)
+            stage = Chain(meters[::-1], built[id(end.inputs[0])])
         return stage
-
-    def _takes_remote(self, node: Plan) -> bool:
-        """Whether all readers of an operator's items accept `Remote` ones."""
-        readers = [other for other in graph(self.plan) if any(upstream is node for upstream in other.inputs)]
-        return bool(readers) and all(reader.contract.takes_remote for reader in readers)
 
     def _meter(self, node: Plan) -> Meter:
         path = self.paths[id(node)]
         learner = self._labels.operators.get(id(node), "")
         context = self.context.at(self.context.path + path, learner, self.stages)
         verb = "call" if isinstance(node.op, Stage) else node.kind
-        return Meter(
-            path, node.site, fresh(node.op, context), verb, context, self._on_error(path), _maker(node, self.paths)
-        )
+        maker = self._makers[id(node.inputs[0])] if len(node.inputs) == 1 else ""
+        return Meter(path, node.site, fresh(node.op, context), verb, context, self._on_error(path), maker)
 
     def _on_error(self, path: str) -> str:
         return next((policy for name, policy in self._error_policies.items() if matches(path, name)), "stop")
@@ -384,6 +389,34 @@ class Run:
         self.close()
 
 
+#: Most Python frames of a stage between its reader and its input: its `step`, and what it calls to pull, to be released
+#: or to say what it waits for.
+FRAMES = 4
+#: Python's own limit of recursion.
+USUAL_LIMIT = 1_000
+
+
+def make_room(depth: int) -> None:
+    """Let stages pull each other over so many.
+
+    A stage pulls its input by a call, so a deep plan needs more frames than Python allows at first. Since Python 3.11
+    calls from Python to Python take none of the C stack, so the limit may be as high as memory permits: a plan of
+    `MAX_DEPTH` stages runs in a thread with a stack of 64 KiB. Plans of usual depth leave the limit as it is.
+    """
+    frames, limit = FRAMES * depth, sys.getrecursionlimit()
+    if frames > USUAL_LIMIT // 4:
+        sys.setrecursionlimit(max(limit, USUAL_LIMIT + frames))
+
+
+def _is_linear(node: Plan) -> bool:
+    return node.kind not in ("source", *WIRING)
+
+
+def _take_remote(readers: list[Plan]) -> bool:
+    """Whether all readers of an operator's items accept `Remote` ones."""
+    return bool(readers) and all(reader.contract.takes_remote for reader in readers)
+
+
 def _tell(run: Run, functions: list[Callable[[Run], Any] | None]) -> None:
     for function in functions:
         if function is not None:
@@ -405,16 +438,16 @@ def _close(stages: list[Stage], owned: list[Any]) -> None:
         raise errors[0]
 
 
-def _maker(node: Plan, paths: Mapping[int, str]) -> str:
-    """The operator whose function returned the items that a node receives; "" if that is not certain."""
-    while len(node.inputs) == 1:
-        node = node.inputs[0]
+def _makers(nodes: Collection[Plan], paths: Mapping[int, str]) -> dict[int, str]:
+    """The operator whose function returned the items that a node emits, by `id`; "" if that is not certain."""
+    found: dict[int, str] = {}
+    for node in nodes:
         passes = node.kind in ("filter", "tap") or node.contract.provides == () or isinstance(node.op, Gather)
-        if node.kind == "for_each" and not passes:
-            return f"{paths[id(node)]} ({node.site})"
-        if not passes:
-            break
-    return ""
+        if passes and len(node.inputs) == 1:
+            found[id(node)] = found[id(node.inputs[0])]
+        else:
+            found[id(node)] = f"{paths[id(node)]} ({node.site})" if node.kind == "for_each" and not passes else ""
+    return found
 
 
 def _resources(plan: Plan) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Stage:
     thread: bool = False
     #: Whether its readers accept `Remote` items.
     gives_remote = False
+    #: Whether nothing will pull it again.
+    released = False
     meter: Meter
     inputs: list[Stage]
 
@@ -71,8 +73,10 @@ class Stage:
 
     def release(self) -> None:
         """Called when nothing will pull this stage again, so that forks and queues do not wait; possibly twice."""
-        for stage in self.inputs:
-            stage.release()
+        if not self.released:  # once, not once for each way to here and each stage that ends
+            self.released = True
+            for stage in self.inputs:
+                stage.release()
 
     def drain(self) -> None:
         """Wait for requests in flight, so that the state is complete."""
@@ -200,8 +204,8 @@ class Chain(Stage):
         self.held = 0
         self.flushed = 0  # number of operators whose `finish` was called
         self.since: tuple[str, Meter, float] | None = None  # "blocked" or "starved", which operator, since when
-        ops = tuple((meter.op, _how(meter), meter) for meter in meters)
-        self.tails = [ops[i:] for i in range(len(ops) + 1)]
+        self.ops = tuple((meter.op, _how(meter), meter) for meter in meters)
+        self.position = {id(meter): i for i, meter in enumerate(meters)}
         self.stoppers = [(i, meter.op) for i, meter in enumerate(meters) if meter.contract.done is not None]
 
     def step(self) -> Any:
@@ -232,7 +236,7 @@ class Chain(Stage):
         """Send an item through the operators from `index` on."""
         meter = self.meter
         try:
-            for function, how, meter in self.tails[index]:
+            for function, how, meter in self.ops[index:] if index else self.ops:
                 if how is _MAPS:
                     item = function(item)
                 elif how is _FILTERS:
@@ -253,7 +257,7 @@ class Chain(Stage):
         except BaseException as error:
             verdict = meter.judge(error, item)
             if meter.pure and verdict != "skip":
-                self._hold(self.chain.index(meter), item)
+                self._hold(self.position[id(meter)], item)
             if verdict == "raise":
                 raise
             return WORKED
@@ -273,7 +277,7 @@ class Chain(Stage):
         start = clock()
         op, verb = meter.op, meter.verb
         if ready is not None and ((verdict := ready(item)) is WAITING or not verdict):
-            self._hold(self.chain.index(meter), item)
+            self._hold(self.position[id(meter)], item)
             if self.since is None:
                 self.since = ("blocked", meter, start)
             return WAITING if verdict is WAITING else BLOCKED
@@ -292,7 +296,7 @@ class Chain(Stage):
             return WORKED
         first = as_item(outputs.popleft())
         if outputs:
-            self.backlog[self.chain.index(meter) + 1].extend(outputs)
+            self.backlog[self.position[id(meter)] + 1].extend(outputs)
             self.held += len(outputs)
         return first
 
@@ -311,7 +315,7 @@ class Chain(Stage):
 
     def _resume(self) -> Any:
         """Process the deepest held item."""
-        index = max(i for i, waiting in enumerate(self.backlog) if waiting)
+        index = next(i for i in reversed(range(len(self.backlog))) if self.backlog[i])
         now = clock()
         self.held -= 1
         return self._push(self.backlog[index].popleft(), index, now)

@@ -10,7 +10,7 @@ import attrs
 
 from flowrl.engine.calls import Answer
 from flowrl.engine.context import Context
-from flowrl.engine.graph import graph, rebuilt
+from flowrl.engine.graph import graph
 from flowrl.engine.operator import is_operator, resources
 from flowrl.engine.pickling import pack
 from flowrl.engine.run import Run
@@ -88,12 +88,19 @@ def packed(plan: Plan, paths: Sequence[str]) -> bytes:
                 f"process, which they cannot reach: put it behind the gather{_without(node)}"
             )
         pack(node.op, f"{path} ({node.site})")
-    return pack(rebuilt(plan, lambda node, inputs: attrs.evolve(node, inputs=inputs, on=None)), "the workers' part")
+    nodes = graph(plan)
+    number = {id(node): i for i, node in enumerate(nodes)}
+    inputs = [[number[id(upstream)] for upstream in node.inputs] for node in nodes]
+    # A list, since pickle calls itself once for each operator of a plan.
+    return pack(([attrs.evolve(node, inputs=(), on=None) for node in nodes], inputs), "the workers' part")
 
 
 def unpacked(data: bytes) -> Plan:
     """Unpickle a part of a plan."""
-    return cast("Plan", pickle.loads(data))
+    nodes, inputs = cast("tuple[list[Plan], list[list[int]]]", pickle.loads(data))
+    for i, numbers in enumerate(inputs):
+        nodes[i] = attrs.evolve(nodes[i], inputs=tuple(nodes[number] for number in numbers))
+    return nodes[-1]
 
 
 def _without(node: Plan) -> str:

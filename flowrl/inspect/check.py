@@ -80,7 +80,7 @@ class _Examiner:
             before, self.problems = dict(self.after), []
             for node in self.nodes:
                 self.after[id(node)] = self._leaving(node)
-            if before == self.after:
+            if not self.stores or before == self.after:
                 break
         problems = [*self.problems, *self._debts(), *self._stores(), *self._phases()]
         return Findings({self.paths[id(node)]: self.after[id(node)] for node in self.nodes}, problems)
@@ -209,7 +209,9 @@ class _Examiner:
         size = -1
         while size != len(alive):
             size = len(alive)
-            alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}
+            for node in self.nodes:
+                if self._can_begin(node, alive):
+                    alive.add(id(node))
         for node in self.nodes:
             into, out_of = node.contract.into, node.contract.out_of
             if out_of is not None and id(node) not in alive:
@@ -315,11 +317,13 @@ def phases(nodes: Iterable[Plan]) -> dict[int, dict[int, int]]:
 
 def can_end(node: Plan) -> bool:
     """Whether a stream can end by itself: unless its sources are `endless`."""
-    if node.contract.done is not None:
-        return True
-    if not node.inputs:
-        return not node.contract.endless
-    ends = [can_end(branch) for branch in node.inputs]
-    if isinstance(node.op, Concurrent):
-        ends = [ends[i] for i in node.op.output_indexes]
-    return any(ends) if isinstance(node.op, Merge) and node.op.needs_all else all(ends)
+    found: dict[int, bool] = {}
+    for each in graph(node):
+        ends = [found[id(branch)] for branch in each.inputs]
+        if isinstance(each.op, Concurrent):
+            ends = [ends[i] for i in each.op.output_indexes]
+        if not ends:
+            ends = [not each.contract.endless]
+        every = not (isinstance(each.op, Merge) and each.op.needs_all)
+        found[id(each)] = each.contract.done is not None or (all(ends) if every else any(ends))
+    return found[id(node)]

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pprint import pformat
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -66,13 +66,13 @@ def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
     """
     if not any(is_breakpoint(node) for node in graph(plan)) or _another_debugger():
         return plan, None
-    by_id, debugger = paths(plan), Debugger(plan)
+    by_id, debugger, after = paths(plan), Debugger(plan), _breakpoints(plan)
 
     def with_look(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         if is_breakpoint(node):
             return inputs[0]  # the `Look` of the operator before it
         here = attrs.evolve(node, inputs=inputs)
-        breakpoints = tuple(_breakpoints_after(plan, node))
+        breakpoints = tuple(after.get(id(node), ()))
         elsewhere = bool(WorkersContract(node.on).num_workers)
         if breakpoints and elsewhere:
             raise PlanError(
@@ -91,14 +91,17 @@ def is_breakpoint(node: Plan) -> bool:
     return node.kind == "tap" and isinstance(node.op, Tap) and isinstance(node.op.function, Breakpoint)
 
 
-def _breakpoints_after(plan: Plan, node: Plan) -> Iterator[Breakpoint]:
-    for other in graph(plan):
-        if is_breakpoint(other):
-            watched = other.inputs[0]
-            while watched.kind == "tap" and watched is not node:
+def _breakpoints(plan: Plan) -> dict[int, list[Breakpoint]]:
+    """The breakpoints after each operator, by `id`; only taps may be in between."""
+    after: dict[int, list[Breakpoint]] = {}
+    for node in graph(plan):
+        if is_breakpoint(node):
+            watched = node.inputs[0]
+            after.setdefault(id(watched), []).append(node.op.function)
+            while watched.kind == "tap":
                 watched = watched.inputs[0]
-            if watched is node:
-                yield other.op.function
+                after.setdefault(id(watched), []).append(node.op.function)
+    return after
 
 
 def _another_debugger() -> bool:

@@ -114,26 +114,25 @@ def rows_of(plan: Plan, by_id: dict[int, str]) -> list[Row]:
     """The lines of a plan's tree; `by_id` maps its nodes to paths."""
     rows: list[Row] = []
     seen: set[int] = set()
-
-    def visit(node: Plan, bars: str) -> None:
+    ahead: list[Row | tuple[Plan, str]] = [(plan, "")]  # rows, and operators with those before them; the next one last
+    while ahead:
+        each = ahead.pop()
+        if isinstance(each, Row):
+            rows.append(each)
+            continue
+        node, bars = each
         if id(node) in seen:
             rows.append(Row(bars, f"({by_id[id(node)]}, as above)"))
-            return
+            continue
         seen.add(id(node))
-        if node.branches:
-            for name, upstream in zip(node.branches, node.inputs):
-                rows.append(Row(bars, f"├─ {name}:"))
-                visit(upstream, bars + "│  ")
-        elif node.inputs:
-            visit(node.inputs[0], bars)
-        if is_hidden(node):
-            return
-        config = config_of(node.op)
-        name = by_id[id(node)].rpartition(".")[2]
-        text = f"{name}({config})" if config else name
-        rows.append(Row(bars, text, node, note_of(node)))
-
-    visit(plan, "")
+        if not is_hidden(node):
+            config = config_of(node.op)
+            name = by_id[id(node)].rpartition(".")[2]
+            ahead.append(Row(bars, f"{name}({config})" if config else name, node, note_of(node)))
+        if not node.branches:
+            ahead += [(upstream, bars) for upstream in node.inputs]
+        for name, upstream in reversed(list(zip(node.branches, node.inputs))):
+            ahead += [(upstream, bars + "│  "), Row(bars, f"├─ {name}:")]
     return rows
 
 

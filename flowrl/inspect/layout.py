@@ -246,38 +246,48 @@ def _connect(columns: list[_Column]) -> None:
 
 def _owners(root: _Column, columns: list[_Column]) -> dict[int, list[_Column]]:
     """The columns above each one in the tree; a column with several readers is above the join that they all reach."""
-    ways: dict[int, list[list[_Column]]] = {id(root): [[]]}
+    owner: dict[int, _Column] = {}
+    level = {id(root): 0}
     above: dict[int, list[_Column]] = {id(column): [] for column in columns}
-    for column in sorted(columns, key=lambda column: column.low):
-        way = _shared_part(ways[id(column)])
-        if way:
-            above[id(way[-1])].append(column)
-        for source in column.reads:
-            ways.setdefault(id(source), []).append([*way, column])
+    for column in sorted(columns, key=lambda column: column.low):  # readers first
+        for reader in column.read_by:
+            reached = owner.setdefault(id(column), reader)
+            while reached is not reader:
+                if level[id(reached)] < level[id(reader)]:
+                    reader = owner[id(reader)]
+                else:
+                    reached = owner[id(reached)]
+            owner[id(column)] = reached
+        if column is not root:
+            level[id(column)] = level[id(owner[id(column)])] + 1
+            above[id(owner[id(column)])].append(column)
     return above
 
 
-def _shared_part(ways: list[list[_Column]]) -> list[_Column]:
-    length = 0
-    while all(len(way) > length and way[length] is ways[0][length] for way in ways):
-        length += 1
-    return ways[0][:length]
+def _place_tree(root: _Column, above: dict[int, list[_Column]]) -> None:
+    """Place a column at x = 0 and the columns above it around it, and so on."""
+    order = [root]
+    for column in order:
+        order += above[id(column)]
+    subtrees: dict[int, list[_Column]] = {}
+    for column in reversed(order):
+        subtrees[id(column)] = _place_subtree(column, above[id(column)], subtrees)
 
 
-def _place_tree(root: _Column, above: dict[int, list[_Column]]) -> list[_Column]:
-    """Place a column at x = 0 and its subtree around it; returns all of these columns."""
-    branches = [column for column in root.reads if column in above[id(root)]]
+def _place_subtree(root: _Column, above: list[_Column], subtrees: dict[int, list[_Column]]) -> list[_Column]:
+    """Place the subtrees above a column around it; returns all of these columns."""
+    branches = [column for column in root.reads if column in above]
     placed: list[_Column] = []
     for column in branches:
-        _put_beside(placed, _place_tree(column, above))
+        _put_beside(placed, subtrees.pop(id(column)))
     if branches:  # the column is below the middle branch, or between the middle two
         count = len(branches)
         middle = (branches[(count - 1) // 2].x + branches[count // 2].x) / 2
         for column in placed:
             column.x -= middle
-    for column in above[id(root)]:
+    for column in above:
         if column not in branches:
-            _put_over(placed, _place_tree(column, above), column)
+            _put_over(placed, subtrees.pop(id(column)), column)
     return [*placed, root]
 
 

@@ -119,8 +119,8 @@ FAULTS = [
     Fault(
         "F8",
         "flowrl/inspect/check.py",
-        "        ends = [ends[i] for i in node.op.output_indexes]\n",
-        "        pass\n",
+        "            ends = [ends[i] for i in each.op.output_indexes]\n",
+        "            pass\n",
         PLANS + "test_check_sees_phases_that_cannot_begin_or_end",
     ),
     Fault(

@@ -327,8 +327,8 @@ FAULTS = [
     Fault(
         "F8",
         "flowrl/inspect/check.py",
-        "alive |= {id(node) for node in self.nodes if self._can_begin(node, alive)}",
-        "alive |= {id(node) for node in self.nodes}",
+        "                if self._can_begin(node, alive):\n                    alive.add",
+        "                if node:\n                    alive.add",
         "tests/inspect/test_check.py::test_stores_that_wait_for_each_other_are_found",
     ),
     Fault(
