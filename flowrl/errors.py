@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 
 class FlowError(Exception):
@@ -40,6 +40,16 @@ class EnvFault(FlowError):
 
 class DatasetError(FlowError):
     """A dataset on disk that is damaged, does not fit, or cannot be written."""
+
+
+class NotFinite(FlowError):
+    """A loss, a gradient, weights, an estimate or a score that is not finite (X1): NaN, infinite, or out of range.
+
+    Attributes:
+        batches: The rows that it was computed from, as numpy arrays; `flowrl run` saves them in the run's folder.
+    """
+
+    batches: tuple[Any, ...] = ()
 
 
 class Deadlock(FlowError):

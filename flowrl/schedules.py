@@ -161,7 +161,20 @@ def _parsed(text: str) -> Schedule:
     return _made(text, SCHEDULES[call.func.id], *given, **named)
 
 
+def not_finite(value: Any) -> list[float]:
+    """The numbers in a value, nested in lists or not, that are not finite.
+
+    >>> not_finite([[0, 1.0], [10, float("inf")]]), not_finite("inf")
+    ([inf], [])
+    """
+    if isinstance(value, list | tuple):
+        return [number for each in value for number in not_finite(each)]
+    return [value] if isinstance(value, float) and not math.isfinite(value) else []
+
+
 def _made(text: str, make: Callable[..., Schedule], *given: Any, **named: Any) -> Schedule:
+    if wrong := not_finite([*given, *named.values()]):
+        raise ConfigError(f"the schedule {text!r}: expected finite numbers, got {wrong[0]}")
     try:
         made = make(*given, **named)
         float(value_at(made, 0))

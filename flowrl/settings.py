@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -9,7 +10,7 @@ import attrs
 from attrs import validators
 
 from flowrl.errors import ConfigError, PlanError
-from flowrl.schedules import NumberOrSchedule, schedule, value_at
+from flowrl.schedules import NumberOrSchedule, not_finite, schedule, value_at
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -24,17 +25,27 @@ _Field = type(attrs.field())
 Resume = Literal["free", "grouping", "rounding"]
 
 
-def setting(default: Any, meaning: str = "", *, range: str = "", resume: Resume | None = None, **how: Any) -> Any:
-    """A setting that takes any value of its type; `meaning` describes it in one line.
+def setting(
+    default: Any,
+    meaning: str = "",
+    *,
+    range: str = "",
+    unbounded: bool = False,
+    resume: Resume | None = None,
+    **how: Any,
+) -> Any:
+    """A setting that takes any value of its type; `meaning` describes it in one line. Numbers are finite (X3).
 
     Args:
         range: The values that its validator accepts, in words.
+        unbounded: Whether infinity is a value too, which stands for no bound.
         resume: What another value means for a resumed run. None: it would be another run, and is refused. "free": no
             parameter of the policy changes. "grouping": none changes while the environments form the same groups (D2).
             "rounding": the last bits change; the run warns.
         how: Passed to `attrs.field`.
     """
-    said = {"meaning": meaning, "range": range, "resume": resume}
+    limits = f"{range}; inf: no bound" if unbounded else range
+    said = {"meaning": meaning, "range": limits, "unbounded": unbounded, "resume": resume}
     return attrs.field(default=default, metadata={name: text for name, text in said.items() if text}, **how)
 
 
@@ -200,12 +211,20 @@ POLICY_SETTINGS = tuple(field.name for field in attrs.fields(PolicySettings))
 def construct(cls: type[_Settings], given: Mapping[str, Any]) -> _Settings:
     """An instance of an attrs class with these values; their types are not checked.
 
+    Numbers are finite (X3), but for defaults and settings that are `unbounded`. Tables are not looked into: arguments
+    of an environment may be infinite.
+
     Raises:
-        ConfigError: a validator rejects a value, or the class rejects their combination.
+        ConfigError: a number is not finite, a validator rejects a value, or the class rejects their combination.
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs_class) if field.init}
     values = {fields[name].alias: value for name, value in given.items()}
+    for name, value in given.items():
+        unbounded = fields[name].metadata.get("unbounded", False)
+        if any(math.isnan(each) or not (unbounded or each == fields[name].default) for each in not_finite(value)):
+            expected = "a number, or inf for no bound" if unbounded else "finite numbers"
+            raise ConfigError(f"{name}={value!r}: expected {expected}")
     try:
         return cls(**values)
     except (TypeError, ValueError, AssertionError) as error:

@@ -52,7 +52,7 @@ class Evaluate:
     It is the mean raw return of `episodes` episodes of the policy in its eval mode, from the same starts each time
     (S6), in separate environments (S3); `best_eval_return` is the best so far. The same episodes give
     `eval_reward_per_step`; `eval_win_rate` if the environment reports wins (S5, see `flowrl.rollout.scores`); and
-    `eval_cut_episodes` if some did not end. A return of NaN is never the best.
+    `eval_cut_episodes` if some did not end.
 
     Args:
         workers: Workers with the policy and the environment.
@@ -98,7 +98,7 @@ class Evaluate:
             video=None if self.video is None else Path(self.video, f"step-{now:09}"),
         )
         self.latest = score = scores.return_mean
-        if self.best is None or math.isnan(self.best) or score >= self.best:
+        if self.best is None or not math.isfinite(self.best) or score >= self.best:  # an older state may hold NaN
             self.best = score
             if self.save is not None:
                 from flowrl.policies.weights import save_weights

@@ -21,11 +21,11 @@ from flowrl.engine.graph import graph
 from flowrl.engine.operator import state_fields
 from flowrl.engine.plan import Plan
 from flowrl.engine.run import Run
-from flowrl.errors import CheckpointError, ConfigError, notes_of
+from flowrl.errors import CheckpointError, ConfigError, NotFinite, notes_of
 from flowrl.inspect.debugger import is_breakpoint
 from flowrl.interrupts import Interrupts
 from flowrl.rollout import WorkerSet
-from flowrl.storage.checkpoint import Checkpoints
+from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
 from flowrl.storage.files import plain, write
 from flowrl.trainer.trainer import as_result
 
@@ -98,6 +98,7 @@ class Session:
                     hard = True
                 except Exception as error:
                     self.error = error
+                    self._keep_batches(error)
                     complain(error)
                     self._keep_policy()
                 outcome = self._outcome(hard or interrupts.asked or (run.interrupted and not self._overdue))
@@ -255,6 +256,18 @@ class Session:
             self._save_policy()
         except Exception as error:
             log.warning("the policy could not be saved: %s: %s", type(error).__name__, error)
+
+    def _keep_batches(self, error: Exception) -> None:
+        """Try to save the rows from which something that is not finite came (X1)."""
+        if not isinstance(error, NotFinite) or not error.batches:
+            return
+        path = self.directory.path / "not_finite"
+        try:
+            save_checkpoint(path, {"batches": list(error.batches)})
+            read = f"flowrl.storage.checkpoint.load_checkpoint({str(path)!r})['batches']"
+            error.add_note(f"its rows are saved; to look at them: {read}")
+        except CheckpointError as failed:
+            log.warning("the rows could not be saved: %s", failed)
 
     def _has_best(self) -> bool:
         """Whether policy.pt comes from an evaluation."""

@@ -17,6 +17,7 @@ from flowrl.data import Batch, Dataset
 from flowrl.data.columns import ACTION_MASK
 from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.data.datasets.open import ROWS, parts_of
+from flowrl.data.finite import EXPECTED, first_unusable
 from flowrl.data.types import Array
 from flowrl.engine.schema import ColumnSchema, schema_of
 from flowrl.envs.masks import choices_of
@@ -219,14 +220,13 @@ def check_rows(
     """Check these columns, `rows` rows at a time; padded steps (`mask` 0) do not count.
 
     Raises:
-        DatasetError: a number is not finite, or an action is not in the space, or the `action_mask` of its observation
-            forbids it. The message names the row.
+        DatasetError: a number is not finite or overflows float32 (X3), or an action is not in the space, or the
+            `action_mask` of its observation forbids it. The message names the row.
     """
     names = list(names)
     for numbers, part in parts_of(data, names, rows):
         for name, column in part.leaves():
-            if np.asarray(column).dtype.kind == "f":
-                _check_finite(data, numbers, name, np.asarray(column))
+            _check_usable(data, numbers, name, np.asarray(column))
         if "action" in names and (choices := choices_of(action_space)):
             chosen = _chosen(part["action"], action_space)
             outside = (chosen < 0) | (chosen >= np.array(choices))
@@ -259,13 +259,12 @@ def check_bounds(data: Dataset | MinariEpisodes, space: gymnasium.Space[Any], ro
             )
 
 
-def _check_finite(data: Dataset | MinariEpisodes, numbers: Array, name: str, column: Array) -> None:
-    finite = np.isfinite(column).reshape(len(column), -1)
-    for i in np.flatnonzero(~finite.all(1)):
-        number = column[i].ravel()[~finite[i]][0]
+def _check_usable(data: Dataset | MinariEpisodes, numbers: Array, name: str, column: Array) -> None:
+    if (first := first_unusable(column)) is not None:
+        row = first // (column.size // len(column))
         raise DatasetError(
-            f"{data.path}: its column {name!r} has {number} in {_row(data, numbers[i])}, which cannot be learned "
-            "from: leave out such episodes, or record them again with a wrapper that makes numbers finite"
+            f"{data.path}: its column {name!r} has {column.flat[first]} in {_row(data, numbers[row])}, {EXPECTED}: "
+            "leave out such episodes, or record them again with a wrapper that makes numbers finite"
         )
 
 

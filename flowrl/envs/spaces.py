@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import check_names
+from flowrl.data.finite import EXPECTED, first_unusable
 from flowrl.errors import ConfigError, SchemaError
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -191,15 +192,26 @@ def check_dtypes(row: Any, store: Observations, what: str = "observation") -> No
         raise SchemaError(f"the {what} is {row.dtype}, but its space says {store.dtype}")
 
 
-def find_nan(store: Observations, what: str = "observation") -> tuple[int, str] | None:
-    """Row and name of a NaN in a store `[N, ...]`, if there is one. Infinities are allowed."""
+def find_unusable(store: Observations, what: str = "observation") -> tuple[int, str] | None:
+    """The row of a store `[N, ...]` with a number that nothing can be learned from, and which it is (X2)."""
     if isinstance(store, Batch):
-        return next(filter(None, (find_nan(part, f"{what}[{key!r}]") for key, part in store.items())), None)
-    if store.dtype.kind != "f" or not store.size:
+        return next(filter(None, (find_unusable(part, f"{what}[{key!r}]") for key, part in store.items())), None)
+    first = first_unusable(store)
+    if first is None:
         return None
     flat = store.reshape(-1)
-    first = int(flat.argmin())  # NaN counts as the smallest; faster than testing each number
-    return None if flat[first] == flat[first] else (first // (flat.size // len(store)), what)
+    return first // (flat.size // len(store)), f"the {what} is {flat[first]}, {EXPECTED}"
+
+
+def write_row(obs: object, store: Observations, at: int, shape: RowShape) -> None:
+    """Write one observation into a store, whose rows have this shape, in the store's dtype.
+
+    Raises: SchemaError, naming the key, if its shape or kind of number is wrong.
+    """
+    row = checked_row(obs, shape)
+    check_dtypes(row, store)
+    with np.errstate(over="ignore"):  # too large for the store's dtype becomes infinite, which `find_unusable` finds
+        store[at] = row
 
 
 def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.bool_] | None = None) -> None:
@@ -217,10 +229,11 @@ def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.
         raise SchemaError(f"{what} have shape {given.shape}, expected {into.shape}: environments first")
     if not fits(given.dtype, into.dtype):
         raise SchemaError(f"{what} are {given.dtype}, expected {into.dtype}")
-    if only is None:
-        into[:] = given
-    else:
-        into[only] = given[only]
+    with np.errstate(over="ignore"):  # as in `write_row`
+        if only is None:
+            into[:] = given
+        else:
+            into[only] = given[only]
 
 
 def row_of(values: Any, env_id: int) -> Any:

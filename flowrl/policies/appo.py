@@ -24,7 +24,9 @@ class TargetPolicySettings(ClipSettings, EntropySettings, ActorCriticPolicy.Sett
     """The networks, and a clipped loss around a target policy."""
 
     lam: float = fraction(1.0, "λ of V-trace; 0 gives one-step targets")
-    old_weight: float = positive(2.0, "upper bound of the ratio of the acting policy to the target policy")
+    old_weight: float = positive(
+        2.0, "upper bound of the ratio of the acting policy to the target policy", unbounded=True
+    )
 
 
 class APPOPolicy(PPOPolicy):

@@ -22,9 +22,9 @@ CORRECTED_FROM = ("obs", "action", "logp", "reward", "terminated", "truncated", 
 class VTraceLimits(Settings):
     """Upper bounds of V-trace's weights π/μ: of errors (ρ̄), traces (c̄) and advantages; may be inf."""
 
-    rho_bar: float = positive(1.0, "V-trace: upper bound of the weight of a TD error (ρ̄)")
-    c_bar: float = positive(1.0, "V-trace: upper bound of the weight of a trace (c̄)")
-    rho_pg_bar: float = positive(1.0, "V-trace: upper bound of the weight of an advantage")
+    rho_bar: float = positive(1.0, "V-trace: upper bound of the weight of a TD error (ρ̄)", unbounded=True)
+    c_bar: float = positive(1.0, "V-trace: upper bound of the weight of a trace (c̄)", unbounded=True)
+    rho_pg_bar: float = positive(1.0, "V-trace: upper bound of the weight of an advantage", unbounded=True)
 
     @property
     def limits(self) -> VTraceLimits:

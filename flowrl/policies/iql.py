@@ -46,7 +46,7 @@ class ImplicitQSettings(ActorAndCriticsSettings):
 
     expectile: float = fraction(0.7, "expectile of the value: 0.5 averages the data's actions, 1 takes the best")
     beta: float = not_negative(3.0, "inverse temperature of advantages in imitation; 0 is BC")
-    max_weight: float = positive(100.0, "largest weight of a row in imitation")
+    max_weight: float = positive(100.0, "largest weight of a row in imitation", unbounded=True)
 
 
 class IQLPolicy(QActorCriticPolicy):

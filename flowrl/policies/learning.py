@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import logging
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -14,14 +15,17 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
 from flowrl.data.steps import real_steps
-from flowrl.errors import PlanError
+from flowrl.errors import ConfigError, NotFinite, PlanError
 from flowrl.policies.adam import Adam
-from flowrl.policies.clipping import clip_norm
+from flowrl.policies.clipping import blamed, check_loss, check_step, clip_norm, culprit
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy
 
 log = logging.getLogger("flowrl")
+
+#: Where a loss scale has halved to this, 32 times in a row from its first value, it is not at fault for overflows.
+LEAST_SCALE = 2.0**-16
 
 
 class AllReduce(Protocol):
@@ -105,7 +109,7 @@ class Learning(abc.ABC):
         for group in policy.optimizer.param_groups:
             rate = policy.learning_rates.get(group.get("name", ""), policy.learning_rate)
             if callable(rate):
-                group["lr"] = rate(env_steps)
+                group["lr"] = _checked(rate(env_steps), group.get("name", ""), env_steps)
             rates.append(group["lr"])
         if callable(policy.learning_rate) or policy.learning_rates:
             self._say_if_over(max(rates), env_steps)
@@ -148,19 +152,30 @@ class Learning(abc.ABC):
         """Take one optimiser step on rows of `tensors`; return the scalars of `loss`, detached.
 
         With `all_reduce`, the step and the scalars cover the rows of all learners; a `priority` covers these alone.
+
+        Raises: NotFinite, with the rows, for a loss, a gradient or weights that are not finite (X1). A loss or gradient
+            changes no weights.
         """
-        scalars = self._backward(rows, all_reduce)
-        self._step()
+        try:
+            scalars = self._backward(rows, all_reduce)
+            self._step()
+        except NotFinite as error:
+            raise blamed(error, rows) from None
         return scalars
 
     def gradients(self, batch: Batch) -> Gradients:
         """The gradients of a prepared batch, without a step.
 
-        Raises: PlanError in float16, whose gradients carry the loss scale of this policy.
+        Raises: PlanError in float16, whose gradients carry the loss scale of this policy; NotFinite as `update`.
         """
         if self.policy.mixed.scaler is not None:
             raise PlanError("float16 gradients cannot be applied elsewhere: take precision='bfloat16'")
-        scalars = self._backward(self.tensors(batch))
+        rows = self.tensors(batch)
+        try:
+            scalars = self._backward(rows)
+            self._check_gradients()
+        except NotFinite as error:
+            raise blamed(error, rows) from None
         parameters = self.policy.model.named_parameters()
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
         scalars.pop("priority", None)
@@ -186,8 +201,12 @@ class Learning(abc.ABC):
             parameter.grad = None
         scaler = policy.mixed.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+        check_loss(policy.model, loss)
         scalars = {name: value.detach() for name, value in scalars.items()}
-        return scalars if all_reduce is None else self._agreed(scalars, real_steps(rows), all_reduce)
+        if all_reduce is None:
+            return scalars
+        self._check_gradients()  # here it is known whose rows are to blame
+        return self._agreed(scalars, real_steps(rows), all_reduce)
 
     def _agreed(self, scalars: dict[str, torch.Tensor], rows: int, all_reduce: AllReduce) -> dict[str, torch.Tensor]:
         """Give every learner the gradients and scalars of all learners' rows."""
@@ -207,14 +226,30 @@ class Learning(abc.ABC):
         if scaler is not None:
             scaler.unscale_(policy.optimizer)
         if policy.settings.grad_clip_value is not None:
+            self._check_gradients()  # clipping would hide what is infinite
             nn.utils.clip_grad_value_(policy.parameters, policy.settings.grad_clip_value)
-        if policy.settings.grad_clip is not None:
-            clip_norm(policy.parameters, policy.settings.grad_clip, finite=scaler is None)
+        self._check_gradients(policy.settings.grad_clip)
         if scaler is not None:
             scaler.step(policy.optimizer)
             scaler.update()
+            if scaler.get_scale() < LEAST_SCALE:
+                raise NotFinite(f"the gradients overflow float16 at a loss scale of {scaler.get_scale():g} still")
         elif isinstance(policy.optimizer, Adam):
             policy.optimizer.advance()
         else:
             policy.optimizer.step()
         policy.version += 1
+        check_step(policy.model, policy.optimizer)
+
+    def _check_gradients(self, limit: float | None = None) -> None:
+        """Clip the gradients to `limit`. Raises: NotFinite; in float16 the scaler skips such a step instead."""
+        if not clip_norm(self.policy.parameters, limit) and self.policy.mixed.scaler is None:
+            raise culprit(self.policy.model)
+
+
+def _checked(rate: float, group: str, env_steps: int) -> float:
+    """A learning rate that a schedule gave. Raises: ConfigError for one that cannot be."""
+    if not math.isfinite(rate):
+        of = f" of the group {group!r}" if group else ""
+        raise ConfigError(f"the learning rate{of} is {rate} at env step {env_steps}: a schedule gives finite numbers")
+    return rate

@@ -44,7 +44,7 @@ class MARWILPolicy(BCPolicy):
         beta: float = not_negative(1.0, "inverse temperature of normalised advantages; 0 is BC")
         gamma: float = fraction(0.99, "discount per step")
         value_coef: float = not_negative(1.0, "weight of the value loss")
-        max_weight: float = positive(20.0, "largest weight of a row")
+        max_weight: float = positive(20.0, "largest weight of a row", unbounded=True)
         norm_rate: float = proper_fraction(0.01, "step of the running mean square of advantages per update")
 
     settings: Settings

@@ -39,7 +39,7 @@ class TD3Policy(QActorCriticPolicy):
 
         policy_delay: int = positive(2, "updates of the critics per update of the actor")
         target_noise: float = not_negative(0.2, "deviation of the smoothing noise on target actions")
-        target_noise_clip: float = positive(0.5, "bound of that noise, on either side")
+        target_noise_clip: float = positive(0.5, "bound of that noise, on either side", unbounded=True)
 
     settings: Settings
     algorithm = "TD3"

@@ -14,11 +14,12 @@ from gymnasium import spaces
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.data.finite import first_unusable
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.data.types import Array
 from flowrl.engine.seeds import SeedTree
-from flowrl.errors import ConfigError, SchemaError, did_you_mean
-from flowrl.policies.clipping import clip_norm
+from flowrl.errors import ConfigError, NotFinite, SchemaError, did_you_mean
+from flowrl.policies.clipping import blamed, check_loss, check_step, clip_norm, culprit
 from flowrl.policies.devices import pick_device
 from flowrl.policies.networks import Encoder, OneHotEncoder, encoder
 from flowrl.policies.normalize import Normalizer
@@ -111,7 +112,8 @@ class RewardModel(abc.ABC):
     def reward(self, batch: Batch) -> Array:
         """The float32 rewards `[T, N]` of fragments `[T, N, ...]`, or `[B]` of rows `[B, ...]`.
 
-        Steps that do not count (`mask` 0) have reward 0. Raises: SchemaError if a column is missing.
+        Steps that do not count (`mask` 0) have reward 0. Raises: SchemaError if a column is missing; NotFinite for an
+        estimate that is not finite (X1).
         """
         axes = 2 if is_fragment(batch) else 1
         shape = batch.shape[:axes]
@@ -121,7 +123,11 @@ class RewardModel(abc.ABC):
         with torch.inference_mode():
             estimated = self.estimate((used.flat() if axes == 2 else used).to_torch(self.device))
         reward: Array = estimated.float().cpu().numpy().reshape(shape)
-        return np.where(np.asarray(batch["mask"]) != 0, reward, np.float32(0)) if "mask" in batch else reward
+        if "mask" in batch:
+            reward = np.where(np.asarray(batch["mask"]) != 0, reward, np.float32(0))
+        if (first := first_unusable(reward)) is not None:
+            raise blamed(NotFinite(f"{self!r} estimates the reward {reward.flat[first]}"), used)
+        return reward
 
     def observe(self, *batches: Batch) -> None:
         """Add every row of new batches to the running statistics, which apply from then on; call once per batch."""
@@ -147,7 +153,16 @@ class RewardModel(abc.ABC):
         return rows.select(self.requires).to_torch(self.device)
 
     def update(self, *rows: Batch) -> dict[str, torch.Tensor]:
-        """Take one optimiser step on rows `[B, ...]`; return the scalars of `loss`."""
+        """Take one optimiser step on rows `[B, ...]`; return the scalars of `loss`.
+
+        Raises: NotFinite, with the rows, for a loss, a gradient or weights that are not finite (X1).
+        """
+        try:
+            return self._updated(*rows)
+        except NotFinite as error:
+            raise blamed(error, *rows) from None
+
+    def _updated(self, *rows: Batch) -> dict[str, torch.Tensor]:
         self.model.train()
         try:
             with self.stream.swapped_in():
@@ -156,9 +171,11 @@ class RewardModel(abc.ABC):
             self.model.eval()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.grad_clip is not None:
-            clip_norm(self.parameters, self.grad_clip)
+        check_loss(self.model, loss)
+        if not clip_norm(self.parameters, self.grad_clip):
+            raise culprit(self.model)
         self.optimizer.step()
+        check_step(self.model, self.optimizer)
         return {name: value.detach() for name, value in scalars.items()}
 
     # -- parts of networks

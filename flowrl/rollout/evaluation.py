@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import attrs
 import numpy as np
 
 from flowrl.envs import Environments, Episode, Manager
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, NotFinite
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import split_seed
@@ -84,8 +85,7 @@ def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps
     returns = np.zeros(manager.num_envs)
     while missing.any():
         _, step = actor.step(wait=missing == 0)
-        with np.errstate(invalid="ignore"):  # of infinities: such a return is NaN, and is said to be
-            returns += step.reward  # 0 where there was no transition
+        returns += step.reward  # 0 where there was no transition
         returns[manager.t == 0] = 0.0  # an episode ended, or a fault cut it
         for episode in manager.drain():
             if missing[episode.env_id]:
@@ -127,6 +127,7 @@ def scores(episodes: Sequence[Episode]) -> Scores:
 
     Raises:
         ValueError: no episodes.
+        NotFinite: the return of an episode is not finite, and so no score is (X1).
 
     >>> found = scores([Episode(0, 0, 6.0, 2, True), Episode(0, 1, 2.0, 6, False), Episode(0, 2, 1.0, 1)])
     >>> found.return_mean, found.reward_per_step, found.win_rate, found.judged
@@ -134,6 +135,13 @@ def scores(episodes: Sequence[Episode]) -> Scores:
     """
     if not episodes:
         raise ValueError("there is no score of no episodes")
+    for episode in episodes:
+        if not math.isfinite(episode.return_):
+            raise NotFinite(
+                f"the raw return of an evaluated episode is {episode.return_} (environment {episode.env_id}, episode "
+                f"{episode.episode_id}, {episode.length} steps): the rewards below all wrappers must be finite (S1); "
+                "make them so where the environment is made"
+            )
     returns = np.array([episode.return_ for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
     judged = [episode.success for episode in episodes if episode.success is not None]

@@ -13,15 +13,17 @@ from gymnasium.vector.utils import create_empty_array
 from flowrl.data import Batch
 from flowrl.data.advantages import values_arrived_in
 from flowrl.data.columns import PROVENANCE
+from flowrl.data.finite import first_unusable
 from flowrl.data.steps import real_rows
 from flowrl.data.trajectories import side_by_side
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema, schema_of
 from flowrl.engine.subplan import SubplanWorker
 from flowrl.envs import Episode, Fault, Manager
 from flowrl.envs.masks import UNASKED
-from flowrl.errors import FlowError
+from flowrl.errors import FlowError, NotFinite
 from flowrl.learners.all_reduce import Peer
 from flowrl.policies import Policy
+from flowrl.policies.clipping import blamed
 from flowrl.policies.protocols import ExploresByWorker
 from flowrl.rollout.acting import Actor, initial_states
 from flowrl.rollout.fragment import Fragment
@@ -33,6 +35,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Steps in a row without an action, while environments are held, after which the others cannot act without them.
 MAX_IDLE_STEPS = 100
+
+#: Columns that identify a row in messages.
+_PLACE = {"env_id": "environment", "episode_id": "episode", "t": "step"}
 
 
 class RolloutWorker(SubplanWorker, Peer):
@@ -90,6 +95,7 @@ class RolloutWorker(SubplanWorker, Peer):
         Raises:
             ValueError: none or several of the three are set, or the value is below 1.
             FlowError: environments cannot act before others do that have all their rows.
+            NotFinite: a log-probability or value of the policy is not finite (X1); it has the rows.
         """
         amounts = [n for n in (steps, rows, episodes) if n is not None]
         if len(amounts) != 1 or amounts[0] < 1:
@@ -98,7 +104,7 @@ class RolloutWorker(SubplanWorker, Peer):
             self._fragment.reserve(steps)
             while self._fragment.rows < steps:
                 self._step(most=2 * steps)
-            return self._completed(self._fragment.cut(steps), self._ids)
+            return _checked(self._completed(self._fragment.cut(steps), self._ids))
         return self._any_rows(amounts[0]) if episodes is None else self._whole_episodes(episodes)
 
     def episodes(self) -> list[Episode]:
@@ -229,7 +235,7 @@ class RolloutWorker(SubplanWorker, Peer):
         batch["mask"] = np.arange(len(batch))[:, None] < written
         batch = real_rows(self._completed(batch, self._ids))
         del batch["mask"]
-        return batch
+        return _checked(batch)
 
     def _whole_episodes(self, episodes: int) -> Batch:
         if self.manager.t.any() or self._fragment.lengths().any():
@@ -249,7 +255,7 @@ class RolloutWorker(SubplanWorker, Peer):
         self.reset_env()
         self.manager.cut_episodes = cut  # those beyond the shares were never experience
         self.manager.finished = finished + played
-        return self._completed(padded, np.array(envs))
+        return _checked(self._completed(padded, np.array(envs)))
 
     def _ended(self, rows: Batch, count: int, env_id: int) -> Iterator[Array]:
         """The flat row numbers of each episode that ended in the first `count` rows of an environment."""
@@ -257,6 +263,16 @@ class RolloutWorker(SubplanWorker, Peer):
         for end in ends.tolist():
             # Rows of an earlier, cut episode may come before it.
             yield (end + 1 - np.arange(rows.t[end, env_id] + 1, 0, -1)) * len(self._ids) + env_id
+
+
+def _checked(batch: Batch) -> Batch:
+    """The batch, whose estimates are finite: what a policy computed of its actions and observations."""
+    for name in ("logp", "value", "next_value"):
+        if name in batch and (first := first_unusable(batch[name])) is not None:
+            row = first // (batch[name].size // batch.rows)
+            place = [f"{words} {batch[key].flat[row]}" for key, words in _PLACE.items()]
+            raise blamed(NotFinite(f"the policy gives {name} = {batch[name].flat[first]} ({', '.join(place)})"), batch)
+    return batch
 
 
 def collect_mode_of(policy: Any, worker: int) -> Any:

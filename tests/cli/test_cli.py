@@ -11,9 +11,11 @@ import sys
 import threading
 
 import pytest
+import torch
 
 from flowrl.cli import session
 from flowrl.interrupts import Interrupts
+from flowrl.storage.checkpoint import load_checkpoint
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 from tests.full_disk import full_disk
 
@@ -182,6 +184,25 @@ def test_what_was_learnt_until_a_run_failed_is_kept(folder):
     assert (folder / "run" / "policy.pt").read_bytes() == (folder / "run" / "policy_last.pt").read_bytes()
     assert flowrl("evaluate", "run", "--episodes", 2, "--trust").exit_code == 0
     assert flowrl("run", "--resume", "run").exit_code == 2, "it has no checkpoint, and a policy"
+
+
+def test_the_rows_of_a_loss_that_is_not_finite_are_saved(folder, monkeypatch):
+    """X1: and the error says how to look at them; the weights are those before."""
+    monkeypatch.syspath_prepend(folder)
+    (folder / "far.py").write_text(
+        "import gymnasium\n\n\nclass Far(gymnasium.Wrapper):\n    def step(self, action):\n"
+        "        obs, reward, *rest = self.env.step(action)\n        return obs, 3e38, *rest\n\n\n"
+        "def make():\n    return Far(gymnasium.make('Pendulum-v1'))\n"
+    )
+    done = flowrl("run", "sac", "--env", "far:make", *SMALL, "--out", "run")
+    assert done.exit_code == 1, done.output
+    error = summary_of(folder / "run")["error"]
+    assert error.startswith("NotFinite: the loss is inf; the largest number in its rows is reward[")
+    assert "its rows are saved; to look at them: flowrl.storage.checkpoint.load_checkpoint('run/not_finite')" in error
+    (batch,) = load_checkpoint("run/not_finite")["batches"]
+    assert (len(batch.reward), batch.reward.max()) == (16, 3e38)
+    weights = torch.load("run/policy.pt", weights_only=True)
+    assert all(tensor.isfinite().all() for tensor in weights.values())
 
 
 def test_a_bug_in_building_the_plan_is_shown_with_its_traceback(folder):

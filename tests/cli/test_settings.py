@@ -17,12 +17,13 @@ from flowrl.engine.graph import select
 from flowrl.engine.plan import Plan, from_items
 from flowrl.errors import ConfigError, PlanError
 from flowrl.operators import GatherStatistics, ScaleRewards, UpdatePriorities, UpdateStatistics
-from flowrl.plans import DQN, PPO
+from flowrl.plans import DQN, IMPALA, PPO
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.settings import Option, fraction, positive, setting
 from flowrl.trainer.config import Configuration, build_config, sections
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 
+INF, NAN = float("inf"), float("nan")
 SPACES = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
 
 
@@ -85,6 +86,31 @@ def test_another_default_keeps_what_was_declared() -> None:
     assert dict(fields["count"].metadata) == {"meaning": "how many", "range": "> 0"}
     with pytest.raises(ConfigError, match=r"share=2.0: 'share' must be <= 1"):
         build_config(Other, {"share": 2})
+
+
+@pytest.mark.parametrize(
+    ("plan", "given", "message"),
+    [
+        (DQN, {"learning_rate": INF}, "learning_rate=inf: expected finite numbers"),
+        (DQN, {"learning_rate": NAN}, "learning_rate=nan: expected finite numbers"),
+        (DQN, {"grad_clip": INF}, "grad_clip=inf: expected finite numbers"),
+        (DQN, {"priority_beta": NAN}, "priority_beta=nan: expected finite numbers"),
+        (PPO, {"log_std": NAN}, "log_std=nan: expected finite numbers"),
+        (PPO, {"learning_rate_end": -INF}, "learning_rate_end=-inf: expected finite numbers"),
+        (PPO, {"clip": [[0, 0.2], [100, INF]]}, r"clip=\[\[0.*inf\]\]: expected finite numbers"),
+        (PPO, {"clip": "linear(0.2, 1e999, 10)"}, r"the schedule 'linear\(.*': expected finite numbers, got inf"),
+        (IMPALA, {"rho_bar": NAN}, "rho_bar=nan: expected a number, or inf for no bound"),
+    ],
+)
+def test_numbers_are_finite_unless_infinity_stands_for_no_bound(plan: Any, given: Any, message: str) -> None:
+    """X3: of every setting; arguments of an environment are its own."""
+    with pytest.raises(ConfigError, match=message):
+        build_config(plan.Config, given)
+    unbounded = build_config(IMPALA.Config, {"rho_bar": INF, "env_args": {"healthy_z_range": [0.2, INF]}})
+    assert (unbounded.rho_bar, unbounded.env_args) == (INF, {"healthy_z_range": [0.2, INF]})
+    assert shown("impala")["rho_bar"][2] == "> 0; inf: no bound"
+    with pytest.raises(ConfigError, match="gamma=nan: expected finite numbers"):
+        DQNPolicy(*SPACES, gamma=NAN)
 
 
 def test_a_policy_takes_its_settings_by_name_and_refuses_others() -> None:

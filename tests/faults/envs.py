@@ -15,7 +15,23 @@ ANSWERS = "tests/envs/managers/test_async_subprocess.py::"
 FAULTY = "tests/envs/managers/test_subprocess_faults.py::"
 PROCESSES = "tests/envs/managers/test_processes.py::"
 
+UNUSABLE = ENVS + "managers/test_unusable_numbers.py::"
+
 FAULTS = [
+    Fault(
+        "X2",
+        "flowrl/data/finite.py",
+        " and flat.item(flat.argmax()) <= LARGEST",
+        "",
+        UNUSABLE + "test_in_this_process_it_ends_the_run",
+    ),
+    Fault(
+        "X2",
+        "flowrl/envs/managers/env_runner.py",
+        "if not -LARGEST <= reward <= LARGEST:",
+        "if reward != reward:",
+        UNUSABLE + "test_it_costs_an_episode_like_any_fault",
+    ),
     Fault(
         "T2",
         "flowrl/envs/masks.py",

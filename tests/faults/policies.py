@@ -21,7 +21,23 @@ OPTIONS = "tests/policies/test_learner_options.py::"
 EXPORT = "tests/policies/test_export.py::"
 SCHEDULES = "tests/test_schedules.py::"
 
+NOT_FINITE = "tests/policies/test_not_finite.py::"
+
 FAULTS = [
+    Fault(
+        "X1",
+        "flowrl/policies/learning.py",
+        "        self._check_gradients(policy.settings.grad_clip)\n",
+        "        policy.settings.grad_clip and self._check_gradients(policy.settings.grad_clip)\n",
+        NOT_FINITE + "test_a_gradient_that_is_not_finite_is_named",
+    ),
+    Fault(
+        "X3",
+        "flowrl/settings.py",
+        "math.isnan(each) or not (unbounded or each == fields[name].default)",
+        "math.isnan(each)",
+        "tests/cli/test_settings.py::test_numbers_are_finite_unless_infinity_stands_for_no_bound",
+    ),
     Fault(
         "T6",
         "flowrl/data/steps.py",

@@ -319,10 +319,9 @@ def test_a_candidate_that_is_not_confirmed_replaces_nothing(workers: WorkerSet, 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_return_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
-    """S6: no better than a number, and every number is better."""
-    endless = (math.inf, -math.inf)  # each is a number, their sum is none
-    rewards = itertools.chain(endless, (2.0, 0.0), endless, (1.0, 0.0), (3.0, 0.0))
+def test_an_evaluation_that_is_not_finite_ends_the_run_and_is_not_the_best(tmp_path: Path) -> None:
+    """X2, S6: the saved policy stays."""
+    rewards = itertools.chain((2.0, 0.0), (1.0, math.inf))
 
     class Twice(gymnasium.Env[Any, Any]):
         observation_space = gymnasium.spaces.Box(0, 1, (1,))
@@ -336,10 +335,14 @@ def test_a_return_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
             self.t += 1
             return np.zeros(1, np.float32), next(rewards), self.t == 2, False, {}
 
+    path = tmp_path / "policy.pt"
     with WorkerSet(Twice, lambda *spaces: DQNPolicy(*spaces, device="cpu"), envs_per_worker=1) as alone:
-        evaluate = Evaluate(alone, every=1, episodes=1, save=tmp_path / "policy.pt")
-        found = [evaluate({"env_steps": n})["best_eval_return"] for n in range(1, 6)]
-    np.testing.assert_equal(found, [np.nan, 2.0, 2.0, 2.0, 3.0])
+        evaluate = Evaluate(alone, every=1, episodes=1, save=path)
+        assert evaluate({"env_steps": 1})["best_eval_return"] == 2.0
+        before = path.stat()
+        with pytest.raises(SchemaError, match="the reward is inf"):
+            evaluate({"env_steps": 2})
+    assert (evaluate.best, path.stat()) == (2.0, before)
 
 
 def test_what_is_no_result_passes_through(workers: WorkerSet) -> None:

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from flowrl.data import Batch
-from flowrl.errors import ConfigError, SchemaError
+from flowrl.errors import ConfigError, NotFinite, SchemaError
 from flowrl.policies import PPOPolicy
 from flowrl.rewards import AIRL, GAIL, ICM, RND, RewardModel
 from flowrl.testing import same
@@ -228,3 +228,21 @@ def test_one_of_ones_own() -> None:
         teach(model, batch)
     point = batch.next_obs.reshape(-1, 3).mean(0)
     np.testing.assert_allclose(model.reward(batch), ((batch.next_obs - point) ** 2).mean(-1), rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_model_learns_and_estimates_is_finite(name: str) -> None:
+    """X1: else it is named, with the rows."""
+    model, given = make(name), fragment()
+    teach(model, given)
+    rows = [model.rows(each) for each in learned_from(model, given)]
+    with torch.no_grad():
+        model.parameters[0].fill_(np.nan)
+    with pytest.raises(
+        NotFinite, match=r"the weights \S+ have nan in .*, and so the loss is nan; .* its rows"
+    ) as caught:
+        model.update(*rows)
+    assert [len(batch) for batch in caught.value.batches] == [8] * len(rows)
+    with pytest.raises(NotFinite, match=r"\(column=\w+\) estimates the reward nan") as caught:
+        model.reward(given)
+    assert caught.value.batches[0].shape[:2] == (4, 2)

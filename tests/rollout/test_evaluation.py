@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import attrs
@@ -9,8 +10,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.envs import Environments
-from flowrl.errors import ConfigError
+from flowrl.envs import Environments, Episode
+from flowrl.errors import ConfigError, NotFinite
 from flowrl.operators import Evaluate
 from flowrl.rollout import WorkerSet, evaluate, scores
 from tests.broken_envs import Stumbles
@@ -169,6 +170,13 @@ def test_evaluation_has_settings_of_its_own() -> None:
 def test_bad_worker_sets_are_refused_before_any_work(kwargs: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         WorkerSet(**{"env": "CartPole-v1", "policy": lambda *spaces: ScriptedPolicy(), **kwargs})
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_there_is_no_score_of_a_return_that_is_not_finite(number: float) -> None:
+    """X1, S1: rewards beneath a wrapper may be so, as a recorder says that an environment has."""
+    with pytest.raises(NotFinite, match=rf"is {number} \(environment 1, episode 4, 7 steps\): the rewards below"):
+        scores([Episode(0, 0, 1.0, 5), Episode(1, 4, number, 7)])
 
 
 def test_the_three_kinds_of_score() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flowrl.data import Batch
 from flowrl.envs import EnvManager, VectorEnvManager
-from flowrl.errors import SchemaError
+from flowrl.errors import NotFinite, SchemaError
 from flowrl.rollout import RolloutWorker
 from flowrl.rollout.worker import shares_of
 from flowrl.testing import same
@@ -278,3 +278,23 @@ def test_another_policy_may_draw_another_amount() -> None:
     worker.sample(2)
     worker.reset_policy(ScriptedPolicy(lambda obs, noise, env_steps: (noise[:, 1] > 2).astype(np.int64), draws=2))  # type: ignore
     assert worker.sample(2).shape == (2, 3)
+
+
+@pytest.mark.parametrize("amount", [{"steps": 4}, {"rows": 9}, {"episodes": 2}])
+@pytest.mark.parametrize("name", ["logp", "value"])
+def test_estimates_of_the_policy_that_are_not_finite_are_refused(name: str, amount: dict[str, int]) -> None:
+    """X1: where they are made, with the rows."""
+
+    class Wild(ScriptedPolicy):
+        def act(self, obs: Any, *others: Any) -> Any:
+            wild = np.where((obs[:, 0] == 1) & (obs[:, 2] % 1000 == 2), np.inf, 0.0).astype(np.float32)
+            return {**super().act(obs, *others), "logp": np.zeros(len(obs)), "value": np.zeros(len(obs)), name: wild}
+
+        def value(self, obs: Any) -> Any:
+            return np.zeros(len(obs))
+
+    worker = worker_over([[(3, TERMINATED)]] * 2, policy=Wild())
+    words = rf"the policy gives {name} = inf \(environment 1, episode 0, step 2\)"
+    with pytest.raises(NotFinite, match=words) as caught:
+        worker.sample(**amount)
+    assert np.isinf(caught.value.batches[0][name]).any()

@@ -18,10 +18,11 @@ from gymnasium.wrappers import TimeLimit
 
 from flowrl.cli.doctor.probe import Env, Probe, Step
 from flowrl.cli.doctor.report import Finding, Level
+from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs import Manager, VectorEnvManager
 from flowrl.envs.adapters.gym import ClassicEnv
 from flowrl.envs.masks import UNASKED, unasked_mask
-from flowrl.envs.spaces import checked_row, dict_form, fits, make_store, row_shape, shared_memory
+from flowrl.envs.spaces import checked_row, dict_form, find_unusable, fits, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
 from flowrl.errors import SchemaError
 from flowrl.testing import same
@@ -78,10 +79,8 @@ def _flaws(step: Step, space: gymnasium.Space[Any]) -> Iterator[Flaw]:
     if np.ndim(reward) or not isinstance(reward, int | float | np.number | np.bool_ | np.ndarray):
         text = f"the reward is a {type(reward).__name__} of shape {np.shape(reward)}, expected a number"
         yield "rewards", "problem", text
-    elif np.isnan(reward):
-        yield "rewards: NaN", "problem", "the reward is NaN"
-    elif np.isinf(reward):
-        yield "rewards: infinite", "problem", f"the reward is {reward}: it makes every mean and estimate useless"
+    elif not abs(float(reward)) <= LARGEST:
+        yield "rewards: numbers", "problem", f"the reward is {reward}, {EXPECTED}"
     for name, flag in (("terminated", step.terminated), ("truncated", step.truncated)):
         if not isinstance(flag, bool | np.bool_):
             yield f"flags: {name}", "problem", f"{name} is {flag!r} ({type(flag).__name__}), expected a bool"
@@ -101,8 +100,8 @@ def _observation(row: Any, space: Any, what: str) -> Iterator[Flaw]:
             yield f"dtypes: {what}", "problem", text
             return
         yield f"dtypes: {what}", "note", f"{text}: it is converted at every step"
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        yield f"NaN: {what}", "problem", f"the {what} is NaN"
+    if found := find_unusable(array[np.newaxis], what):
+        yield f"numbers: {what}", "problem", found[1]
     elif not space.contains(array.astype(space.dtype)):
         numbers = np.array2string(array, threshold=8, precision=4).replace("\n", " ")
         yield f"bounds: {what}", "problem", f"the {what} is {numbers}, which is not in its space {space}"

@@ -116,8 +116,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not right.all():
             first = int(right.argmin())
             raise ValueError(
-                f"priority[{first}] is {priority[first]}: priorities are finite and at least 0, also to the power "
-                f"of alpha={self.alpha}; give |TD error|"
+                f"the priority of slot {index[first]} is {priority[first]}: priorities are finite and at least 0, also "
+                f"to the power of alpha={self.alpha}; give |TD error|"
             )
         with self._lock:
             if not len(index):

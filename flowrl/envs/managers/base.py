@@ -22,6 +22,7 @@ from flowrl.envs.spaces import (
     array_form,
     check_observations,
     dict_form,
+    find_unusable,
     fits,
     make_store,
     plain_copy,
@@ -90,7 +91,8 @@ class Manager(abc.ABC):
     environment i begins its k-th episode with `episode_seeds[(k * N + i) % len(episode_seeds)]` instead.
 
     Raises: ConfigError for spaces that are not arrays, nor Dicts or Tuples of them (observations); FlowError for a call
-    out of order; SchemaError for actions or observations of a wrong shape, and for NaN. An error of an environment
+    out of order; SchemaError for actions or observations of a wrong shape, and for numbers that are not finite or
+    overflow float32, rewards too (X2). An error of an environment
     keeps its type and gains a note that names the environment; some environments have stepped then and others not, so
     `reset()` or `load_state_dict()` must follow. In processes or threads such an error is a fault instead: it cuts the
     episode, the environment begins a new one, and `drain_faults()` reports it; EnvFault is raised if an environment
@@ -369,6 +371,8 @@ class Manager(abc.ABC):
                 f"actions are {given.dtype}{list(given.shape)}, expected {dtype}{list(self._actions_shape)}: "
                 f"one row for each of {self.num_envs} environments, in the numbers of {self.action_space}"
             )
+        if found := find_unusable(given, "action"):
+            raise SchemaError(f"environment {found[0]}: {found[1]}; the policy gave it")
         return given.astype(dtype, copy=given.ndim > 1)
 
     def _refuse(self, what: str) -> NoReturn:

@@ -12,9 +12,10 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs.managers.faults import During, Kind
 from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
-from flowrl.envs.spaces import check_dtypes, checked_row, find_nan, no_reward, row_shape
+from flowrl.envs.spaces import find_unusable, no_reward, row_shape, write_row
 from flowrl.envs.wrappers import RawRecorder, Recorder, recorder
 from flowrl.errors import SchemaError
 
@@ -128,8 +129,8 @@ class EnvRunner:
             reward = float(reward)
         except (TypeError, ValueError):
             raise no_reward(reward) from None
-        if reward != reward:
-            raise SchemaError("the reward is NaN, expected a number")
+        if not -LARGEST <= reward <= LARGEST:
+            raise SchemaError(f"the reward is {reward}, {EXPECTED}")
         self._write(obs, self._at[0])
         self._reward[env_id], self._terminated[env_id], self._truncated[env_id] = reward, bool(over), bool(cut)
         return info if over or cut else None
@@ -142,12 +143,12 @@ class EnvRunner:
 
     def _write(self, obs: Any, store: int) -> None:
         into = self._rows[store]
-        if type(obs) is not np.ndarray or obs.shape != self._row_shape or obs.dtype is not self._row_dtype:
-            obs = checked_row(obs, self._row_shape)
-            check_dtypes(obs, into)
-        into[0] = obs
-        if found := find_nan(into):
-            raise SchemaError(f"the {found[1]} is NaN, expected numbers")
+        if type(obs) is np.ndarray and obs.shape == self._row_shape and obs.dtype is self._row_dtype:
+            into[0] = obs
+        else:
+            write_row(obs, into, 0, self._row_shape)
+        if found := find_unusable(into):
+            raise SchemaError(found[1])
 
     def _note_end(self, info: dict[str, Any]) -> None:
         x, env_id = self._exchange, self._id

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import before_reset, figures
 from flowrl.envs.masks import unasked_mask
-from flowrl.envs.spaces import Observations, check_alike, check_dtypes, checked_row, find_nan, no_reward
+from flowrl.envs.spaces import Observations, check_alike, find_unusable, no_reward, write_row
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -75,16 +75,16 @@ class EnvManager(Manager):
                     returns[env_id] += float(gain)  # in float64, whatever the environment's type
                 except (TypeError, ValueError):
                     raise no_reward(gain) from None
-                if type(obs) is not ndarray or obs.shape != shape or obs.dtype is not dtype:
-                    obs = checked_row(obs, shape)
-                    check_dtypes(obs, arrived)
-                arrived[env_id] = obs
+                if type(obs) is ndarray and obs.shape == shape and obs.dtype is dtype:
+                    arrived[env_id] = obs
+                else:
+                    write_row(obs, arrived, env_id, shape)
                 if over or cut:
                     terminated[env_id], truncated[env_id] = over, cut
                     ended.append((env_id, info))
-            if found := find_nan(arrived) or find_nan(reward, "reward"):
-                env_id, what = found
-                raise SchemaError(f"the {what} is NaN, expected numbers")
+            if found := find_unusable(arrived) or find_unusable(reward, "reward"):
+                env_id, flaw = found
+                raise SchemaError(flaw)
             np.add(self.t, self._ones, out=self.t)
             if ended:
                 at = (at + 1) % 3
@@ -118,11 +118,9 @@ class EnvManager(Manager):
     def _begin(self, env_id: int, into: Observations) -> None:
         obs, info = self._envs[env_id].reset(seed=self._draw_seed(env_id))
         self.unasked_mask = unasked_mask(info, self.observation_space)
-        row = checked_row(obs, self._row_shape)
-        check_dtypes(row, into)
-        into[env_id] = row
-        if found := find_nan(into[env_id : env_id + 1]):
-            raise SchemaError(f"the {found[1]} is NaN, expected numbers")
+        write_row(obs, into, env_id, self._row_shape)
+        if found := find_unusable(into[env_id : env_id + 1]):
+            raise SchemaError(found[1])
 
     def _note(self, error: Exception, env_id: int) -> None:
         error.add_note(f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}")

@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.masks import unasked_mask
-from flowrl.envs.spaces import ONE_REWARD, Observations, checked_row, find_nan, row_of, shared_memory, write_rows
+from flowrl.envs.spaces import ONE_REWARD, Observations, checked_row, find_unusable, row_of, shared_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -83,11 +83,8 @@ class VectorEnvManager(Manager):
         obs, reward, terminated, truncated, infos = self._env.step(chosen)
         at = (self._at + 1) % 3
         arrived = self._buffers[at]
-        write_rows("observations", obs, arrived)
+        self._take(obs, arrived)
         reward = self._column("rewards", reward, np.float64)
-        if found := find_nan(arrived) or find_nan(reward, "reward"):
-            env_id, what = found
-            raise SchemaError(f"the {what} of environment {env_id} is NaN, expected numbers")
         terminated = self._column("terminations", terminated, np.bool_)
         truncated = self._column("truncations", truncated, np.bool_)
         self.done, acted = terminated | truncated, None
@@ -97,6 +94,7 @@ class VectorEnvManager(Manager):
                 acted = ~resetting
                 reward, self.done = np.where(acted, reward, 0.0), self.done & acted
                 terminated, truncated = terminated & acted, truncated & acted
+        _refuse_unusable(reward, "reward")
         self.t += 1 if acted is None else acted
         self._return = np.add(self._return, reward)
         ended = self.done.nonzero()[0].tolist()
@@ -111,6 +109,7 @@ class VectorEnvManager(Manager):
             if self._mode is AutoresetMode.SAME_STEP:
                 for env_id in ended:
                     arrived[env_id] = self._final_obs(env_id, infos)
+                _refuse_unusable(arrived)
             else:
                 self._begin_some(ended, self._buffers[at])
         self._at = at
@@ -189,7 +188,7 @@ class VectorEnvManager(Manager):
         seed: Any = seeds if self._own_seeds else seeds[0]
         obs, infos = self._env.reset(seed=seed)
         self.unasked_mask = unasked_mask(infos, self.observation_space)
-        write_rows("observations", obs, self._buffers[self._at])
+        self._take(obs, self._buffers[self._at])
         self._reseed.fill(False)
         if not self._resets_twice:
             self._pending = np.zeros(self.num_envs, np.bool_)
@@ -203,7 +202,12 @@ class VectorEnvManager(Manager):
             seed = [self._draw_seed(env_id) if fresh[env_id] else None for env_id in range(self.num_envs)]
             self._reseed &= ~mask
         obs, _ = self._env.reset(seed=seed, options={"reset_mask": mask.copy()})
-        write_rows("observations", obs, into, only=mask)
+        self._take(obs, into, mask)
+
+    def _take(self, obs: Any, into: Observations, only: npt.NDArray[np.bool_] | None = None) -> None:
+        """Copy the observations of all environments, or of those in a mask `[N]`."""
+        write_rows("observations", obs, into, only)
+        _refuse_unusable(into)
 
     def _column(self, what: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
         column = np.asarray(values, dtype)
@@ -236,6 +240,12 @@ class VectorEnvManager(Manager):
 
     def _close(self) -> None:
         self._env.close()
+
+
+def _refuse_unusable(store: Observations, what: str = "observation") -> None:
+    """Raises: SchemaError, naming the environment, for a number that nothing can be learned from (X2)."""
+    if found := find_unusable(store, what):
+        raise SchemaError(f"environment {found[0]}: {found[1]}")
 
 
 def _autoreset_mode(env: AnyVectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:

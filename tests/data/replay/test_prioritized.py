@@ -373,7 +373,7 @@ def test_priorities_whose_powers_cannot_be_added_up_are_refused():
     """P2: every weight would be NaN, or one row be drawn alone."""
     for alpha, largest in ((1.0, 1e300), (3.0, 1e150)):
         buffer = filled([1.0, 2.0], alpha=alpha)
-        with pytest.raises(ValueError, match=rf"priority\[1\] is .*, also to the power of alpha={alpha}"):
+        with pytest.raises(ValueError, match=rf"the priority of slot 1 is .*, also to the power of alpha={alpha}"):
             buffer.update_priorities(np.array([0, 1]), np.array([1, 1]), np.array([1.0, largest]))
         assert np.isfinite(buffer.sample(8).weight).all()
 
@@ -417,9 +417,9 @@ def test_samples_that_cannot_be_drawn_are_refused_and_large_ones_are_not():
 @pytest.mark.parametrize(
     ("index", "generation", "priority", "message"),
     [
-        ([0, 1], [1, 1], [1.0, np.nan], r"priority\[1\] is nan: priorities are finite and at least 0"),
-        ([0, 1], [1, 1], [-1.0, 1.0], r"priority\[0\] is -1.0"),
-        ([0, 1], [1, 1], [1.0, np.inf], r"priority\[1\] is inf"),
+        ([2, 0], [1, 1], [1.0, np.nan], "the priority of slot 0 is nan: priorities are finite and at least 0"),
+        ([2, 0], [1, 1], [-1.0, 1.0], "the priority of slot 2 is -1.0"),
+        ([2, 0], [1, 1], [1.0, np.inf], "the priority of slot 0 is inf"),
         ([0, 1], [1, 1], [1.0], r"must be alike \[B\], got \(2,\), \(2,\) and \(1,\)"),
         ([0, 1], [1, 1], [[1.0, 1.0]], "must be alike"),
         ([0, 4], [1, 1], [1.0, 1.0], "index must hold slots in use, 0 .. 3"),

@@ -280,18 +280,6 @@ def test_fixed_seeds_are_refused_with_the_reason() -> None:
         VectorEnvManager(vector, episode_seeds=[1])
 
 
-def test_nan_names_its_environment() -> None:
-    class Blind(ClockEnv):
-        def _obs(self) -> Any:
-            return super()._obs() * (np.float32(np.nan) if self.index and self.clock == 1002 else 1)
-
-    manager = VectorEnvManager(clock_vector([[(9, TERMINATED)]] * 3, AutoresetMode.NEXT_STEP, kind=Blind))
-    manager.launch(0)
-    manager.step([0, 0, 0])
-    with pytest.raises(SchemaError, match="the observation of environment 1 is NaN"):
-        manager.step([0, 0, 0])
-
-
 def test_episodes_of_a_native_environment_are_those_of_a_loop() -> None:
     """T1, S1: it says nothing of them in its infos, and several end on one step."""
     env = gymnasium.make_vec("CartPole-v1", 32, "vector_entry_point", sutton_barto_reward=True)  # return is not length
