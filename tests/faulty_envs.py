@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import functools
 import gc
 import os
@@ -32,6 +33,8 @@ KINDS: dict[str, Callable[[], Any]] = {
     "exit": lambda: os._exit(3),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "c_block": lambda: ctypes.PyDLL(None).sleep(3600),  # holds the interpreter: no signal handler runs
+    "segfault": lambda: (faulthandler.disable(), os.kill(os.getpid(), signal.SIGSEGV)),
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "garbage": lambda: np.full(3, np.nan, np.float32),
 }
 
@@ -42,7 +45,7 @@ BUSY = 30.0
 
 def limits(what: str) -> dict[str, float]:
     """Deadlines that a test of a hang can wait for; where nothing hangs, a busy machine must not come near them."""
-    seconds = 1.0 if what in ("hang", "c_block", "deaf") else 60.0
+    seconds = 1.0 if what in ("hang", "c_block", "stopped", "deaf") else 60.0
     return {"step_timeout": seconds, "reset_timeout": seconds, "launch_timeout": 2 * seconds}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -140,6 +141,7 @@ class Cluster:
 
     _users: ClassVar[weakref.WeakSet[Cluster]] = weakref.WeakSet()
     _at: ClassVar[str | None] = None  # address of the Ray that flowrl joined or started
+    _witness: ClassVar[threading.Thread | None] = None  # waits for the death of the raylet that flowrl started
 
     def __init__(self, address: str | None, worker_timeout: float) -> None:
         where = address or _HERE
@@ -270,6 +272,7 @@ def _begin() -> None:
     os.environ.update(_OWN)
     try:
         _init(_HERE, include_dashboard=False)
+        _watch_raylet()
     finally:
         for name, value in before.items():
             del os.environ[name]
@@ -326,6 +329,9 @@ def end() -> None:
     ray.shutdown()
     for process in started:
         process.wait(CLOSE_SECONDS)
+    if Cluster._witness is not None:
+        Cluster._witness.join(CLOSE_SECONDS)
+        Cluster._witness = None
 
 
 def _translated(error: Exception, name: str, why: str = "") -> Exception:
@@ -375,3 +381,29 @@ def _started() -> list[Any]:
     """The processes of a Ray that this process started."""
     node = _ray._private.worker._global_node
     return [] if node is None else [each.process for kind in node.all_processes.values() for each in kind]
+
+
+_RAYLET_DIED = b"""\
+Ray's raylet, the process that runs Ray on this machine, has died. Ray now ends this process too, and flowrl cannot save
+anything more. A run of `flowrl run` goes on from its newest checkpoint: flowrl run --resume RUN
+"""
+
+
+def _watch_raylet() -> None:
+    """Say so when the raylet dies: Ray ends this process at its next use of shared memory, without a word.
+
+    The thread only waits, so that it is mostly first.
+    """
+    (raylet,) = _ray._private.worker._global_node.all_processes["raylet"]
+    if sys.platform == "linux":
+        file = os.pidfd_open(raylet.process.pid)
+        Cluster._witness = threading.Thread(target=_tell_of_death, args=(file,), name="flowrl-raylet", daemon=True)
+        Cluster._witness.start()
+
+
+def _tell_of_death(raylet: int) -> None:
+    select.select([raylet], [], [])
+    os.close(raylet)
+    if Cluster._at == _HERE:  # nobody ended it
+        with suppress(OSError):
+            os.write(2, _RAYLET_DIED)

@@ -1,7 +1,10 @@
 """The private interfaces of Ray that flowrl uses; where one of these fails, a new Ray has another one."""
 
 import logging
+import os
+import subprocess
 
+import pytest
 import ray
 
 from flowrl.actors import ray_backend
@@ -26,3 +29,14 @@ def test_ray_knows_the_processes_that_it_has_started(ray_cluster):
     """Without it the end of a run does not wait until the processes of its Ray are gone."""
     assert ray_backend._started()
     assert all(process.poll() is None for process in ray_backend._started())
+
+
+@pytest.mark.parametrize(("at", "told"), [("local", True), (None, False)])
+def test_the_death_of_the_raylet_is_told_unless_it_was_ended(at, told, monkeypatch, capfd):
+    """F9: by a thread, since Ray ends the process without a word."""
+    monkeypatch.setattr(ray_backend.Cluster, "_at", at)
+    with subprocess.Popen(["sleep", "75"]) as raylet:
+        file = os.pidfd_open(raylet.pid)
+        raylet.kill()
+        ray_backend._tell_of_death(file)
+    assert ("goes on from its newest checkpoint" in capfd.readouterr().err) == told

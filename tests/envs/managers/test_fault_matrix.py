@@ -39,8 +39,9 @@ QUICK = {
     ("async", STEP, "hang"),
     ("async", AUTOMATIC_RESET, "exception"),
 }
+RARE = dict.fromkeys(("segfault", "stopped"), pytest.mark.exhaustive)  # like "killed" and "c_block"
 CASES = [
-    pytest.param(name, when, what, id=f"{name}-{when}-{what}", marks=[] if quick else pytest.mark.slow)
+    pytest.param(name, when, what, id=f"{name}-{when}-{what}", marks=[] if quick else RARE.get(what, pytest.mark.slow))
     for name in MANAGERS
     for when in WHEN
     for what in KINDS
@@ -85,7 +86,7 @@ def test_one_fault_costs_its_episode_and_nothing_else(kind: str, when: str, what
 def kind_of(when: str, what: str) -> str:
     if what == "garbage":
         return "exception" if when == CONSTRUCTION else "observation"
-    return {"exception": "exception", "hang": "timeout", "c_block": "timeout", "exit": "exit", "killed": "exit"}[what]
+    return what if what in ("exception", "exit") else "exit" if what in ("killed", "segfault") else "timeout"
 
 
 def sum_of_clocks(episode: Any) -> int:
