@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from flowrl.envs.adapters.convert import converted
 from flowrl.envs.adapters.pettingzoo import AgentsVectorEnv
 from flowrl.envs.goals import GoalFunctions, goal_functions
+from flowrl.envs.infos import InfoKeys, fills_of
 from flowrl.envs.managers.async_subprocess import AsyncSubprocessEnvManager
 from flowrl.envs.managers.base import Manager
 from flowrl.envs.managers.children import Children
@@ -59,6 +60,7 @@ class Environments:
     kind: str = "local"
     options: Mapping[str, Any] = attrs.field(factory=dict)
     episode_seeds: Sequence[int] | None = None
+    info_keys: InfoKeys = ()
 
     def __str__(self) -> str:
         return self.spec if isinstance(self.spec, str) else name_of(self.spec)
@@ -79,7 +81,7 @@ class Environments:
 
         Another environment does not inherit `env_args`, and another manager does not inherit the manager's arguments.
         """
-        changed: dict[str, Any] = {"episode_seeds": None}
+        changed: dict[str, Any] = {"episode_seeds": None, "info_keys": ()}
         if spec is not None:
             changed |= {"spec": spec, "env_args": {}}
         if env_args is not None:
@@ -97,7 +99,9 @@ class Environments:
 
     def manager(self, num_envs: int) -> Manager:
         """A manager of `num_envs` environments, not launched yet. Raises: see `make_manager`."""
-        how: dict[str, Any] = {"kind": self.kind, "wrappers": self.wrappers, "episode_seeds": self.episode_seeds}
+        fills = {key: None if fill is None else fill.tolist() for key, fill in fills_of(self.info_keys).items()}
+        wrappers = [*self.wrappers, *([f"InfoColumns({fills})"] if fills else [])]
+        how: dict[str, Any] = {"kind": self.kind, "wrappers": wrappers, "episode_seeds": self.episode_seeds}
         return make_manager(self.spec, num_envs, self.env_args, **how, **self.options)
 
     def spaces(self, num_envs: int) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
@@ -110,6 +114,7 @@ class Environments:
         Raises: ConfigError if `manager` would.
         """
         _check(num_envs, self.kind, self.options)
+        fills_of(self.info_keys)
         if self.is_one_object and self.kind in _OF_FACTORIES:
             raise _made_already(self.kind, self.spec)
         first = self.factory.first_of(num_envs, vectorised=self.kind == "vector")

@@ -39,6 +39,7 @@ from gymnasium.wrappers import (
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.envs.adapters.gym import ClassicEnv
+from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.errors import CheckpointError
 from flowrl.storage.codec import Pickled
@@ -85,7 +86,7 @@ KEEP_REWARDS = (
     # These repeat or delay actions and observations, and return the sum of the rewards.
     *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
     *(TimeAwareObservation, AddRenderObservation, RecordVideo, RenderCollection, HumanRendering),
-    *(ActionMask, VectorActionMask),
+    *(ActionMask, VectorActionMask, InfoColumns, VectorInfoColumns),
 )
 
 

@@ -11,12 +11,19 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
+from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.envs.spec import import_module, name_of
 from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns, recorder
 from flowrl.errors import ConfigError, did_you_mean
 
 Wrap = Callable[[Any], Any]
+
+#: flowrl's wrappers, of single and of vector environments.
+_OWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "ActionMask": (ActionMask, VectorActionMask),
+    "InfoColumns": (InfoColumns, VectorInfoColumns),
+}
 
 
 @attrs.frozen
@@ -32,8 +39,8 @@ class _WithArguments:
 def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
-    A text is the name of a wrapper of gymnasium, or `ActionMask`, or `module:Wrapper`; arguments follow as in a call,
-    as Python literals. A callable is returned unchanged.
+    A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask` and `InfoColumns`, or `module:Wrapper`;
+    arguments follow as in a call, as Python literals. A callable is returned unchanged.
 
     Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.
 
@@ -85,8 +92,8 @@ def _applied(wrapper: Wrap, env: Any, text: object, expected: type[Any]) -> Any:
 
 
 def _named(name: str, vector: bool) -> Wrap:
-    if name == "ActionMask":
-        return VectorActionMask if vector else ActionMask
+    if name in _OWN:
+        return _OWN[name][vector]
     module_name, colon, attribute = name.rpartition(":")
     if colon:
         module = import_module(module_name, name, "'module:Wrapper' or the name of a wrapper of gymnasium")
@@ -94,7 +101,7 @@ def _named(name: str, vector: bool) -> Wrap:
     else:
         module, attribute = gymnasium.wrappers.vector if vector else gymnasium.wrappers, name
         # Some wrappers import torch or jax on access.
-        names = ["ActionMask", *(key for key in module.__all__ if key[0].isupper())]
+        names = [*_OWN, *(key for key in module.__all__ if key[0].isupper())]
     if attribute in names:
         return getattr(module, attribute)  # type: ignore[no-any-return]
     text = f"no wrapper {attribute!r} in {module.__name__}: {did_you_mean(attribute, names)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import gymnasium
@@ -46,8 +46,8 @@ class RolloutWorker(SubplanWorker, Peer):
     `sample` returns `[T, N, ...]` columns: obs, the columns of the mode's `act` (action, perhaps logp and value; but
     `env_action` goes to the environments in place of `action` and is not stored), reward (raw), terminated,
     truncated, next_obs (the true one at the end of an episode, T2, T6), next_value if there is a value, state if
-    the mode is recurrent (the state before the action, T8), and the provenance of every row: policy_version, worker,
-    env_id, episode_id, t. Dictionary observations are nested batches.
+    the mode is recurrent (the state before the action, T8), info.KEY for the setting `info_keys`, and the provenance
+    of every row: policy_version, worker, env_id, episode_id, t. Dictionary observations are nested batches.
 
     A failing environment cuts its episode: this stops without a flag, and the next row of that environment has
     another episode_id.
@@ -191,6 +191,8 @@ class RolloutWorker(SubplanWorker, Peer):
             wait = self._fragment.lengths() >= most
         row, result = self._actor.step(self.env_steps, self.policy.version, wait)
         row["next_obs"], row["reward"], row["terminated"], row["truncated"], acted = result
+        if self.manager.info is not None:
+            row["info"] = self.manager.info
         if "value" not in row:
             row.pop("next_state", None)
         self._check_progress(wait, acted)
@@ -280,8 +282,10 @@ def collect_mode_of(policy: Any, worker: int) -> Any:
     return policy.collect_mode_of(worker) if isinstance(policy, ExploresByWorker) else policy.collect_mode
 
 
-def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema:
-    """The columns of `RolloutWorker.sample`, computed without an environment."""
+def collected(
+    policy: Policy, observation_space: gymnasium.Space[Any], infos: Mapping[str, tuple[int, ...]] | None = None
+) -> Schema:
+    """The columns of `RolloutWorker.sample`, computed without an environment; `infos`: shapes of those of `info`."""
     try:
         obs: Any = create_empty_array(observation_space, 1)
         obs = Batch(obs) if isinstance(obs, dict) else obs
@@ -295,6 +299,8 @@ def collected(policy: Policy, observation_space: gymnasium.Space[Any]) -> Schema
         return UNKNOWN
     fixed = {"reward": np.float64, "terminated": np.bool_, "truncated": np.bool_}
     one = {"obs": obs, **row, **{name: np.zeros(1, dtype) for name, dtype in fixed.items()}, "next_obs": obs}
+    if infos:
+        one["info"] = {key: np.zeros((1, *shape)) for key, shape in infos.items()}
     if "value" in row:
         one["next_value"] = row["value"]
     one |= {name: np.zeros(1, np.int64) for name in ("policy_version", *PROVENANCE)}

@@ -21,6 +21,7 @@ from flowrl.engine.schema import Schema
 from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
 from flowrl.envs import Environments
 from flowrl.envs.goals import GoalFunctions
+from flowrl.envs.infos import InfoKeys, fills_of, shape_of
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
 from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory
@@ -64,6 +65,8 @@ class WorkerSet(BaseWorkers):
         env_manager, env_manager_args: The manager that steps them, and its keyword arguments: see
             `flowrl.envs.make_manager`.
         episode_seeds: Seeds of the episodes in turn, instead of fresh ones.
+        info_keys: Keys of `info` whose numbers become columns, `info.KEY` as float64; a missing one is an error. Or a
+            mapping from keys to what stands in their place, a number, or a list of the column's length.
         eval_env, eval_env_args, eval_wrappers, eval_env_manager: Settings of the evaluation environments, if
             different; another environment does not inherit `env_args`, another manager not its arguments.
         seed: Seed of the environments and the action noise; None: derived from the run's seed.
@@ -100,6 +103,7 @@ class WorkerSet(BaseWorkers):
         env_manager: str = "local",
         env_manager_args: Mapping[str, Any] | None = None,
         episode_seeds: Sequence[int] | None = None,
+        info_keys: InfoKeys = (),
         eval_env: Any = None,
         eval_env_args: Mapping[str, Any] | None = None,
         eval_wrappers: Sequence[Any] | None = None,
@@ -112,7 +116,8 @@ class WorkerSet(BaseWorkers):
         self.num_workers, self.envs_per_worker, self.seed = num_workers, envs_per_worker, seed
         self.resources_of_each, self.max_restarts, self.on_death = resources or Resources(), max_restarts, on_death
         environments = Environments(
-            env, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {}), episode_seeds
+            *(env, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {}), episode_seeds),
+            info_keys=info_keys,
         )
         if environments.is_one_object and (num_workers or self.layout.groups > 1):
             raise ConfigError(
@@ -184,7 +189,9 @@ class WorkerSet(BaseWorkers):
 
     def schema(self) -> Schema:
         """The schema of collected items, from the spaces and the policy's answer to an observation of zeros."""
-        return attrs.evolve(collected(self.policy, self._spaces[0]), most={"N": self.layout.envs_per_group})
+        shapes = {key: shape_of(fill) for key, fill in fills_of(self.environments.info_keys).items()}
+        found = collected(self.policy, self._spaces[0], shapes)
+        return attrs.evolve(found, most={"N": self.layout.envs_per_group})
 
     @property
     def local(self) -> RolloutWorker:

@@ -65,6 +65,10 @@ class Configuration(PolicySettings, Option):
         range="one or more",
         validator=validators.optional(validators.min_len(1)),
     )
+    #: A table says what stands where a key is missing, {"lives": 0}; else that is an error.
+    info_keys: list[str] | dict[str, Any] = setting(
+        attrs.Factory(list), "keys of info whose numbers become columns, info.KEY; a table: with fills for missing ones"
+    )
     eval_env: str | None = setting(None, "environment of evaluations; None: env")
     eval_env_args: dict[str, Any] | None = setting(
         None, "keyword arguments of eval_env; None: env_args, or none if eval_env is set"
@@ -165,7 +169,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('Settings of every plan.', 27), ('Settings of every policy.', 7)]
+    [('Settings of every plan.', 28), ('Settings of every policy.', 7)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}

@@ -189,6 +189,7 @@ class Trainer:
                 env_manager=config.env_manager,
                 env_manager_args=config.env_manager_args,
                 episode_seeds=config.episode_seeds,
+                info_keys=config.info_keys,
                 eval_env=config.eval_env,
                 eval_env_args=config.eval_env_args,
                 eval_wrappers=config.eval_wrappers,

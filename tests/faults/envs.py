@@ -40,6 +40,20 @@ FAULTS = [
         MASKS + "test_masks_of_info_are_those_of_the_observation",
     ),
     Fault(
+        "T12",
+        "flowrl/envs/infos.py",
+        'columns = self._columns(infos.get("final_info", {}), ended)',
+        "columns = self._columns(infos, ended)",
+        "tests/envs/test_infos.py::test_every_row_has_the_numbers_of_its_own_step[SameStep]",
+    ),
+    Fault(
+        "T10",
+        "flowrl/envs/infos.py",
+        "infos[key][env_id] if there[env_id] else None",
+        "infos[key][env_id] if key in infos else None",
+        "tests/envs/test_infos.py::test_every_row_has_the_numbers_of_its_own_step[NextStep]",
+    ),
+    Fault(
         "T3",
         "flowrl/envs/masks.py",
         "np.ones(self.num_envs, np.bool_) if began is None else began",

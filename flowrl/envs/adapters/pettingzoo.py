@@ -123,6 +123,8 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._seeds = [np.random.default_rng() for _ in envs]
+        #: Further keys of an agent's info that are passed on.
+        self.passed: set[str] = set()
 
     def __str__(self) -> str:
         return f"AgentsVectorEnv({len(self.envs)} x {self.envs[0]}, {len(self.agents)} agents)"
@@ -135,7 +137,7 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
         infos: dict[str, Any] = {}
         for copy in range(len(self.envs)):
             here, info = self._begin(copy, options)
-            infos = self._with_masks(infos, info, len(rows))
+            infos = self._with_told(infos, info, len(rows))
             rows += here
         return self._rows(rows), infos
 
@@ -157,10 +159,10 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
             if over.any():
                 self._refuse_survivors(over, env)
                 for i, agent in enumerate(self.agents):
-                    kept = {key: value for key, value in info.get(agent, {}).items() if key in _KEPT}
+                    kept = {key: value for key, value in info.get(agent, {}).items() if key in {*_KEPT, *self.passed}}
                     infos = self._add_info(infos, {"final_obs": here[i], "final_info": kept}, start + i)
                 here, info = self._begin(copy, None)
-            infos = self._with_masks(infos, info, start)
+            infos = self._with_told(infos, info, start)
             rows += here
         return self._rows(rows), reward, terminated, truncated, infos
 
@@ -173,10 +175,11 @@ class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
         obs, info = self.envs[copy].reset(seed=int(self._seeds[copy].integers(2**31)), options=options)
         return self._of_all(obs, self.envs[copy]), info
 
-    def _with_masks(self, infos: dict[str, Any], info: Mapping[Any, Any], start: int) -> dict[str, Any]:
+    def _with_told(self, infos: dict[str, Any], info: Mapping[Any, Any], start: int) -> dict[str, Any]:
+        passed = {ACTION_MASK, *self.passed}
         for i, agent in enumerate(self.agents):
-            if ACTION_MASK in info.get(agent, {}):
-                infos = self._add_info(infos, {ACTION_MASK: np.asarray(info[agent][ACTION_MASK])}, start + i)
+            told = {key: np.asarray(info[agent][key]) for key in passed & info.get(agent, {}).keys()}
+            infos = self._add_info(infos, told, start + i)
         return infos
 
     def _rows(self, rows: Sequence[Any]) -> Any:

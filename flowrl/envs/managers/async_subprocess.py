@@ -81,7 +81,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
 
     def _place_buffers(self) -> None:
         """Returned observations are copies: processes write to the store while they are in use."""
-        self._buffers = [make_store(self.observation_space, self.num_envs) for _ in range(3)]
+        self._buffers = [make_store(self._stored_space, self.num_envs) for _ in range(3)]
 
     @property
     def ready(self) -> npt.NDArray[np.bool_]:

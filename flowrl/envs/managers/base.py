@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
+from flowrl.envs.infos import INFO, OBS
 from flowrl.envs.managers.children import Children, warn_of
 from flowrl.envs.managers.faults import During, Fault, FaultLog, Kind
 from flowrl.envs.managers.shared_memory import INNER_END, OWN_END, RECORDED_END
@@ -81,6 +82,9 @@ class Manager(abc.ABC):
       fault cuts their episode. The `step` of such an asynchronous manager also takes `wait`, a mask of environments
       that get no action yet.
 
+    `info` holds columns `[N, ...]` of numbers in the `info` of the last step, in environments with `InfoColumns`, else
+    None. Like the arrays of a `StepResult`, the next step overwrites it, and it is undefined where `acted` is False.
+
     `finished` holds the episodes ended since the last `drain()`; `cut_episodes` counts those cut short by a
     `reset()`, by a fault, or by a resume without a saved environment: no statistics include them. `autoreset`
     describes who resets. `raw_returns` is False if a wrapper may have changed rewards before they were summed (S1).
@@ -101,6 +105,7 @@ class Manager(abc.ABC):
 
     autoreset = "flowrl resets at the episode's end, with a fresh seed"
     raw_returns: bool
+    info: Batch | None = None
     unasked_mask = False
 
     def __init__(
@@ -118,7 +123,9 @@ class Manager(abc.ABC):
         self._seeds: list[int | None] = [None] * num_envs  # of the current episodes
         self._faults = faults or FaultLog(num_envs)
         check_observations(observation_space)
-        self.observation_space = observation_space = dict_form(observation_space)
+        self._stored_space = observation_space = dict_form(observation_space)
+        self._informed = isinstance(observation_space, gymnasium.spaces.Dict) and INFO in observation_space.spaces
+        self.observation_space = observation_space = self._seen(observation_space)
         check_mask(observation_space, action_space)
         self.action_space = action_space
         action_shape, self._action_dtype = array_form(action_space, "action")
@@ -132,7 +139,7 @@ class Manager(abc.ABC):
         self._streams: list[np.random.PCG64] = []
         # Three buffers in turn: the one acted from, the one arrived in and, where an episode ended, the first one of
         # the next. So a step without an end writes each observation once, and the caller's `obs` survives.
-        self._buffers = [make_store(observation_space, num_envs) for _ in range(3)]
+        self._buffers = [make_store(self._stored_space, num_envs) for _ in range(3)]
         self._row_shape = row_shape(self._buffers[0])
         self._at = 0
         self._phase = "not launched"
@@ -202,7 +209,7 @@ class Manager(abc.ABC):
         """`[N, ...]`: the observation that each environment acts from now."""
         if self._phase != "running":
             self._refuse("read observations")
-        return self._buffers[self._at]
+        return self._seen(self._buffers[self._at])
 
     @property
     def ready(self) -> npt.NDArray[np.bool_] | None:
@@ -246,7 +253,7 @@ class Manager(abc.ABC):
         envs = self._save_envs()  # first: an environment that fails here begins another episode
         return {
             "kind": self._kind(),
-            "obs": plain_copy(self.obs),
+            "obs": plain_copy(self._buffers[self._at]),
             "episode_id": self.episode_id.tolist(),
             "t": self.t.tolist(),
             "return": np.asarray(self._return).tolist(),
@@ -291,6 +298,23 @@ class Manager(abc.ABC):
             stream.state = saved
         self._load_envs(state)
         self._phase = "running"
+
+    def _seen(self, stored: Any) -> Any:
+        """What policies see of stored observations, or of their space: not the columns of `info` beside them."""
+        return stored[OBS] if self._informed else stored
+
+    def _result(
+        self,
+        arrived: Observations,
+        reward: npt.NDArray[np.float64],
+        terminated: npt.NDArray[np.bool_],
+        truncated: npt.NDArray[np.bool_],
+        acted: npt.NDArray[np.bool_] | None,
+    ) -> StepResult:
+        """The result of a step that arrived in these stored observations."""
+        if self._informed:
+            self.info = arrived[INFO]
+        return StepResult(self._seen(arrived), reward, terminated, truncated, acted)
 
     def _sow(self, seed: int) -> None:
         sequences = [np.random.SeedSequence(seed, spawn_key=(env_id,)) for env_id in range(self.num_envs)]

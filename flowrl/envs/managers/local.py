@@ -95,7 +95,7 @@ class EnvManager(Manager):
             self._note(error, env_id)
             raise
         self._at, self._marked, self._phase = at, bool(ended), "running"
-        return StepResult(arrived, reward, terminated, truncated, None)
+        return self._result(arrived, reward, terminated, truncated, None)
 
     def _end(self, env_id: int, info: dict[str, Any], into: Observations) -> None:
         return_, length = float(self._return[env_id]), self.t.item(env_id)

@@ -78,7 +78,7 @@ class SubprocessEnvManager(Manager):
             super().__init__(
                 len(factories), observation_space, action_space, episode_seeds=episode_seeds, faults=faults
             )
-            self._crew.share(self.observation_space, self.action_space)
+            self._crew.share(self._stored_space, self.action_space)
         except BaseException:
             self._crew.close()
             raise
@@ -136,7 +136,7 @@ class SubprocessEnvManager(Manager):
         self._settled(answered)
         self._crew.raise_errors()
         self._phase = "running"
-        return StepResult(arrived, reward.astype(np.float64, copy=False), terminated, truncated, acted)
+        return self._result(arrived, reward.astype(np.float64, copy=False), terminated, truncated, acted)
 
     def _arrived(self, acted: npt.NDArray[np.bool_] | None) -> Observations:
         """The observations arrived in, in the buffer at `self._at`."""

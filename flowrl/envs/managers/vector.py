@@ -113,7 +113,7 @@ class VectorEnvManager(Manager):
             else:
                 self._begin_some(ended, self._buffers[at])
         self._at = at
-        return StepResult(arrived, reward, terminated, truncated, acted)
+        return self._result(arrived, reward, terminated, truncated, acted)
 
     @property
     def ready_obs(self) -> dict[int, Observations]:
@@ -175,7 +175,7 @@ class VectorEnvManager(Manager):
         final = row_of(infos["final_obs"], env_id)
         row = checked_row(final, self._row_shape, f"final_obs of environment {env_id}")
         latest = _references(self._env)
-        if latest is not None and (part := shared_memory(final, latest[env_id])):
+        if latest is not None and (part := shared_memory(self._seen(final), latest[env_id])):
             raise SchemaError(
                 f"environment {env_id} reuses the memory of its {part}, so its reset may have overwritten the last "
                 f"one: use EnvManager or the NEXT_STEP mode, or let the environment hand out copies"

@@ -1,0 +1,164 @@
+"""Columns of `info`: numbers of every step's `info`, which travel beside its observation through any manager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsFloat, TypeAlias
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from flowrl.envs.adapters.pettingzoo import AgentsVectorEnv
+from flowrl.envs.spaces import row_of
+from flowrl.errors import ConfigError, SchemaError
+
+#: Keys of `info`; or keys with the number, or the numbers, to take where `info` lacks them, None for an error.
+InfoKeys: TypeAlias = Sequence[str] | Mapping[str, Any]
+
+#: The entries of an observation that carries columns of `info`.
+OBS, INFO = "obs", "__info__"
+
+Fills: TypeAlias = dict[str, npt.NDArray[np.float64] | None]
+
+
+def fills_of(keys: InfoKeys) -> Fills:
+    """What to take where `info` lacks a key, by key; None is an error.
+
+    Raises: ConfigError for what are no keys or no finite numbers.
+
+    >>> fills_of(["lives"]), fills_of({"lives": 3})
+    ({'lives': None}, {'lives': array(3.)})
+    """
+    given = dict(keys) if isinstance(keys, Mapping) else dict.fromkeys(keys)
+    if isinstance(keys, str) or not all(isinstance(key, str) for key in given):
+        raise ConfigError(f"info_keys={keys!r}: expected a list of keys of info, or a table of keys and fills")
+    return {key: None if fill is None else _fill(key, fill) for key, fill in given.items()}
+
+
+def _fill(key: str, fill: Any) -> npt.NDArray[np.float64]:
+    try:
+        numbers = np.asarray(fill, np.float64)
+        if np.isfinite(numbers).all():
+            return numbers
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(f"info_keys: the fill of {key!r} is {fill!r}, expected a finite number, or a list of them")
+
+
+def shape_of(fill: npt.NDArray[np.float64] | None) -> tuple[int, ...]:
+    """The shape of a column in one row: one number, unless the fill is a list."""
+    return () if fill is None else fill.shape
+
+
+class InfoColumns(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Puts numbers of every step's `info` beside its observation, from where managers take them: `Manager.info`.
+
+    Raises: SchemaError if `info` lacks a key without a fill, or has something else than its number.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], keys: InfoKeys) -> None:
+        super().__init__(env)
+        self._fills = fills_of(keys)
+        self.observation_space = _with_info(env.observation_space, self._fills)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets; no step has led here, so its columns are 0 and never read."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return {OBS: obs, INFO: {key: np.zeros(shape_of(fill)) for key, fill in self._fills.items()}}, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        numbers = {key: _number(key, info.get(key), fill) for key, fill in self._fills.items()}
+        return {OBS: obs, INFO: numbers}, reward, terminated, truncated, info
+
+
+class VectorInfoColumns(VectorWrapper[Any, Any, Any]):
+    """`InfoColumns` for a vector environment, in each autoreset mode (T1, T2, T3).
+
+    Values that a mask of `infos` excludes count as missing (T10).
+
+    Raises: see `InfoColumns`.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], keys: InfoKeys) -> None:
+        super().__init__(env)
+        self._fills = fills_of(keys)
+        self.single_observation_space = _with_info(env.single_observation_space, self._fills)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+        self._mode = AutoresetMode(env.metadata["autoreset_mode"]) if "autoreset_mode" in env.metadata else None
+        self._resetting = np.zeros(env.num_envs, np.bool_)
+        if isinstance(env.unwrapped, AgentsVectorEnv):
+            env.unwrapped.passed |= self._fills.keys()
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets; no step has led here, so its columns are 0 and never read."""
+        obs, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        self._resetting = np.zeros(self.num_envs, np.bool_)
+        return {OBS: obs, INFO: self._columns({}, np.zeros(self.num_envs, np.bool_))}, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Steps; final observations get the numbers of their `final_info`."""
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        over = np.asarray(terminated, np.bool_) | np.asarray(truncated, np.bool_)
+        stepped = ~self._resetting
+        if self._mode is AutoresetMode.SAME_STEP:
+            if "_final_obs" in infos:
+                infos = {**infos, "final_obs": self._final(infos)}
+            stepped = ~over  # of the others, infos describe the next episode
+        elif self._mode is AutoresetMode.NEXT_STEP:
+            self._resetting = over & stepped
+        return {OBS: obs, INFO: self._columns(infos, stepped)}, reward, terminated, truncated, infos
+
+    def _final(self, infos: Mapping[str, Any]) -> npt.NDArray[np.object_]:
+        ended = np.asarray(infos["_final_obs"], np.bool_)
+        columns = self._columns(infos.get("final_info", {}), ended)
+        final = np.full(self.num_envs, None, np.object_)
+        for env_id in np.flatnonzero(ended).tolist():
+            numbers = {key: column[env_id] for key, column in columns.items()}
+            final[env_id] = {OBS: row_of(infos["final_obs"], env_id), INFO: numbers}
+        return final
+
+    def _columns(self, infos: Mapping[str, Any], wanted: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.float64]]:
+        """The columns `[N, ...]`, 0 for environments that are not wanted."""
+        columns = {}
+        for key, fill in self._fills.items():
+            columns[key] = column = np.zeros((self.num_envs, *shape_of(fill)))
+            there = wanted & infos.get(f"_{key}", True) if key in infos else np.zeros(self.num_envs, np.bool_)
+            for env_id in np.flatnonzero(wanted).tolist():
+                column[env_id] = _number(key, infos[key][env_id] if there[env_id] else None, fill)
+        return columns
+
+
+def _with_info(space: gymnasium.Space[Any], fills: Fills) -> spaces.Dict:
+    boxes: dict[str, gymnasium.Space[Any]] = {
+        key: spaces.Box(-np.inf, np.inf, shape_of(fill), np.float64) for key, fill in fills.items()
+    }
+    return spaces.Dict({OBS: space, INFO: spaces.Dict(boxes)})
+
+
+def _number(key: str, value: Any, fill: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
+    if value is None:
+        if fill is None:
+            raise SchemaError(
+                f"info has no {key!r} at this step; say what to take where it is missing, as in "
+                f"info_keys={{{key!r}: 0}}"
+            )
+        return fill
+    try:
+        number = np.asarray(value, np.float64)
+        if number.shape == shape_of(fill):
+            return number
+    except (TypeError, ValueError):
+        pass
+    shape = list(shape_of(fill))
+    raise SchemaError(
+        f"info[{key!r}] is {value!r}, expected {f'numbers of the shape {shape}' if shape else 'a number'}; a fill in "
+        "info_keys gives the shape"
+    )
