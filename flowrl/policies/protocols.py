@@ -44,6 +44,13 @@ class HasWeights(Protocol):
 
 
 @runtime_checkable
+class HasModel(Protocol):
+    """Its networks are one module."""
+
+    model: Any
+
+
+@runtime_checkable
 class InTorch(Protocol):
     """A mode whose actions torch alone can compute, for `Policy.export`."""
 

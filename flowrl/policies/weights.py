@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flowrl.errors import CheckpointError
+from flowrl.policies.protocols import HasModel
 from flowrl.saved import load_whole, shown
 from flowrl.storage.files import opened_zip, write
 
@@ -26,11 +27,11 @@ def save_weights(policy: Policy, path: Path) -> None:
     write(path, buffer.getvalue())
 
 
-def check_numbers(module: torch.nn.Module, weights: Any, what: str) -> None:
+def check_numbers(module: torch.nn.Module | None, weights: Any, what: str) -> None:
     """Raise a CheckpointError for weights that are not finite, and for NaN in buffers, which may hold infinities."""
     if not isinstance(weights, Mapping):
         raise CheckpointError(f"{what} are {shown(weights)}, expected tensors by name")
-    parameters = dict(module.named_parameters(remove_duplicate=False))
+    parameters = {} if module is None else dict(module.named_parameters(remove_duplicate=False))
     for name, value in weights.items():
         if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
             continue
@@ -54,7 +55,7 @@ def load_weights(policy: Policy, path: Path) -> None:
     except Exception as error:  # torch has no error class for bytes that are not a file of weights
         raise CheckpointError(f"{path} holds no readable weights: {type(error).__name__}: {error}") from error
     try:
-        check_numbers(policy.model, weights, "the weights")
+        check_numbers(policy.model if isinstance(policy, HasModel) else None, weights, "the weights")
         load_whole(policy.load_weights, weights, policy.weights(), "the weights")
     except CheckpointError as error:
         raise CheckpointError(f"{path} does not fit {type(policy).__name__}: {error}") from error
