@@ -158,10 +158,10 @@ FAULTS = [
     ),
     Fault(
         "F10",
-        "flowrl/engine/members.py",
-        "return silent | {index for",
-        "return {index for",
-        DEATHS + "test_a_state_is_taken_without_a_worker_that_hangs",
+        "flowrl/rollout/worker_set.py",
+        "        self._begin_anew(unheard)\n",
+        "        pass\n",
+        "tests/rollout/test_remote_groups.py::test_a_state_without_a_worker_that_hangs_begins_its_episodes_anew",
     ),
     Fault(
         "F10",
