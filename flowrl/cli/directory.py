@@ -74,9 +74,7 @@ class RunDirectory:
                 hint = f", or goes on with --resume {path}" if (path / "run.json").is_file() else ""
                 raise ConfigError(f"{path} {what}; a run needs a new directory{hint}")
             return cls(path, plan_file, text, sinks)
-        slug = (
-            re.sub(r"[^\w.-]+", "_", config.env or Path(config["data"]).name).strip("._")[:80] or "env"
-        )  # a file name has 255
+        slug = re.sub(r"[^\w.-]+", "_", config.env or Path(config["data"]).name).strip("._")[:80] or "env"
         base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         return cls(_free(base), plan_file, text, sinks, named=False)
 

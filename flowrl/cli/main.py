@@ -107,7 +107,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except FlowError as error:
             raise BadInput("\n".join([str(error), *notes_of(error)])) from error
-        except OSError as error:
+        except (OSError, MemoryError, RuntimeError) as error:
             if (words := in_a_line(error)) is None:
                 raise
             raise click.ClickException(words) from error

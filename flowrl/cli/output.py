@@ -50,8 +50,9 @@ class Lasting(io.FileIO):
 class LastingText(io.TextIOWrapper):
     """Text over a `Lasting` file."""
 
-    def __init__(self, raw: Lasting, **how: Any) -> None:
-        super().__init__(io.BufferedWriter(raw), **how)
+    def __init__(self, raw: Lasting, *, write_through: bool = False, **how: Any) -> None:
+        buffer: Any = raw if write_through else io.BufferedWriter(raw)
+        super().__init__(buffer, write_through=write_through, **how)
         self.raw = raw
 
 
@@ -68,13 +69,16 @@ def lasting(stream: TextIO | None, number: int) -> TextIO:
     """The stream as one that lasts, or itself if it is no file; None is a stream that was closed at the start."""
     if stream is None:
         return LastingText(Lasting(number, "wb", closefd=False))
-    try:
-        raw = Lasting(stream.fileno(), "wb", closefd=False)
-    except OSError:
+    if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
-    how = {"encoding": stream.encoding, "errors": stream.errors, "line_buffering": stream.line_buffering}
-    return LastingText(raw, **how)
+    return LastingText(
+        Lasting(stream.fileno(), "wb", closefd=False),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def was_lost(stream: TextIO) -> bool:

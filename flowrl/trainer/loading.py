@@ -86,7 +86,7 @@ def _plan_of(run: Path) -> Path:
     about = read_about(run)
     try:
         text = (run / "plan.py").read_text(encoding="utf-8")
-        places = [Path(about["path"]), BUILTIN / f"{about['plan']}.py"]
+        places = [BUILTIN / f"{about['plan']}.py", Path(about["path"])]
         same = [place for place in places if place.is_file() and place.read_text(encoding="utf-8") == text]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{run} does not say which plan it ran: {error}") from error
