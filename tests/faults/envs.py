@@ -44,14 +44,14 @@ FAULTS = [
         "flowrl/envs/infos.py",
         'columns = self._columns(infos.get("final_info", {}), ended)',
         "columns = self._columns(infos, ended)",
-        "tests/envs/test_infos.py::test_every_row_has_the_numbers_of_its_own_step[SameStep]",
+        "tests/envs/test_infos.py::test_every_row_has_the_numbers_of_its_own_step",
     ),
     Fault(
         "T10",
         "flowrl/envs/infos.py",
         "infos[key][env_id] if there[env_id] else None",
         "infos[key][env_id] if key in infos else None",
-        "tests/envs/test_infos.py::test_every_row_has_the_numbers_of_its_own_step[NextStep]",
+        "tests/envs/test_infos.py::test_every_row_has_the_numbers_of_its_own_step",
     ),
     Fault(
         "T3",
@@ -196,8 +196,8 @@ FAULTS = [
     Fault(
         "S3",
         "flowrl/envs/make.py",
-        '{"episode_seeds": None}',
-        "{}",
+        '{"episode_seeds": None, "info_keys": ()}',
+        '{"info_keys": ()}',
         "tests/rollout/test_environments.py::test_seeds_of_episodes_from_the_configuration",
     ),
     Fault(

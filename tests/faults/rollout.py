@@ -56,8 +56,8 @@ FAULTS = [
     Fault(
         "S3",
         "flowrl/rollout/evaluation.py",
-        "    with manager:\n",
-        "    policy.version += 1\n    with manager:\n",
+        "    with _fewest(make,",
+        "    policy.version += 1\n    with _fewest(make,",
         EVERY_PLAN + "test_the_contract_of_plans",
     ),
     Fault(
