@@ -79,9 +79,9 @@ class Saved:
         if value is _REQUIRED:
             raise CheckpointError(f"{self.what} has no {name}; it has {shown(sorted(map(str, self.state)))}")
         if not fits(value, kind):
-            self.refuse(name, _words(kind))
+            self.refuse(name, words(kind))
         if least is not None and value is not None and not least <= value <= most:
-            self.refuse(name, f"{_words(kind)} of at least {least}" + ("" if value < least else f", at most {most}"))
+            self.refuse(name, f"{words(kind)} of at least {least}" + ("" if value < least else f", at most {most}"))
         return value
 
     def count(self, name: str, otherwise: Any = _REQUIRED) -> int:
@@ -98,7 +98,8 @@ class Saved:
         """An array of this dtype and shape (None: any length) with all values within `least` and `most`; no copy."""
         import numpy as np
 
-        value = self.get(name)
+        given = self.get(name)
+        value = np.asarray(given) if isinstance(given, np.generic) else given  # numpy's array of no axes
         alike = isinstance(value, np.ndarray) and value.dtype == dtype and len(value.shape) == len(shape)
         if not alike or any(size not in (None, length) for size, length in zip(shape, value.shape)):
             axes = ", ".join("any" if size is None else str(size) for size in shape)
@@ -107,7 +108,8 @@ class Saved:
             low, high = value.min(), value.max()
             if not least <= low <= high <= most:
                 raise CheckpointError(f"{self.what}: {name} holds {low} .. {high}, expected {least} .. {most}")
-        return value  # type: ignore[no-any-return]
+        array: Array = given
+        return array
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         """Raise: the field is not as expected."""
@@ -165,22 +167,26 @@ def _raise(error: BaseException, what: str) -> NoReturn:
 # -- types
 
 
-def fits(value: Any, kind: Any) -> bool:
+def fits(value: Any, kind: Any, *, exact: bool = True) -> bool:
     """Whether a value is of an annotated type, contents included; unknown kinds of annotations fit all.
+
+    Unless `exact`, one kind of number does for another: people write `int` for what becomes a float.
 
     >>> fits({"a": (1.5, 2)}, dict[str, tuple[float, int]]), fits([1, "2"], list[int]), fits(True, int)
     (True, False, False)
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return any(fits(value, each) for each in args)
+        return any(fits(value, each, exact=exact) for each in args)
     if kind is None or kind is types.NoneType:
         return value is None
     if origin is Literal:
         return any(value == each and type(value) is type(each) for each in args)
     if kind in (int, float):
-        number = value[()] if _is_scalar_array(value) else value
-        return isinstance(number, Integral if kind is int else Real) and not isinstance(number, bool)
+        if isinstance(value, bool):
+            return not exact
+        one = isinstance(value, HasShape) and value.shape == () and "float" in str(value.dtype)
+        return isinstance(value, Integral if kind is int and exact else Real) or (one and kind is float and not exact)
     known: Any = kind if origin is None else origin
     if known is Any or not isinstance(known, type) or "_is_protocol" in vars(known):
         return True
@@ -191,11 +197,11 @@ def fits(value: Any, kind: Any) -> bool:
     held: Any = value
     if issubclass(known, tuple):
         each_of = [args[0]] * len(held) if args[1:] == (...,) else list(args)
-        return len(held) == len(each_of) and all(map(fits, held, each_of))
+        return len(held) == len(each_of) and all(fits(each, one, exact=exact) for each, one in zip(held, each_of))
     if issubclass(known, (list, deque, AbstractSet)):
-        return args[0] is Any or all(fits(each, args[0]) for each in held)
+        return args[0] is Any or all(fits(each, args[0], exact=exact) for each in held)
     if issubclass(known, Mapping):
-        return all(fits(key, args[0]) and fits(each, args[-1]) for key, each in held.items())
+        return all(fits(key, args[0], exact=exact) and fits(each, args[-1], exact=exact) for key, each in held.items())
     return True
 
 
@@ -209,7 +215,7 @@ def _is_record(value: Any) -> bool:
 
 
 @functools.cache
-def annotations_of(kind: type) -> dict[str, Any]:
+def annotations_of(kind: Any) -> dict[str, Any]:
     """The annotations of a class and its bases; `Any` for names that only type checkers import."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
@@ -221,11 +227,6 @@ def annotations_of(kind: type) -> dict[str, Any]:
             except Exception:  # an annotation is any expression
                 found[name] = Any
     return {name: each for name, each in found.items() if get_origin(each) is not ClassVar}
-
-
-def _is_scalar_array(value: Any) -> bool:
-    """Whether it is an array or tensor of one number."""
-    return isinstance(value, HasShape) and value.shape == ()
 
 
 @runtime_checkable
@@ -250,9 +251,10 @@ def shown(value: Any) -> str:
         return f"a huge {type(value).__name__}"
 
 
-def _words(kind: Any) -> str:
-    """
-    >>> _words(int | None), _words(dict[str, int])
+def words(kind: Any) -> str:
+    """A type in an error.
+
+    >>> words(int | None), words(dict[str, int])
     ('int | None', 'dict[str, int]')
     """
     return str(kind.__name__ if isinstance(kind, type) and not get_args(kind) else kind).replace("typing.", "")

@@ -17,7 +17,7 @@ from flowrl.data.datasets.writer import check_place
 from flowrl.data.steps import is_fragment
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
-from flowrl.engine.operator import context, operator, runtime, state
+from flowrl.engine.operator import context, not_negative, operator, runtime, state
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.engine.stages import DONE, Signal
@@ -138,8 +138,8 @@ class Recorded:
     without: tuple[str, ...] = attrs.field(default=(), repr=False)  # columns to leave out
     at_most: int | None = attrs.field(default=None, repr=False)  # limit: the first batches of the dataset
     context: Context = context()
-    epoch: int = state(default=0)
-    given: int = state(default=0)
+    epoch: int = state(default=0, check=not_negative)
+    given: int = state(default=0, check=not_negative)
     batches: int | None = state(default=None)
     _order: Array | None = runtime()  # of this epoch
     _of: tuple[int, int, int] = runtime(default=(-1, -1, -1))

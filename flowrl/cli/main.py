@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import click
 
 from flowrl._version import __version__
 from flowrl.cli.output import fill_closed, in_a_line, lasting, was_lost
-from flowrl.errors import ConfigError, FlowError, PlanError, notes_of
+from flowrl.errors import ConfigError, FlowError, PlanError, notes_of, printable
 
 if TYPE_CHECKING:
     from flowrl.cli.progress import Budget
@@ -106,11 +107,11 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FlowError as error:
-            raise BadInput("\n".join([str(error), *notes_of(error)])) from error
+            raise BadInput(printable("\n".join([str(error), *notes_of(error)]))) from error
         except (OSError, MemoryError, RuntimeError) as error:
             if (words := in_a_line(error)) is None:
                 raise
-            raise click.ClickException(words) from error
+            raise click.ClickException(printable(words)) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
@@ -267,7 +268,7 @@ def run(
 @_plan_options
 def explain(plan: str, **options: Any) -> None:
     """Show PLAN as a tree, without running it."""
-    click.echo(_built(plan, **options).explain())
+    _show(_built(plan, **options).explain())
 
 
 @cli.command()
@@ -296,8 +297,8 @@ def evaluate(
     options["trusted"] = _trusted(trust)
     evaluation = evaluate_given([Path(run) for run in runs], **options)
     for words in evaluation.left_out:
-        click.echo(f"left out: {words}", err=True)
-    click.echo(json_text(evaluation.values()) if as_json else "\n".join(evaluation.lines()))
+        _show(f"left out: {words}", err=True)
+    _show(json_text(evaluation.values()) if as_json else "\n".join(evaluation.lines()))
 
 
 @cli.command()
@@ -321,7 +322,7 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], trust: bool, **
 
     where = None if run is None else Path(run)
     options |= {"env_args": _pairs("--env-arg", env_args), "trusted": _trusted(trust)}
-    click.echo(record_run(where, Path(out), **options).line())
+    _show(record_run(where, Path(out), **options).line())
 
 
 @cli.command()
@@ -352,7 +353,7 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
 
     files, left_out = plot([Path(run) for run in runs], x=x, y=y, out=None if out is None else Path(out))
     for words in left_out:
-        click.echo(f"left out: {words}", err=True)
+        _show(f"left out: {words}", err=True)
     for file in files:
         click.echo(file)
 
@@ -369,7 +370,7 @@ def check(plan: str, **options: Any) -> None:
 
     built = _built(plan, **options)
     findings = examine(built)
-    click.echo(explain_checked(built, findings))
+    _show(explain_checked(built, findings))
     if findings.problems:
         raise PlanError("\n".join(findings.problems))
     click.echo("ok")
@@ -404,7 +405,7 @@ def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: 
     from flowrl.storage.files import json_text
 
     diagnosis = diagnose(env, _pairs("--env-arg", env_args), **options)
-    click.echo(json_text(diagnosis.values()) if as_json else "\n".join(diagnosis.lines()))
+    _show(json_text(diagnosis.values()) if as_json else "\n".join(diagnosis.lines()))
     ctx.exit(1 if diagnosis.problems else 0)
 
 
@@ -441,6 +442,17 @@ def list_plans() -> None:
     width = max(map(len, plans), default=0)
     for name, doc in plans.items():
         click.echo(f"{name:<{width}}  {doc}")
+
+
+def _show(text: str, *, err: bool = False) -> None:
+    """Print text, part of which may come from a file of somebody else."""
+    click.echo(printable(text), err=err)
+
+
+def _printable_record(record: logging.LogRecord) -> bool:
+    """A filter that lets all records of the log through, as text that a terminal only shows."""
+    record.msg, record.args = printable(record.getMessage()), ()
+    return True
 
 
 def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRun | None:
@@ -550,7 +562,7 @@ def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debu
     for where in taps:
 
         def show(item: Any, where: str = where) -> None:
-            print(f"{where}: {describe(item)}", flush=True)  # click would bypass the live display
+            print(printable(f"{where}: {describe(item)}"), flush=True)  # click would bypass the live display
 
         plan = plan.tap(where, show, site="flowrl run --tap")
     return plan
@@ -572,6 +584,7 @@ def main() -> None:
     """The entry point of the command."""
     if "" not in sys.path:
         sys.path.append("")  # the user's modules, as with `python -m flowrl`
+    logging.getLogger("flowrl").addFilter(_printable_record)
     arguments = sys.argv[1:]
     fill_closed()
     sys.stdout, sys.stderr = lasting(sys.stdout, 1), lasting(sys.stderr, 2)

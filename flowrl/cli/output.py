@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from flowrl.errors import FlowError, notes_of, out_of_memory
+from flowrl.errors import FlowError, notes_of, out_of_memory, printable
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -102,6 +102,6 @@ def complain(error: Exception) -> None:
     """Print why a run failed: with a traceback, unless it tells nothing more."""
     words = str(error) if isinstance(error, FlowError) and not notes_of(error) else in_a_line(error)
     if words is None:
-        traceback.print_exception(error)
+        click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
     else:
-        click.echo("\n".join([f"Error: {words}", *notes_of(error)]), err=True)
+        click.echo(printable("\n".join([f"Error: {words}", *notes_of(error)])), err=True)

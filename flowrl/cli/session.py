@@ -25,6 +25,7 @@ from flowrl.errors import CheckpointError, ConfigError, NotFinite, notes_of
 from flowrl.inspect.debugger import is_breakpoint
 from flowrl.interrupts import Interrupts
 from flowrl.rollout import WorkerSet
+from flowrl.saved import Saved
 from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
 from flowrl.storage.files import plain, write
 from flowrl.trainer.trainer import as_result
@@ -36,6 +37,9 @@ CHECKPOINT_EVERY = 10_000
 
 #: Seconds after `--stop-seconds` for which a run may go on to its next result.
 LAST_RESULT_SECONDS = 30.0
+
+#: The scores in a saved session, with their types.
+_SESSION = {"last": dict[str, Any], "best": float | None, "confirmed": float | None}
 
 #: Exit code by outcome.
 EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130}
@@ -161,18 +165,23 @@ class Session:
         try:
             # A run's own checkpoint is as trustworthy as the plan file beside it, which runs too.
             state = self._checkpoints.load(chosen, trusted=True)
-            session = state.pop("session")
-        except KeyError:
-            raise CheckpointError(f"{chosen or self._checkpoints.latest()} was not written by flowrl run") from None
+            if "session" not in state:
+                raise CheckpointError(f"{chosen or self._checkpoints.latest()} was not written by flowrl run")
+            session = Saved(state.pop("session"), "the saved session")
+            last, best, confirmed = (session.get(name, kind) for name, kind in _SESSION.items())
+            results, seconds = session.count("results"), session.get("seconds", float, least=0)
+            policy, operators = (
+                session.get("policy", bytes | None),
+                Saved(state, "the saved run").get("operators", dict),
+            )
         except CheckpointError as error:
             raise CheckpointError(f"{error}{self._offer(chosen)}") from error
         fresh = run.state_dict()["operators"]
-        for path in self._added(run) - state["operators"].keys():  # of an option that is new
-            state["operators"][path] = fresh[path]
+        for path in self._added(run) - operators.keys():  # of an option that is new
+            operators[path] = fresh[path]
         run.load_state_dict(state)
-        self.last, self.best, self.confirmed = session["last"], session["best"], session["confirmed"]
-        self._results, policy = session["results"], session["policy"]
-        run.context.watch.earlier = session["seconds"]
+        self.last, self.best, self.confirmed = last, best, confirmed
+        self._results, run.context.watch.earlier = results, seconds
         with self.directory.writing():
             self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
             # The best policy at the checkpoint: a later evaluation may have replaced it.

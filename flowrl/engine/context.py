@@ -14,6 +14,7 @@ import attrs
 
 from flowrl.engine.seeds import SeedTree
 from flowrl.errors import PlanError
+from flowrl.saved import Saved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,9 +94,11 @@ class Metrics:
         return {"counters": dict(self.counters), "records": copy.deepcopy(records)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved = Saved(state, "the saved counters")
+        counters, records = saved.get("counters", dict[str, int]), saved.get("records", dict[str, list[Any]])
         self.counters.clear()
         self.records.clear()
-        self.merge(state["counters"], copy.deepcopy(state["records"]))
+        self.merge(counters, copy.deepcopy(records))
 
 
 @attrs.define

@@ -5,16 +5,28 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Iterable, Sized
 from typing import Any, Literal
 
 import attrs
 
-from flowrl.engine.operator import operator, runtime, state
+from flowrl.engine.operator import not_negative, operator, runtime, state
 from flowrl.engine.schema import Schema, common
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Signal, Stage
 
 #: Most items that a branch with weight "*" emits per turn.
 STAR = 100
+
+
+def one_each(values: Sized, count: int) -> str:
+    """A check of a `state()` field: a list with a value for each of `count`."""
+    return "" if len(values) == count else f"{count} values"
+
+
+def _branches(merge: Any, numbers: Iterable[int]) -> str:
+    count = len(merge.names)
+    right = all(type(number) is int and 0 <= number < count for number in numbers)
+    return "" if right else f"numbers of branches, 0 .. {count - 1}"
 
 
 class Merge(Stage):
@@ -62,10 +74,16 @@ class Concurrent(Merge):
     mode: Literal["round_robin", "async"]
     weights: tuple[float | str, ...]
     output_indexes: tuple[int, ...]
-    turn: int = state(default=0)
+    turn: int = state(default=0, check=lambda self, turn: _branches(self, [turn]))
     left: int = state(default=-1)  # items the branch may still emit in this turn, -1 before the turn begins
-    turns: list[int] = state(default=attrs.Factory(lambda self: [0 for _ in self.names], takes_self=True))
-    ended: list[bool] = state(default=attrs.Factory(lambda self: [False for _ in self.names], takes_self=True))
+    turns: list[int] = state(
+        default=attrs.Factory(lambda self: [0 for _ in self.names], takes_self=True),
+        check=lambda self, turns: one_each(turns, len(self.names)),
+    )
+    ended: list[bool] = state(
+        default=attrs.Factory(lambda self: [False for _ in self.names], takes_self=True),
+        check=lambda self, ended: one_each(ended, len(self.names)),
+    )
 
     def schema(self, *given: Schema) -> Schema:
         return common(given[i] for i in self.output_indexes)
@@ -149,7 +167,7 @@ class Sequential(Merge):
 
     names: tuple[str, ...]
     output_indexes: tuple[int, ...]
-    turn: int = state(default=0)
+    turn: int = state(default=0, check=not_negative)
 
     def schema(self, *given: Schema) -> Schema:
         return common(given[i] for i in self.output_indexes)
@@ -179,7 +197,7 @@ class Zip(Merge):
 
     needs_all = True
     names: tuple[str, ...]
-    parts: dict[int, Any] = state(factory=dict)
+    parts: dict[int, Any] = state(factory=dict, check=lambda self, parts: _branches(self, parts))
     ended: bool = state(default=False)
 
     def schema(self, *given: Schema) -> Schema:
@@ -220,10 +238,14 @@ class Fork(Stage):
     readers: int
     max_lag: int
     queues: list[deque[Any]] = state(
-        default=attrs.Factory(lambda self: [deque() for _ in range(self.readers)], takes_self=True)
+        default=attrs.Factory(lambda self: [deque() for _ in range(self.readers)], takes_self=True),
+        check=lambda self, queues: one_each(queues, self.readers),
     )
     # Readers outside the plan, and released ones, do not hold up the others.
-    reading: list[bool] = state(default=attrs.Factory(lambda self: [False] * self.readers, takes_self=True))
+    reading: list[bool] = state(
+        default=attrs.Factory(lambda self: [False] * self.readers, takes_self=True),
+        check=lambda self, reading: one_each(reading, self.readers),
+    )
     # A prefetch may pull one reader in its thread.
     _lock: threading.Lock = runtime(factory=threading.Lock)
 

@@ -14,7 +14,7 @@ import copy
 import inspect
 import operator as python_operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, TypeVar, dataclass_transform
 
 import attrs
@@ -22,18 +22,37 @@ import attrs
 from flowrl.engine.context import Context
 from flowrl.engine.protocols import Array, Columns, OperatorContract, ResourceContract, Saveable, has_member
 from flowrl.errors import CheckpointError, PlanError
+from flowrl.saved import Saved, annotations_of, fits, words
 
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_ROLE = "flowrl.role"
+_ROLE, _CHECK = "flowrl.role", "flowrl.check"
 
 #: The operator classes that declare `provides`; errors suggest them as remedies.
 PROVIDERS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def state(*, default: Any = attrs.NOTHING, factory: Any = None, init: Literal[False] = False) -> Any:
-    """A field that changes while the operator works; checkpoints save it."""
-    return attrs.field(default=default, factory=factory, init=init, repr=False, metadata={_ROLE: "state"})
+def state(
+    *,
+    default: Any = attrs.NOTHING,
+    factory: Any = None,
+    check: Callable[[Any, Any], str] | None = None,
+    init: Literal[False] = False,
+) -> Any:
+    """A field that changes while the operator works; checkpoints save it.
+
+    A saved value is loaded if it is of the annotated type, or of the type of the default (D7).
+
+    Args:
+        check: Called with the operator and a saved value of that type: what was expected instead, "" if it fits.
+    """
+    metadata = {_ROLE: "state", _CHECK: check}
+    return attrs.field(default=default, factory=factory, init=init, repr=False, metadata=metadata)
+
+
+def not_negative(op: Any, value: int) -> str:
+    """A check of a `state()` field: a whole number of at least 0."""
+    return "" if fits(value, int) and value >= 0 else "a whole number of at least 0"
 
 
 def runtime(*, default: Any = None, factory: Any = None, init: Literal[False] = False) -> Any:
@@ -126,6 +145,19 @@ def configuration(op: Any) -> dict[str, Any]:
 def state_fields(op: Any) -> list[str]:
     """The names of an operator's state fields."""
     return _fields(op, "state")
+
+
+def check_operator_state(op: Any, saved: Saved) -> None:
+    """Raise a CheckpointError unless the saved state fields are of their types and pass their checks."""
+    for field in attrs.fields(type(op)) if is_operator(op) else ():
+        if field.metadata.get(_ROLE) != "state" or field.name not in saved:
+            continue
+        value, kind = saved.get(field.name), annotations_of(op.__class__).get(field.name, Any)
+        as_default = type(value) is type(vars(op)[field.name]) and not isinstance(value, Collection)
+        if not as_default and not fits(value, kind, exact=False):
+            saved.refuse(field.name, f"{words(kind)}, as the field is annotated")
+        if (check := field.metadata[_CHECK]) is not None and (expected := check(op, value)):
+            saved.refuse(field.name, expected)
 
 
 def load_operator_state(op: Any, saved: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from flowrl.engine.context import Bell, Context
 from flowrl.engine.operator import whole
 from flowrl.engine.stages import as_item
 from flowrl.errors import Stalled
+from flowrl.saved import Saved
 
 
 class Queue:
@@ -93,6 +94,7 @@ class Queue:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         with self._room:
-            self._items = deque(copy.deepcopy(state["items"]))
-            self._ended = state["ended"]
+            saved = Saved(state, "the saved queue")
+            items, ended = copy.deepcopy(saved.get("items", list)), saved.count("ended")
+            self._items, self._ended = deque(items), ended
             self._room.notify_all()

@@ -20,7 +20,7 @@ from flowrl.engine.operator import fresh, resources
 from flowrl.engine.protocols import ResourceContract
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
-from flowrl.engine.state_diff import IncompatibleKeys, compare
+from flowrl.engine.state_diff import IncompatibleKeys, check_state, compare
 from flowrl.engine.transforms import RunHooks
 from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, WorkerDied, did_you_mean, notes_of
 
@@ -230,9 +230,9 @@ class Run:
         of the state, with the items in them, are lost. Returns both.
 
         Raises:
-            CheckpointError: the state belongs to another plan; lists what it lacks, what this plan lacks and what
-                maps, before anything changes. Or a resource refuses its part, such as the weights of another
-                network; then all resources get back their old state.
+            CheckpointError: the state is malformed, or belongs to another plan; lists what it lacks, what this plan
+                lacks and what maps, before anything changes (D7). Or a resource refuses its part, such as the weights
+                of another network; then all resources get back their old state.
         """
         if self.closed:
             _refuse()
@@ -241,6 +241,7 @@ class Run:
 
     def _load(self, state: Mapping[str, Any], partial: bool) -> IncompatibleKeys:
         operators = {self.paths[id(node)]: node.op for node in graph(self.plan)}
+        check_state(state, operators)
         mapped = compare(state, operators, self.resources, [s for s in self.stages if isinstance(s, Gather)])
         if (problems := mapped.problems()) and not partial:
             raise CheckpointError(

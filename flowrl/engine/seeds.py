@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from typing import TYPE_CHECKING, Any
+
+from flowrl.saved import Saved, random_generator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,9 +54,12 @@ class SeedTree:
         return {"seed": self.seed, "streams": streams}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seed = state["seed"]
-        for path in {*self._generators, *state["streams"]}:
+        saved = Saved(state, "the saved random streams")
+        seed, streams = saved.get("seed", int, least=0, most=math.inf), saved.inside("streams")
+        loaded = {path: random_generator(streams, path) for path in streams.state}
+        self.seed = seed
+        for path in {*self._generators, *loaded}:
             # Operators hold the objects, so these stay. A stream that is not in the state starts afresh.
-            generator, saved = self.generator(path), state["streams"].get(path)
-            fresh = type(generator.bit_generator)(self.sequence(path)).state
-            generator.bit_generator.state = copy.deepcopy(saved) if saved else fresh
+            generator, found = self.generator(path), loaded.get(path)
+            fresh = type(generator.bit_generator)(self.sequence(path))
+            generator.bit_generator.state = (fresh if found is None else found.bit_generator).state

@@ -15,7 +15,7 @@ from time import perf_counter as clock
 from typing import Any, ClassVar
 
 from flowrl.engine.meter import Meter
-from flowrl.engine.operator import load_operator_state, operator, operator_state, runtime, state
+from flowrl.engine.operator import load_operator_state, not_negative, operator, operator_state, runtime, state
 from flowrl.errors import PlanError
 
 
@@ -141,7 +141,7 @@ class Items:
     """Source of the elements of a list."""
 
     items: Any
-    position: int = state(default=0)
+    position: int = state(default=0, check=not_negative)
 
     def pull(self) -> Any:
         position = self.position
@@ -163,7 +163,7 @@ class Generated:
     """
 
     function: Callable[[], Any]
-    consumed: int = state(default=0)
+    consumed: int = state(default=0, check=not_negative)
     _iterator: Iterator[Any] | None = runtime()
 
     def pull(self) -> Any:

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from flowrl.engine.context import Metrics
 from flowrl.engine.gather import Gather
-from flowrl.engine.operator import state_fields
+from flowrl.engine.operator import check_operator_state, state_fields
+from flowrl.engine.seeds import SeedTree
+from flowrl.saved import Saved
 
 
 class IncompatibleKeys(NamedTuple):
@@ -52,6 +55,30 @@ class StateDiff:
 
 #: Keys under which an entry holds items of the stream.
 _ITEMS = ("@inputs", "@outputs")
+#: The keys of an entry beside the operator's own fields, with their types.
+_HELD = {**dict.fromkeys((*_ITEMS, "@workers"), list), "@finished": bool}
+
+
+def check_state(state: Any, operators: Mapping[str, Any], what: str = "the saved run") -> None:
+    """Raise a CheckpointError unless the state of a run, or of a part on a worker, has all fields, of their types (D7).
+
+    Args:
+        operators: Those of the plan by path, including those on workers.
+    """
+    saved = Saved(state, what)
+    saved.get("resources", dict[str, Any])
+    saved.get("items", dict[str, int])
+    Metrics().load_state_dict(saved.get("ledger"))
+    SeedTree().load_state_dict(saved.get("seeds"))
+    for path, entry in saved.get("operators", dict[str, dict[str, Any]]).items():
+        fields = Saved(entry, f"{what}, operator {path}")
+        for name, kind in _HELD.items():
+            fields.get(name, kind, otherwise=kind())
+        if path in operators:
+            check_operator_state(operators[path], fields)
+        for i, part in enumerate(entry.get("@workers", ())):
+            if part is not None:
+                check_state(part, operators, f"{what}, worker {i}")
 
 
 def compare(

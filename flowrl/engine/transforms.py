@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from flowrl.engine.context import Context
-from flowrl.engine.operator import context, declare, operator, pure, state, whole
+from flowrl.engine.operator import context, declare, not_negative, operator, pure, state, whole
 from flowrl.engine.protocols import OperatorContract
 from flowrl.engine.schema import UNKNOWN, Schema
 
@@ -71,7 +71,7 @@ class Take:
 
     provides = ()
     n: int = attrs.field(converter=lambda n: whole("take", "n", n, 0))
-    taken: int = state(default=0)
+    taken: int = state(default=0, check=not_negative)
 
     @property
     def done(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from flowrl.data import Batch
 from flowrl.learners.all_reduce import Peer
 from flowrl.learners.training import Training
+from flowrl.saved import Saved, random_generator
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy
@@ -103,7 +104,9 @@ class Learner(Peer):
         return self.policy.version, self.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.policy.load_state_dict(state["policy"])
-        if state["generator"] is not None:
-            self._generator.bit_generator.state = state["generator"]
-        self._moved = state["moved"]
+        saved = Saved(state, "the saved learner")
+        generator, moved = random_generator(saved, "generator"), saved.get("moved")
+        self.policy.load_state_dict(saved.get("policy"))
+        if generator is not None:
+            self._generator.bit_generator.state = generator.bit_generator.state
+        self._moved = moved

@@ -12,6 +12,7 @@ from torch import nn
 from flowrl.errors import SchemaError
 from flowrl.policies.in_numpy import Function
 from flowrl.policies.sampling import Array
+from flowrl.saved import Saved
 
 #: Default bound: normalised observations lie within ± this.
 LIMIT = 10.0
@@ -131,4 +132,9 @@ class Normalizer(nn.Module):
         return attrs.asdict(self.waiting)
 
     def load_waiting_state(self, state: dict[str, Any]) -> None:
-        self.waiting = Moments(**state)
+        """Restore the waiting statistics. Raises: CheckpointError."""
+        saved = Saved(state, "the saved statistics")
+        mean, var = (saved.array(name, np.float64, self.shape) for name in ("mean", "var"))
+        if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var >= 0).all()):
+            saved.refuse("var", "a finite mean, and a variance of at least 0")
+        self.waiting = Moments(saved.count("count"), mean, var)

@@ -29,6 +29,8 @@ from flowrl.policies.precision import Precision
 from flowrl.policies.sampling import Array
 from flowrl.policies.torch_private import writes
 from flowrl.policies.torch_rng import TorchStream
+from flowrl.policies.weights import check_numbers, load_optimizer
+from flowrl.saved import Saved, load_whole
 from flowrl.schedules import NumberOrSchedule, Schedule, schedule, value_at
 from flowrl.settings import PolicySettings, construct, positive, scheduled
 
@@ -310,14 +312,22 @@ class Policy(abc.ABC):
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.version = state["version"]
+        """Restore a saved state. Raises: CheckpointError; the policy is then as it was (D7)."""
+        what = f"the saved {type(self).__name__}"
+        load_whole(lambda each: self._load(Saved(each, what)), state, self.state_dict(), what)
+
+    def _load(self, saved: Saved) -> None:
+        """Restore a saved state of which nothing was checked yet; what it changes is put back if it raises."""
+        version, modules = saved.count("version"), saved.inside("modules")
         for name, module in self.modules().items():
-            module.load_state_dict(state["modules"][name])
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.stream.load_state_dict(state["stream"])
-        self.mixed.load_state_dict(state["precision"])
+            check_numbers(module, modules.get(name), f"{modules.what}, {name}")
+            module.load_state_dict(modules.get(name))
+        load_optimizer(self.optimizer, saved.inside("optimizer"))
+        self.stream.load_state_dict(saved.get("stream"))
+        self.mixed.load_state_dict(saved.get("precision"))
         for name, normalizer in self.normalizers.items():
-            normalizer.load_waiting_state(state["waiting"][name])
+            normalizer.load_waiting_state(saved.inside("waiting").get(name))
+        self.version = version
 
     def tensor(self, obs: Any) -> Any:
         """Observations `[N, ...]`, an array or a `Batch` of arrays, on the policy's device."""

@@ -10,6 +10,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, EntropySettings
 from flowrl.policies.distributions import Distribution
+from flowrl.saved import Saved
 from flowrl.schedules import NumberOrSchedule, value_at
 from flowrl.settings import Settings, positive, scheduled, setting
 
@@ -92,9 +93,10 @@ class PPOPolicy(ActorCriticPolicy):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "kl_coef": self.kl_coef}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.kl_coef = state["kl_coef"]
+    def _load(self, saved: Saved) -> None:
+        kl_coef = saved.get("kl_coef", float, least=0)
+        super()._load(saved)
+        self.kl_coef = kl_coef
 
 
 class PPOLearning(ActorCriticLearning):

@@ -16,6 +16,7 @@ from flowrl.data.types import Array
 from flowrl.errors import SchemaError
 from flowrl.policies.normalize import Normalizer
 from flowrl.rewards.model import RewardModel
+from flowrl.saved import Saved
 
 
 class Curiosity(RewardModel):
@@ -77,9 +78,10 @@ class Curiosity(RewardModel):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "running": dict(self.running)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.running = {name: tuple(each) for name, each in state["running"].items()}
+    def _load(self, saved: Saved) -> None:
+        running = {name: tuple(each) for name, each in saved.get("running", dict[str, Any]).items()}
+        super()._load(saved)
+        self.running = running
 
 
 def squared_error(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,8 @@ from flowrl.policies.devices import pick_device
 from flowrl.policies.networks import Encoder, OneHotEncoder, encoder
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.torch_rng import TorchStream
+from flowrl.policies.weights import check_numbers, load_optimizer
+from flowrl.saved import Saved, load_whole
 
 
 class RewardModel(abc.ABC):
@@ -230,6 +232,13 @@ class RewardModel(abc.ABC):
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.stream.load_state_dict(state["stream"])
+        """Restore a saved state. Raises: CheckpointError; the model is then as it was (D7)."""
+        what = f"the saved {type(self).__name__}"
+        load_whole(lambda each: self._load(Saved(each, what)), state, self.state_dict(), what)
+
+    def _load(self, saved: Saved) -> None:
+        """Restore a saved state of which nothing was checked yet; what it changes is put back if it raises."""
+        check_numbers(self.model, saved.get("model"), f"{saved.what}, model")
+        self.model.load_state_dict(saved.get("model"))
+        load_optimizer(self.optimizer, saved.inside("optimizer"))
+        self.stream.load_state_dict(saved.get("stream"))

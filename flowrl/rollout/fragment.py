@@ -8,6 +8,7 @@ import numpy as np
 
 from flowrl.data import Batch
 from flowrl.data.columns import Column, check_names
+from flowrl.saved import Saved
 
 
 class Fragment:
@@ -100,11 +101,18 @@ class Fragment:
         return {"columns": columns.to_dict(), "rows": self._rows, "cursor": self._cursor.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved = Saved(state, "the saved fragment")
+        rows, cursor = saved.count("rows"), saved.get("cursor", list[int] | None)
+        columns = Batch(saved.get("columns", dict)).map(np.asarray)
+        if rows and (columns.is_empty or len(columns.shape) < 2 or columns.shape[0] != rows):
+            saved.refuse("columns", f"{rows} rows [T, N, ...] of each column")
+        if cursor is not None and not all(0 <= each <= rows for each in cursor):
+            saved.refuse("cursor", f"rows of each environment, 0 .. {rows}")
         self.clear()
-        self._rows = state["rows"]
-        self._cursor = None if state["cursor"] is None else np.array(state["cursor"], np.int64)
-        if self._rows:
-            self._restore(Batch(state["columns"]))
+        self._rows = rows
+        self._cursor = None if cursor is None else np.array(cursor, np.int64)
+        if rows:
+            self._restore(columns)
 
     def _restore(self, columns: Batch) -> None:
         self._room = max(self._reserved, self._rows)

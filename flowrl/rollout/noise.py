@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.saved import Saved, random_generator
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Steps to draw ahead: a call of a generator costs as much as a hundred of its numbers.
@@ -80,9 +82,13 @@ class NoiseStreams:
         return {"generators": list(self._before), "at": places}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for generator, saved in zip(self._generators, state["generators"]):
-            generator.bit_generator.state = saved
+        saved = Saved(state, "the saved noise")
+        states, at = saved.get("generators", list), saved.get("at", list[int])
+        loaded = [random_generator(Saved({"generator": each}, saved.what), "generator") for each in states]
+        if len(loaded) != len(self._ids) or len(at) != len(self._ids) or not all(0 <= each <= BLOCK for each in at):
+            saved.refuse("at", f"{len(self._ids)} positions, 0 .. {BLOCK}, and as many generators")
+        self._generators = [generator or np.random.default_rng(0) for generator in loaded]
         self._refill(self._ids)
-        self._at, self._places = state["at"][0], np.array(state["at"], np.int64)
+        self._at, self._places = at[0], np.array(at, np.int64)
         if (self._places == self._at).all():
             self._places = None

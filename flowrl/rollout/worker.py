@@ -28,6 +28,7 @@ from flowrl.policies.protocols import ExploresByWorker
 from flowrl.rollout.acting import Actor, initial_states
 from flowrl.rollout.fragment import Fragment
 from flowrl.rollout.noise import split_seed
+from flowrl.saved import Saved
 
 log = logging.getLogger("flowrl")
 
@@ -165,10 +166,12 @@ class RolloutWorker(SubplanWorker, Peer):
         return state | {"policy": self.policy.state_dict()} if self.peers else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.manager.load_state_dict(state["manager"])
-        self._fragment.load_state_dict(state["fragment"])
-        self._actor.load_state_dict(state["actor"])
-        self.env_steps = state["env_steps"]
+        saved = Saved(state, "the saved worker")
+        manager, env_steps = saved.get("manager"), saved.count("env_steps")
+        self._fragment.load_state_dict(saved.get("fragment"))
+        self._actor.load_state_dict(saved.get("actor"))
+        self.manager.load_state_dict(manager)
+        self.env_steps = env_steps
         if "policy" in state:
             self.policy.load_state_dict(state["policy"])
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
@@ -27,6 +27,7 @@ from flowrl.policies import Policy
 from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory
 from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupLayout, LocalGroup
 from flowrl.rollout.worker import RolloutWorker, collected
+from flowrl.saved import Saved
 
 if TYPE_CHECKING:
     from flowrl.rollout.remote_groups import RemoteGroups
@@ -374,21 +375,24 @@ class WorkerSet(BaseWorkers):
         return [None if each is None else heard.get(index, UNHEARD) for index, each in enumerate(self.members)]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        saved = state["workers"]
+        fields = Saved(state, "the saved workers")
+        saved = fields.get("workers", list[dict[str, Any] | Literal["unheard"] | None])  # UNHEARD
+        earlier = fields.count("earlier_env_steps", otherwise=0)
+        lives = fields.get("lives", dict[str, Any], otherwise={})
         gone = [index for index, each in enumerate(saved) if each is None]
         if len(saved) != len(self.members) or any(saved[k] for k, each in enumerate(self.members) if each is None):
             raise CheckpointError(
                 f"the state has {_count(saved)} workers, {self!r} has {_count(self.members)}"
                 + ("" if self.members else ": a run starts them")
             )
-        self._lives |= state.get("lives", {})
+        self._lives |= lives
         unheard = [index for index, each in enumerate(saved) if isinstance(each, str)]
         self._begin_anew(unheard)
         known = [None if index in unheard else each for index, each in enumerate(saved)]
         cut = sum(filter(None, self._ask_all("load", known))) + len(unheard) * self.layout.envs_per_group
         self._leave_out([index for index in gone if self.members[index] is not None])
         self._broadcast.take()  # drop published weights, since the policy was loaded
-        self._earlier = state.get("earlier_env_steps", 0)
+        self._earlier = earlier
         self.lost = {"cut_episodes": cut} if cut else {}
         if cut:
             log.warning("%d running episodes of %s could not be saved: they are cut, new ones begin", cut, self.env)

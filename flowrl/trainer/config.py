@@ -28,6 +28,7 @@ from flowrl.settings import (
     positive,
     setting,
 )
+from flowrl.storage.files import read_file, read_json
 
 _Config = TypeVar("_Config")
 _FACTORY: Any = attrs.Factory  # a class, which attrs annotates as a function
@@ -273,11 +274,11 @@ def load_config_file(path: str | Path) -> dict[str, Any]:
         ConfigError: no such file, another suffix, malformed content, or content that is not a table of keys.
     """
     path = Path(path)
-    readers: dict[str, Any] = {".json": json.loads, ".toml": tomllib.loads}
+    readers: dict[str, Any] = {".json": read_json, ".toml": lambda path: tomllib.loads(read_file(path).decode())}
     if path.suffix not in readers:
         raise ConfigError(f"configuration file {path}: expected a .json or .toml file")
     try:
-        values = readers[path.suffix](path.read_text(encoding="utf-8"))
+        values = readers[path.suffix](path)
     except OSError as error:
         raise ConfigError(f"configuration file {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # both decoders' errors, and text that is not UTF-8

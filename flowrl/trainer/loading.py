@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flowrl.errors import ConfigError, FlowError
 from flowrl.policies.weights import load_weights
+from flowrl.storage.files import opened
 from flowrl.trainer.config import build_config, load_config_file
 from flowrl.trainer.plan_file import BUILTIN, load_plan_file
 from flowrl.trainer.run_info import read_about
@@ -96,7 +98,8 @@ def _plan_of(run: Path) -> Path:
 def _env_steps(run: Path) -> int:
     """The env steps of the last result of a run, 0 if it had none."""
     try:
-        last = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
+        with opened(run / "metrics.jsonl") as file:
+            last = deque(file, maxlen=1)[-1]
         return int(json.loads(last)["env_steps"])
-    except (OSError, IndexError, KeyError, TypeError, ValueError, RecursionError):
+    except (OSError, IndexError, KeyError, TypeError, ValueError, RecursionError, OverflowError):
         return 0

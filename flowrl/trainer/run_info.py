@@ -9,6 +9,7 @@ from typing import Any
 
 from flowrl.errors import ConfigError
 from flowrl.settings import resumable
+from flowrl.storage.files import opened, read_json
 from flowrl.trainer.config import Configuration, grouping
 
 
@@ -36,11 +37,11 @@ def read_about(path: Path) -> dict[str, Any]:
     """
     file = path / "run.json"
     try:
-        about: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        about: dict[str, Any] = read_json(file)
         return {**about, "plan": str(about["plan"]), "path": str(about["path"])}
     except OSError as error:
         raise ConfigError(f"{path} does not say which plan it ran: {file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} is malformed: {error!r}") from error
 
 
@@ -52,7 +53,8 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     """
     file = path / "metrics.jsonl"
     try:
-        text = file.read_text(encoding="utf-8")
+        with opened(file) as results:
+            text = results.read().decode()
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     except ValueError as error:

@@ -19,6 +19,7 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
+from flowrl.saved import Saved
 from flowrl.settings import positive, resumable
 from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.plan_end import with_end
@@ -306,18 +307,21 @@ class Trainer:
         if isinstance(about.get("config"), Mapping):
             self._check_config_of(path, about)
         state = load_checkpoint(path, trusted=True)
-        mine = state.pop("trainer", {})
-        if mine.get("evaluates") != self._evaluates:  # eval_every changed: evaluation is dropped, or begins now
-            state["operators"].pop(mine.get("evaluates"), None)
+        mine = Saved(state.pop("trainer", {}), "the saved trainer")
+        result, done = mine.get("result", dict[str, Any], otherwise={}), mine.get("done", bool, otherwise=False)
+        evaluated = mine.get("evaluates", str | None, otherwise=None)
+        if evaluated != self._evaluates:  # eval_every changed: evaluation is dropped, or begins now
+            operators = Saved(state, "the saved run").get("operators", dict)
+            operators.pop(evaluated, None)
             if self._evaluates is not None:
-                state["operators"][self._evaluates] = run.state_dict()["operators"][self._evaluates]
+                operators[self._evaluates] = run.state_dict()["operators"][self._evaluates]
         try:
             run.load_state_dict(state)
         except CheckpointError as error:
             if about.get("trainer", type(self).__name__) == type(self).__name__:
                 raise
             raise CheckpointError(f"{error}; {path} was saved by {about['trainer']}") from error
-        self.result, self.done = mine.get("result", {}), mine.get("done", False)
+        self.result, self.done = result, done
         self._keys = set(self.result)
 
     def stop(self) -> None:

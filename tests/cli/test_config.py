@@ -181,6 +181,7 @@ def test_a_configuration_survives_json():
     ("name", "content", "message"),
     [
         ("a.json", "{", "malformed"),
+        ("a.json", "[" * 10**5, "nested too deeply"),
         ("a.toml", "seed 3", "malformed"),
         ("a.json", "[1]", "expected a table of keys, got a list"),
         ("a.yaml", "seed: 3", r"expected a \.json or \.toml file"),

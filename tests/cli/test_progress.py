@@ -7,7 +7,10 @@ import io
 
 import pytest
 
+from flowrl.cli.main import _show
+from flowrl.cli.output import complain
 from flowrl.cli.progress import Budget, Lines, Live, Quiet, duration, progress, summary
+from flowrl.errors import ConfigError
 
 
 def lines_of(budget, results):
@@ -16,6 +19,17 @@ def lines_of(budget, results):
         for result in results:
             lines.report(result)
     return said
+
+
+def test_what_a_file_holds_is_shown_and_not_obeyed(capsys):
+    """D7: the escape sequences in a name of a dataset, say."""
+    _show("one\x1b[2J\ntwo")
+    for error in (ConfigError("three\x1b[2J"), ValueError("three\x1b[2J")):
+        complain(error)
+    shown = capsys.readouterr()
+    assert shown.out == "one\\x1b[2J\ntwo\n"
+    assert shown.err.count("three\\x1b[2J\n") == 2
+    assert "\x1b" not in shown.err
 
 
 def test_without_a_budget_every_result_is_a_line():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -179,3 +179,57 @@ def test_an_item_that_is_held_survives_an_edit_of_the_plan() -> None:
     with plan.insert_before("Gate", lambda item: item).run() as edited:
         edited.load_state_dict(state)
         assert list(edited) == N
+
+
+def _edit(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+    """An edit of a state; without `to` the entry is removed."""
+
+    def edit(state: dict[str, Any]) -> None:
+        *above, name = path
+        for each in above:
+            state = state[each]
+        if to is None:
+            del state[name]
+        else:
+            state[name] = to
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda state: state.clear(), "the saved run has no resources"),
+        *((_edit(part, to=None), f"the saved run has no {part}") for part in ("operators", "items", "ledger", "seeds")),
+        (_edit("items", to=[1]), r"items is \[1\], expected dict\[str, int\]"),
+        (_edit("ledger", "counters", to={"draws": "2"}), "counters is .*, expected dict"),
+        (_edit("seeds", "streams", "store.Noise/", "state", "inc", to=2), "expected the state of a PCG64 generator"),
+        (_edit("seeds", "seed", to=-1), "seed is -1, expected int of at least 0"),
+        (_edit("operators", "store.Total", to=5), "operators is .*, expected dict"),
+        (_edit("operators", "store.Total", "total", to="\x1b[2J"), r"Total: total is '\\x1b\[2J', expected int"),
+        (_edit("operators", "store.Items", "position", to=-1), "position is -1, expected a whole number of at least 0"),
+        (_edit("operators", "store.Items", "position", to=True), "position is True, expected a whole number"),
+        (_edit("operators", "Concurrently", "turn", to=2), "turn is 2, expected numbers of branches, 0 .. 1"),
+        (_edit("operators", "Concurrently", "ended", to=[False]), r"ended is \[False\], expected 2 values"),
+        (_edit("operators", "train.batch", "open", to={}), "open is {}, expected list"),
+        (_edit("operators", "train.batch", "@outputs", to=3), "@outputs is 3, expected list"),
+        (_edit("resources", "Queue", "ended", to=-1), "Queue does not take the state, and nothing is changed: .* -1"),
+    ],
+)
+def test_a_malformed_state_is_refused_and_nothing_is_changed(
+    edit: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    """D7: also resources, which come first."""
+    queue = Queue(9)
+    plan = branchy().for_each(Enqueue(queue))
+    with plan.run() as run:
+        next(run)
+        saved = run.state_dict()
+        next(run)
+        before = run.state_dict()
+        edit(saved)
+        with pytest.raises(CheckpointError, match=message) as caught:
+            run.load_state_dict(saved)
+        assert str(caught.value).isprintable()
+        assert same(run.state_dict(), before)
+        assert len(list(run)) > 0

@@ -106,7 +106,7 @@ FAULTS = [
     Fault(
         "D3",
         "flowrl/rewards/model.py",
-        '        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))\n',
+        '        load_optimizer(self.optimizer, saved.inside("optimizer"))\n',
         "",
         MODELS + "test_it_goes_on_from_its_state",
     ),

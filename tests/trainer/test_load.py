@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -182,9 +183,14 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, copy: Path) -> No
         flowrl.load(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"has no config\.json"):
         flowrl.load(tmp_path)
-    (copy / "run.json").unlink()
-    with pytest.raises(ConfigError, match="does not say which plan it ran"):
-        flowrl.load(copy)
+    for spoil, message in (
+        (lambda file: file.write_text("[" * 10**5), "is malformed: .*nested too deeply"),
+        (lambda file: (file.unlink(), os.mkfifo(file)), "it is no regular file"),
+        (lambda file: file.unlink(), "does not say which plan it ran"),
+    ):
+        spoil(copy / "run.json")
+        with pytest.raises(ConfigError, match=message):
+            flowrl.load(copy)
 
 
 def test_a_run_without_a_policy_yet_is_refused(copy: Path) -> None:

@@ -530,6 +530,8 @@ class ReplayBuffer(Foretold):
 Buffer = TypeVar("Buffer", bound="ReplayBuffer")
 
 _KIND = "replay buffer"
+_LONGEST = 2**12
+"""The most steps of a window, and frames of a stack, that a file may ask for."""
 
 
 def save(buffer: ReplayBuffer, path: str | Path) -> Path:
@@ -546,14 +548,15 @@ def save(buffer: ReplayBuffer, path: str | Path) -> Path:
 
 def load(kind: type[Buffer], path: str | Path, trusted: bool, directory: str | Path | None) -> Buffer:
     """See `ReplayBuffer.load`."""
-    saved: Any = verify_checkpoint(path)["about"]
-    found = saved.get(_KIND) if isinstance(saved, dict) else None
+    found = verify_checkpoint(path).get("about", {}).get(_KIND)
     if found != kind.__name__:
         what = "no replay buffer" if found is None else f"a {found}: use {found}.load"
         raise CheckpointError(f"{path} holds {what}, not a {kind.__name__}")
     parts = load_checkpoint(path, trusted=trusted)
     try:
-        settings = parts["settings"]
+        settings, saved = parts["settings"], Saved(parts["settings"], "the saved settings")
+        for name in ("n_step", "frame_stack"):
+            saved.get(name, int, least=1, most=_LONGEST, otherwise=1)
         if settings["limiter"] is not None:
             settings["limiter"] = RateLimiter(**settings["limiter"])
         buffer = kind(**settings, directory=directory)

@@ -121,7 +121,9 @@ class Eligibility:
         """One with a saved state, for a number of slots of which the first ones `[size]` may be `drawable`."""
         made = cls(saved.get("max_uses"), saved.get("max_staleness"))
         members = saved.array("members", np.int64, (None,), least=0, most=len(drawable) - 1)
-        if len(np.unique(members)) < len(members) or not drawable[members].all():
+        listed = np.zeros(len(drawable), np.bool_)
+        listed[members] = True
+        if np.count_nonzero(listed) < len(members) or (listed & ~drawable).any():
             saved.refuse("members", "slots that can be drawn, each once")
         left = saved.array("left", np.int64, (len(members),), least=1, most=made.max_uses or _UNLIMITED)
         if saved.get("slots", int) != slots:

@@ -47,6 +47,7 @@ def one_step(rings: Rings, index: Index, gamma: float, frame_stack: int = 1, new
 
 def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int = 1, new: New = np.empty) -> Batch:
     """Transitions of n steps, or fewer up to the end of the episode or the newest row (N1-N4)."""
+    n = min(n, rings.length)  # no window is longer than a ring
     window, ended = rings.following(index, n)
     ended[:-1] |= rings.begins(window[1:])
     steps = rings.take(window, ["reward", *ENDS])

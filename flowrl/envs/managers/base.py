@@ -31,6 +31,17 @@ from flowrl.envs.spaces import (
     same_form,
 )
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
+from flowrl.saved import Saved, random_generator, shown
+
+#: The fields of a saved state with one value for each environment, with their types.
+_OF_EACH = {
+    "episode_id": list[int],
+    "t": list[int],
+    "return": list[float],
+    "done": list[bool],
+    "seeds": list[int | None],
+    "streams": list[dict[str, Any]],
+}
 
 
 class StepResult(NamedTuple):
@@ -273,29 +284,37 @@ class Manager(abc.ABC):
         """
         if self._phase in ("closed", "forked"):
             self._refuse("load")
-        obs = self._buffers[self._at]
-        if state["kind"] != self._kind():
-            raise CheckpointError(f"the state is that of {state['kind']}, this is {self._kind()}")
-        held = Batch(state["obs"]) if isinstance(state["obs"], dict) else state["obs"]
+        obs, saved = self._buffers[self._at], Saved(state, "the saved environments")
+        if (kind := saved.get("kind")) != self._kind():
+            raise CheckpointError(f"the state is that of {shown(kind)}, this is {self._kind()}")
+        held = Batch(saved.get("obs")) if isinstance(saved.get("obs"), dict) else saved.get("obs")
         if not same_form(held, obs):
             raise CheckpointError(
                 f"the state holds observations {describe(held)}, environments first; this manager's are "
                 f"{describe(obs)}: make it as it was when it was saved"
             )
+        each = {name: saved.get(name, kind) for name, kind in _OF_EACH.items()}
+        for name, values in each.items():
+            if len(values) != self.num_envs:
+                saved.refuse(name, f"one value for each of {self.num_envs} environments")
+        finished = [Episode(*fields) for fields in saved.get("finished", list)]
+        cut_episodes, faults = saved.count("cut_episodes"), FaultLog(self.num_envs)
+        faults.load_state_dict(saved.get("faults"))
+        streams = [random_generator(Saved({"stream": one}, saved.what), "stream") for one in each["streams"]]
         self._phase = "failed"
         self._prepare_to_load()
         obs[:] = held
-        self.episode_id[:] = state["episode_id"]
-        self.t[:] = state["t"]
-        self._return = list(state["return"])
-        self.done = np.array(state["done"], np.bool_)
-        self.finished = [Episode(*fields) for fields in state["finished"]]
-        self.cut_episodes = state["cut_episodes"]
+        self.episode_id[:] = each["episode_id"]
+        self.t[:] = each["t"]
+        self._return = list(each["return"])
+        self.done = np.array(each["done"], np.bool_)
+        self.finished, self.cut_episodes = finished, cut_episodes
         self._faults.load_state_dict(state["faults"])
-        self._seeds = list(state["seeds"])
+        self._seeds = list(each["seeds"])
         self._sow(0)
-        for stream, saved in zip(self._streams, state["streams"]):
-            stream.state = saved
+        for stream, loaded in zip(self._streams, streams):
+            if loaded is not None:
+                stream.state = loaded.bit_generator.state  # type: ignore[assignment]  # numpy's stubs
         self._load_envs(state)
         self._phase = "running"
 
