@@ -53,9 +53,12 @@ def evaluate(
     With `video` the first environment films its first episodes into that folder, see `flowrl.rollout.video`.
     """
     environments = env if isinstance(env, Environments) else Environments(env, env_args or {})
-    make: Callable[[int], Manager] = environments.manager
-    if video is not None:
-        make = lambda count: filmed(environments, count, video, min(shares_of(episodes, count)[0], EPISODES))  # noqa: E731
+
+    def make(count: int) -> Manager:
+        if video is None:
+            return environments.manager(count)
+        return filmed(environments, count, video, min(shares_of(episodes, count)[0], EPISODES))
+
     with _fewest(make, min(num_envs, episodes), num_envs) as manager:
         played = _play(policy, manager, shares_of(episodes, manager.num_envs), seed, max_steps)
     if cut := sum(episode.cut for episode in played):
