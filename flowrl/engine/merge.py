@@ -102,13 +102,13 @@ class Concurrent(Merge):
 
     def step(self) -> Any:
         idle: dict[int, Signal] = {}  # branches that have had no item since the last change
-        looked = live = 0
+        looked, live = False, 0
         while True:
             i = self.turn
             if self.ended[i]:
                 if not looked and all(self.ended[k] for k in self.output_indexes):
                     return DONE
-                looked = 1
+                looked = True
                 self._next()
                 continue
             if self.left < 0:

@@ -30,13 +30,13 @@ def split_and_zip(plan: Plan) -> Plan:
 
 #: By shape: how it is made, and its size in the quick tests and in the exhaustive ones.
 LARGE: dict[str, tuple[Callable[[int], Plan], int, int]] = {
-    "functions": (lambda n: row(n, lambda plan: plan.for_each(abs)), 1_100, 10_000),
+    "functions": (lambda n: row(n, lambda plan: plan.for_each(abs)), 1_010, 10_000),
     "named functions": (
         lambda n: reduce(lambda p, i: p.for_each(abs, name=f"n{i}"), range(n), row(0, abs)),
-        300,
+        60,
         5_000,
     ),
-    "prefetches": (lambda n: row(n, lambda plan: plan.prefetch(1)), 550, 10_000),
+    "prefetches": (lambda n: row(n, lambda plan: plan.prefetch(1)), 505, 10_000),
     "functions and prefetches": (lambda n: row(n, lambda plan: plan.for_each(abs).prefetch(2)), 60, 5_000),
     "calls": (lambda n: row(n, lambda plan: plan.call(abs, "__call__")), 60, 5_000),
     "forks that a zip joins": (lambda n: row(n, split_and_zip), 60, 2_500),

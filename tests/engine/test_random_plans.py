@@ -21,7 +21,7 @@ def resumes(seeds: range, steps: int) -> int:
     ended = 0
     for seed in seeds:
         try:
-            with Maker(seed, exact=False).plan()[0].run() as run:
+            with Maker(seed, exact=False).plan()[0].run(seed=seed) as run:
                 list(run)
         except Deadlock:
             continue
