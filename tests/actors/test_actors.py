@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -274,3 +275,15 @@ def test_a_ray_of_ours_ends_with_the_last_who_needs_it(monkeypatch):
     assert not ray.is_initialized()
     assert dict(os.environ) == before
     assert signal.signal(signal.SIGTERM, heard) is ours
+
+
+@pytest.mark.slow
+def test_one_that_hangs_counts_as_dead(ray_cluster):
+    """F10: stopped, as in an endless call of C; the other works on."""
+    with _some(2, worker_timeout=1.0) as actors:
+        hanging, other = actors.members
+        os.kill(_ask(hanging, "process"), signal.SIGSTOP)
+        died = hanging.submit("process").exception(SECONDS)
+        assert re.fullmatch(r"account 0 died: it has not answered for \d+ s \(worker_timeout=1\)", str(died))
+        actors.restart(0, died)
+        assert [_ask(worker, "add", 1) for worker in (actors.members[0], other)] == [1, 1]
