@@ -285,8 +285,8 @@ FAULTS = [
     Fault(
         "D3",
         "flowrl/cli/directory.py",
-        ".splitlines(keepends=True)[:count]",
-        ".splitlines(keepends=True)",
+        "read_results(self.path)[:count]",
+        "read_results(self.path)",
         RESUME + "test_a_run_that_was_killed_goes_on_in_place",
     ),
     Fault(
