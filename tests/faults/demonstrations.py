@@ -91,7 +91,7 @@ FAULTS = [
     Fault(
         "D3",
         "flowrl/data/replay/mixture.py",
-        '        self._owed = list(state["owed"])\n',
+        "        self._owed = list(owed)\n",
         "",
         MIXED + "test_restored_it_goes_on_as_it_would_have",
     ),

@@ -343,7 +343,7 @@ FAULTS = [
     Fault(
         "O1",
         "flowrl/policies/policy.py",
-        'normalizer.load_waiting_state(state["waiting"][name])',
+        'normalizer.load_waiting_state(saved.inside("waiting").get(name))',
         "pass",
         NORMALIZER + "test_a_normalizing_policy_is_one_that_is_given_normalized_numbers",
     ),

@@ -70,7 +70,7 @@ FAULTS = [
     Fault(
         "Q7",
         "flowrl/rollout/worker.py",
-        '        self.env_steps = state["env_steps"]\n',
+        "        self.env_steps = env_steps\n",
         "",
         ROLLOUT + "test_exploration_sees_the_env_steps",
     ),
@@ -168,7 +168,7 @@ FAULTS = [
     Fault(
         "D3",
         NOISE,
-        'self._at, self._places = state["at"][0], np.array(state["at"], np.int64)',
+        "self._at, self._places = at[0], np.array(at, np.int64)",
         'self._at, self._places = state["at"][0], np.full(len(state["at"]), state["at"][0])',
         OVER + "test_resumes_mid_fragment",
     ),
@@ -252,7 +252,7 @@ FAULTS = [
     Fault(
         "D6",
         "flowrl/rollout/worker_set.py",
-        '        self._lives |= state.get("lives", {})\n',
+        "        self._lives |= lives\n",
         "",
         HOSTS + "test_no_life_is_lived_twice",
     ),

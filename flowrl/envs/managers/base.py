@@ -31,7 +31,7 @@ from flowrl.envs.spaces import (
     same_form,
 )
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
-from flowrl.saved import Saved, random_generator, shown
+from flowrl.saved import Saved, random_generator
 
 #: The fields of a saved state with one value for each environment, with their types.
 _OF_EACH = {
@@ -285,8 +285,8 @@ class Manager(abc.ABC):
         if self._phase in ("closed", "forked"):
             self._refuse("load")
         obs, saved = self._buffers[self._at], Saved(state, "the saved environments")
-        if (kind := saved.get("kind")) != self._kind():
-            raise CheckpointError(f"the state is that of {shown(kind)}, this is {self._kind()}")
+        if (kind := saved.get("kind", str)) != self._kind():
+            raise CheckpointError(f"the state is that of {kind}, this is {self._kind()}")
         held = Batch(saved.get("obs")) if isinstance(saved.get("obs"), dict) else saved.get("obs")
         if not same_form(held, obs):
             raise CheckpointError(
