@@ -36,6 +36,8 @@ _ray: Any = ray  # for the functions without types
 START_SECONDS = 120.0
 FETCH_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
+#: Number of requests of a new process that may take START_SECONDS more: up to its first item.
+FIRST_REQUESTS = 4
 
 _HERE = "local"
 #: Environment of a Ray that flowrl starts: no usage reports, no authentication.
@@ -52,7 +54,7 @@ class RayWorker:
     def __init__(self, make: Make, name: str, resources: Resources, *, reserve: bool, place: Cluster) -> None:
         packed = pack(make, name)
         self.name = name
-        self._place, self._why = place, ""
+        self._place, self._why, self._answers = place, "", 0
         self._open: set[Future[Any]] = set()
         self._heard = 0.0  # when it last answered, or was asked after it had answered everything
         needs = _needs(resources, reserve)
@@ -73,8 +75,8 @@ class RayWorker:
 
     @property
     def patience(self) -> float:
-        """See `flowrl.actors.watchdog.Watched`; a process takes time to start."""
-        return self._place.worker_timeout + (0.0 if self.began.done() else START_SECONDS)
+        """See `flowrl.actors.watchdog.Watched`; longer for the first requests, which import and compile."""
+        return self._place.worker_timeout + (START_SECONDS if self._answers < FIRST_REQUESTS else 0.0)
 
     def give_up(self) -> None:
         """See `flowrl.actors.watchdog.Watched`."""
@@ -106,6 +108,7 @@ class RayWorker:
     def _answer(self, reply: Future[Any], item: Any, future: Future[Any]) -> None:
         """Complete a future with a reply; runs in a thread of Ray."""
         self._heard = monotonic()
+        self._answers += 1
         self._open.discard(future)
         try:
             value, error, said = reply.result()

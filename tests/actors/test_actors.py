@@ -280,9 +280,13 @@ def test_a_ray_of_ours_ends_with_the_last_who_needs_it(monkeypatch):
 @pytest.mark.slow
 def test_one_that_hangs_counts_as_dead(ray_cluster):
     """F10: stopped, as in an endless call of C; the other works on."""
+    from flowrl.actors.ray_backend import FIRST_REQUESTS
+
     with _some(2, worker_timeout=1.0) as actors:
         hanging, other = actors.members
-        os.kill(_ask(hanging, "process"), signal.SIGSTOP)
+        for _ in range(FIRST_REQUESTS):
+            process = _ask(hanging, "process")
+        os.kill(process, signal.SIGSTOP)
         died = hanging.submit("process").exception(SECONDS)
         assert re.fullmatch(r"account 0 died: it has not answered for \d+ s \(worker_timeout=1\)", str(died))
         actors.restart(0, died)
