@@ -378,7 +378,7 @@ class WorkerSet(BaseWorkers):
         fields = Saved(state, "the saved workers")
         saved = fields.get("workers", list[dict[str, Any] | Literal["unheard"] | None])  # UNHEARD
         earlier = fields.count("earlier_env_steps", otherwise=0)
-        lives = fields.get("lives", dict[str, Any], otherwise={})
+        lives = fields.get("lives", dict[int, int], otherwise={})
         gone = [index for index, each in enumerate(saved) if each is None]
         if len(saved) != len(self.members) or any(saved[k] for k, each in enumerate(self.members) if each is None):
             raise CheckpointError(
