@@ -83,8 +83,8 @@ FAULTS = [
     Fault(
         "Q7",
         "flowrl/policies/learning.py",
-        '                group["lr"] = rate(env_steps)\n',
-        '                group["lr"] = rate(policy.version)\n',
+        "_checked(rate(env_steps)",
+        "_checked(rate(policy.version)",
         SCHEDULES + "test_schedules_are_functions_of_env_steps_and_the_same_after_a_resume",
     ),
     Fault(
@@ -223,8 +223,8 @@ FAULTS = [
     Fault(
         "Q7",
         "flowrl/policies/learning.py",
-        'group["lr"] = rate(env_steps)',
-        'group["lr"] = rate(0)',
+        "_checked(rate(env_steps)",
+        "_checked(rate(0)",
         PPO + "test_schedules_follow_env_steps",
     ),
     Fault(

@@ -203,7 +203,7 @@ FAULTS = [
     Fault(
         "F10",
         "flowrl/actors/ray_backend.py",
-        "return WorkerDied(name, _why(error)) if isinstance(error, RayError) else error",
+        "return WorkerDied(name, why or _why(error)) if isinstance(error, RayError) else error",
         "return error",
         ACTORS + "test_a_death_is_noticed_whatever_it_was_doing",
     ),

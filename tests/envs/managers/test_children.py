@@ -46,6 +46,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 def test_one_that_stays_is_named_and_nothing_is_killed(
     kind: str, other: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """F15: only what the environment started is named."""
     with make_manager(Serving, 1, kind=kind) as manager:
         manager.launch(0)
         manager.step([0])
