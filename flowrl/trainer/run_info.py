@@ -41,7 +41,9 @@ def read_about(path: Path) -> dict[str, Any]:
         return {**about, "plan": str(about["plan"]), "path": str(about["path"])}
     except OSError as error:
         raise ConfigError(f"{path} does not say which plan it ran: {file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
+        raise ConfigError(f"{file} is malformed: {error}") from error
+    except (KeyError, TypeError) as error:
         raise ConfigError(f"{file} is malformed: {error!r}") from error
 
 

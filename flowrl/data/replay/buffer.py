@@ -561,6 +561,8 @@ def load(kind: type[Buffer], path: str | Path, trusted: bool, directory: str | P
             settings["limiter"] = RateLimiter(**settings["limiter"])
         buffer = kind(**settings, directory=directory)
         buffer.load_state_dict(parts["state"])
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
     except Exception as error:  # whatever settings of a stranger make the constructor raise
         raise CheckpointError(f"{path} is damaged: it is no whole {kind.__name__}: {error!r}") from error
     return buffer
