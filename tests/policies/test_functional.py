@@ -305,7 +305,7 @@ def test_the_document_learns(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
         exec(compile(block, str(DOCUMENT), "exec"), names)
-    assert re.search("while it learnt.*\n2\\.[89] updates", capsys.readouterr().out)
+    assert re.search("while it learned.*\n2\\.[89] updates", capsys.readouterr().out)
     assert names["scores"]["return_mean"] > 150
     for seed in (1, 2):
         with names["Reinforce"](env="CartPole-v1", envs_per_worker=4, fragment_steps=128, seed=seed) as trainer:
