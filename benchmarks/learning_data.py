@@ -63,7 +63,7 @@ def recorded(recipe: Recipe, folder: Path) -> Iterator[Path]:
     words = [recipe.plan, *where, *recipe.settings.split(), *often.split(), "--set", "act_backend=numpy", "--out", run]
     for i, (steps, episodes) in enumerate(recipe.snapshots):
         _flowrl("run", *(["--resume", run] if i else words), "--stop-steps", steps)
-        _flowrl("record", run, "--last", "--collect", "--episodes", episodes, "--out", folder / f"part-{i}")
+        _flowrl("record", run, "--trust", "--last", "--collect", "--episodes", episodes, "--out", folder / f"part-{i}")
         yield folder / f"part-{i}"
     if recipe.random:
         _flowrl("record", "--policy", "random", *where, "--episodes", recipe.random, "--out", folder / "random")

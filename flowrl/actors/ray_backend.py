@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import pickle
@@ -398,10 +399,15 @@ def _watch_raylet() -> None:
     The thread only waits, so that it is mostly first.
     """
     (raylet,) = _ray._private.worker._global_node.all_processes["raylet"]
+    atexit.register(_forget)  # it runs before Ray's own, which ends the raylet
     if sys.platform == "linux":
         file = os.pidfd_open(raylet.process.pid)
         Cluster._witness = threading.Thread(target=_tell_of_death, args=(file,), name="flowrl-raylet", daemon=True)
         Cluster._witness.start()
+
+
+def _forget() -> None:
+    Cluster._at = None
 
 
 def _tell_of_death(raylet: int) -> None:

@@ -174,9 +174,14 @@ def test_a_zip_of_readers_that_drift_apart_is_a_deadlock_and_no_endless_loop() -
 
 
 def test_the_end_of_a_branch_frees_the_one_it_blocked() -> None:
-    """F8: an end is progress too: no deadlock where a branch was blocked by one that then ends."""
+    """F8: an end is progress too: no deadlock, nor a wait for others, where a branch was blocked by one that ends."""
     r1, r2 = from_items(range(6)).duplicate(2, max_lag=1)
     assert list(Concurrently([r1, r2.take(0)], round_robin_weights=[2, 1])) == list(range(6))
+
+    r1, r2 = from_items(range(6)).duplicate(2, max_lag=1)
+    unanswered = from_items([1]).call(ManualWorkers(1, hosts()).members[0], "work")
+    with Concurrently([r1, r2.take(0), unanswered], round_robin_weights=["*", 1, "*"]).run() as run:
+        assert [run.step() for _ in range(6)] == list(range(6))
 
 
 def test_done_is_repeated() -> None:
