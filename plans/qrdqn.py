@@ -9,7 +9,7 @@ import attrs
 from flowrl.plans import dqn
 from flowrl.policies import DQNPolicy, QuantileHead
 from flowrl.policies.heads import QuantileSettings
-from flowrl.settings import positive
+from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import Trainer
 
 
@@ -17,7 +17,7 @@ from flowrl.trainer.trainer import Trainer
 class Config(QuantileSettings, dqn.Config):
     """The settings of DQN and one more; defaults that solve CartPole-v1 within 50 000 env steps."""
 
-    learning_rate: float = positive(2e-3)
+    learning_rate: NumberOrSchedule = 2e-3
     grad_clip: float | None = None  # the norm grows with the number of quantiles
 
 
