@@ -10,6 +10,11 @@ batches of 256, a learned temperature, targets that move in every update. Beside
 between wide layers alone.
 
     python benchmarks/learner.py [dqn] [sac] [--rounds 15] [--updates 300] [--only flowrl] [--cpu]
+    python benchmarks/learner.py --checks [dqn] [sac] [ppo] [--rounds 101] [--updates 60] [--cpu]
+
+`--checks` compares flowrl with itself instead, with and without the checks that loss, gradients and weights are finite:
+what do they cost an update? Aim: at most 1 %. One learner takes turns with both, in short rounds, so that what else the
+machine does hits both alike.
 
 `--cpu` counts the processor's seconds instead of the clock's, for a machine that others use too.
 """
@@ -18,6 +23,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
+from itertools import repeat
 from time import perf_counter, process_time
 from typing import Any
 
@@ -26,13 +33,16 @@ import torch
 from common import interleaved, print_machine, ratio_with_interval
 from learner_peers import PEERS, Task, Update
 
+from flowrl import from_items
 from flowrl.data import Batch, ReplayBuffer
-from flowrl.operators import Replay, TrainOneStep, UpdateTargetNetwork
+from flowrl.operators import GAE, ParallelRollouts, Replay, TrainOneStep, UpdateTargetNetwork
+from flowrl.policies import learning
 from flowrl.rollout import WorkerSet
 
 TASKS = {
     "dqn": Task("CartPole-v1", hidden=(64, 64), batch_size=64),
     "sac": Task("Pendulum-v1", hidden=(256, 256), batch_size=256, learning_rate=3e-4),
+    "ppo": Task("CartPole-v1", hidden=(64, 64), batch_size=64, learning_rate=3e-4, grad_clip=0.5),
 }
 
 
@@ -92,11 +102,35 @@ def products_of_sac(task: Task) -> Update:
     return update
 
 
+def flowrl_ppo(task: Task) -> Update:
+    """`TrainOneStep` on minibatches of one batch of experience, again and again."""
+    from flowrl.policies import PPOPolicy
+
+    def policy(observation_space: Any, action_space: Any) -> PPOPolicy:
+        settings = {"hidden": task.hidden, "learning_rate": task.learning_rate, "grad_clip": task.grad_clip}
+        return PPOPolicy(observation_space, action_space, **settings)
+
+    workers = WorkerSet(task.env, policy, num_workers=0, envs_per_worker=8)
+    with ParallelRollouts(workers, steps=32).for_each(GAE(task.gamma, 0.95)).run(seed=0) as run:
+        batch = next(run)
+    train = TrainOneStep(workers, num_sgd_iter=1, minibatch_size=task.batch_size)
+    run, updates = from_items(lambda: repeat(batch)).for_each(train).run(seed=0), len(batch.flat()) // task.batch_size
+
+    def update(count: int) -> None:
+        for _ in range(count // updates):
+            next(run)
+
+    return update
+
+
 CONTESTANTS: dict[str, dict[str, Callable[[Task], Update]]] = {
     "dqn": {"flowrl": flowrl_dqn, **PEERS["dqn"]},
     "sac": {"flowrl": flowrl_sac, **PEERS["sac"], "its products": products_of_sac},
 }
 """Who makes an update of a task, by name."""
+
+CHECKED = {**{name: makers["flowrl"] for name, makers in CONTESTANTS.items()}, "ppo": flowrl_ppo}
+"""The learners whose checks are timed."""
 
 
 def compare(name: str, rounds: int, updates: int, only: list[str], clock: Callable[[], float]) -> None:
@@ -123,18 +157,53 @@ def compare(name: str, rounds: int, updates: int, only: list[str], clock: Callab
         print(line, flush=True)
 
 
+def unchecked() -> dict[str, Callable[..., Any]]:
+    """The checks of `flowrl.policies.learning` by name, without their effect; gradients are clipped all the same."""
+    clip = learning.clip_norm
+    return {
+        "check_loss": lambda model, loss: None,
+        "check_step": lambda model, optimizer: None,
+        "clip_norm": lambda parameters, limit: limit is None or clip(parameters, limit),
+    }
+
+
+def compare_checks(name: str, rounds: int, updates: int, clock: Callable[[], float]) -> None:
+    """Time one learner with and without its checks in turn, and print what they cost."""
+    update = CHECKED[name](TASKS[name])
+    kinds = {"without checks": unchecked()}
+    kinds["with checks"] = {check: vars(learning)[check] for check in kinds["without checks"]}
+    update(max(updates, 100))  # warm up
+
+    def turn(checks: dict[str, Callable[..., Any]]) -> None:
+        vars(learning).update(checks)
+        update(updates)
+
+    seconds = interleaved({kind: partial(turn, checks) for kind, checks in kinds.items()}, rounds, clock)
+    for kind, taken in seconds.items():
+        low, median, high = np.quantile(taken / updates * 1e6, [0.25, 0.5, 0.75])
+        print(f"  {name:<4} {kind:<15} {median:>7.1f} us an update  (half of the rounds {low:.1f} to {high:.1f})")
+    median, low, high = ratio_with_interval(seconds["with checks"], seconds["without checks"])
+    print(f"  {name:<4} the checks cost {median - 1:+.2%}  ({low - 1:+.2%} to {high - 1:+.2%})", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("tasks", nargs="*", default=list(TASKS), help="of " + ", ".join(TASKS))
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--updates", type=int, default=300, help="of each contestant in a round")
+    parser.add_argument("tasks", nargs="*", help="of " + ", ".join(TASKS))
+    parser.add_argument("--checks", action="store_true")
+    parser.add_argument("--rounds", type=int, help="15; 101 with --checks")
+    parser.add_argument("--updates", type=int, help="of each contestant in a round: 300; 60 with --checks")
     parser.add_argument("--only", nargs="+", default=[], metavar="CONTESTANT", help="by the names that are printed")
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print_machine("numpy", "torch", "stable-baselines3", "tianshou")
-    for name in options.tasks:
-        compare(name, options.rounds, options.updates, options.only, process_time if options.cpu else perf_counter)
+    clock = process_time if options.cpu else perf_counter
+    if options.checks:
+        for name in options.tasks or CHECKED:
+            compare_checks(name, options.rounds or 101, options.updates or 60, clock)
+        return
+    for name in options.tasks or CONTESTANTS:
+        compare(name, options.rounds or 15, options.updates or 300, options.only, clock)
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ from common import print_machine
 from learning_tasks import EXPERTS, TASKS, Task
 
 import flowrl
-from flowrl.cli.progress import score_text
 from flowrl.cli.statistics import interquartile_mean, interval
+from flowrl.trainer.progress import score_text
 
 #: Where environments of the tasks are found.
 HERE = str(Path(__file__).parent)
@@ -87,7 +87,7 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
         score = trained.evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
     last = summary["last"]
     steps = last["env_steps" if "env_steps" in last else "updates"]  # there are none without an environment
-    return Outcome(seed, score, steps, summary["seconds"])
+    return Outcome(seed, score, steps, summary["seconds"] + summary["eval_seconds"])
 
 
 def run_peer(name: str, task: Task, folder: Path, seed: int) -> Outcome:

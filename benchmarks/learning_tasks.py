@@ -57,7 +57,7 @@ DQN_LANDER = (
 LANDER = (
     "--envs 16 --set fragment_steps=128 --set train_batch_size=2048 --set minibatch_size=128 --set num_sgd_iter=6 "
     "--set gamma=0.995 --set lam=0.95 --set entropy_coef=0.01 --set learning_rate=7e-4 --set clip_end=null "
-    f"--set schedule_steps=500000 --set normalize_rewards=true {NUMPY}"
+    f"--set normalize_rewards=true {NUMPY}"
 )
 #: Settings of DQN that RL-Zoo has for MountainCar-v0: one environment, and a rate of learning so large that what seems
 #: best changes often, for nobody gets to the goal by acting at random. And observations whose speeds can be told apart.
@@ -106,12 +106,10 @@ GRID = "minigrid:MiniGrid-Empty-8x8-v0"
 IN_GRID = (
     "--wrapper minigrid.wrappers:ImgObsWrapper --wrapper FlattenObservation --envs 8 --set fragment_steps=64 "
     "--set train_batch_size=512 --set minibatch_size=128 --set num_sgd_iter=4 --set gamma=0.99 --set lam=0.95 "
-    f"--set eval_every=4000 {NUMPY}"
+    f"--set eval_every=4000 --set schedule_steps=100000 {NUMPY}"
 )
 CURIOUS_IN_GRID = f"{IN_GRID} --set intrinsic_weight=0.1 --set reward_learning_rate=1e-3 --set reward_minibatch_size=64"
 
-#: Learning rates fall over the whole budget.
-IMITATING = f"--set schedule_steps=150000 {NUMPY}"
 #: Looked at often: there are few updates.
 CLONING = f"--set eval_every=1000 {NUMPY}"
 
@@ -126,7 +124,7 @@ TASKS = {
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
-    "ppo-acrobot": Task("ppo", -100, 500_000, "Acrobot-v1", NUMPY, "-86.4 (CleanRL)"),
+    "ppo-acrobot": Task("ppo", -100, 500_000, "Acrobot-v1", f"--set schedule_steps=100000 {NUMPY}", "-86.4 (CleanRL)"),
     "dqn-mountaincar": Task("dqn", -110, 120_000, "MountainCar-v0", MOUNTAIN_CAR, "-100.8"),
     "dqn-lunarlander": Task("dqn", 100, 100_000, "LunarLander-v3", DQN_LANDER, "154 (v2)", extra="box2d"),
     "ppo-lunarlander": Task("ppo", 200, 500_000, "LunarLander-v3", LANDER, "242 (v2, at 1M)", extra="box2d"),
@@ -148,8 +146,14 @@ TASKS = {
     "her_sac-point": Task("her_sac", 0.9, 20_000, POINT, NUMPY),
     "sac-point": Task("sac", 0.5, 20_000, POINT, AS_HER_SAC, control=True),
     **{
-        f"{plan}-2-workers": Task(plan, 475, 1_000_000, settings="--workers 2")
-        for plan in ("a3c", "impala", "appo", "apex_dqn", "ddppo")
+        f"{plan}-2-workers": Task(plan, 475, budget, settings="--workers 2 --set eval_every=50000")
+        for plan, budget in (
+            ("a3c", 500_000),
+            ("impala", 500_000),
+            ("appo", 500_000),
+            ("apex_dqn", 1_000_000),
+            ("ddppo", 100_000),
+        )
     },
     # Without an environment: data whose mean return is 64 on CartPole-v1, and on Pendulum-v1 -355, half of it of a
     # policy that is half trained, and half of what that became.
@@ -179,8 +183,8 @@ TASKS = {
     "rnd-minigrid": Task("rnd_ppo", 0.95, 40_000, GRID, CURIOUS_IN_GRID, "solved (DI-engine)", extra="minigrid"),
     "ppo-minigrid": Task("ppo", 0.95, 40_000, GRID, IN_GRID, extra="minigrid"),
     # From ten recorded episodes, without the environment's reward.
-    "gail-cartpole": Task("gail_ppo", 475, 150_000, settings=IMITATING, demonstrations=10),
-    "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=IMITATING, demonstrations=10),
+    "gail-cartpole": Task("gail_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
+    "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
     "bc-cartpole": Task("bc", 475, 4_000, settings=CLONING, demonstrations=10, shown_as="data"),
 }
 

@@ -15,7 +15,7 @@ from flowrl.engine.run import Run
 
 if TYPE_CHECKING:
     from flowrl.data import Batch
-    from flowrl.trainer.loading import load
+    from flowrl.trainer.loading import load, resume
     from flowrl.trainer.trainer import Trainer
 
 __all__ = [
@@ -33,12 +33,19 @@ __all__ = [
     "load",
     "operator",
     "pure",
+    "resume",
     "state",
 ]
 _moved.install()
 
 # When asked for, since a plan over plain lists needs no numpy and no torch.
-__getattr__ = lazy(
-    __name__,
-    {"Batch": "flowrl.data", "Trainer": "flowrl.trainer", "load": "flowrl.trainer.loading"},
-)
+if not TYPE_CHECKING:  # to type checkers, every name would be there
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "Batch": "flowrl.data",
+            "Trainer": "flowrl.trainer",
+            "load": "flowrl.trainer.loading",
+            "resume": "flowrl.trainer.loading",
+        },
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -11,15 +12,18 @@ from typing import Any
 from flowrl import _moved
 
 
-def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for a package that exports `names`, a mapping from name to module, and its old names."""
+def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package that exports `names`, a mapping from name to module, and its old names.
+
+    `dir` and completion list what is not loaded yet, too.
+    """
 
     def get(name: str) -> Any:
         if name in names:
             return getattr(import_module(names[name]), name)
         return _moved.attribute(package, name)
 
-    return get
+    return get, lambda: sorted({*vars(sys.modules[package]), *names})
 
 
 def classes(package: str, door: str, pattern: str) -> dict[str, str]:

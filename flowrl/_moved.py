@@ -57,11 +57,9 @@ _FOLDERS = (
     ("rollout", "actors", "actors ray_workers:ray_backend actor_host:actor_process address"),
     ("rollout", "rollout", "hosts:remote_groups"),
     ("rollout", "learners", "learner learners:learner_group all_reduce aggregators"),
-    (
-        "runs",
-        "cli",
-        "session directory resume seeds_run:seeds progress sinks evaluation:evaluate plot curves record",
-    ),
+    ("runs", "cli", "seeds_run:seeds evaluation:evaluate plot curves record"),
+    ("runs", "trainer", "session directory resume progress sinks"),
+    ("cli", "trainer", "session directory resume progress sinks"),
 )
 
 

@@ -90,7 +90,7 @@ def gae(
     gamma: float,
     lam: float,
 ) -> Array:
-    """The generalised advantage estimate of each step.
+    """The generalized advantage estimate of each step.
 
     δₜ = rₜ + γ · (1 − terminatedₜ) · next_valueₜ − valueₜ
     Âₜ = δₜ + γλ · { 0 if terminatedₜ, truncatedₜ or t = T−1;  Âₜ₊₁ otherwise }

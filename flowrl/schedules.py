@@ -28,6 +28,8 @@ def value_at(schedule: Schedule, count: int) -> float:
 class linear_schedule:
     """Linear from `start` to `end` over `steps`, then constant; constant throughout if `end` is None.
 
+    With `steps` None it lasts as long as the run: it is constant until `end_schedules` says how long that is.
+
     >>> epsilon = linear_schedule(1.0, 0.1, 100)
     >>> [round(epsilon(step), 2) for step in (0, 50, 100, 1000)]
     [1.0, 0.55, 0.1, 0.1]
@@ -35,10 +37,15 @@ class linear_schedule:
 
     start: float
     end: float | None
-    steps: int
+    steps: int | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits to hear how long the run is."""
+        return self.steps is None and self.end not in (None, self.start)
 
     def __call__(self, count: int) -> float:
-        if self.end is None:
+        if self.end is None or self.steps is None:
             return self.start
         return self.start + (self.end - self.start) * _share(count, self.steps)
 
@@ -118,15 +125,17 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 @overload
-def schedule(setting: NumberOrSchedule | Schedule, end: float | None = None, steps: int = 1) -> Schedule: ...
+def schedule(setting: NumberOrSchedule | Schedule, end: float | None = None, steps: int | None = 1) -> Schedule: ...
 @overload
 def schedule(setting: None) -> None: ...
-def schedule(setting: NumberOrSchedule | Schedule | None, end: float | None = None, steps: int = 1) -> Schedule | None:
+def schedule(
+    setting: NumberOrSchedule | Schedule | None, end: float | None = None, steps: int | None = 1
+) -> Schedule | None:
     """The schedule that a configuration describes.
 
-    A number is constant, or goes linearly to `end` over `steps`. A text calls one of `SCHEDULES`, as in
-    "linear(1e-3, 0, 100_000)"; a list holds the points of a `piecewise_schedule`. A function is a schedule already,
-    and None stays None.
+    A number is constant, or goes linearly to `end` over `steps`; None: over the run. A text calls one of `SCHEDULES`,
+    as in "linear(1e-3, 0, 100_000)"; a list holds the points of a `piecewise_schedule`. A function is a schedule
+    already, and None stays None.
 
     Raises:
         ConfigError: the text is no schedule, or the schedule rejects its numbers.
@@ -141,6 +150,30 @@ def schedule(setting: NumberOrSchedule | Schedule | None, end: float | None = No
     if isinstance(setting, list | tuple):
         return _made(f"{setting}", piecewise_schedule, *setting)
     return setting if setting is None or end is None or callable(setting) else linear_schedule(setting, end, steps)
+
+
+def open_schedules(holder: object) -> dict[str, linear_schedule]:
+    """The attributes of a policy or a buffer that are schedules as long as the run, whose length they do not know."""
+    try:
+        fields = vars(holder)
+    except TypeError:  # an object with slots; no policy and no buffer is one
+        return {}
+    return {name: each for name, each in fields.items() if isinstance(each, linear_schedule) and each.is_open}
+
+
+def end_schedules(holder: object, steps: int) -> None:
+    """Let the `open_schedules` of a policy or a buffer reach their end after so many steps.
+
+    >>> from types import SimpleNamespace
+    >>> policy = SimpleNamespace(rate=linear_schedule(1.0, 0.0, None), clip=linear_schedule(1.0, 0.0, 10))
+    >>> policy.rate(50), list(open_schedules(policy))
+    (1.0, ['rate'])
+    >>> end_schedules(policy, 100)
+    >>> policy.rate(50), policy.clip(50), list(open_schedules(policy))
+    (0.5, 0.0, [])
+    """
+    for name, each in open_schedules(holder).items():
+        setattr(holder, name, attrs.evolve(each, steps=steps))
 
 
 def _parsed(text: str) -> Schedule:

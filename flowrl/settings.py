@@ -22,7 +22,7 @@ _Field = type(attrs.field())
 
 
 #: What another value than before means for a resumed run: see `setting`.
-Resume = Literal["free", "grouping", "rounding"]
+Resume = Literal["free", "grouping", "rounding", "fork"]
 
 
 def setting(
@@ -32,6 +32,7 @@ def setting(
     range: str = "",
     unbounded: bool = False,
     resume: Resume | None = None,
+    span: bool = False,
     **how: Any,
 ) -> Any:
     """A setting that takes any value of its type; `meaning` describes it in one line. Numbers are finite (X3).
@@ -41,11 +42,13 @@ def setting(
         unbounded: Whether infinity is a value too, which stands for no bound.
         resume: What another value means for a resumed run. None: it would be another run, and is refused. "free": no
             parameter of the policy changes. "grouping": none changes while the environments form the same groups (D2).
-            "rounding": the last bits change; the run warns.
+            "rounding": the last bits change; the run warns. "fork": it learns differently from there on, from the same
+            state; the run records it.
+        span: Whether it is how long schedules last, and None stands for the run's budget.
         how: Passed to `attrs.field`.
     """
     limits = f"{range}; inf: no bound" if unbounded else range
-    said = {"meaning": meaning, "range": limits, "unbounded": unbounded, "resume": resume}
+    said = {"meaning": meaning, "range": limits, "unbounded": unbounded, "resume": resume, "span": span}
     return attrs.field(default=default, metadata={name: text for name, text in said.items() if text}, **how)
 
 
@@ -68,9 +71,10 @@ def at_least_one(default: int | None, meaning: str = "", **how: Any) -> Any:
     return setting(default, meaning, range=">= 1", validator=validators.optional(validators.ge(1)), **how)
 
 
-def fraction(default: float, meaning: str = "") -> Any:
+def fraction(default: float, meaning: str = "", **how: Any) -> Any:
     """A setting whose value lies in 0 .. 1."""
-    return setting(default, meaning, range="0 .. 1", validator=validators.and_(validators.ge(0), validators.le(1)))
+    within = validators.and_(validators.ge(0), validators.le(1))
+    return setting(default, meaning, range="0 .. 1", validator=within, **how)
 
 
 def proper_fraction(default: float, meaning: str = "") -> Any:
@@ -98,7 +102,12 @@ def scheduled(default: NumberOrSchedule | None, meaning: str = "", *, most: floa
             raise ValueError(f"it starts at {first:g}, expected 0 .. {most:g}")
 
     limits = ">= 0" if most == float("inf") else f"0 .. {most:g}"
-    return setting(default, meaning, range=limits, validator=begins_within)
+    return setting(default, meaning, range=limits, validator=begins_within, resume="fork")
+
+
+def span(meaning: str) -> Any:
+    """A setting of how many env steps schedules last; None: as long as the run, see `Configuration.over`."""
+    return positive(None, f"{meaning}; None: the run's budget", span=True, resume="fork")
 
 
 def sizes(*default: int, meaning: str = "") -> Any:
@@ -201,7 +210,9 @@ class PolicySettings(Settings):
     compile: bool = setting(
         False, "learn with torch.compile; compiling takes about a minute at the start", resume="rounding"
     )
-    grad_clip_value: float | None = positive(None, "largest magnitude of a gradient entry, clipped before the norm")
+    grad_clip_value: float | None = positive(
+        None, "largest magnitude of a gradient entry, clipped before the norm", resume="fork"
+    )
 
 
 #: Settings that every policy takes as arguments of the same name.

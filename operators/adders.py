@@ -142,9 +142,9 @@ class NStep:
 
 @operator
 class GAE:
-    """Generalised advantage estimates: fragments `[T, N, ...]` in, the same with `advantage` and `target` out.
+    """Generalized advantage estimates: fragments `[T, N, ...]` in, the same with `advantage` and `target` out.
 
-    advantage is `flowrl.returns.gae` per environment (G1); target = advantage + value, before any normalisation (G2).
+    advantage is `flowrl.returns.gae` per environment (G1); target = advantage + value, before any normalization (G2).
     Both are float32.
 
     The trace stops where an episode ended or was lost (see `NStep`). Padded steps (`mask` 0) affect no other step's

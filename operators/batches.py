@@ -1,4 +1,4 @@
-"""Joining, splitting, scaling and standardising batches, and selecting the experience of policies."""
+"""Joining, splitting, scaling and standardizing batches, and selecting the experience of policies."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def OfflineRows(
 ) -> Plan:
     """Shuffled rows of a dataset for the policy of `workers`: `Demonstrations` with actions in its scale.
 
-    A policy with `normalize_obs` normalises by the statistics of this dataset, see `DatasetStatistics`.
+    A policy with `normalize_obs` normalizes by the statistics of this dataset, see `DatasetStatistics`.
 
     Args:
         workers: Workers of the policy that learns.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from flowrl.engine.operator import declare, describe, pure
+from flowrl.engine.operator import declare, pure, summarize
 
 Item = TypeVar("Item")
 
@@ -12,11 +12,11 @@ Item = TypeVar("Item")
 @pure
 @declare(provides=())
 def debug_print(item: Item) -> Item:
-    """Print a summary of an item, and pass it on.
+    """Print the values of an item, of its columns the least, mean and largest, and pass it on.
 
     >>> debug_print({"loss": 0.5})
-    dict(loss: float)
+    loss=0.5
     {'loss': 0.5}
     """
-    print(describe(item), flush=True)
+    print(summarize(item), flush=True)
     return item

@@ -5,6 +5,7 @@ Items that are not results pass through; the consumer of the plan reports them.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,13 +24,40 @@ if TYPE_CHECKING:
 
 Result = dict[str, Any]
 
+log = logging.getLogger("flowrl")
 
-def _play(workers: BaseWorkers, policy: Any, seed: int, purpose: str, **options: Any) -> Scores:
+#: A run whose evaluations take a larger share of its seconds, and more than `FEW_SECONDS`, says so.
+LARGE_SHARE = 0.25
+FEW_SECONDS = 1.0
+#: How many times as many environments of this process play the many episodes of a goal, and of its confirmation, which
+#: never end early.
+SIDE_BY_SIDE, CONFIRM_SIDE_BY_SIDE = 4, 8
+
+
+def _play(
+    context: Context, workers: BaseWorkers, policy: Any, seed: int, purpose: str, **options: Any
+) -> tuple[Scores, Result]:
+    """Evaluate a policy: its scores, and what a result says of the time that evaluation has taken so far."""
     from flowrl.rollout import evaluate, scores
 
-    seed = SeedTree(seed).integer(f"evaluation/{purpose}")
-    num_envs = workers.num_eval_envs  # the same wherever the groups run
-    return scores(evaluate(policy, workers.evaluation_env, seed=seed, num_envs=num_envs, **options))
+    seed, watch = SeedTree(seed).integer(f"evaluation/{purpose}"), context.watch
+    options = {"num_envs": workers.num_eval_envs} | options  # the same number wherever the groups run
+    with watch.evaluating():
+        found = scores(evaluate(policy, workers.evaluation_env, seed=seed, **options))
+    share = watch.evaluation / watch.seconds
+    if share > LARGE_SHARE and watch.evaluation > FEW_SECONDS and not watch.warned:
+        watch.warned = True
+        log.warning(
+            "evaluation has taken %.0f %% of the run's %.0f seconds: to evaluate less, raise eval_train_ratio or "
+            "eval_every, or lower eval_episodes",
+            *(100 * share, watch.seconds),
+        )
+    return found, {"eval_seconds": watch.evaluation, "eval_share": share}
+
+
+def _side_by_side(workers: BaseWorkers, times: int) -> int:
+    """The most environments that play many episodes: so many times as many in this process, where they cost little."""
+    return workers.num_eval_envs * (times if workers.evaluation_env.kind == "local" else 1)
 
 
 def clock_of(workers: BaseWorkers) -> str:
@@ -47,19 +75,28 @@ def _can_be_made_again(op: Any, attribute: Any, workers: BaseWorkers) -> None:
 
 @operator
 class Evaluate:
-    """Adds `eval_return` to the first result of every `every` env steps, and passes all results on.
+    """Adds `eval_return` to the first result at which an evaluation is due, and passes all results on.
 
-    It is the mean raw return of `episodes` episodes of the policy in its eval mode, from the same starts each time
-    (S6), in separate environments (S3); `best_eval_return` is the best so far. The same episodes give
-    `eval_reward_per_step`; `eval_win_rate` if the environment reports wins (S5, see `flowrl.rollout.scores`); and
-    `eval_cut_episodes` if some did not end.
+    It is the mean raw return of whole episodes of the policy in its eval mode, from the same starts each time (S6), in
+    separate environments (S3); `best_eval_return` is the best so far, and `eval_episodes` their number. `episodes`
+    screen: only where they reach the goal are `goal_episodes` played, unless a round of these misses it (see
+    `flowrl.rollout.evaluate`). The same episodes give `eval_reward_per_step`; `eval_win_rate` if the environment
+    reports wins (S5, see `flowrl.rollout.scores`); and `eval_cut_episodes` if some did not end. `eval_seconds` and
+    `eval_share` are the time of all evaluations so far, in seconds and as a share of the run.
+
+    An evaluation is due `every` env steps, but not before the plan's first update, nor before training has taken
+    `train_ratio` times the env steps of the last evaluation.
 
     Args:
         workers: Workers with the policy and the environment.
-        every: Env steps (or updates, see `BaseWorkers.clock`) between evaluations.
-        episodes: Episodes per evaluation.
+        every: Env steps between evaluations. Of a plan that counts updates (see `BaseWorkers.clock`): updates, and
+            `train_ratio` does not apply.
+        episodes: Episodes of an evaluation.
         seed: Seed of the starts.
         save: File for the weights of the best policy so far, the latest of equals.
+        goal: Return to reach; None: `stop_value`.
+        goal_episodes: Episodes that decide whether the goal is reached.
+        train_ratio: Env steps of training per env step of the last evaluation, before the next one.
         stop_value: The stream ends after the first result whose `eval_return` is at least this.
         max_steps: Steps after which an episode is cut.
         video: Folder for films of the first episodes of each evaluation, in step-N.
@@ -70,18 +107,25 @@ class Evaluate:
     requires: ClassVar[dict[str, str]] = {
         "env_steps": "results have it: end the plan with StandardMetricsReporting(train_op, workers, config)"
     }
-    provides = ("eval_return", "best_eval_return", "eval_reward_per_step", "eval_win_rate", "eval_cut_episodes")
+    provides = (
+        *("eval_return", "best_eval_return", "eval_episodes", "eval_reward_per_step", "eval_win_rate"),
+        *("eval_cut_episodes", "eval_seconds", "eval_share"),
+    )
     workers: BaseWorkers = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
-    episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
+    episodes: int = attrs.field(default=5, validator=attrs.validators.ge(1))
     seed: int = 0
     save: Path | None = None
+    goal: float | None = None
+    goal_episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
+    train_ratio: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
     stop_value: float | None = None
     max_steps: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
     video: Path | None = None
     due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     best: float | None = state(default=None)
     latest: float | None = state(default=None)
+    context: Context = context()
 
     @property
     def done(self) -> bool:
@@ -90,26 +134,33 @@ class Evaluate:
     def __call__(self, result: Result) -> Result:
         if not isinstance(result, Mapping) or (now := result[clock_of(self.workers)]) < self.due:
             return result
+        if self.context.learns and not self.context.counters.get("updates"):
+            return result
+        of = self.context, self.workers, self.workers.policy, self.seed, "fixed"
+        video = None if self.video is None else Path(self.video, f"step-{now:09}")
+        scores, timing = _play(*of, episodes=self.episodes, max_steps=self.max_steps, video=video)
+        steps = scores.steps
+        goal = self.stop_value if self.goal is None else self.goal
+        if goal is not None and scores.return_mean >= goal and self.episodes < self.goal_episodes:
+            num_envs = _side_by_side(self.workers, SIDE_BY_SIDE)
+            many = self.goal_episodes
+            scores, timing = _play(*of, episodes=many, num_envs=num_envs, goal=goal, max_steps=self.max_steps)
+            steps += scores.steps
         self.due = (now // self.every + 1) * self.every
-        scores = _play(
-            *(self.workers, self.workers.policy, self.seed, "fixed"),
-            episodes=self.episodes,
-            max_steps=self.max_steps,
-            video=None if self.video is None else Path(self.video, f"step-{now:09}"),
-        )
+        if clock_of(self.workers) == "env_steps":
+            self.due = max(self.due, now + math.ceil(self.train_ratio * steps))
         self.latest = score = scores.return_mean
         if self.best is None or not math.isfinite(self.best) or score >= self.best:  # an older state may hold NaN
             self.best = score
             if self.save is not None:
-                from flowrl.policies.weights import save_weights
-
-                save_weights(self.workers.policy, self.save)
-        found = {"eval_return": score, "best_eval_return": self.best, "eval_reward_per_step": scores.reward_per_step}
+                self.workers.save_policy(self.save)
+        found = {"eval_return": score, "best_eval_return": self.best, "eval_episodes": scores.episodes}
+        found["eval_reward_per_step"] = scores.reward_per_step
         if scores.win_rate is not None:
             found["eval_win_rate"] = scores.win_rate
         if scores.cut:
             found["eval_cut_episodes"] = scores.cut
-        return {**result, **found}
+        return {**result, **found, **timing}
 
 
 @operator
@@ -133,28 +184,30 @@ class Confirm:
     seed: int = 0
     max_steps: int = 10_000
     tries: int = state(default=0)
+    context: Context = context()
 
     def __call__(self, result: Result) -> Result:
         if not isinstance(result, Mapping) or "eval_return" not in result:
             return result
         if not result["eval_return"] >= self.goal or result[clock_of(self.workers)] > self.within:
             return result
-        from flowrl.policies.weights import load_weights, save_weights
+        from flowrl.policies.weights import load_weights
 
         self.tries += 1
         saved = self.workers.new_policy()
         candidate = self.path.with_name(f"{self.path.stem}_candidate{self.path.suffix}")
         try:
-            save_weights(self.workers.policy, candidate)
+            self.workers.save_policy(candidate)
             load_weights(saved, candidate)
             purpose = f"fresh-{self.tries}"
-            played = {"episodes": self.episodes, "max_steps": self.max_steps}
-            score = _play(self.workers, saved, self.seed, purpose, **played).return_mean
-            if score >= self.goal:
+            num_envs = _side_by_side(self.workers, CONFIRM_SIDE_BY_SIDE)
+            played = {"episodes": self.episodes, "num_envs": num_envs, "max_steps": self.max_steps}
+            scores, timing = _play(self.context, self.workers, saved, self.seed, purpose, **played)
+            if scores.return_mean >= self.goal:
                 candidate.replace(self.path)
         finally:
             candidate.unlink(missing_ok=True)
-        return {**result, "confirmed_return": score}
+        return {**result, "confirmed_return": scores.return_mean, **timing}
 
 
 @operator

@@ -27,13 +27,13 @@ _OF_ONE_GOAL = ("value", "next_value", "advantage", "target")
 
 @operator
 class HindsightRelabel:
-    """Whole episodes `[T, E, ...]` with a `mask` in; each step and k relabelled copies out, `[B, ...]` (H1-H6).
+    """Whole episodes `[T, E, ...]` with a `mask` in; each step and k relabeled copies out, `[B, ...]` (H1-H6).
 
     Observations are dictionaries with the entries `achieved_goal` and `desired_goal`, like those of
-    gymnasium-robotics. A relabelled step has a `desired_goal` that its episode achieved, in both `obs` and `next_obs`
+    gymnasium-robotics. A relabeled step has a `desired_goal` that its episode achieved, in both `obs` and `next_obs`
     (H2). Its reward and termination are those of the functions `reward` and `terminated` (H3).
 
-    With n > 1 all rows are n-step transitions, like those of `NStep`; a relabelled window has one goal in all steps. It
+    With n > 1 all rows are n-step transitions, like those of `NStep`; a relabeled window has one goal in all steps. It
     ends at its first success, at the latest where the goal was achieved: later steps did not pursue this goal (H1).
     Where the episode ended but the new goal does not end it, the window counts as truncated.
 
@@ -42,12 +42,12 @@ class HindsightRelabel:
             environment's `compute_reward` and `compute_terminated`. The info is empty. A function that returns a
             single number for a batch of goals is called for each goal.
         gamma: discount per step.
-        k: relabelled copies of each real step: their fraction is k / (k + 1) (H6).
+        k: relabeled copies of each real step: their fraction is k / (k + 1) (H6).
         strategy: goals are drawn uniformly from those achieved by the step and later ones ("future"), by all steps
             of its episode ("episode"), or by the last step ("final").
         n: longest window, in steps.
 
-    Emits: for each batch the real rows, then the relabelled ones. Drops columns that belong to one goal (value,
+    Emits: for each batch the real rows, then the relabeled ones. Drops columns that belong to one goal (value,
         advantage ...).
     Draws: goals, by the run's seed and the operator's path (D6).
     Raises: SchemaError if a column is missing, a column is not one episode, or a function returns a wrong shape.
@@ -80,7 +80,7 @@ class HindsightRelabel:
 
     def schema(self, given: Schema) -> Schema:
         if "scaled_rewards" in given.words:
-            raise SchemaError("relabelled steps get raw rewards of the environment: put ScaleRewards after it")
+            raise SchemaError("relabeled steps get raw rewards of the environment: put ScaleRewards after it")
         for part in GOALS:
             if given.has("obs") and not given.has(f"obs.{part}"):
                 raise SchemaError(f"HindsightRelabel needs the entry {part!r} of 'obs', a dictionary")
@@ -99,13 +99,13 @@ class HindsightRelabel:
         time, episode = np.nonzero(np.arange(len(episodes))[:, None] < lengths)
         steps = _Steps(time, episode, lengths)
         real = self._real(table, steps)
-        return Batch.cat([real, self._relabelled(table, steps.repeated(self.k))]) if real.rows else real
+        return Batch.cat([real, self._relabeled(table, steps.repeated(self.k))]) if real.rows else real
 
     def _real(self, table: Batch, steps: _Steps) -> Batch:
         window, stops = steps.windows(self.n)
         return self._transitions(table, window, table["reward"][window], table["terminated"][window] != 0, stops)
 
-    def _relabelled(self, table: Batch, steps: _Steps) -> Batch:
+    def _relabeled(self, table: Batch, steps: _Steps) -> Batch:
         goal = table["next_obs"]["achieved_goal"][steps.rows(self._drawn(steps))]
         window, stops = steps.windows(self.n)
         achieved = table["next_obs"]["achieved_goal"][window]

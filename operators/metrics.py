@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from numbers import Real
-from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import attrs
 import numpy as np
 
 from flowrl.engine.context import Context
+from flowrl.engine.merge import FromBranch
 from flowrl.engine.operator import context, describe, operator, runtime, state
 from flowrl.engine.plan import Plan
 from flowrl.engine.protocols import WorkersContract
@@ -38,8 +38,12 @@ LONG_WITHOUT_EPISODE = 100_000
 REPORT_EVERY = 1_000
 
 #: Keys of a result that depend on the clock, as do those that begin with `TIMERS`; all others follow from the seed.
-CLOCK_KEYS = ("seconds", "steps_per_second")
+CLOCK_KEYS = ("seconds", "steps_per_second", "eval_seconds", "eval_share")
 TIMERS = "timers/"
+
+
+#: Joins the name of a scalar and that of the branch that emitted it, in `Report.sums`.
+OF_BRANCH = " of branch "
 
 
 @operator
@@ -53,16 +57,19 @@ class Report:
     since the last result; the means since then of the learner's scalars, and of numbers that operators record under
     other names (`context.record("entropy", 0.7)`); `policy_lag`, the mean number of versions by which the weights that
     collected a row are older than those that learned from it, with `policy_lag_p50`, `policy_lag_p90` and
-    `policy_lag_max`; `seconds` that the run has been open, and `steps_per_second` since the last result, in the unit.
-    If names collide, the earlier in this list wins, but the learner's scalars win over all. If the plan has several
-    learners, each has its own scalars, counters and lags, such as `loss/ppo` and `updates/dqn` (F16). With `timers`, a
-    result has the seconds since the last one that each operator of this process was busy, as `timers/OPERATOR`.
+    `policy_lag_max`; `seconds` that the run has been open, and `steps_per_second` since the last result, in the unit,
+    both without the time of evaluation. If names collide, the earlier in this list wins, but the learner's scalars win
+    over all. If the plan has several learners, each has its own scalars, counters and lags, such as `loss/ppo` and
+    `updates/dqn` (F16); so have plain functions in branches of `Concurrently` directly before, once two of them emit a
+    scalar of one name. With `timers`, a result has the seconds since the last one that each operator of this process
+    was busy, as `timers/OPERATOR`.
 
     Raises: SchemaError for a scalar that is not a number.
     Emits: nothing or one dict per item. State: recent episodes, when the next result is due, sums since the last.
     """
 
     verb = "combine"
+    by_branch = True
     provides = ("results", "env_steps", "updates")
     every: int = attrs.field(validator=attrs.validators.ge(1))
     unit: str = "env_steps"
@@ -74,7 +81,7 @@ class Report:
     last: dict[str, int] = state(factory=dict)
     last_episode: int = state(default=0)
     sums: dict[str, tuple[float, int]] = state(factory=dict)
-    _reported: float = runtime(factory=clock)
+    _reported: float = runtime(default=0.0)
     _busy: dict[str, float] = runtime(factory=dict)
 
     def schema(self, given: Schema) -> Schema:
@@ -84,21 +91,24 @@ class Report:
 
     def __call__(self, scalars: Any) -> list[dict[str, Any]]:
         if isinstance(scalars, dict):
+            of_branch = f"{OF_BRANCH}{scalars.branch}" if isinstance(scalars, FromBranch) else ""
             for name, value in scalars.items():
                 if not issubclass(type(value), SupportsFloat):
                     raise SchemaError(_no_number(name, value))
-                total, count = self.sums.get(name, (0.0, 0))
-                self.sums[name] = (total + value, count + 1)
+                key = name + of_branch if of_branch else name
+                total, count = self.sums.get(key, (0.0, 0))
+                self.sums[key] = (total + value, count + 1)
         if self.context.counters.get(self.unit, 0) < self.due:
             return []
         return [self.result()]
 
     def finish(self) -> list[dict[str, Any]]:
-        return [self.result()] if self.sums or self.context.counters != self.last else []
+        heard = any(count for _, count in self.sums.values())
+        return [self.result()] if heard or self.context.counters != self.last else []
 
     def result(self) -> dict[str, Any]:
         """The current result; resets the sums."""
-        counters, now = dict(self.context.counters), clock()
+        counters, now = dict(self.context.counters), self.context.watch.since_open
         since = {unit: n - self.last.get(unit, 0) for unit, n in counters.items()}
         self._take_episodes(counters.get("env_steps", 0))
         # Counted where they end: the records do not keep all of very many between two results.
@@ -110,13 +120,24 @@ class Report:
         for name in [name for name in self.context.metrics.records if name.partition("/")[0] == LAG]:
             result |= lags_in(self.context.metrics.drain(name), name.removeprefix(LAG))
         result |= {name: mean for name, mean in self._take_others().items() if name not in result}
-        result |= {name: total / count for name, (total, count) in self.sums.items()}
+        result |= self._take_means()
         result |= self._timed() if self.timers else {}
-        result["seconds"] = self.context.watch.seconds
+        result["seconds"] = self.context.watch.training
         result["steps_per_second"] = since.get(self.unit, 0) / max(now - self._reported, 1e-9)
-        self.last, self.sums, self._reported = counters, {}, now
+        self.last, self._reported = counters, now
         self.due = (counters.get(self.unit, 0) // self.every + 1) * self.every
         return result
+
+    def _take_means(self) -> dict[str, float]:
+        """Means of the scalars since the last result; those that several branches have emitted so far by branch."""
+        sums, self.sums = self.sums, {key: (0.0, 0) for key in self.sums if OF_BRANCH in key}
+        parts = {key: key.partition(OF_BRANCH) for key in sums}
+        emitters = Counter(name for name, _, _ in parts.values())
+        return {
+            f"{name}/{branch}" if branch and emitters[name] > 1 else name: total / count
+            for (name, _, branch), (total, count) in zip(parts.values(), sums.values())
+            if count
+        }
 
     def _timed(self) -> dict[str, float]:
         """Seconds since the last result that each operator here was busy."""

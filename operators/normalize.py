@@ -1,4 +1,4 @@
-"""Normalising observations and rewards by running statistics: collecting the statistics, and applying them.
+"""Normalizing observations and rewards by running statistics: collecting the statistics, and applying them.
 
 On-policy learning must use the statistics that acting used, so new ones apply after learning; with replay they apply
 at once:
@@ -12,7 +12,7 @@ Offline, they are those of the dataset, and constant:
 
     Recorded -> DatasetStatistics -> TrainOneStep
 
-Observations need no operator: the policy's network normalises its input.
+Observations need no operator: the policy's network normalizes its input.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class NormalizeRewards:
 
     def schema(self, given: Schema) -> Schema:
         if "normalized_rewards" in given.words:
-            raise SchemaError("rewards are normalised already: leave out one NormalizeRewards")
+            raise SchemaError("rewards are normalized already: leave out one NormalizeRewards")
         if "advantage" in given.columns:
             raise SchemaError("advantages are computed from the rewards already: put it before GAE or VTrace")
         return given
@@ -194,7 +194,7 @@ class UpdateStatistics:
 
 @operator
 class DatasetStatistics:
-    """Normalises observations by the statistics of a whole dataset, from the first item on; passes items on.
+    """Normalizes observations by the statistics of a whole dataset, from the first item on; passes items on.
 
     At the first item it reads all rows `obs [B, ...]` of the dataset once, some thousand at a time, without padded ones
     (`mask` 0). That is before any learning, so target networks start as copies of the online ones.

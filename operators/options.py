@@ -33,6 +33,7 @@ from flowrl.settings import (
     scheduled,
     setting,
     sizes,
+    span,
 )
 
 
@@ -75,14 +76,16 @@ class EpochSettings(BatchSettings):
 
     train_batch_size: int = 256
     num_sgd_iter: int = positive(20, "epochs over each training batch")
-    minibatch_size: int = positive(256, "rows per optimiser step")
+    minibatch_size: int = positive(256, "rows per optimizer step")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class EarlyStoppingSettings(EpochSettings):
     """Epochs that end early if the policy moves too far."""
 
-    target_kl: float | None = positive(None, "KL divergence that ends the epochs over a batch early; None: never")
+    target_kl: float | None = positive(
+        None, "KL divergence that ends the epochs over a batch early; None: never", resume="fork"
+    )
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -104,7 +107,7 @@ class TargetNetworkSettings(Settings):
     """A target network, or a target policy, that follows the online one."""
 
     target_every: int = positive(100, "updates between updates of the target network")
-    tau: float = fraction(1.0, "step of the target network towards the online one; 1 copies it")
+    tau: float = fraction(1.0, "step of the target network toward the online one; 1 copies it")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -153,7 +156,7 @@ class RewardModelSettings(Settings):
     reward_hidden: tuple[int, ...] = sizes(64, 64, meaning="sizes of the hidden layers of the reward model")
     reward_learning_rate: float = positive(1e-4, "learning rate of the reward model (Adam)")
     reward_sgd_iter: int = positive(1, "epochs of the reward model over each fragment (and its demonstrations)")
-    reward_minibatch_size: int | None = positive(None, "rows per optimiser step of the reward model; None: all")
+    reward_minibatch_size: int | None = positive(None, "rows per optimizer step of the reward model; None: all")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -192,12 +195,12 @@ class ScaledRewards(Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class NormalizedObs(Option):
-    """Normalisation of observations.
+    """Normalization of observations.
 
     Stored observations stay raw; the statistics of each rollout apply from then on.
     """
 
-    normalize_obs: bool = setting(False, "normalise observations to mean 0, deviation 1, by running statistics")
+    normalize_obs: bool = setting(False, "normalize observations to mean 0, deviation 1, by running statistics")
 
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -215,15 +218,15 @@ def measured(plan: Plan, path: str, workers: Any, gamma: float) -> Plan:
 
 @attrs.frozen(kw_only=True, slots=False)
 class Normalized(Option):
-    """Normalisation of observations and rewards by running statistics; a subclass defines when these apply."""
+    """Normalization of observations and rewards by running statistics; a subclass defines when these apply."""
 
-    normalize_obs: bool = setting(False, "normalise observations to mean 0, deviation 1, by running statistics")
+    normalize_obs: bool = setting(False, "normalize observations to mean 0, deviation 1, by running statistics")
     normalize_rewards: bool = setting(False, "divide rewards by the running deviation of the discounted return")
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class NormalizedReplay(Normalized):
-    """Normalisation of rows drawn from replay.
+    """Normalization of rows drawn from replay.
 
     Stored rows stay raw. Statistics apply at once, beginning with those of demonstrations.
     """
@@ -240,7 +243,7 @@ class NormalizedReplay(Normalized):
 
 @attrs.frozen(kw_only=True, slots=False)
 class NormalizedRollouts(Normalized):
-    """Normalisation of fresh experience.
+    """Normalization of fresh experience.
 
     New statistics apply once the policy has learned from the experience collected under the old ones.
     """
@@ -258,12 +261,14 @@ class NormalizedRollouts(Normalized):
 
 @attrs.frozen(kw_only=True, slots=False)
 class NStepReplay(ReplaySettings, PrioritySettings, Option):
-    """Windows of n steps in a replay buffer, uniform or prioritised."""
+    """Windows of n steps in a replay buffer, uniform or prioritized."""
 
     n_step: int = positive(3, "rewards summed in a return before it bootstraps", most="buffer_size")
     prioritized: bool = setting(False, "sample rows with large TD errors more often")
-    priority_beta_end: float = fraction(1.0, "importance-sampling exponent beta at the end of its schedule")
-    priority_beta_steps: int = positive(50_000, "env steps over which beta changes")
+    priority_beta_end: float = fraction(
+        1.0, "importance-sampling exponent beta at the end of its schedule", resume="fork"
+    )
+    priority_beta_steps: int | None = span("env steps over which beta changes")
 
     @property
     def rows_at_once(self: Any) -> int:

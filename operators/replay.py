@@ -16,7 +16,6 @@ from flowrl.engine.operator import context, operator, runtime, state
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
 from flowrl.engine.stages import BLOCKED, WAITING, Signal
-from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
 
 #: Words for rewards that are no longer raw, and why they must not be stored.
@@ -181,7 +180,7 @@ class Sampled:
                 self.arrived.append(drawn)
 
     def drain(self) -> None:
-        wait_for(self._asked, f"{self.context.path}: batches from {self.buffer!r}")
+        self.buffer.drain(self._asked)
         self._take()
 
     def why(self) -> str:

@@ -53,7 +53,7 @@ def _here(op: Any) -> None:
 class TrainReward:
     """Trains a reward model on batches `[T, N, ...]` or `[B, ...]`, which pass unchanged.
 
-    It adds the rows of a batch to the model's running statistics once, then takes optimiser steps on them. Put it where
+    It adds the rows of a batch to the model's running statistics once, then takes optimizer steps on them. Put it where
     each row passes once: on the stream of fresh experience, not after `Replay`, where the statistics would count rows
     as often as they are drawn.
 
@@ -63,11 +63,11 @@ class TrainReward:
     Args:
         model: The model to train.
         num_sgd_iter: Epochs over each batch.
-        minibatch_size: Approximate rows per optimiser step: minibatches of a batch differ by at most one row. None:
+        minibatch_size: Approximate rows per optimizer step: minibatches of a batch differ by at most one row. None:
             all. For pairs it counts the agent's rows, and demonstrations are split into as many parts; if they have
             fewer rows than parts, there are fewer, larger minibatches.
 
-    Counts: reward_updates (optimiser steps of the model). Records: the scalars of the model's loss.
+    Counts: reward_updates (optimizer steps of the model). Records: the scalars of the model's loss.
     State: in the model. Draws: minibatches, by the run's seed and the operator's path (D6).
     Raises: SchemaError if the model misses a column; PlanError on a worker.
     """

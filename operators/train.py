@@ -58,16 +58,16 @@ class TrainOneStep:
     For rows drawn by priority the dict has `priorities` too, for `UpdatePriorities`: a batch of `index`, `generation`
     and `priority` `[B]`, in the order of training.
 
-    It takes one optimiser step on the whole batch, or `num_sgd_iter` epochs over shuffled minibatches; none on a batch
+    It takes one optimizer step on the whole batch, or `num_sgd_iter` epochs over shuffled minibatches; none on a batch
     without rows.
 
     Args:
         workers: Workers of the policy.
         num_sgd_iter: Epochs over each batch.
-        minibatch_size: Rows per optimiser step, maybe fewer in the last of an epoch; None: the whole batch.
+        minibatch_size: Rows per optimizer step, maybe fewer in the last of an epoch; None: the whole batch.
         target_kl: Ends the epochs over a batch after the first step whose minibatch has a larger `kl` (G5).
 
-    Counts: trained (rows through an optimiser step), updates (optimiser steps).
+    Counts: trained (rows through an optimizer step), updates (optimizer steps).
     Records: policy_lag of the rows of each batch, at its first step.
     Raises: SchemaError if the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
     """
@@ -120,10 +120,10 @@ class TrainAllReduce:
 
     Args:
         num_sgd_iter: Epochs over each batch.
-        minibatch_size: Rows per optimiser step and worker; None: its whole batch.
+        minibatch_size: Rows per optimizer step and worker; None: its whole batch.
         target_kl: Ends the epochs of all workers over a batch after the first step with a larger `kl` (G5).
 
-    Counts: trained (rows through an optimiser step), updates (optimiser steps, each once for all workers).
+    Counts: trained (rows through an optimizer step), updates (optimizer steps, each once for all workers).
     Records: policy_lag of the rows of each batch, at its first step.
     Raises: SchemaError and PlanError as `TrainOneStep`; PlanError if it does not run on workers, or if several of them
         share a process; Disconnected if one of them is gone.
@@ -167,7 +167,7 @@ class TrainAllReduce:
             raise
         if group is not None and group.rank:
             trained.counters.pop("updates", None)  # all took the same step, which one of them counts
-        self.context.metrics.merge(trained.counters, trained.records)
+        self.context.learned(trained.counters, trained.records)
         return trained.scalars
 
 
@@ -224,7 +224,7 @@ class UpdateKL:
 
 @operator
 class ComputeGradients:
-    """Gradients of the loss on each batch `[B, ...]`, without a step of the optimiser: a `Gradients` item.
+    """Gradients of the loss on each batch `[B, ...]`, without a step of the optimizer: a `Gradients` item.
 
     It prepares rows like `TrainOneStep`. On a worker it uses that worker's policy, and its gradients record the
     worker's index.
@@ -317,7 +317,7 @@ def _mean(parts: list[tuple[dict[str, Any], int]], rows: int | None = None) -> d
 
 @operator
 class ApplyGradients:
-    """Takes one optimiser step with each `Gradients` item; emits its scalars, like `TrainOneStep`.
+    """Takes one optimizer step with each `Gradients` item; emits its scalars, like `TrainOneStep`.
 
     Args:
         workers: Workers of the policy that learns.
@@ -325,7 +325,7 @@ class ApplyGradients:
             weights (F3). True: any gradients, such as averaged ones. Either way no worker is interrupted: new weights
             travel with the next request to each worker.
 
-    Counts: trained (rows), updates (optimiser steps).
+    Counts: trained (rows), updates (optimizer steps).
     Records: policy_lag of the weights that computed the gradients, for each row.
     Raises: SchemaError if `update_all` is False and the gradients are not those of one worker.
     """
@@ -360,7 +360,7 @@ class ApplyGradients:
 
 @operator
 class UpdateTargetNetwork:
-    """Moves the target network towards the online one at intervals, and passes items on (Q2).
+    """Moves the target network toward the online one at intervals, and passes items on (Q2).
 
     Args:
         every: The interval, counted in `unit`.

@@ -4,4 +4,4 @@ from flowrl._lazy import classes, lazy
 
 _names = classes(__name__, __file__, r"((?!Config\b|\w*Settings\b)\w+)\(")
 __all__ = sorted(_names)
-__getattr__ = lazy(__name__, _names)
+__getattr__, __dir__ = lazy(__name__, _names)

@@ -1,4 +1,4 @@
-"""Ape-X: many workers that explore differently fill a prioritised replay memory; one learner samples it."""
+"""Ape-X: many workers that explore differently fill a prioritized replay memory; one learner samples it."""
 
 from __future__ import annotations
 

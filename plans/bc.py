@@ -1,4 +1,4 @@
-"""BC: behavioural cloning, an actor that learns to repeat the actions of a dataset; without an environment."""
+"""BC: behavioral cloning, an actor that learns to repeat the actions of a dataset; without an environment."""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ class Config(PPOPolicy.Settings, ScaledRewards, EarlyStoppingSettings, ActingCon
     learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
     clip_end: float | None = 0.0
-    schedule_steps: int = 100_000
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

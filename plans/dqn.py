@@ -1,4 +1,4 @@
-"""DQN: double Q-learning, dueling networks, n-step returns, and a uniform or prioritised replay buffer."""
+"""DQN: double Q-learning, dueling networks, n-step returns, and a uniform or prioritized replay buffer."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ policy = dqn.policy
 
 @attrs.frozen(kw_only=True, slots=False)
 class HindsightSettings(Settings):
-    """Hindsight relabelling. Settings in rows count real and relabelled ones."""
+    """Hindsight relabeling. Settings in rows count real and relabeled ones."""
 
-    her_k: int = positive(4, "relabelled copies of each real step")
+    her_k: int = positive(4, "relabeled copies of each real step")
     her_strategy: Strategy = setting("future", "where in the episode the new goals were achieved")
 
 

@@ -27,7 +27,6 @@ class Config(
     learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
     clip_end: float | None = 0.0
-    schedule_steps: int = 100_000
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPolicy:

@@ -1,4 +1,4 @@
-"""R2D2: recurrent Q-learning on prioritised sequences that start from the actor's recurrent state."""
+"""R2D2: recurrent Q-learning on prioritized sequences that start from the actor's recurrent state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rainbow: DQN with six improvements at once: double, dueling, n-step, prioritised, distributional, noisy."""
+"""Rainbow: DQN with six improvements at once: double, dueling, n-step, prioritized, distributional, noisy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RBC: behavioural cloning, regularised by the squared soft Bellman error of its values."""
+"""RBC: behavioral cloning, regularized by the squared soft Bellman error of its values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ policy = RBCPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(BellmanSettings, sqil.Config):
-    """The settings of SQIL, and the weight of the regularisation."""
+    """The settings of SQIL, and the weight of the regularization."""
 
     bellman_weight: float = 0.01
 

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from tests.managers import Collector
 
 CONSTRUCTION, RESET, AUTOMATIC_RESET, STEP = "construction", "reset", "automatic reset", "step"
 WHEN = (CONSTRUCTION, RESET, AUTOMATIC_RESET, STEP)
+#: The steps of an episode of three; `STEP` is the one between.
+FIRST_STEP, LAST_STEP = "first step", "last step"
+STEPS = {FIRST_STEP: 1, STEP: 2, LAST_STEP: 3}
 
 
 def _raise() -> None:
@@ -52,6 +55,9 @@ def limits(what: str) -> dict[str, float]:
 class StagedEnv(EchoEnv):
     """An EchoEnv that calls `fail` at the stages of its life; what that gives, if anything, is observed instead."""
 
+    #: The steps of an episode that are stages, by number.
+    stages: Mapping[int, str] = {STEPS[STEP]: STEP}
+
     def __init__(self, index: int, length: int = 3) -> None:
         super().__init__(index, [(length, TERMINATED)])
         self.garbage = self.fail(CONSTRUCTION)
@@ -66,12 +72,15 @@ class StagedEnv(EchoEnv):
 
     def step(self, action: Any) -> Any:
         obs, *rest = super().step(action)
-        garbage = self.fail(STEP) if self.step_in_episode == 2 else None
+        stage = self.stages.get(self.step_in_episode)
+        garbage = None if stage is None else self.fail(stage)
         return obs if garbage is None else garbage, *rest
 
 
 class FaultyEnv(StagedEnv):
     """Fails at one of its stages: the first `times` times, counted by files in a folder."""
+
+    stages: Mapping[int, str] = {number: stage for stage, number in STEPS.items()}
 
     def __init__(self, index: int, when: str, what: str, folder: Path, times: int) -> None:
         self.when, self.what, self.folder, self.times = when, what, folder, times

@@ -52,6 +52,15 @@ def test_acting_in_torch_and_in_numpy_is_compared_with_bare_loops() -> None:
 
 
 @pytest.mark.slow
+def test_what_checks_cost_an_update_is_told_by_learner() -> None:
+    text = printed("learner.py", "--checks", "dqn", "ppo", "--rounds", "2", "--updates", "4")
+    number = r"[+-]\d+\.\d\d%"
+    for name in ("dqn", "ppo"):
+        assert re.search(rf"{name}  with checks +\d+\.\d us an update", text), text
+        assert re.search(rf"{name}  the checks cost {number}  \({number} to {number}\)", text), text
+
+
+@pytest.mark.slow
 def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
     """As far as a short budget goes, which nobody is expected to succeed in; a seed that has ended is not run again."""
     options = ("ppo-units", "--keep", str(tmp_path), "--budget")
@@ -69,7 +78,13 @@ def ended(folder: Path, returns: list[float]) -> None:
         run = folder / f"seed-{seed}"
         run.mkdir(parents=True)
         last = {"env_steps": 1_000 * (seed + 1)}
-        summary = {"outcome": "goal", "confirmed_return": score, "seconds": 60.0 + seed, "last": last}
+        summary = {
+            "outcome": "goal",
+            "confirmed_return": score,
+            "seconds": 50.0 + seed,
+            "eval_seconds": 10.0,
+            "last": last,
+        }
         (run / "summary.json").write_text(json.dumps(summary))
 
 

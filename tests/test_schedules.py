@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from flowrl.errors import ConfigError
-from flowrl.plans import DQN
+from flowrl.plans import DQN, PPO
 from flowrl.schedules import cosine_schedule, linear_schedule, piecewise_schedule, schedule, value_at
 from flowrl.trainer.config import build_config, parse_value
+from tests.plans.small import SMALL
 from tests.plans.small import make as small
 
 
@@ -83,3 +84,33 @@ def test_schedules_are_functions_of_env_steps_and_the_same_after_a_resume() -> N
         resumed.load_state_dict(saved)
         assert rates(resumed, again, 180) == expected
         assert all((again.policy.weights()[name] == value).all() for name, value in weights.items())
+
+
+def test_a_schedule_lasts_as_long_as_the_run_in_every_process() -> None:
+    """Q9: the budget is saved with the configuration; a length that the user set stays."""
+    with PPO(config={**SMALL["ppo"], "schedule_steps": None}) as ppo:
+        ppo.train(until={"env_steps": 40, "episode_return": 1})
+        assert ppo.config.schedule_steps == 40
+        for policy in (ppo.workers.policy, ppo.workers.policy_maker(gpus=False)()):
+            policy.learn_mode.schedule(20)
+            assert (policy.optimizer.param_groups[0]["lr"], policy.learn_mode.clip) == pytest.approx((0.0005, 0.1))
+    with DQN(config={**SMALL["dqn prioritized"], "priority_beta_steps": None}) as dqn:
+        dqn.train(until={"env_steps": 40})
+        assert dqn.run is not None
+        assert value_at(dqn.run.resources["PrioritizedReplayBuffer"].beta, 20) == pytest.approx(0.7)
+    with PPO(config=SMALL["ppo"]) as own:
+        own.train(until={"env_steps": 40})
+        assert own.config.schedule_steps == 200
+
+
+def test_without_a_budget_a_schedule_is_constant_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Q9."""
+    with PPO(config={**SMALL["ppo"], "schedule_steps": None}) as ppo:
+        ppo.train(until={"updates": 5})
+        assert ppo.workers.policy.optimizer.param_groups[0]["lr"] == 1e-3
+        ppo.train(until={"env_steps": 100})
+        assert ppo.config.schedule_steps is None, "the run had begun"
+    assert caplog.messages == [
+        "clip and learning_rate stay constant, since the run has no budget in env steps: "
+        "train(until={'env_steps': N}) sets one"
+    ]

@@ -38,7 +38,9 @@ class ActorProcess:
         self._target: Any = None
         self._broken: Any = None
         self._said = _Said()
-        log.addHandler(self._said)
+        logging.captureWarnings(True)
+        for told in (log, logging.getLogger("py.warnings")):
+            told.addHandler(self._said)
 
     def __repr__(self) -> str:
         return self._name
@@ -129,7 +131,7 @@ class _Said(logging.Handler):
         self.out = _Lines(lambda line: self._kept.append((PRINTED, line)))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._kept.append((record.levelno, record.getMessage()))
+        self._kept.append((record.levelno, record.getMessage().rstrip()))
 
     def taken(self) -> list[tuple[int, str]]:
         kept, self._kept = self._kept, []

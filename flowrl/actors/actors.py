@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import attrs
 from attrs import validators
 
+from flowrl.engine.protocols import WorkerContract
 from flowrl.engine.workers import WORKER_TIMEOUT, InlineWorker
 from flowrl.errors import ConfigError, WorkerDied
 
@@ -161,6 +162,11 @@ class Actors:
     def _started(self) -> Backend:
         assert self._backend is not None, f"{self!r} are not started"
         return self._backend
+
+    @property
+    def silent(self) -> float:
+        """The longest silence among them, in seconds, see `flowrl.engine.protocols.WorkerContract`."""
+        return max((WorkerContract(each).silent for each in self.members if each is not None), default=0.0)
 
     def name(self, index: int) -> str:
         return f"{self.kind} {index}"

@@ -74,16 +74,19 @@ def evaluate_run(
         episodes: Number of episodes, an equal share in each environment (S2).
         seed: Seed of environments and action noise.
         max_steps: Steps after which an episode is cut; None: `eval_max_steps` of the run.
-        video: Folder for films of the first episodes; see `flowrl.rollout.video`.
+        video: Folder for videos of the first episodes; see `flowrl.rollout.video`.
 
     Raises:
         ConfigError, CheckpointError: see `flowrl.load`.
     """
     trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
     scores = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
-    policy = "policy_last.pt" if last else "policy.pt"
+    assert trained.source is not None
     played = trained.evaluation_env
-    return Evaluation(run, policy, str(played), dict(played.env_args), seed, scores)
+    source = trained.source
+    inside = source.is_relative_to(run) and source != run
+    where = (run, str(source.relative_to(run))) if inside else (source.parent, source.name)
+    return Evaluation(*where, str(played), dict(played.env_args), seed, scores)
 
 
 @attrs.frozen
@@ -148,7 +151,7 @@ def evaluate_runs(paths: Sequence[Path], **options: Any) -> Comparison:
         ConfigError, CheckpointError: see `evaluate_run`; for a run listed in `paths`, or if no run is left.
     """
     if options.get("video") is not None:
-        raise ConfigError("--video films the policy of one run: give one run directory")
+        raise ConfigError("--video records the policy of one run: give one run directory")
     evaluations: dict[Path, Evaluation] = {}
     left_out = []
     for path in find_runs(paths):

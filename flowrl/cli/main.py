@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import math
+import shutil
 import sys
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from flowrl._version import __version__
-from flowrl.cli.output import fill_closed, in_a_line, lasting, was_lost
+from flowrl.cli.output import complain, fill_closed, in_a_line, is_env_fault, lasting, told, was_lost
 from flowrl.errors import ConfigError, FlowError, PlanError, notes_of, printable
 
 if TYPE_CHECKING:
-    from flowrl.cli.progress import Budget
-    from flowrl.cli.resume import EarlierRun
     from flowrl.engine.plan import Plan
+    from flowrl.rollout import BaseWorkers
     from flowrl.trainer.config import Configuration
     from flowrl.trainer.plan_file import PlanFile
+    from flowrl.trainer.progress import Budget
+    from flowrl.trainer.resume import EarlierRun
     from flowrl.trainer.trust import Trust
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-#: Env steps between evaluations if neither the configuration nor a budget in steps determines them.
-EVAL_EVERY = 2_500
+#: Paths, which the shell completes.
+FILE, FOLDER = click.Path(), click.Path(file_okay=False)
 
 #: Of the commands that read files which others may have written.
 TRUST = click.option("--trust", is_flag=True, help="Run code that RUN or FILE names; by default asks at a terminal.")
@@ -47,7 +51,16 @@ PLAN_OPTIONS = (
     click.option("--address", metavar="RAY", help="Ray cluster to run on: host:port, ray://host:port or auto."),
     click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments per worker."),
     click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
-    click.option("--config", "config_file", metavar="FILE", help="Values from a .json or .toml file."),
+    click.option(
+        "--insert",
+        "inserts",
+        metavar="NODE=OP",
+        multiple=True,
+        help="Add an operator after another: NODE=module:op, or NODE=Name(ARGS) of flowrl.operators.",
+    ),
+    click.option(
+        "--config", "config_file", type=FILE, metavar="FILE", help="Values from a .json, .toml or .yaml file."
+    ),
     TRUST,
 )
 
@@ -86,6 +99,49 @@ class Number(click.ParamType[float]):
         )
 
 
+class PlanName(click.ParamType[str]):
+    """The name of a built-in plan, which the shell completes, or the path of a file."""
+
+    name = "plan"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from flowrl.trainer.plan_file import builtin_plans
+
+        plans = [(name, doc) for name, doc in builtin_plans().items() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=doc) for name, doc in plans] or [CompletionItem(incomplete, type="file")]
+
+
+class SinkName(click.ParamType[str]):
+    """The name of a sink, which the shell completes."""
+
+    name = "sink"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from flowrl.trainer.sinks import SINKS
+
+        return [CompletionItem(name) for name in SINKS if name.startswith(incomplete)]
+
+
+class OfPlan(click.Command):
+    """A command with a plan, whose settings are part of the help: `flowrl run ppo --help`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if any(arg in ctx.help_option_names for arg in args):  # which ends parsing
+            others = [arg for arg in args if arg not in ctx.help_option_names]
+            with suppress(click.UsageError):
+                ctx.meta["flowrl.plan"] = self.make_parser(ctx).parse_args(others)[0].get("plan")
+        return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: click.Context) -> str:
+        plan = ctx.meta.get("flowrl.plan")
+        more = (
+            _settings_of(plan)
+            if isinstance(plan, str)
+            else f"flowrl {ctx.info_name} PLAN --help shows the settings of PLAN, too."
+        )
+        return f"{super().get_help(ctx)}\n\n{more}"
+
+
 class BadInput(click.ClickException):
     """A request that cannot be carried out; reported in one message, before any work."""
 
@@ -108,13 +164,14 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except FlowError as error:
             raise BadInput(printable("\n".join([str(error), *notes_of(error)]))) from error
-        except (OSError, MemoryError, RuntimeError) as error:
-            if (words := in_a_line(error)) is None:
-                raise
-            raise click.ClickException(printable(words)) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
+        except Exception as error:
+            whole = "--debug" in ctx.meta["flowrl.command"]
+            if in_a_line(error) is None and (whole or not is_env_fault(error)):
+                raise
+            raise click.ClickException(printable(told(error).removeprefix("Error: "))) from error
 
 
 def _plan_options(command: _Command) -> _Command:
@@ -123,14 +180,18 @@ def _plan_options(command: _Command) -> _Command:
     return command
 
 
+def _plan_argument(*, required: bool = True) -> Callable[[_Command], _Command]:
+    return click.argument("plan", type=PlanName(), required=required)
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="flowrl")
 def cli() -> None:
     """Reinforcement learning as lazy dataflow plans."""
 
 
-@cli.command()
-@click.argument("plan", required=False)
+@cli.command(cls=OfPlan)
+@_plan_argument(required=False)
 @_plan_options
 @click.option(
     "--stop-return", "goal", type=Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
@@ -149,13 +210,30 @@ def cli() -> None:
     metavar="S",
     help="Budget in seconds; tested at results, or 30 s later.",
 )
+@click.option("--stop-updates", "updates", type=Count(), metavar="N", help="Budget in updates; tested at results.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print the items of an operator (see explain).")
 @click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at the items of an operator, at a prompt.")
-@click.option("--debug", is_flag=True, help="Run in this process, one item at a time, and check every item's schema.")
-@click.option("--out", metavar="DIR", help="Run directory; otherwise a new one in runs/.")
-@click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Also write results as: csv, tensorboard.")
+@click.option("--debug", is_flag=True, help="One process, one item at a time, schemas checked, whole tracebacks.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Run directory; otherwise a new one in runs/.")
 @click.option(
-    "--resume", metavar="RUN", help="Go on with a run that you trust, or from RUN/checkpoints/STEP; needs no PLAN."
+    "--sink",
+    "sinks",
+    type=SinkName(),
+    metavar="NAME",
+    multiple=True,
+    help="Also write results for: csv, tensorboard, wandb, mlflow.",
+)
+@click.option(
+    "--resume",
+    type=FOLDER,
+    metavar="RUN",
+    help="Go on with a run, or --seeds, that you trust, or from RUN/checkpoints/STEP.",
+)
+@click.option(
+    "--from", "init_from", metavar="RUN", help="Begin with the weights of a run, a checkpoint or a policy file."
+)
+@click.option(
+    "--from-with", metavar="WHAT", help="Take from there too: buffer, statistics; partial: leave out what does not fit."
 )
 @click.option("--quiet", is_flag=True, help="Print only how the run ended.")
 @click.option("--seeds", type=Count(), metavar="N", help="Run N times, with seeds from --seed on.")
@@ -168,51 +246,69 @@ def run(
     goal: float | None,
     steps: int | None,
     seconds: float | None,
+    updates: int | None,
+    inserts: tuple[str, ...],
     taps: tuple[str, ...],
     breaks: tuple[str, ...],
     debug: bool,
     out: str | None,
     resume: str | None,
+    init_from: str | None,
+    from_with: str | None,
     sinks: tuple[str, ...],
     quiet: bool,
     seeds: int | None,
     jobs: int | None,
     **options: Any,
 ) -> None:
-    """Run PLAN, the name of a built-in plan or a file, or go on with a run.
+    """Run PLAN, the name of a built-in plan or a file, or go on with a run, or begin with the weights of one (--from).
 
     A resumed run keeps its plan, settings and --stop options, and goes on bit for bit in its directory. You may change
-    the --stop options, and eval_every, eval_episodes, eval_max_steps and checkpoint_every, which change no parameter.
-    Resuming runs the code that RUN names and holds.
+    the --stop options, and what changes no parameter, such as eval_every, eval_episodes and checkpoint_every; learning
+    rates and schedules too, as a fork that RUN records. Resuming runs the code that RUN names and holds.
 
     Exits with 0 when the goal was reached or none was set, 1 when the run failed, 2 for bad input, 3 when the
     budget ended before the goal, and 130 after Ctrl-C.
     """
     import attrs
 
-    from flowrl.cli.directory import RunDirectory, config_text
-    from flowrl.cli.progress import Budget
-    from flowrl.cli.session import CHECKPOINT_EVERY, Session
-    from flowrl.cli.sinks import check_sinks, sinks_in
-    from flowrl.policies.protocols import HasWeights
-    from flowrl.policies.weights import save_weights
+    from flowrl.cli.insert import inserted
+    from flowrl.cli.seeds import STARTED, SeedsRun, arguments_of
     from flowrl.trainer.config import build_config
-    from flowrl.trainer.plan_end import with_end
+    from flowrl.trainer.directory import RunDirectory, config_text
+    from flowrl.trainer.loading import plan_file_of
+    from flowrl.trainer.plan_end import eval_every_of, with_end
     from flowrl.trainer.plan_file import load_plan_file
+    from flowrl.trainer.progress import Budget
+    from flowrl.trainer.run_log import RunLog
+    from flowrl.trainer.session import Session
+    from flowrl.trainer.sinks import check_sinks, sinks_in
+    from flowrl.trainer.trainer import constant_schedules
 
-    budget = Budget(goal, steps, seconds)
-    earlier = _earlier(plan, resume, out)
+    log = ctx.with_resource(RunLog())
+    if resume is not None and (Path(resume) / STARTED).is_file():
+        if plan is not None or seeds is not None or out is not None:
+            raise ConfigError(
+                f"{resume} holds several seeds, which go on as they are: give neither PLAN, --seeds nor --out"
+            )
+        again = arguments_of(ctx, without=("resume", "jobs", "quiet"))
+        ctx.exit(SeedsRun.resume(Path(resume), again, jobs or 1, quiet).run())
+    budget = Budget(goal, steps, seconds, updates)
+    earlier, forked = _earlier(plan, resume, out), dict[str, Any]()
     if earlier is None:
         assert plan is not None
         plan_file = load_plan_file(plan)
         config = _configured(plan_file, {}, **options)
     else:
-        plan_file = earlier.plan_file(plan)
+        plan_file = plan_file_of(earlier, plan)
         config = _configured(plan_file, earlier.values, **options)
-        earlier.check(config, build_config(plan_file.Config, earlier.values))
+        forked = earlier.check(config, build_config(plan_file.Config, earlier.values))
         budget = earlier.budget(budget)  # options that are not set keep their earlier values
-    config = attrs.evolve(config, eval_every=_eval_every(config, budget))
+        inserts = earlier.inserts(inserts)
+    config = attrs.evolve(config, eval_every=eval_every_of(config, budget))
     config = _reporting(config, budget)
+    if earlier is None and budget.steps is not None:
+        config = config.over(budget.steps)  # a resumed run keeps its schedules
     if debug or breaks:  # other processes have no terminal, and errors are easier to follow in one
         config = attrs.evolve(config, num_workers=0)
     if earlier is None:
@@ -221,8 +317,6 @@ def run(
         check_sinks(sinks)
         directory = RunDirectory(earlier.path, plan_file, config_text(config), [*sinks_in(earlier.path), *sinks])
     if seeds is not None:
-        from flowrl.cli.seeds import SeedsRun, arguments_of
-
         if earlier is not None:
             raise ConfigError("--seeds begins new runs, --resume goes on with one: use only one of them")
         arguments = arguments_of(ctx, without=("seeds", "jobs", "seed", "out", "quiet"))
@@ -234,28 +328,30 @@ def run(
             directory.close()
     if jobs is not None:
         raise ConfigError(f"--jobs {jobs} is the number of --seeds that run at a time; add --seeds N")
+    directory.log = log
+
+    def complained(error: Exception) -> None:
+        log.keep(logging.ERROR, told(error, whole=True))
+        complain(error, whole=debug)
+
     workers, built = plan_file.build(config)
     try:
+        about = workers.about() | _begun(init_from, from_with, earlier, built, workers, config)
         if earlier is None:
             directory.claim()  # undone if the plan cannot run
         else:
             directory.lock()
+        built = inserted(built, inserts)
         best = directory.path / "policy.pt"
         complete = with_end(built, workers, config, "flowrl run", save=best, **attrs.asdict(budget))
         complete.check()
+        if earlier is None and not quiet and (constant := constant_schedules(built, config)):
+            click.echo(f"{constant}: --stop-steps sets one")
         complete = _watched(complete, taps, breaks, debug=debug)
-        session = Session(
-            plan=complete,
-            seed=config.seed,
-            title=f"{plan_file.name} {config.env or config['data']} seed {config.seed}",
-            directory=directory,
-            budget=budget,
-            save=partial(save_weights, workers.policy) if isinstance(workers.policy, HasWeights) else None,
-            checkpoint_every=config.checkpoint_every or config.eval_every or CHECKPOINT_EVERY,
-            earlier=earlier,
-            counter=config.clock,
-            workers=workers.about(),
-        )
+        title = f"{plan_file.name} {config.env or config['data']} seed {config.seed}"
+        session = Session.of(complete, workers, config, title, directory, budget, complain=complained, earlier=earlier)
+        session.about = {**about, **({"inserts": [*inserts]} if inserts else {})}
+        session.forked = forked
         code = session.run(ctx.meta["flowrl.command"], quiet=quiet)
     finally:
         workers.close()
@@ -263,16 +359,18 @@ def run(
     ctx.exit(code)
 
 
-@cli.command()
-@click.argument("plan")
+@cli.command(cls=OfPlan)
+@_plan_argument()
 @_plan_options
 def explain(plan: str, **options: Any) -> None:
     """Show PLAN as a tree, without running it."""
-    _show(_built(plan, **options).explain())
+    from flowrl.inspect.explain import explain
+
+    _show(explain(_built(plan, **options), columns=shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
 
 
 @cli.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=FILE, metavar="RUN...")
 @click.option("--episodes", type=Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="For the starts.")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
@@ -280,12 +378,14 @@ def explain(plan: str, **options: Any) -> None:
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")
 @TRUST
 @click.option("--max-steps", type=Count(), metavar="N", help="Cut episodes after N steps; by default as in the run.")
-@click.option("--video", metavar="DIR", help="Film the first three episodes of one environment, as .mp4 files.")
+@click.option("--video", type=FOLDER, metavar="DIR", help="Record three episodes, as .mp4 files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
     runs: tuple[str, ...], env_args: tuple[str, ...], video: str | None, as_json: bool, trust: bool, **options: Any
 ) -> None:
-    """Play the saved policy of the run directory RUN: total return, reward per step, win rate.
+    """Play the saved policy of RUN, a run directory, checkpoint or policy file, or zoo:NAME of the zoo.
+
+    Prints total return, reward per step, and win rate.
 
     For several runs, or a folder of them as --seeds writes it, also print the interquartile mean (the mean of fewer
     than 4), with a 95 % bootstrap interval.
@@ -302,8 +402,8 @@ def evaluate(
 
 
 @cli.command()
-@click.argument("run", required=False)
-@click.option("--out", required=True, metavar="PATH", help="New folder for the dataset.")
+@click.argument("run", type=FILE, required=False)
+@click.option("--out", type=FOLDER, required=True, metavar="PATH", help="New folder for the dataset.")
 @click.option("--policy", metavar="NAME", help="Instead of RUN: random, or module:function of observations [N, ...].")
 @click.option("--episodes", type=Count(), metavar="N", help="Whole episodes to record, each a batch.")
 @click.option("--steps", type=Count(), metavar="N", help="Env steps to record instead, as fragments.")
@@ -326,8 +426,10 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], trust: bool, **
 
 
 @cli.command()
-@click.argument("run")
-@click.option("--out", required=True, metavar="FILE", help="A .pt2 file (torch.export) or an .onnx file (extra onnx).")
+@click.argument("run", type=FILE)
+@click.option(
+    "--out", type=FILE, required=True, metavar="FILE", help="A .pt2 file (torch.export) or an .onnx file (extra onnx)."
+)
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @TRUST
 def export(run: str, out: str, last: bool, trust: bool) -> None:
@@ -339,10 +441,12 @@ def export(run: str, out: str, last: bool, trust: bool) -> None:
 
 
 @cli.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN...")
 @click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
 @click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any numeric key of the results.")
-@click.option("--out", metavar="FILE", help="A .png or .svg; by default curve.png and curve.svg in the first RUN.")
+@click.option(
+    "--out", type=FILE, metavar="FILE", help="A .png or .svg; by default curve.png and curve.svg in the first RUN."
+)
 def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
     """Draw learning curves of run directories and folders of them.
 
@@ -358,8 +462,8 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
         click.echo(file)
 
 
-@cli.command()
-@click.argument("plan")
+@cli.command(cls=OfPlan)
+@_plan_argument()
 @_plan_options
 def check(plan: str, **options: Any) -> None:
     """Show PLAN with the items on every edge, and all its problems, without running it.
@@ -376,10 +480,10 @@ def check(plan: str, **options: Any) -> None:
     click.echo("ok")
 
 
-@cli.command()
-@click.argument("plan")
+@cli.command(cls=OfPlan)
+@_plan_argument()
 @_plan_options
-@click.argument("file")
+@click.argument("file", type=FILE)
 def draw(plan: str, file: str, **options: Any) -> None:
     """Draw PLAN to FILE, an .svg picture or .mmd text for Mermaid, without running it."""
     _built(plan, **options).draw(file)
@@ -410,13 +514,18 @@ def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: 
 
 
 @cli.command()
-@click.argument("plan")
+@_plan_argument()
 def settings(plan: str) -> None:
     """Show the settings of PLAN, the name of a built-in plan or a file: for --set, --config or Python.
 
     Lists the type, default, valid values and meaning of each setting; those of the plan and its policy come first,
     then those of all plans.
     """
+    click.echo(_settings_of(plan))
+
+
+def _settings_of(plan: str) -> str:
+    """The settings of a plan as tables."""
     from rich.console import Console
     from rich.table import Table
 
@@ -425,12 +534,16 @@ def settings(plan: str) -> None:
 
     # A terminal breaks long lines; a file or a pipe gets one line per setting.
     console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
+    lines: list[str] = []
     for title, fields in sections(load_plan_file(plan).Config):
         table = Table("setting", "type", "default", "values", "meaning", box=None, padding=(0, 2, 0, 0))
         for field in fields:
             about = field.metadata.get("range", ""), field.metadata.get("meaning", "")
             table.add_row(field.name, type_text(field.type), repr(default_of(field)), *about)
-        console.print(title, table, "", sep="\n")
+        with console.capture() as captured:
+            console.print(title, table, "", sep="\n")
+        lines += [line.rstrip() for line in captured.get().splitlines()]
+    return "\n".join(lines).rstrip()
 
 
 @cli.command(name="list")
@@ -461,11 +574,34 @@ def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRu
         if plan is None:
             raise click.UsageError("Missing argument 'PLAN', or --resume RUN.")
         return None
-    from flowrl.cli.resume import EarlierRun
+    from flowrl.trainer.resume import EarlierRun
 
     if out is not None:
         raise ConfigError(f"--out {out}: a resumed run goes on in its own directory, {resume}")
     return EarlierRun.find(resume)
+
+
+def _begun(
+    parent: str | None,
+    taken: str | None,
+    earlier: EarlierRun | None,
+    plan: Plan,
+    workers: BaseWorkers,
+    config: Configuration,
+) -> dict[str, Any]:
+    """Give a new run the weights that --from names; returns the entry of run.json that says what it began with."""
+    from flowrl.trainer.init_from import init_from
+
+    if earlier is not None:
+        if parent is not None:
+            raise ConfigError("--from begins a new run, --resume goes on with one: use only one of them")
+        return {key: value for key, value in earlier.about.items() if key == "from"}
+    if parent is None:
+        if taken is not None:
+            raise ConfigError(f"--from-with {taken} needs --from RUN")
+        return {}
+    words = [word.strip() for word in (taken or "").split(",") if word.strip()]
+    return {"from": init_from(parent, words, plan, workers, config)}
 
 
 def _configured(
@@ -488,6 +624,10 @@ def _configured(
     direct = {key: value for key, value in options.items() if value is not None}
     if wrappers:
         direct["wrappers"] = list(wrappers)
+    if twice := [key for key in direct if key in chosen and direct[key] != chosen[key]]:
+        raise ConfigError(
+            f"{twice[0]} is given twice, as {direct[twice[0]]!r} and by --set as {chosen[twice[0]]!r}: leave one out"
+        )
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
         direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}
@@ -515,28 +655,15 @@ def _trusted(trust: bool) -> Trust:
     return trust or asked
 
 
-def _built(plan: str, **options: Any) -> Plan:
+def _built(plan: str, inserts: tuple[str, ...], **options: Any) -> Plan:
     """Build a plan for inspection only."""
+    from flowrl.cli.insert import inserted
     from flowrl.trainer.plan_file import load_plan_file
 
     plan_file = load_plan_file(plan)
     workers, built = plan_file.build(_configured(plan_file, {}, **options))
     workers.close()
-    return built
-
-
-def _eval_every(config: Configuration, budget: Budget) -> int | None:
-    """Env steps, or updates, between evaluations; None for no evaluation."""
-    every = config.eval_every
-    if every is None and budget.goal is None and config.clock != "env_steps":
-        return None  # no environment is created, unless the user asks for one
-    if every is None and budget.steps is not None:
-        every = max(1, budget.steps // 20)
-    if every is None and (budget.goal is not None or budget.seconds is not None):
-        every = EVAL_EVERY
-    if budget.goal is not None and budget.steps is not None and every is not None and every > budget.steps:
-        raise ConfigError(f"eval_every={every} exceeds --stop-steps {budget.steps}: the goal would never be tested")
-    return every
+    return inserted(built, inserts)
 
 
 def _reporting(config: Configuration, budget: Budget) -> Configuration:
@@ -546,13 +673,13 @@ def _reporting(config: Configuration, budget: Budget) -> Configuration:
     every = config.to_dict().get("report_every")
     if not isinstance(every, int):
         return config
-    bounds = [bound for bound in (config.eval_every, budget.steps) if bound is not None]
+    bounds = [bound for bound in (config.eval_every, budget.steps) if bound]
     return attrs.evolve(config, report_every=min([every, *bounds]))  # type: ignore[call-arg]
 
 
 def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:
     """Add printing taps, breakpoints and checks to the plan; they change no result (D4)."""
-    from flowrl.engine.operator import describe
+    from flowrl.engine.operator import summarize
     from flowrl.inspect.strict import strict
 
     if debug:
@@ -562,7 +689,7 @@ def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debu
     for where in taps:
 
         def show(item: Any, where: str = where) -> None:
-            print(printable(f"{where}: {describe(item)}"), flush=True)  # click would bypass the live display
+            print(printable(f"{where}: {summarize(item)}"), flush=True)  # click would bypass the live display
 
         plan = plan.tap(where, show, site="flowrl run --tap")
     return plan
@@ -587,6 +714,7 @@ def main() -> None:
     logging.getLogger("flowrl").addFilter(_printable_record)
     arguments = sys.argv[1:]
     fill_closed()
+    faulthandler.enable(2, all_threads=False)  # a crash in C code, of an environment say, names the line
     sys.stdout, sys.stderr = lasting(sys.stdout, 1), lasting(sys.stderr, 2)
     try:
         cli(prog_name="flowrl", args=arguments)

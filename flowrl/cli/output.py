@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from flowrl.errors import FlowError, notes_of, out_of_memory, printable
+from flowrl.errors import EnvFault, FlowError, notes_of, out_of_memory, printable
+from flowrl.frames import in_lines, own_frames
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -98,10 +99,41 @@ def in_a_line(error: BaseException) -> str | None:
     return f"{name if len(name) < 200 else f'{name[:80]}...{name[-80:]}'}: {error.strerror}{way_out}".removeprefix(": ")
 
 
-def complain(error: Exception) -> None:
-    """Print why a run failed: with a traceback, unless it tells nothing more."""
-    words = str(error) if isinstance(error, FlowError) and not notes_of(error) else in_a_line(error)
-    if words is None:
-        click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
-    else:
-        click.echo(printable("\n".join([f"Error: {words}", *notes_of(error)])), err=True)
+def complain(error: Exception, *, whole: bool = False) -> None:
+    """Print why a run failed: see `told`."""
+    click.echo(printable(told(error, whole=whole)), err=True)
+
+
+def told(error: Exception, *, whole: bool = False) -> str:
+    """Why something failed, with the user's own lines of the traceback; with all of them if `whole`.
+
+    A fault of an environment says where it was and what to do; nothing else is of interest then. An error that is none
+    of flowrl's and has no line of the user's has its whole traceback.
+    """
+    text, notes = "".join(traceback.format_exception(error)).rstrip(), notes_of(error)
+    if whole:
+        return text
+    if (words := in_a_line(error)) is not None:
+        return "\n".join([f"Error: {words}", *notes])
+    frames = in_lines(own_frames(text))
+    name = "" if isinstance(error, FlowError) else f"{type(error).__name__}: "
+    first = f"Error: {name}{error}".removesuffix(": ")
+    if isinstance(error, EnvFault):
+        return first
+    if is_env_fault(error):
+        where = next(note for note in notes if note.startswith(IN_ENV))
+        return "\n".join([first, *frames, *(note for note in notes if not note.startswith(_PLACES)), where])
+    if not frames and not isinstance(error, FlowError):
+        return text
+    # What a worker told of itself is in its first line; its traceback is among the frames.
+    return "\n".join([first, *frames * bool(name or notes), *(note.partition(":\nTraceback")[0] for note in notes)])
+
+
+#: How the note begins that names the environment whose error it was, and all notes of places.
+IN_ENV = "in environment"
+_PLACES = (IN_ENV, "in operator ", "raised in ")
+
+
+def is_env_fault(error: Exception) -> bool:
+    """Whether an environment failed, or gave what it should not."""
+    return isinstance(error, EnvFault) or any(note.startswith(IN_ENV) for note in notes_of(error))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Axis labels, with units; other keys are their own labels.
 AXES = {
     "env_steps": "environment steps",
-    "seconds": "wall-clock time [s]",
+    "seconds": "training time [s]",
     "updates": "optimiser updates",
     "episode_return": "return of training episodes (mean of the last 100)",
     "episode_length": "length of training episodes [steps] (mean of the last 100)",

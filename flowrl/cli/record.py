@@ -91,7 +91,8 @@ def record_run(
         raise ConfigError("give the directory of a run, or --policy random or module:function with --env: who acts")
     if run is not None:
         trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
-        saved = "policy_last.pt" if last else "policy.pt"
+        assert trained.source is not None
+        saved = trained.source.name
     else:
         assert policy is not None
         trained, saved = _untrained(policy, env, env_args or {}), policy

@@ -20,17 +20,20 @@ from typing import Any
 import attrs
 import click
 
-from flowrl.cli.progress import duration
-from flowrl.cli.session import EXIT_CODES
 from flowrl.cli.statistics import CONFIDENCE, FEWEST_TRIMMED, interquartile_mean, interval
 from flowrl.errors import ConfigError
 from flowrl.interrupts import die_with, handling
-from flowrl.storage.files import write_json
+from flowrl.saved import fits
+from flowrl.storage.files import read_json, write_json
+from flowrl.trainer.progress import duration, score_text
 from flowrl.trainer.run_info import read_results
+from flowrl.trainer.session import EXIT_CODES
 
 #: The common outcome is the first of these that any seed has.
 WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")
 BAD_INPUT = 2
+#: The file in OUT with the arguments and the seeds.
+STARTED = "seeds.json"
 
 #: Runs the command in a new process with the same modules as this one, however this one was started.
 COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli.seeds import begin; begin()"
@@ -46,6 +49,7 @@ class SeedsRun:
         folder: OUT.
         jobs: Number of runs at a time.
         quiet: Show only the common summary.
+        again: Arguments that resume a seed which has begun; None: all are new.
     """
 
     arguments: Sequence[str]
@@ -53,6 +57,24 @@ class SeedsRun:
     folder: Path
     jobs: int = 1
     quiet: bool = False
+    again: Sequence[str] | None = None
+
+    @classmethod
+    def resume(cls, folder: Path, again: Sequence[str], jobs: int, quiet: bool) -> SeedsRun:
+        """The seeds of an earlier command in OUT: those that have begun go on, the others begin.
+
+        Raises:
+            ConfigError: the folder does not say which seeds it is of.
+        """
+        file = folder / STARTED
+        try:
+            started = read_json(file)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{folder} does not say how its seeds were started: {error}") from error
+        arguments, each = started.get("arguments"), started.get("seeds")
+        if not fits(arguments, list[str]) or not fits(each, list[int]) or not each:
+            raise ConfigError(f"{file} is malformed: it has no arguments or no seeds")
+        return cls(arguments, each, folder, jobs, quiet, again)
 
     def run(self) -> int:
         """Run all seeds, print and write the summary, and return the exit code.
@@ -63,9 +85,14 @@ class SeedsRun:
             ConfigError: the first seed's process rejected the arguments, and printed why.
         """
         started = clock()
+        if self.again is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / STARTED, {"arguments": list(self.arguments), "seeds": list(self.seeds)})
         with Children() as children, ThreadPoolExecutor(self.jobs) as pool:
             codes = list(pool.map(lambda seed: self._run(children, seed), self.seeds))
         if codes[0] == BAD_INPUT:
+            if self.again is None:
+                (self.folder / STARTED).unlink(missing_ok=True)
             raise ConfigError(f"seed {self.seeds[0]} was rejected, for the reason above")
         ended = [self._ended(seed, code) for seed, code in zip(self.seeds, codes)]
         summary = summarise(ended, clock() - started)
@@ -80,11 +107,16 @@ class SeedsRun:
         shown = self.jobs == 1 and not self.quiet
         if shown and not children.stopping:
             click.echo(f"seed {seed} ({self.seeds.index(seed) + 1} of {len(self.seeds)})")
-        own = [f"--seed={seed}", f"--out={self._directory(seed)}", *([] if shown else ["--quiet"])]
-        code = children.run([*self.arguments, *own], silent=self.quiet)
+        code = children.run([*self._command(seed), *([] if shown else ["--quiet"])], silent=self.quiet)
         if code == BAD_INPUT and seed == self.seeds[0]:
             children.stopping = True
         return code
+
+    def _command(self, seed: int) -> list[str]:
+        directory = self._directory(seed)
+        if self.again is not None and (directory / "run.json").is_file():
+            return [*self.again, f"--resume={directory}"]
+        return [*self.arguments, f"--seed={seed}", f"--out={directory}"]
 
     def _directory(self, seed: int) -> Path:
         return self.folder / f"seed-{seed}"
@@ -142,15 +174,14 @@ class Children:
     once, a third kills them.
     """
 
-    _signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
     def __init__(self) -> None:
         self.stopping = False
         self._asked = 0
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.RLock()  # a signal may arrive while another one is handled
-        # A hangup stays ignored where it is ignored, as under nohup.
-        heard = [n for n in self._signals if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+        heard = [signal.SIGINT, signal.SIGTERM]
+        if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
+            heard.append(signal.SIGHUP)
         self._handling: AbstractContextManager[None] = handling(heard, self._handle)
 
     def run(self, arguments: Sequence[str], *, silent: bool = False) -> int | None:
@@ -182,7 +213,10 @@ class Children:
             self.stopping = True
             self._asked += 1
             for child in self._running:
-                child.send_signal(signal.SIGINT if self._asked <= 2 else signal.SIGKILL)
+                if self._asked > 2:
+                    child.kill()
+                elif sys.platform != "win32":  # there Ctrl-C reaches every process of the console
+                    child.send_signal(signal.SIGINT)
 
 
 def summarise(ended: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
@@ -230,15 +264,15 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     rows = [["seed", "outcome", "env steps", "eval return", "seconds"]]
     for seed in summary["seeds"]:
         outcome = "not begun" if seed["exit_code"] is None else seed["outcome"]
-        figures = [_figure(seed["env_steps"], 0), _figure(seed["eval_return"], 1), _figure(seed["seconds"], 1)]
+        figures = [_figure(seed["env_steps"], 0), _figure(seed["eval_return"], None), _figure(seed["seconds"], 1)]
         rows.append([str(seed["seed"]), outcome, *figures])
     widths = [max(map(len, column)) for column in zip(*rows)]
     table = ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows]
     counts = Counter(seed["outcome"] for seed in summary["seeds"])
     totals = [f"{len(summary['seeds'])} seeds: " + ", ".join(f"{n} {_WORDS[name]}" for name, n in counts.items())]
-    shown = [("steps to the goal", "steps_to_goal", 0), ("eval return", "eval_return", 1)]
+    shown = [("steps to the goal", "steps_to_goal", 0), ("eval return", "eval_return", None)]
     if summary["eval_return"] is None:
-        shown.append(("training return", "episode_return", 1))
+        shown.append(("training return", "episode_return", None))
     totals += [f"{words}: {middle_text(summary[key], digits)}" for words, key, digits in shown if summary[key]]
     return [*table, *totals, f"time: {duration(summary['seconds'])}"]
 
@@ -252,8 +286,8 @@ _WORDS = {
 }
 
 
-def middle_text(figures: Mapping[str, Any], digits: int) -> str:
-    """The result of `middle` as text.
+def middle_text(figures: Mapping[str, Any], digits: int | None) -> str:
+    """The result of `middle` as text; `digits` as for `_figure`.
 
     >>> middle_text(middle([1.0, 2.0]), 1), middle_text(middle([7.0]), 1)
     ('mean 1.5, 95 % interval [1.0, 2.0] (2 runs)', 'mean 7.0 (1 run)')
@@ -267,5 +301,8 @@ def middle_text(figures: Mapping[str, Any], digits: int) -> str:
     return f"{text}, {100 * figures['confidence']:g} % interval {bounds} ({runs})"
 
 
-def _figure(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
+def _figure(value: float | None, digits: int | None) -> str:
+    """A number with so many decimals; None: as many as a return needs, see `score_text`."""
+    if value is None:
+        return "-"
+    return score_text(value) if digits is None else f"{value:,.{digits}f}"

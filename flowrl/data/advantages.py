@@ -18,7 +18,7 @@ NEEDED = ("reward", "terminated", "truncated", "value", "next_value")
 def with_advantages(batch: Batch, gamma: float, lam: float) -> Batch:
     """A fragment `[T, N, ...]` with `advantage` and `target`, float32.
 
-    advantage is `flowrl.returns.gae` per environment (G1); target = advantage + value, before any normalisation (G2).
+    advantage is `flowrl.returns.gae` per environment (G1); target = advantage + value, before any normalization (G2).
     The trace stops where an episode ended or, by provenance, was lost. Padded steps (`mask` 0) affect no other step's
     estimate and get 0.
     """

@@ -25,4 +25,4 @@ def first_unusable(numbers: Array) -> int | None:
     # Both are the index of a NaN if there is one. Two reductions are faster than a test of each number.
     if flat.item(flat.argmin()) >= -LARGEST and flat.item(flat.argmax()) <= LARGEST:
         return None
-    return int((np.abs(flat) <= LARGEST).argmin())
+    return int((np.abs(flat.astype(np.float64)) <= LARGEST).argmin())  # in float16 the limit would be infinite

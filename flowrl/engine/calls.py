@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.futures import Future
+from flowrl.engine.futures import Future, wait
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import CalleeContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Signal, Stage, as_item
-from flowrl.engine.workers import ThreadWorker, as_worker, ask, wait_for
+from flowrl.engine.workers import DRAIN_SECONDS, ThreadWorker, as_worker, ask, wait_for
 from flowrl.errors import ValueLost
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Call(Stage):
     A result may be an `Answer`: `Call` emits its item and adds its counters and records to the run.
     `flowrl.engine.protocols.CalleeContract` describes the other members of a worker.
 
-    State: requests whose results are not emitted yet; taking a state waits for them.
+    State: requests whose results are not emitted yet; taking a state waits for them, see `CalleeContract.repeats`.
     Counts: lost_requests, those that are repeated, and those whose item is lost with the machine that held it (F10).
     """
 
@@ -53,6 +53,7 @@ class Call(Stage):
     thread: bool = False
     pending: list[tuple[str, Any]] = state(factory=list)
     _running: deque[tuple[Any, Future[Any]]] = runtime(factory=deque)
+    _unheard: list[Future[Any]] = runtime(factory=list)  # what the last state is without
     _callee: Any = runtime()  # `worker`, or a worker in front of it
     _receive: Callable[[Any], Any] = runtime()
     _contract: CalleeContract = runtime(
@@ -144,14 +145,27 @@ class Call(Stage):
         return item, future
 
     def drain(self) -> None:
-        wait_for([future for _, future in self._running], f"{self.meter.path}: {self.method!r} of its worker")
+        futures = [future for _, future in self._running]
+        if not self._contract.repeats:
+            wait_for(futures, f"{self.meter.path}: {self.method!r} of its worker")
+        elif self._contract.silent < DRAIN_SECONDS:
+            wait(futures, DRAIN_SECONDS)
 
     def save(self) -> dict[str, dict[str, Any]]:
         saved = super().save()
+        self._unheard = [future for _, future in self._running if not future.done()]
+        if self._unheard:
+            words = "%s: %r does not answer, so the state is without %d answers; who loads it makes the requests again"
+            log.warning(words, self.meter.path, self.worker, len(self._unheard))
         for item, future in self._running:
-            answer = ("request", item) if future.exception() else ("result", future.result())
+            unanswered = future in self._unheard or future.exception() is not None
+            answer = ("request", item) if unanswered else ("result", future.result())
             saved[self.meter.path]["pending"].append(copy.deepcopy(answer))
         return saved
+
+    @property
+    def outdated(self) -> bool:
+        return any(future.done() for future in self._unheard)
 
     def stuck(self) -> list[str]:
         if self._running:

@@ -6,7 +6,8 @@ import copy
 import queue
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -103,14 +104,41 @@ class Metrics:
 
 @attrs.define
 class Stopwatch:
-    """Seconds that a run has been open, including those before a resume."""
+    """Seconds that a run has been open: those of evaluation, and the others, which are training's.
 
-    earlier: float = 0.0
-    _opened: float = attrs.field(factory=clock, init=False)
+    `earlier_training` and `earlier_evaluation` are those before a resume, `since_open` is training's since then.
+    """
+
+    earlier_training: float = 0.0
+    earlier_evaluation: float = 0.0
+    _opened: float = attrs.field(factory=lambda: clock(), init=False)
+    _evaluated: float = attrs.field(default=0.0, init=False)
+    warned: bool = attrs.field(default=False, init=False)  #: of the share of evaluation
 
     @property
     def seconds(self) -> float:
-        return self.earlier + clock() - self._opened
+        return self.training + self.evaluation
+
+    @property
+    def training(self) -> float:
+        return self.earlier_training + self.since_open
+
+    @property
+    def evaluation(self) -> float:
+        return self.earlier_evaluation + self._evaluated
+
+    @property
+    def since_open(self) -> float:
+        return clock() - self._opened - self._evaluated
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Count the seconds of the block as evaluation's."""
+        begun = clock()
+        try:
+            yield
+        finally:
+            self._evaluated += clock() - begun
 
 
 @attrs.define(slots=False, eq=False)
@@ -119,8 +147,8 @@ class Context:
 
     `path` names the operator; its random streams depend only on the run's seed and this path, not on the rest
     of the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver. `learner` names the
-    learner that the operator trains, "" unless the plan has several. `stages` are those of the run, for operators only:
-    a resource outlives the run.
+    learner that the operator trains, "" unless the plan has several; `learns` says whether any operator declares what
+    it learns. `stages` are those of the run, for operators only: a resource outlives the run.
     """
 
     path: str = ""
@@ -130,6 +158,7 @@ class Context:
     watch: Stopwatch = attrs.field(factory=Stopwatch)
     worker: Any = None
     learner: str = ""
+    learns: bool = False
     stages: Sequence[Stage] = ()
 
     def __reduce__(self) -> tuple[type[Context], tuple[str]]:

@@ -100,9 +100,16 @@ class Gather(Stage):
     _takes_remote: bool = runtime(default=False)
     _unheard: set[int] = runtime(factory=set)  # workers that the state being taken is without
 
-    def host(self, plan: Plan, paths: list[str], on_error: ErrorPolicies, takes_remote: bool) -> None:
-        """Open the part of the plan on each worker; `takes_remote`: the operators that follow take `Remote` items."""
-        self._members = SubplanMembers(self.workers, self.meter, plan, paths, on_error)
+    def host(
+        self, plan: Plan, paths: list[str], learners: list[str], on_error: ErrorPolicies, takes_remote: bool
+    ) -> None:
+        """Open the part of the plan on each worker.
+
+        Args:
+            plan, paths, learners: The part; the paths of its operators, and the learners that they train, by name.
+            takes_remote: Whether the operators that follow take `Remote` items.
+        """
+        self._members = SubplanMembers(self.workers, self.meter, plan, paths, learners, on_error)
         self._takes_remote = takes_remote
         self._members.each(lambda index: self._members.at(index).opening, "to take their part of the plan")
         for node in graph(plan):

@@ -53,6 +53,7 @@ class SubplanMembers:
     meter: Meter
     plan: Plan
     paths: list[str]
+    learners: list[str]
     on_error: ErrorPolicies
     _members: dict[int, Member] = attrs.field(factory=dict)
 
@@ -60,7 +61,7 @@ class SubplanMembers:
         """The member at an index, with the request to open the part made: later requests come after it."""
         worker, member = self.workers.members[index], self._members.get(index)
         if member is None or member.worker is not worker:
-            part = self.plan, self.paths, self.meter.context.seeds.seed, index, self.on_error
+            part = self.plan, self.paths, self.meter.context.seeds.seed, index, self.on_error, self.learners
             member = self._members[index] = Member(worker, ask(worker, "open_plan", self.meter.path, *part))
         return member
 

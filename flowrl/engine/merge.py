@@ -29,14 +29,23 @@ def _branches(merge: Any, numbers: Iterable[int]) -> str:
     return "" if right else f"numbers of branches, 0 .. {count - 1}"
 
 
+class FromBranch(dict[str, Any]):
+    """A dict of a branch, as it leaves a merge before an operator that takes branches apart."""
+
+    def __init__(self, item: dict[str, Any], branch: str) -> None:
+        super().__init__(item)
+        self.branch = branch
+
+
 class Merge(Stage):
     """Base of the merges; `names` has the names of the branches, in order."""
 
     #: Whether each item needs all branches, so that the merge begins with the last one and ends with the first.
     needs_all = False
     names: tuple[str, ...]
-    #: The learner of each branch whose scalars get its name, see `flowrl.engine.labels`; () if none do.
-    learners: tuple[str, ...] = ()
+    #: For each branch the learner whose name its scalars get, and the name that its dicts say that they come from, see
+    #: `flowrl.engine.labels`; () if no branch has either.
+    labels: tuple[tuple[str, str], ...] = ()
 
     def stuck(self) -> list[str]:
         return [f"branch {name}: {line}" for i, name in enumerate(self.names) for line in self.reasons(i)]
@@ -48,8 +57,12 @@ class Merge(Stage):
     def emitted(self, item: Any, branch: int) -> Any:
         """An item of a branch as it leaves the merge."""
         self.meter.items += 1
-        if self.learners and self.learners[branch] and isinstance(item, dict):
-            return {f"{name}/{self.learners[branch]}": value for name, value in item.items()}
+        if self.labels and isinstance(item, dict):
+            learner, voice = self.labels[branch]
+            if learner:
+                return {f"{name}/{learner}": value for name, value in item.items()}
+            if voice and not isinstance(item, FromBranch):
+                return FromBranch(item, voice)
         return item
 
 

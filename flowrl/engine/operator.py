@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import operator as python_operator
+import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, TypeVar, dataclass_transform
@@ -216,6 +218,57 @@ def describe(item: Any) -> str:
     if isinstance(item, (list, tuple, set)):
         return f"{type(item).__name__} of {len(item)}"
     return type(item).__name__
+
+
+def summarize(item: Any) -> str:
+    """The values of an item: its numbers, then a line for each column with type, shape, minimum, mean and maximum.
+
+    >>> print(summarize({"loss": 0.53, "updates": 3, "by_policy": {"a": 1.0}}))
+    loss=0.53  updates=3  by_policy.a=1
+    """
+    if isinstance(item, (list, tuple)) and item and isinstance(item[0], Columns):
+        return f"{type(item).__name__} of {len(item)}, the first of which is {summarize(item[0])}"
+    if not isinstance(item, Columns):
+        return " ".join([describe(item), _spread(item)]) if isinstance(item, Array) else _value(item)
+    leaves = dict(_leaves(item))
+    columns = {name: value for name, value in leaves.items() if isinstance(value, Array) and tuple(value.shape)}
+    numbers = "  ".join(f"{name}={_value(value)}" for name, value in leaves.items() if name not in columns)
+    if not columns:
+        return numbers or describe(item)
+    kinds = {name: describe(value) for name, value in columns.items()}
+    wide, widest = max(map(len, kinds)), max(map(len, kinds.values()))
+    rows = [f"  {n:<{wide}}  {kinds[n]:<{widest}}  {_spread(value)}".rstrip() for n, value in columns.items()]
+    return "\n".join([f"{type(item).__name__} {numbers}".rstrip(), *rows])
+
+
+def _leaves(item: Columns, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in item.items():
+        if isinstance(value, Columns) and not isinstance(value, Array):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _value(value: Any) -> str:
+    """A single value in a few characters."""
+    if isinstance(value, Array) and not tuple(value.shape):
+        value = value.item()
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = repr(value)
+    return text if len(text) <= 60 else describe(value)
+
+
+def _spread(column: Array) -> str:
+    """The least, mean and largest value of a column; "" if it has none."""
+    size = math.prod(column.shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy's, of values that are not finite
+        try:
+            least, total, most = (float(value) for value in (column.min(), column.sum(), column.max()))
+        except (TypeError, ValueError, RuntimeError):  # no numbers, or none at all
+            return ""
+    return f"min {least:.4g}  mean {total / size:.4g}  max {most:.4g}"
 
 
 def _fields(op: Any, role: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
@@ -241,9 +242,11 @@ class Plan:
         node = self._behind(where)
         return self._edited(node, attrs.evolve(node, inputs=(node.inputs[0].then(op, verb, name),)))
 
-    def insert_after(self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None) -> Plan:
-        """A plan with `op` after the operator named by path, last part or glob."""
-        return self._appended(where, lambda stream: stream.then(op, verb, name))
+    def insert_after(
+        self, where: str, op: Any, verb: Verb = "for_each", *, name: str | None = None, site: str | None = None
+    ) -> Plan:
+        """A plan with `op` after the operator named by path, last part or glob; `site` replaces the caller's line."""
+        return self._appended(where, lambda stream: stream.then(op, verb, name, site=site))
 
     def replace(self, where: str, op: Any) -> Plan:
         """A plan with another operator there, under the same verb; a plan may replace a source."""
@@ -274,7 +277,7 @@ class Plan:
         """A plan without that operator."""
         node = select(self, where)
         if node.kind in ("source", *WIRING):
-            raise PlanError(f"remove {where!r}: without it its neighbours are not connected; use replace")
+            raise PlanError(f"remove {where!r}: without it its neighbors are not connected; use replace")
         return self._edited(node, node.inputs[0])
 
     def tap(self, where: str, function: Callable[[Any], Any], *, before: bool = False, site: str | None = None) -> Plan:
@@ -432,12 +435,20 @@ def _tapped(plan: Plan, function: Callable[[Any], Any], name: str | None = None,
 USERS = ("flowrl.plans", "flowrl.operators.options", "flowrl.testing")
 
 
+#: The file, different in every process, that a cell of a notebook is compiled as.
+NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input-")
+
+
 def user_site() -> str:
-    """file:line of the innermost caller that is not the engine or an operator: the line the user wrote."""
+    """file:line of the innermost caller that is not the engine or an operator: the line the user wrote.
+
+    In a notebook it is the line of its cell.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
         if not module.startswith(("flowrl.", "attr.")) or module.startswith(USERS):
             break
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    file = frame.f_code.co_filename
+    return f"{'cell' if NOTEBOOK.search(file) else file}:{frame.f_lineno}"

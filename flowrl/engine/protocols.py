@@ -105,6 +105,10 @@ class OperatorContract(Contract):
     """What it trains, such as a policy. If a plan trains several, each has its own scalars and counters in the results:
     see `flowrl.engine.labels`."""
 
+    by_branch: bool = optional(False)
+    """Whether it takes apart what several branches of a merge directly before it emit: their dicts arrive as
+    `flowrl.engine.merge.FromBranch`."""
+
     # -- input of `Plan.check`, see `flowrl.engine.schema`
 
     requires: Words | None = optional()
@@ -201,6 +205,11 @@ class CalleeContract(Contract):
     """Maps the schema of its items to that of its answers."""
     learns: Any = optional()
     """See `OperatorContract.learns`."""
+    repeats: bool = optional(False)
+    """Whether its own state is that after the requests it has answered, so that others may be made again where a state
+    is loaded. A state is then taken without the answers of a process that hangs."""
+    silent: float = optional(0.0)
+    """Seconds for which one of its processes has left a request unanswered and answered nothing."""
 
 
 @runtime_checkable

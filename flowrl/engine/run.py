@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
-from flowrl.engine.labels import labels_of
+from flowrl.engine.labels import Labels, labels_of
 from flowrl.engine.merge import Merge
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh, resources
@@ -72,7 +72,7 @@ class Run:
         by_id = paths(plan)
         _check_policies(_by_name(on_error), by_id.values())
         self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
-        self._begin(plan, by_id, Context(seeds=SeedTree(seed)), on_error, _resources(plan))
+        self._begin(plan, by_id, Context(seeds=SeedTree(seed)), on_error, resources_of(plan), labels_of(plan, by_id))
         if debugger is not None:
             debugger.opened(self)
         around = [node.op for node in graph(plan) if isinstance(node.op, RunHooks)]
@@ -84,12 +84,19 @@ class Run:
         self._at_end = [op.after for op in around]
 
     def _begin(
-        self, plan: Plan, by_id: dict[int, str], context: Context, on_error: ErrorPolicies, resources: dict[str, Any]
+        self,
+        plan: Plan,
+        by_id: dict[int, str],
+        context: Context,
+        on_error: ErrorPolicies,
+        resources: dict[str, Any],
+        labels: Labels,
     ) -> None:
         """Start the run's resources and open its stages; `by_id` maps the plan's nodes to paths."""
         self.plan, self.paths, self.context, self.resources = plan, by_id, context, resources
         self._error_policies = _by_name(on_error)
-        self._labels = labels_of(plan, by_id)
+        self._labels = labels
+        context.learns = any(node.contract.learns is not None for node in graph(plan))
         self.wakeups = 0
         self.started = clock()
         self.interrupted = False  #: whether `interrupt` was ever called
@@ -214,13 +221,15 @@ class Run:
         operators: dict[str, Any] = {}
         for stage in self.stages:
             operators.update(stage.save())
-        return {
+        state = {
             "operators": operators,
             "items": {meter.path: meter.items for meter in self.meters() if meter.verb != "tap"},
             "resources": {name: resource.state_dict() for name, resource in self.resources.items()},
             "ledger": self.context.metrics.state_dict(),
             "seeds": self.context.seeds.state_dict(),
         }
+        # A resource saved after such an answer may know of it already.
+        return self._state() if any(stage.outdated for stage in self.stages) else state
 
     def load_state_dict(self, state: Mapping[str, Any], *, partial: bool = False) -> IncompatibleKeys:
         """Continue exactly where `state_dict` was taken.
@@ -336,12 +345,13 @@ class Run:
                 part = node.inputs[0]
                 stage.bind(meters[0], [])
                 subpaths = [self.paths[id(n)] for n in graph(part)]
-                stage.host(part, subpaths, self._error_policies, takes_remote)
+                learners = [self._labels.operators.get(id(n), "") for n in graph(part)]
+                stage.host(part, subpaths, learners, self._error_policies, takes_remote)
             else:
                 stage.bind(meters[0], [built[id(upstream)] for upstream in node.inputs])
                 stage.gives_remote = takes_remote
                 if isinstance(stage, Merge):
-                    stage.learners = self._labels.branches.get(id(node), ())
+                    stage.labels = self._labels.of_branches(node)
         else:
             end = node
             while _is_linear(end.inputs[0]):
@@ -451,7 +461,7 @@ def _makers(nodes: Collection[Plan], paths: Mapping[int, str]) -> dict[int, str]
     return found
 
 
-def _resources(plan: Plan) -> dict[str, Any]:
+def resources_of(plan: Plan) -> dict[str, Any]:
     """The resources of a plan, each once, named by type."""
     found: dict[str, Any] = {}
     for node in graph(plan):

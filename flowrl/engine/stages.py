@@ -81,6 +81,11 @@ class Stage:
     def drain(self) -> None:
         """Wait for requests in flight, so that the state is complete."""
 
+    @property
+    def outdated(self) -> bool:
+        """Whether an answer that the saved state is without has arrived since `save`."""
+        return False
+
     def close(self) -> None:
         """End threads and generators of this stage."""
 

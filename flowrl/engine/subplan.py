@@ -11,6 +11,7 @@ import attrs
 from flowrl.engine.calls import Answer
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
+from flowrl.engine.labels import labels_of
 from flowrl.engine.operator import is_operator, resources
 from flowrl.engine.pickling import pack
 from flowrl.engine.run import Run
@@ -25,11 +26,20 @@ _ENDED = object()
 
 
 class SubplanRun(Run):
-    """The run of a worker's part of a plan. It uses the whole plan's paths and error policies; owns no resource."""
+    """The run of a worker's part of a plan.
 
-    def __init__(self, plan: Plan, paths: Sequence[str], context: Context, on_error: ErrorPolicies) -> None:
+    It uses the whole plan's paths, learners and error policies, and owns no resource.
+    """
+
+    def __init__(
+        self, plan: Plan, paths: Sequence[str], context: Context, on_error: ErrorPolicies, learners: Sequence[str] = ()
+    ) -> None:
         by_id = {id(node): path for node, path in zip(graph(plan), paths)}
-        self._begin(plan, by_id, context, on_error, resources={})
+        labels = labels_of(plan, by_id)
+        if any(learners):
+            named = {id(node): learner for node, learner in zip(graph(plan), learners) if learner}
+            labels = attrs.evolve(labels, operators=named)
+        self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
 
 
 class SubplanWorker:
@@ -42,11 +52,23 @@ class SubplanWorker:
         self.parts: dict[str, SubplanRun] = {}
 
     def open_plan(
-        self, key: str, plan: Plan, paths: Sequence[str], seed: int, index: int, on_error: ErrorPolicies
+        self,
+        key: str,
+        plan: Plan,
+        paths: Sequence[str],
+        seed: int,
+        index: int,
+        on_error: ErrorPolicies,
+        learners: Sequence[str] = (),
     ) -> None:
-        """Open a part of a plan; `key` identifies it in later requests, `paths` has its operators' paths."""
+        """Open a part of a plan.
+
+        Args:
+            key: Identifies it in later requests.
+            paths, learners: The paths of its operators, and the learners that they train, see `flowrl.engine.labels`.
+        """
         context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self)
-        self.parts[key] = SubplanRun(plan, paths, context, on_error)
+        self.parts[key] = SubplanRun(plan, paths, context, on_error, learners)
 
     def pull_plan(self, key: str) -> Answer:
         """One item, or the end, with the counters and records since the last answer."""

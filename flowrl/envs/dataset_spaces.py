@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from flowrl.envs import Environments
 
 
+#: The most numbers of a space in a file.
+LARGEST = 2**26
 #: The keys of a manifest for spaces and environment.
 SPACES = ("observation_space", "action_space")
 PLACE = ("env", "env_args", "wrappers", "env_manager", "env_manager_args")
@@ -154,15 +156,15 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
     Raises: SchemaError for a space that is not a Box, Discrete, MultiDiscrete, MultiBinary or Dict of these.
 
     >>> space_to_json(spaces.Box(np.array([0.0, -np.inf]), 1.0, (2,), np.float64))
-    {'kind': 'Box', 'dtype': 'float64', 'low': [0.0, '-inf'], 'high': [1.0, 1.0]}
+    {'kind': 'Box', 'dtype': 'float64', 'low': [0.0, '-inf'], 'high': 1.0, 'shape': [2]}
     >>> space_from_json(space_to_json(spaces.Dict(at=spaces.Discrete(3, start=1), on=spaces.MultiBinary(2))))
     Dict('at': Discrete(3, start=1), 'on': MultiBinary(2))
     """
     if isinstance(space, spaces.Dict):
         return {"kind": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
     if isinstance(space, spaces.Box):
-        low, high = _plain(space.low), _plain(space.high)
-        return {"kind": "Box", "dtype": str(space.dtype), "low": low, "high": high}
+        bounds = {"low": _plain(space.low), "high": _plain(space.high)}
+        return {"kind": "Box", "dtype": str(space.dtype), **bounds, "shape": list(space.shape)}
     if isinstance(space, spaces.Discrete):
         return {"kind": "Discrete", "dtype": str(space.dtype), "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
@@ -184,7 +186,10 @@ def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
         if kind == "Box":
             dtype = np.dtype(found["dtype"])
             low, high = (np.array(_numbers(found[name]), dtype) for name in ("low", "high"))
-            return spaces.Box(low, high, low.shape, dtype.type)
+            shape = tuple(found.get("shape", low.shape))  # which earlier versions did not write
+            if math.prod(shape) > LARGEST:
+                raise ValueError(f"a space of more than {LARGEST:,} numbers")
+            return spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), shape, dtype.type)
         if kind == "Discrete":
             return spaces.Discrete(found["n"], start=found["start"], dtype=np.dtype(found["dtype"]).type)
         if kind == "MultiDiscrete":
@@ -197,8 +202,10 @@ def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
 
 
 def _plain(bound: np.ndarray[Any, Any]) -> Any:
-    """Nested lists of numbers, with infinities as text, which JSON lacks."""
-    values = bound.tolist()  # 64-bit floats hold narrower ones exactly, and JSON writes all their bits
+    """Nested lists of numbers, or the one that all are, with infinities as text, which JSON lacks."""
+    same = bound.size > 0 and bool((bound == bound.flat[0]).all())
+    # 64-bit floats hold narrower ones exactly, and JSON writes all their bits.
+    values = bound.flat[0].item() if same else bound.tolist()
     return _each(values, lambda value: str(value) if isinstance(value, float) and math.isinf(value) else value)
 
 

@@ -4,7 +4,7 @@ Observations are dictionaries of `observation`, `achieved_goal` and `desired_goa
 `compute_reward` and `compute_terminated` give the reward of a step that achieves them, and whether it ends the episode.
 
 A success has reward 1 and ends the episode, all other steps have reward 0. So an episode returns 1 or 0, and the mean
-return is the success rate; the discount favours early success. In the papers, each step before success costs 1.
+return is the success rate; the discount favors early success. In the papers, each step before success costs 1.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class GoalFunctions(NamedTuple):
 def goal_functions(env: Any) -> GoalFunctions | str:
     """The goal functions of the outermost layer of an environment that has them; or a text that says what is missing.
 
-    A wrapper that changes rewards must define its own `compute_reward`, or relabelled steps would have rewards in other
+    A wrapper that changes rewards must define its own `compute_reward`, or relabeled steps would have rewards in other
     units than real ones.
     """
     found = [next((layer for layer in layers(env) if hasattr(layer, name)), None) for name in METHODS]

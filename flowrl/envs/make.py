@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import logging
+import shlex
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import attrs
@@ -24,7 +26,7 @@ from flowrl.envs.managers.local import EnvManager
 from flowrl.envs.managers.subprocess import SubprocessEnvManager
 from flowrl.envs.managers.thread import ThreadEnvManager
 from flowrl.envs.managers.vector import VectorEnvManager
-from flowrl.envs.spec import call, factory_of, is_native, name_of, native, parameters
+from flowrl.envs.spec import call, factory_of, importable, is_native, name_of, native, parameters
 from flowrl.envs.wrappers import layers
 from flowrl.envs.wrapping import Wrap, wrap, wrap_vector, wrapper_of
 from flowrl.errors import ConfigError, did_you_mean
@@ -102,7 +104,17 @@ class Environments:
         fills = {key: None if fill is None else fill.tolist() for key, fill in fills_of(self.info_keys).items()}
         wrappers = [*self.wrappers, *([f"InfoColumns({fills})"] if fills else [])]
         how: dict[str, Any] = {"kind": self.kind, "wrappers": wrappers, "episode_seeds": self.episode_seeds}
-        return make_manager(self.spec, num_envs, self.env_args, **how, **self.options)
+        made = make_manager(self.spec, num_envs, self.env_args, **how, **self.options)
+        made.way_out = self._way_out()
+        return made
+
+    def _way_out(self) -> str:
+        """How to examine one of them, if it has a name."""
+        if (name := importable(self.spec)) is None:
+            return ""
+        words = [name, *(f"--env-arg={key}={value}" for key, value in self.env_args.items())]
+        words += [f"--wrapper={each}" for each in self.wrappers if isinstance(each, str)]
+        return f"; to examine it alone: flowrl doctor {shlex.join(words)}"
 
     def spaces(self, num_envs: int) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
         """The observation and the action space of each: see `look`."""
@@ -117,7 +129,7 @@ class Environments:
         fills_of(self.info_keys)
         if self.is_one_object and self.kind in _OF_FACTORIES:
             raise _made_already(self.kind, self.spec)
-        first = self.factory.first_of(num_envs, vectorised=self.kind == "vector")
+        first = self.factory.first_of(num_envs, vectorized=self.kind == "vector")
         try:
             for remark in _remarks(first, self.kind):
                 log.warning("%s: %s", self, remark)
@@ -148,7 +160,7 @@ def make_manager(
 
     `kind` selects where environments step: "local", in this process; "subprocess", in other processes, all together;
     "async", in other processes, each at its own pace; "thread", in threads; "vector", as one gymnasium VectorEnv: the
-    vectorised implementation of an id if it has one. "local" takes a VectorEnv too. `options` are keyword arguments of
+    vectorized implementation of an id if it has one. "local" takes a VectorEnv too. `options` are keyword arguments of
     the manager; "vector" has `autoreset_mode`.
 
     Raises: ConfigError like `EnvFactory`, and for less than one environment, a VectorEnv of another size, an unknown
@@ -183,7 +195,7 @@ def _made_here(
     options: Mapping[str, Any],
     episode_seeds: Sequence[int] | None,
 ) -> Manager:
-    first = factory.first_of(num_envs, vectorised=kind == "vector")
+    first = factory.first_of(num_envs, vectorized=kind == "vector")
     made_here: list[Env | AnyVectorEnv] = [] if is_object(spec) else [first]
     try:
         if isinstance(first, VectorEnv):
@@ -231,7 +243,7 @@ def _remarks(first: Env | AnyVectorEnv, kind: str) -> Iterator[str]:
     """What somebody should know of environments, once, though they are served."""
     if kind == "vector" and not isinstance(first, VectorEnv):
         yield (
-            "it has no vectorised implementation of its own, so gymnasium steps copies of it one after another, slower "
+            "it has no vectorized implementation of its own, so gymnasium steps copies of it one after another, slower "
             "than env_manager=local"
         )
     if isinstance(first.unwrapped, AgentsVectorEnv):
@@ -306,12 +318,12 @@ class EnvFactory:
         for each in self.wrappers:
             wrapper_of(each)
 
-    def first_of(self, num_envs: int, *, vectorised: bool = False) -> Env | AnyVectorEnv:
+    def first_of(self, num_envs: int, *, vectorized: bool = False) -> Env | AnyVectorEnv:
         """The first of `num_envs` environments, or all of them if they are one VectorEnv.
 
-        `vectorised`: take the vectorised implementation of an id, if it has one.
+        `vectorized`: take the vectorized implementation of an id, if it has one.
         """
-        made = self._made(num_envs, vectorised)
+        made = self._made(num_envs, vectorized)
         try:
             if isinstance(made, VectorEnv):  # tested first: EnvPool's environments are both
                 if made.num_envs != num_envs:
@@ -321,6 +333,7 @@ class EnvFactory:
                     )
                 return wrap_vector(made, self.wrappers)
             if isinstance(made, gymnasium.Env):
+                _check_spaces(made)
                 return wrap(made, self.wrappers)
             if is_object(self.spec):
                 raise ConfigError(f"{made!r} is no environment: pass a gymnasium id, 'module:factory' or a callable")
@@ -330,7 +343,7 @@ class EnvFactory:
                 made.close()
             raise
 
-    def _made(self, num_envs: int, vectorised: bool) -> Any:
+    def _made(self, num_envs: int, vectorized: bool) -> Any:
         args = dict(self.env_args)
         if is_object(self.spec):
             if args:
@@ -339,7 +352,7 @@ class EnvFactory:
             if num_envs > 1 and not isinstance(made, VectorEnv) and isinstance(made, gymnasium.Env):
                 self._no_other()
             return made
-        if vectorised and is_native(self.spec):
+        if vectorized and is_native(self.spec):
             return call(native(self.spec, num_envs), args, self.spec)
         factory = factory_of(self.spec)
         if "num_envs" in parameters(factory):
@@ -349,6 +362,17 @@ class EnvFactory:
 
     def _no_other(self) -> NoReturn:
         raise ConfigError(f"{name_of(self.spec)} is one environment: pass a callable that makes a new one each time")
+
+
+def _check_spaces(env: Env) -> None:
+    """Raises: ConfigError for an environment that does not say its spaces."""
+    for name in ("observation_space", "action_space"):
+        try:
+            known = attrgetter(name)(env)
+        except AttributeError:
+            known = None
+        if known is None:
+            raise ConfigError(f"{type(env.unwrapped).__name__} has no {name}: set it in the class, or in its __init__")
 
 
 def make_env(spec: Any, env_args: Mapping[str, Any] | None = None, *, wrappers: Sequence[str | Wrap] = ()) -> Env:

@@ -7,6 +7,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -43,6 +44,11 @@ def factory_of(spec: object) -> Callable[..., Any]:
         return factory
     if name in gymnasium.registry:  # the module registers it
         return partial(_from_gymnasium, spec)
+    if module_name == "__main__" or "<locals>" in name:
+        raise ConfigError(
+            f"{spec!r} is in no module, but in a script, a notebook or a function: pass the environment itself, env="
+            f"{name.rpartition('.')[2]}, or move it into a module and name that, 'module:{name.rpartition('.')[2]}'"
+        )
     there = [found for found, value in vars(module).items() if callable(value) and found[0] != "_"]
     raise ConfigError(
         f"module {module_name!r} has no environment {name!r}: {closest(name, [*there, *gymnasium.registry])}"
@@ -77,7 +83,7 @@ def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> 
 
 
 def is_native(spec: object) -> bool:
-    """Whether `spec` is an id with a vectorised implementation."""
+    """Whether `spec` is an id with a vectorized implementation."""
     if not isinstance(spec, str):
         return False
     factory_of(spec)  # a module may register the id
@@ -87,7 +93,7 @@ def is_native(spec: object) -> bool:
 
 
 def native(env_id: str, num_envs: int) -> Callable[..., VectorEnv[Any, Any, Any]]:
-    """The callable that makes the vectorised implementation of an id."""
+    """The callable that makes the vectorized implementation of an id."""
     return partial(_natively_from_gymnasium, env_id, num_envs)
 
 
@@ -154,7 +160,10 @@ def _closest(env_id: str) -> str:
     for prefix, module in _REGISTRARS.items():
         if env_id.startswith(prefix):
             return f"{module} registers it, so name both: {module}:{env_id}"
-    return closest(env_id, names, "; name the module that registers it too, module:ID")
+    # Similar are the names without their versions: "Nope-v0" is not "Hopper-v5".
+    similar = get_close_matches(stem.lower(), {name.rpartition("-v")[0].lower() for name in names}, cutoff=0.7)
+    near = [name for name in names if name.rpartition("-v")[0].lower() in similar]
+    return closest(env_id, near, "; name the module that registers it too, module:ID")
 
 
 def _extra(env_id: str) -> str | None:

@@ -53,7 +53,7 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     found = _named(name.strip(), vector)
     if not bracket:
         return found
-    args, kwargs = _arguments(text)
+    args, kwargs = call_arguments(text, "the wrapper")
     return _WithArguments(found, args, kwargs)
 
 
@@ -110,8 +110,9 @@ def _named(name: str, vector: bool) -> Wrap:
     raise ConfigError(text)
 
 
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    call_text = "wrapper" + text[text.index("(") :]  # module:Wrapper is not an expression
+def call_arguments(text: str, what: str) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments in a text such as `module:Name(4, scale=2)`. Raises: ConfigError unless they are literals."""
+    call_text = "name" + text[text.index("(") :]  # module:Name is not an expression
     try:
         call = ast.parse(call_text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
@@ -122,7 +123,7 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
         return [ast.literal_eval(arg) for arg in call.args], keywords
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
-            f"the wrapper {text!r} cannot be read: expected Name, or Name(argument, key=value) with numbers, strings, "
+            f"{what} {text!r} cannot be read: expected Name, or Name(argument, key=value) with numbers, strings, "
             "lists and other Python literals"
         ) from error
 

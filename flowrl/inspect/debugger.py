@@ -8,6 +8,7 @@ one opens instead, in `Breakpoint.__call__`.
 from __future__ import annotations
 
 import cmd
+import linecache
 import os
 import select
 import signal
@@ -22,7 +23,7 @@ import attrs
 
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import graph, paths, rebuilt
-from flowrl.engine.operator import describe, operator, operator_state
+from flowrl.engine.operator import describe, operator, operator_state, summarize
 from flowrl.engine.protocols import Array, Columns, WorkerContract, WorkersContract
 from flowrl.engine.subplan import SubplanWorker
 from flowrl.engine.transforms import Breakpoint, Tap
@@ -150,11 +151,18 @@ class Debugger:
         self._left = prompt.chosen == "leave"
 
 
+#: pdb's short words, and what they stand for here.
+PDB = {
+    **{"c": "continue", "cont": "continue", "n": "next", "s": "step", "q": "leave", "quit": "leave", "exit": "leave"},
+    **{"l": "list", "w": "where", "bt": "where", "pp": "p", "h": "help"},
+}
+
+
 class Prompt(cmd.Cmd):
     """The prompt at one item of one operator."""
 
     prompt = "(flowrl) "
-    doc_header = "Commands (help COMMAND):"
+    doc_header = "Commands (help COMMAND); pdb's c, n, s, q, l, w, p, h work too:"
 
     def __init__(self, plan: Plan, run: Run, path: str, site: str, item: Any, lines: _Lines) -> None:
         super().__init__()
@@ -165,10 +173,15 @@ class Prompt(cmd.Cmd):
         self.meter = _meter(run, path)
         self.chosen = "continue"
 
+    def parseline(self, line: str) -> tuple[str | None, str | None, str]:
+        command, argument, line = super().parseline(line)
+        command = PDB.get(command or "", command)
+        return command, PDB.get(argument or "", argument) if command == "help" else argument, line
+
     def preloop(self) -> None:
         number = f"item {self.meter.items}" if self.meter is not None else "an item"
         self._say(f"\n{self.path}  {number}  {relative(self.site)}")
-        self._say(_shortened(describe(self.item), 200))
+        self._say(_shortened(summarize(self.item), 4000))
         if origin := provenance(self.item):
             self._say(origin)
 
@@ -220,7 +233,15 @@ class Prompt(cmd.Cmd):
             return
         self._say(f"{type(self.meter.op).__name__}({config_of(self.meter.op)})")
         for name, value in operator_state(self.meter.op).items():
-            self._say(f"{name} = {_in_lines(value)}")
+            self._say(f"{name} = {_in_lines(_with_short_keys(value))}")
+
+    def do_list(self, _: str) -> None:
+        """list: the lines of the plan around the one that added this operator."""
+        file, _, number = self.site.rpartition(":")
+        at = int(number) if number.isdigit() else 0
+        lines = [(n, linecache.getline(file, n)) for n in range(max(1, at - 5), at + 6)]
+        shown = [f"{n:>4} {'->' if n == at else '  '} {text.rstrip()}" for n, text in lines if text]
+        self._say("\n".join(shown) or f"the source of {self.site} is not there")
 
     def do_where(self, _: str) -> None:
         """where: the plan, with this operator marked."""
@@ -270,7 +291,7 @@ class _Lines:
             number = sys.stdin.fileno()
         except (AttributeError, OSError, ValueError):  # no stdin, closed, or not a file
             number = -1
-        if number < 0:
+        if number < 0 or sys.platform == "win32":  # where select() takes sockets only
             try:
                 return sys.stdin.readline()
             except (AttributeError, OSError, ValueError):
@@ -309,6 +330,15 @@ def _meter(run: Run, path: str) -> Meter | None:
             if found is not None:
                 return found
     return None
+
+
+def _with_short_keys(value: Any) -> Any:
+    """The value, with long keys of tables shortened in the middle."""
+    if not isinstance(value, dict):
+        return value
+    keys = {key: f"{key[:16]}...{key[-16:]}" if isinstance(key, str) and len(key) > 40 else key for key in value}
+    distinct = len(set(keys.values())) == len(keys)
+    return {keys[key] if distinct else key: _with_short_keys(inner) for key, inner in value.items()}
 
 
 def _in_lines(value: Any) -> str:

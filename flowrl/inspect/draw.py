@@ -19,7 +19,7 @@ LID = 7
 
 _FONT = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 #: By name: light, dark.
-_COLOURS = {
+_COLORS = {
     "paper": ("#ffffff", "#16191f"),
     "ink": ("#1c2430", "#e8ecf2"),
     "soft": ("#566173", "#a3afc0"),
@@ -120,15 +120,15 @@ def _style() -> str:
         ),
     ]
     text = "".join(rules)
-    light = {f"var(--{name})": colours[0] for name, colours in _COLOURS.items()}
-    dark = {f"var(--{name})": colours[1] for name, colours in _COLOURS.items()}
-    # Plain colours, since not every viewer supports CSS variables.
+    light = {f"var(--{name})": colors[0] for name, colors in _COLORS.items()}
+    dark = {f"var(--{name})": colors[1] for name, colors in _COLORS.items()}
+    # Plain colors, since not every viewer supports CSS variables.
     return f"{_with(text, light)}@media(prefers-color-scheme:dark){{{_with(text, dark)}}}"
 
 
-def _with(text: str, colours: dict[str, str]) -> str:
-    for name, colour in colours.items():
-        text = text.replace(name, colour)
+def _with(text: str, colors: dict[str, str]) -> str:
+    for name, color in colors.items():
+        text = text.replace(name, color)
     return text
 
 

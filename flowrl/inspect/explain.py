@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 _WIDEST = 72
 
 
+#: The folder that holds flowrl.
+HOME = str(Path(__file__).parents[2])
+
+
 @attrs.frozen
 class Row:
     """A line of the tree: an operator, the name of a branch, or a reference to an operator above."""
@@ -32,8 +37,11 @@ class Row:
     note: str = ""
 
 
-def explain(plan: Plan, mark: str | None = None) -> str:
-    """The text tree of a plan: names, configurations, places, the user's lines; an arrow at the path `mark`."""
+def explain(plan: Plan, mark: str | None = None, columns: int | None = None) -> str:
+    """The text tree of a plan: names, configurations, places, the user's lines; an arrow at the path `mark`.
+
+    Where a line has more than `columns` characters, its place and its line in the source follow below it.
+    """
     by_id = paths(plan)
     rows = rows_of(plan, by_id)
     heads = [_head(row) for row in rows]
@@ -43,8 +51,14 @@ def explain(plan: Plan, mark: str | None = None) -> str:
     width, note_width = max(map(len, heads)), max(len(row.note) for row in rows)
     lines = []
     for row, head in zip(rows, heads):
-        detail = "" if row.node is None else f"{row.note:<{note_width}}  {relative(row.node.site)}"
-        lines.append(f"{head:<{width}}  {detail}".rstrip())
+        details = [] if row.node is None else [row.note, relative(row.node.site)]
+        line = "  ".join(
+            [f"{head:<{width}}", *(f"{each:<{note_width}}" for each in details[:-1]), *details[-1:]]
+        ).rstrip()
+        if columns is None or len(line) <= columns or not details:
+            lines.append(line)
+        else:
+            lines += [head, "   " * (mark is not None) + row.bars + "     " + "  ".join(filter(None, details))]
     return "\n".join(lines)
 
 
@@ -72,7 +86,8 @@ def explain_run(run: Run) -> str:
         )
     lines += [f"workers of {stage.meter.path}: {stage.report()}" for stage in run.stages if isinstance(stage, Gather)]
     stuck = [line for stage in run.stages if isinstance(stage, Chain) and stage.since for line in stage.stuck()]
-    return "\n".join(lines + [f"waiting: {line}" for line in dict.fromkeys(stuck)])
+    told = [line for line in dict.fromkeys(stuck) if not line.endswith(": ")]  # what has ended waits for nothing
+    return "\n".join(lines + [f"waiting: {line}" for line in told])
 
 
 def config_of(op: Any, without: Any = None) -> str:
@@ -150,9 +165,11 @@ def note_of(node: Plan) -> str:
 
 
 def relative(site: str) -> str:
-    """file:line, from the current folder if the file is below it."""
-    here = os.getcwd() + os.sep
-    return site.removeprefix(here)
+    """file:line, from the current folder, or from the one that holds flowrl, if the file is below it."""
+    for folder in (os.getcwd(), HOME):
+        if site.startswith(folder + os.sep):
+            return site[len(folder) + 1 :]
+    return site
 
 
 def _is_default(field: attrs.Attribute[Any], value: Any) -> bool:

@@ -32,7 +32,7 @@ WIDEST, MOST = 34, 4
 
 @attrs.define(eq=False)
 class Box:
-    """An operator, or a store that operators share; `x` is its centre and `y` its upper edge."""
+    """An operator, or a store that operators share; `x` is its center and `y` its upper edge."""
 
     name: str
     look: str  # source, transform, join, tap or store

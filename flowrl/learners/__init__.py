@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Aggregators", "LearnerGroup"]
 
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__, {"Aggregators": "flowrl.learners.aggregators", "LearnerGroup": "flowrl.learners.learner_group"}
 )

@@ -45,6 +45,7 @@ class Aggregators:
 
     takes_remote = True
     requires = ()
+    repeats = True
 
     def __init__(
         self,
@@ -72,6 +73,11 @@ class Aggregators:
 
     def schema(self, given: Schema) -> Schema:
         return given.of or UNKNOWN
+
+    @property
+    def silent(self) -> float:
+        """See `flowrl.engine.protocols.CalleeContract`."""
+        return self._actors.silent
 
     def start(self, context: Context) -> None:
         self._actors.start()

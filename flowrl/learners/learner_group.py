@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -78,7 +79,7 @@ class LearnerGroup:
     Counts: trained, updates; learner_restarts.
     Records: policy_lag of the rows learned from.
     Raises: ConfigError: several learners without where="actor", a target network without `target_every` or the reverse,
-        or a policy that normalises, since its statistics stay in this process.
+        or a policy that normalizes, since its statistics stay in this process.
     State: that of one learner; all are identical.
     """
 
@@ -108,8 +109,8 @@ class LearnerGroup:
             raise ConfigError(f"target_every={target_every}, but {type(workers.policy).__name__} {has} target network")
         if workers.policy.normalizers:
             raise ConfigError(
-                "the workers' policy normalises by statistics of this process, which the learners of a LearnerGroup "
-                "do not see: use TrainOneStep(workers), or do not normalise"
+                "the workers' policy normalizes by statistics of this process, which the learners of a LearnerGroup "
+                "do not see: use TrainOneStep(workers), or do not normalize"
             )
         self.workers, self.num_learners, self.where = workers, num_learners, where
         self.takes_remote = where == "actor"
@@ -125,6 +126,7 @@ class LearnerGroup:
         self._newest: Any = None  # newest state whose answer was received
         self._answered: dict[int, Any] = {}  # states whose answers wait for their turn, by version
         self._asked: list[tuple[int, Future[Any]]] = []  # unanswered requests: learner and future
+        self._lock = threading.Lock()  # an answer and the state after it become known together
 
     def __repr__(self) -> str:
         return f"{self.num_learners} learner{'s' * (self.num_learners > 1)} {WHERE[self.where]}"
@@ -149,6 +151,16 @@ class LearnerGroup:
     def members(self) -> list[Any]:
         """The learners as workers; empty unless a run is open."""
         return self._local if self._actors is None else self._actors.members
+
+    @property
+    def repeats(self) -> bool:
+        """See `flowrl.engine.protocols.CalleeContract`: here and in a thread, it asks the learner for its state."""
+        return self._actors is not None
+
+    @property
+    def silent(self) -> float:
+        """See `flowrl.engine.protocols.CalleeContract`."""
+        return 0.0 if self._actors is None else self._actors.silent
 
     # -- asking
 
@@ -181,8 +193,9 @@ class LearnerGroup:
                 kept.set_exception(error)
             else:
                 answers, (version, state) = combined.result()
-                self._answered[version] = state
-                kept.set_result(answers)
+                with self._lock:
+                    self._answered[version] = state
+                    kept.set_result(answers)
 
         combined.add_done_callback(keep)
         return kept
@@ -306,7 +319,11 @@ class LearnerGroup:
     def state_dict(self) -> dict[str, Any]:
         if self._local:
             return dict(results([ask(self._local[0], "state_dict")], f"{self!r} to return its state")[0])
-        return self._here() if self._actors is None else dict(copy.deepcopy(self._latest()))
+        if self._actors is None:
+            return self._here()
+        with self._lock:
+            latest = self._latest()
+        return dict(copy.deepcopy(latest))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self.members:

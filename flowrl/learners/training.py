@@ -55,19 +55,19 @@ def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -
 
 @attrs.frozen
 class Training:
-    """One optimiser step on a whole batch, or epochs over shuffled minibatches.
+    """One optimizer step on a whole batch, or epochs over shuffled minibatches.
 
     With an `all_reduce` of one batch, several learners compute the same as one: they shuffle alike, each takes its
-    share of every minibatch, and gradients are averaged by rows. Advantages are estimated and standardised before
-    the division into shares. A model's statistics over rows in its forward (batch normalisation) are those of the
+    share of every minibatch, and gradients are averaged by rows. Advantages are estimated and standardized before
+    the division into shares. A model's statistics over rows in its forward (batch normalization) are those of the
     share. Every learner computes the whole of a minibatch with fewer rows than learners.
 
-    With an `all_reduce` of separate batches, each learner estimates and standardises over its own rows, and takes
+    With an `all_reduce` of separate batches, each learner estimates and standardizes over its own rows, and takes
     as many steps as the one with the most minibatches.
 
     Args:
         num_sgd_iter: Epochs over a batch.
-        minibatch_size: Rows per optimiser step, possibly fewer in an epoch's last; None: the whole batch. With
+        minibatch_size: Rows per optimizer step, possibly fewer in an epoch's last; None: the whole batch. With
             separate batches it applies to each learner. For sequences: the approximate number of steps without
             padding, since minibatches are whole sequences.
         target_kl: Ends the epochs after the first step whose minibatch has a larger `kl` (G5).
@@ -82,7 +82,7 @@ class Training:
     ) -> Trained:
         """Train on the experience `[T, N, ...]` or the rows `[B, ...]` of a batch.
 
-        Counts: trained (rows of minibatches), updates (optimiser steps).
+        Counts: trained (rows of minibatches), updates (optimizer steps).
         Records: policy_lag of each row, before the first step.
         Returns: Scalars over all learners' rows; `priorities` of this learner's rows, if the loss reports them.
         Raises: SchemaError: the loss misses a column, or some learners have rows and others none; PlanError:
@@ -172,14 +172,14 @@ def _with_places(rows: Batch, priority: Any) -> Batch:
 
 
 def required(policy: Any) -> Required:
-    """The words that a policy's loss needs, if it declares them, and those that its normalisation needs."""
+    """The words that a policy's loss needs, if it declares them, and those that its normalization needs."""
     if not isinstance(policy, _policies()):
         return ()
     words: Required = policy.learn_mode.requires
     if not policy.normalizers:
         return words
     words = dict.fromkeys(words, "") if isinstance(words, tuple) else dict(words)
-    words["statistics"] = "its policy normalises: put GatherStatistics after ParallelRollouts"
+    words["statistics"] = "its policy normalizes: put GatherStatistics after ParallelRollouts"
     if policy.returns is not None:
         words["normalized_rewards"] = "its policy has normalize_rewards=True: put NormalizeRewards before it"
     return words

@@ -17,4 +17,4 @@ _names = classes(__name__, __file__, r"(\w+Policy)\(") | {
 }
 _names["linear_schedule"] = "flowrl.schedules"
 __all__ = sorted(_names)
-__getattr__ = lazy(__name__, _names)
+__getattr__, __dir__ = lazy(__name__, _names)

@@ -1,4 +1,4 @@
-"""The base of actor-critic algorithms: acting with log-probabilities and values, advantages, the optimiser."""
+"""The base of actor-critic algorithms: acting with log-probabilities and values, advantages, the optimizer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from flowrl.policies.networks import ActorCritic, encoder
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array
 from flowrl.schedules import NumberOrSchedule, value_at
-from flowrl.settings import Settings, fraction, positive, scheduled, setting, sizes
+from flowrl.settings import Settings, fraction, scheduled, setting, sizes, span
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class EntropySettings(Settings):
     """An entropy bonus that follows a schedule."""
 
-    entropy_coef_end: float | None = setting(None, "weight of the entropy bonus at the end; None: constant")
+    entropy_coef_end: float | None = setting(
+        None, "weight of the entropy bonus at the end; None: constant", resume="fork"
+    )
 
 
 class ActorCriticPolicy(Policy):
@@ -48,12 +50,14 @@ class ActorCriticPolicy(Policy):
         squash: bool = setting(False, "map continuous actions into their bounds by tanh instead of clipping")
         log_std: float = setting(0.0, "initial log standard deviation of continuous actions")
         gamma: float = fraction(0.99, "discount per step")
-        lam: float = fraction(0.95, "λ of generalised advantage estimation")
-        value_coef: float = setting(0.5, "weight of the value loss")
+        lam: float = fraction(0.95, "λ of generalized advantage estimation")
+        value_coef: float = setting(0.5, "weight of the value loss", resume="fork")
         entropy_coef: NumberOrSchedule = scheduled(0.0, "weight of the entropy bonus at the start")
         learning_rate: NumberOrSchedule = scheduled(3e-4, "learning rate of Adam at the start")
-        learning_rate_end: float | None = setting(None, "learning rate at the end of the schedule; None: constant")
-        schedule_steps: int = positive(500_000, "env steps over which the settings with an _end change")
+        learning_rate_end: float | None = setting(
+            None, "learning rate at the end of the schedule; None: constant", resume="fork"
+        )
+        schedule_steps: int | None = span("env steps over which the settings with an _end change")
         grad_clip: float | None = 0.5
 
     settings: Settings

@@ -1,4 +1,4 @@
-"""BC: behavioural cloning, an actor that learns to repeat recorded actions."""
+"""BC: behavioral cloning, an actor that learns to repeat recorded actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every optimiser step passes: loss, gradients and weights are finite (X1), gradients clipped by norm."""
+"""What every optimizer step passes: loss, gradients and weights are finite (X1), gradients clipped by norm."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from flowrl.policies.networks import Encoder, mlp
 
 
 class Stacked(nn.Module):
-    """Linear layers of k networks side by side: `[k, B, in]` to `[k, B, out]`, initialised like `nn.Linear`.
+    """Linear layers of k networks side by side: `[k, B, in]` to `[k, B, out]`, initialized like `nn.Linear`.
 
     Inputs `[1, B, in]` go to the first network alone.
     """

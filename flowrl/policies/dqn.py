@@ -72,8 +72,8 @@ class EpsilonSettings(Settings):
     """How often actions are random."""
 
     epsilon_start: NumberOrSchedule = scheduled(1.0, "probability of a random action at the start", most=1)
-    epsilon_end: float = fraction(0.04, "probability of a random action at the end of its schedule")
-    epsilon_steps: int = positive(10_000, "env steps over which epsilon changes")
+    epsilon_end: float = fraction(0.04, "probability of a random action at the end of its schedule", resume="fork")
+    epsilon_steps: int = positive(10_000, "env steps over which epsilon changes", resume="fork")
 
     @property
     def epsilon(self) -> Schedule:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Program(nn.Module):
     """The eval mode of a policy in pure torch: observations `[B, ...]` to actions `[B, ...]` for the environment.
 
-    It takes raw observations, a tensor or a dict of tensors, and normalises them itself. It is a copy, on the CPU.
+    It takes raw observations, a tensor or a dict of tensors, and normalizes them itself. It is a copy, on the CPU.
 
     Raises:
         ConfigError: the eval mode is recurrent, or has no form in torch.

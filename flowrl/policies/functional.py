@@ -134,7 +134,7 @@ class _Functional(Policy):
         self.collect_mode = FunctionalActing(self, self.collect)
         self.eval_mode = FunctionalActing(self, self.eval)
         self.learn_mode = FunctionalLearning(self)
-        # Before the optimiser: lazy layers get their sizes from it.
+        # Before the optimizer: lazy layers get their sizes from it.
         self._try_out()
         self.optimizer = self.make_optimizer(self.model.parameters())
 

@@ -133,8 +133,8 @@ class CategoricalHead(ValueHead):
 def project(probabilities: torch.Tensor, returns: torch.Tensor, v_min: float, v_max: float) -> torch.Tensor:
     """Probabilities `[B, K]` of any `returns [B, K]` as those of K atoms evenly spaced from v_min to v_max (Q4).
 
-    The probability of a return between two atoms is split between them, in favour of the nearer; beyond the range it
-    goes to the nearest end. No probability is lost, even if a return equals an atom: the lower neighbour is never the
+    The probability of a return between two atoms is split between them, in favor of the nearer; beyond the range it
+    goes to the nearest end. No probability is lost, even if a return equals an atom: the lower neighbor is never the
     last atom, so the upper one is always another.
 
     >>> project(torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[-1.0, 1.0, 1.5]]), 0.0, 2.0)

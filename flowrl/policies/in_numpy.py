@@ -74,7 +74,7 @@ class InNumpy:
         return list(map(torch.Tensor.data_ptr, self._weights))
 
     def _changes(self) -> list[int]:
-        """A list that changes with any write: fused optimisers change the version, others the tensors' counts."""
+        """A list that changes with any write: fused optimizers change the version, others the tensors' counts."""
         return [self._policy.version, *writes(self._weights)]
 
 
@@ -120,7 +120,7 @@ def host(given: Any) -> Array:
 
 
 def log_softmax(scores: Any) -> Array:
-    """Normalised log-probabilities `[..., A]` of scores that are a tensor or an array."""
+    """Normalized log-probabilities `[..., A]` of scores that are a tensor or an array."""
     if isinstance(scores, torch.Tensor):
         return host(torch.log_softmax(scores, -1))
     shifted = scores - np.maximum.reduce(scores, -1, keepdims=True)

@@ -17,7 +17,7 @@ from flowrl.settings import fraction, not_negative, positive
 
 
 def expectile_loss(error: torch.Tensor, tau: float) -> torch.Tensor:
-    """|τ − 1(u < 0)| u², of each error u = Q − V, which the τ-expectile of Q minimises; half the square for τ = ½.
+    """|τ − 1(u < 0)| u², of each error u = Q − V, which the τ-expectile of Q minimizes; half the square for τ = ½.
 
     Source: Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning", eq. 5.
 

@@ -149,7 +149,7 @@ class Learning(abc.ABC):
         return self.update(self.tensors(self.prepare(batch)), all_reduce)
 
     def update(self, rows: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
-        """Take one optimiser step on rows of `tensors`; return the scalars of `loss`, detached.
+        """Take one optimizer step on rows of `tensors`; return the scalars of `loss`, detached.
 
         With `all_reduce`, the step and the scalars cover the rows of all learners; a `priority` covers these alone.
 
@@ -183,7 +183,7 @@ class Learning(abc.ABC):
         return Gradients(values, real_steps(batch), reported, version=self.policy.version)
 
     def apply(self, gradients: Gradients) -> None:
-        """Take one optimiser step with these gradients."""
+        """Take one optimizer step with these gradients."""
         for name, parameter in self.policy.model.named_parameters():
             # A copy: clipping works in place, and the gradients belong to the caller, on whichever device.
             given = gradients.values.get(name)

@@ -41,7 +41,7 @@ class MARWILPolicy(BCPolicy):
     class Settings(BCPolicy.Settings):
         """The networks, how they learn, and the weighting by advantages."""
 
-        beta: float = not_negative(1.0, "inverse temperature of normalised advantages; 0 is BC")
+        beta: float = not_negative(1.0, "inverse temperature of normalized advantages; 0 is BC")
         gamma: float = fraction(0.99, "discount per step")
         value_coef: float = not_negative(1.0, "weight of the value loss")
         max_weight: float = positive(20.0, "largest weight of a row", unbounded=True)

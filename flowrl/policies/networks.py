@@ -77,7 +77,7 @@ class Encoder(nn.Module):
 
 
 class FlatEncoder(Encoder):
-    """Numbers as float32, flattened, and normalised if there is a normalizer."""
+    """Numbers as float32, flattened, and normalized if there is a normalizer."""
 
     def __init__(self, features: int, normalizer: Normalizer | None = None) -> None:
         super().__init__()
@@ -317,7 +317,7 @@ class QNetwork(nn.Module):
 def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
     """target ← tau · online + (1 − tau) · target, in place: parameters, and statistics of observations.
 
-    Counters, such as the number of batches in a user's batch normalisation, are copied.
+    Counters, such as the number of batches in a user's batch normalization, are copied.
     """
     learned = online.state_dict()
     with torch.no_grad():

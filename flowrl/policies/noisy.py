@@ -23,7 +23,7 @@ SIGMA = 0.5
 
 
 class NoisyLinear(nn.Linear):
-    """A linear layer with factorised noise, y = (μ + σ ∘ ε_out ε_inᵀ) x + μ_b + σ_b ∘ ε_out; without noise σ = 0.
+    """A linear layer with factorized noise, y = (μ + σ ∘ ε_out ε_inᵀ) x + μ_b + σ_b ∘ ε_out; without noise σ = 0.
 
     `weight` and `bias` are the μ. The noise is an argument, ε_in and ε_out side by side: `[B, draws]` per row, or
     `[1, draws]` for all rows. Neither builds a weight matrix per row.
@@ -59,7 +59,7 @@ class NoisyLinear(nn.Linear):
 
 
 def signed_root(normal: Array) -> Array:
-    """f(ε) = sign(ε) √|ε|, the factors of factorised noise from normal numbers; as float32.
+    """f(ε) = sign(ε) √|ε|, the factors of factorized noise from normal numbers; as float32.
 
     >>> signed_root(np.array([4.0, -9.0]))
     array([ 2., -3.], dtype=float32)

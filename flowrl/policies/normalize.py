@@ -1,4 +1,4 @@
-"""Running statistics that are part of a policy's weights, and observations normalised by them (rules O1, O2)."""
+"""Running statistics that are part of a policy's weights, and observations normalized by them (rules O1, O2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrl.policies.in_numpy import Function
 from flowrl.policies.sampling import Array
 from flowrl.saved import Saved
 
-#: Default bound: normalised observations lie within ± this.
+#: Default bound: normalized observations lie within ± this.
 LIMIT = 10.0
 #: Added to variances.
 EPS = 1e-8
@@ -66,7 +66,7 @@ class Moments:
 
 
 class Normalizer(nn.Module):
-    """Normalises numbers `[B, *shape]` to clip((x − μ) / σ, ± limit) as float32, where σ² = variance + 10⁻⁸.
+    """Normalizes numbers `[B, *shape]` to clip((x − μ) / σ, ± limit) as float32, where σ² = variance + 10⁻⁸.
 
     Before the first update μ = 0 and σ = 1; σ = 1 too while all rows were equal, since their spread is unknown.
 
@@ -113,7 +113,7 @@ class Normalizer(nn.Module):
             raise SchemaError(
                 f"{name} has no mean and variance: not all of its numbers are finite (number "
                 f"{np.flatnonzero(~np.isfinite(gathered.var))[0]} of a row is not): clip them in a wrapper of the "
-                "environment, or do not normalise"
+                "environment, or do not normalize"
             )
         self.waiting = gathered
 

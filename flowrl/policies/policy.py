@@ -94,11 +94,11 @@ class Policy(abc.ABC):
     Args:
         observation_space, action_space: The spaces of one environment.
         learning_rates: Rates of single parameter groups, by the `name` of the group.
-        normalize_obs: Normalise the numbers in observations by running statistics; images are left alone.
+        normalize_obs: Normalize the numbers in observations by running statistics; images are left alone.
         normalize_rewards: Keep running statistics of discounted returns, which scale rewards.
         settings: The fields of `Settings`; each is also an attribute of the policy.
 
-    The seed determines the initialisation and `stream`; a model that draws random numbers in `forward` must run in
+    The seed determines the initialization and `stream`; a model that draws random numbers in `forward` must run in
     that stream. Statistics are part of the weights (O1); the operators `GatherStatistics` and `UpdateStatistics`
     collect and apply them.
 
@@ -112,10 +112,13 @@ class Policy(abc.ABC):
         """Settings of learning that every policy has."""
 
         learning_rate: NumberOrSchedule = scheduled(1e-3, "learning rate of Adam")
-        grad_clip: float | None = positive(None, "largest norm of the gradient; None: no limit")
+        grad_clip: float | None = positive(None, "largest norm of the gradient; None: no limit", resume="fork")
 
         def schedule_of(self, name: str) -> Schedule:
-            """A setting as a schedule: towards `NAME_end` over `schedule_steps`, if the policy has these settings."""
+            """A setting as a schedule: towards `NAME_end` over `schedule_steps`, if the policy has these settings.
+
+            It is open while `schedule_steps` is None: see `flowrl.schedules.end_schedules`.
+            """
             return schedule(self.get(name), self.get(f"{name}_end"), self.get("schedule_steps", 1))
 
     settings: Settings
@@ -152,7 +155,7 @@ class Policy(abc.ABC):
         self.normalize_obs, self.normalize_rewards = normalize_obs, normalize_rewards
         self.device = pick_device(given.device)
         if self.device.type == "mps" and (normalize_obs or normalize_rewards):
-            raise ConfigError("statistics need float64, which device='mps' lacks: take 'cpu', or do not normalise")
+            raise ConfigError("statistics need float64, which device='mps' lacks: take 'cpu', or do not normalize")
         self.mixed = Precision(given.precision, self.device)
         self.version = 0
         self.stream = TorchStream(given.seed)
@@ -204,13 +207,13 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def _build(self) -> None:
-        """Build the model, the optimiser and the modes; random numbers come from the policy's stream."""
+        """Build the model, the optimizer and the modes; random numbers come from the policy's stream."""
 
     def _keep_statistics(self) -> None:
         observed = [part for part in self.model.modules() if isinstance(part, Normalizer)]
         if self.normalize_obs and not observed:
             raise ConfigError(
-                f"normalize_obs=True, but {self.observation_space} has no numbers to normalise: images are scaled "
+                f"normalize_obs=True, but {self.observation_space} has no numbers to normalize: images are scaled "
                 "and discrete values are one-hot vectors already"
             )
         self.returns = Normalizer().to(self.device) if self.normalize_rewards else None
@@ -235,6 +238,12 @@ class Policy(abc.ABC):
     def rate(self, group: str = "") -> float:
         """The initial learning rate of the parameter group of this name."""
         return value_at(self.learning_rates.get(group, self.learning_rate), 0)
+
+    def _constant_rates(self) -> dict[str, float | None]:
+        """The learning rates that settings give the parameter groups, by name; None for one that follows a schedule."""
+        names = [group.get("name", "") for group in self.optimizer.param_groups]
+        rates = {name: self.learning_rates.get(name, self.learning_rate) for name in names}
+        return {name: None if callable(rate) else float(rate) for name, rate in rates.items()}
 
     def _compile(self) -> None:
         """Compile the networks for losses; acting keeps the uncompiled model, for batches of any size."""
@@ -286,7 +295,7 @@ class Policy(abc.ABC):
     def stamp(self) -> tuple[int, ...]:
         """A value that changes with any write to weights or statistics, unlike `version`.
 
-        Fused optimisers change the version, all other writes the counts of the tensors.
+        Fused optimizers change the version, all other writes the counts of the tensors.
         """
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())
         return (self.version, *writes(tensors))
@@ -299,13 +308,14 @@ class Policy(abc.ABC):
         self.model.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of networks, statistics, optimiser, version and random stream."""
+        """A copy of networks, statistics, optimizer, version and random stream."""
         return copy.deepcopy(
             {
                 "version": self.version,
                 "modules": {name: dict(module.state_dict()) for name, module in self.modules().items()},
                 "optimizer": self.optimizer.state_dict(),
                 "stream": self.stream.state_dict(),
+                "rates": self._constant_rates(),
                 "precision": self.mixed.state_dict(),
                 "waiting": {name: each.waiting_state() for name, each in self.normalizers.items()},
             }
@@ -323,6 +333,11 @@ class Policy(abc.ABC):
             check_numbers(module, modules.get(name), f"{modules.what}, {name}")
             module.load_state_dict(modules.get(name))
         load_optimizer(self.optimizer, saved.inside("optimizer"))
+        rates, then = self._constant_rates(), saved.get("rates", dict[str, float | None], otherwise={})
+        for group in self.optimizer.param_groups:  # constant rates are in the optimiser's state, scheduled ones follow
+            name = group.get("name", "")
+            if name in then and rates[name] not in (None, then[name]):
+                group["lr"] = rates[name]
         self.stream.load_state_dict(saved.get("stream"))
         self.mixed.load_state_dict(saved.get("precision"))
         for name, normalizer in self.normalizers.items():

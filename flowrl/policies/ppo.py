@@ -53,11 +53,11 @@ class ClipSettings(Settings):
     """The clipped loss."""
 
     clip: NumberOrSchedule = scheduled(0.2, "clip range ε of the probability ratio at the start")
-    standardize: bool = setting(True, "standardise the advantages of each minibatch")
+    standardize: bool = setting(True, "standardize the advantages of each minibatch")
 
 
 class PPOPolicy(ActorCriticPolicy):
-    """Proximal policy optimisation; see `ActorCriticPolicy`.
+    """Proximal policy optimization; see `ActorCriticPolicy`.
 
     Args:
         kl_coef: Weight of the KL divergence from the policy that acted; `UpdateKL` adapts it.
@@ -67,7 +67,7 @@ class PPOPolicy(ActorCriticPolicy):
     class Settings(ClipSettings, EntropySettings, ActorCriticPolicy.Settings):
         """The networks, and the clipped loss."""
 
-        clip_end: float | None = setting(None, "clip range at the end of the schedule; None: constant")
+        clip_end: float | None = setting(None, "clip range at the end of the schedule; None: constant", resume="fork")
         value_clip: float | None = positive(None, "largest change of a value per batch; None: no limit")
 
     settings: Settings

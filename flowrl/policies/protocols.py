@@ -81,7 +81,7 @@ class HasKL(Protocol):
 
 @runtime_checkable
 class HasStatistics(Protocol):
-    """It may normalise, by the statistics of its `normalizers`."""
+    """It may normalize, by the statistics of its `normalizers`."""
 
     normalizers: Mapping[str, Any]
 

@@ -115,7 +115,7 @@ class RecurrentPPOLearning(PPOLearning):
     """The loss of `PPOLearning` over sequences `[T, B, ...]`, a mean over the steps that count (N6).
 
     Sequences unroll from `state[0]`, and the state resets where an episode begins (T8). Minibatches are whole
-    sequences. Advantages are estimated along fragments, and standardised over the steps that count.
+    sequences. Advantages are estimated along fragments, and standardized over the steps that count.
     """
 
     policy: RecurrentPPOPolicy

@@ -1,4 +1,4 @@
-"""Model wrappers: one shared model, several behaviours.
+"""Model wrappers: one shared model, several behaviors.
 
 A wrapper turns a model's outputs for `[N]` observations into the columns of `[N]` actions. Wrappers work on host
 arrays, since N is the number of environments that act together. Randomness is an argument: `noise`, uniform in

@@ -1,4 +1,4 @@
-"""Soft Q-learning over discrete actions, and regularised behavioural cloning on top of it."""
+"""Soft Q-learning over discrete actions, and regularized behavioral cloning on top of it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class BellmanSettings(SoftQSettings):
 
 
 class RBCPolicy(SoftQPolicy):
-    """Regularised behavioural cloning: see `RBCLearning` and `SoftQPolicy`."""
+    """Regularized behavioral cloning: see `RBCLearning` and `SoftQPolicy`."""
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(BellmanSettings, SoftQPolicy.Settings):
@@ -112,7 +112,7 @@ class RBCPolicy(SoftQPolicy):
 
 
 class RBCLearning(SoftQLearning):
-    """Behavioural cloning with the policy π(a|s) ∝ exp(Q(s, a) / α), and Q regularised by the environment's dynamics:
+    """Behavioral cloning with the policy π(a|s) ∝ exp(Q(s, a) / α), and Q regularized by the environment's dynamics:
 
     mean over demonstrations of −log π(a|s) + λ · mean over all rows of (Q(s, a) − d · V_target(s'))²
 

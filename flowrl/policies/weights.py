@@ -1,11 +1,13 @@
-"""A policy's acting weights in a file. Nothing in such a file can run code."""
+"""A policy in a file: its acting weights, and what else acting needs. Nothing in such a file can run code."""
 
 from __future__ import annotations
 
 import copy
 import io
+import json
 import math
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,16 +17,26 @@ import torch
 from flowrl.errors import CheckpointError
 from flowrl.policies.protocols import HasModel
 from flowrl.saved import Saved, fits, load_whole, shown
-from flowrl.storage.files import opened_zip, write
+from flowrl.storage.files import opened_zip, parse_json, write
 
 if TYPE_CHECKING:
     from flowrl.policies.policy import Policy
 
 
-def save_weights(policy: Policy, path: Path) -> None:
-    """Write the weights to a file, atomically; creates its folder."""
+#: The member of torch's archive in which a policy says what it is, where torch has room for such files.
+ABOUT = "extra/flowrl.json"
+#: The newest version of what it says.
+VERSION = 1
+
+
+def save_weights(policy: Policy, path: Path, about: Mapping[str, Any] | None = None) -> None:
+    """Write the weights to a file, as torch does, and what it says `about` the policy; creates its folder."""
     buffer = io.BytesIO()
     torch.save(policy.weights(), buffer)
+    if about is not None:
+        with zipfile.ZipFile(buffer, "a") as archive:  # a member has no time, so equal policies are equal files
+            top = archive.namelist()[0].partition("/")[0]
+            archive.writestr(zipfile.ZipInfo(f"{top}/{ABOUT}"), json.dumps({"version": VERSION, **about}))
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, buffer.getvalue())
 
@@ -42,7 +54,7 @@ def check_numbers(module: torch.nn.Module | None, weights: Any, what: str) -> No
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Saved) -> None:
-    """Load the state of an optimiser of the same parameters.
+    """Load the state of an optimizer of the same parameters.
 
     Raises: CheckpointError for other parameters, shapes and types, and numbers that are not finite.
     """
@@ -76,21 +88,51 @@ def _alike_group(group: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
     return group.get("params") == ours["params"] and all(alike(group[name], ours[name]) for name in both)
 
 
-def load_weights(policy: Policy, path: Path) -> None:
-    """Load the weights of a file into a policy.
+def policy_about(path: Path) -> dict[str, Any] | None:
+    """What a file says about its policy; None for files of earlier versions, and any others of torch.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or its weights belong to another model.
+        CheckpointError: the file is missing or damaged, or of a newer version.
+    """
+    try:
+        with opened_zip(path) as archive:
+            found = [archive.read(name) for name in archive.namelist() if name.partition("/")[2] == ABOUT]
+        about = parse_json(found[0]) if found else None
+    except OSError as error:
+        raise CheckpointError(f"no saved policy can be read at {path}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise CheckpointError(f"{path} holds no readable weights: {error}") from error
+    if about is None:
+        return None
+    if (version := Saved(about, f"the policy file {path}").count("version")) > VERSION:
+        raise CheckpointError(f"{path} has version {version}, this flowrl reads up to {VERSION}: upgrade flowrl")
+    return dict(about)
+
+
+def read_weights(path: Path) -> Any:
+    """The weights of a file: tensors by name.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
     """
     try:
         with opened_zip(path):
-            weights = torch.load(path, weights_only=True, map_location="cpu")
+            return torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise CheckpointError(f"no saved policy can be read at {path}: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:  # torch's message would recommend trusting the file
         raise CheckpointError(f"{path} holds no readable weights, but objects that could run code") from error
     except Exception as error:  # torch has no error class for bytes that are not a file of weights
         raise CheckpointError(f"{path} holds no readable weights: {type(error).__name__}: {error}") from error
+
+
+def load_weights(policy: Policy, path: Path) -> None:
+    """Load the weights of a file into a policy.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or its weights belong to another model.
+    """
+    weights = read_weights(path)
     try:
         check_numbers(policy.model if isinstance(policy, HasModel) else None, weights, "the weights")
         load_whole(policy.load_weights, weights, policy.weights(), "the weights")

@@ -34,7 +34,7 @@ class AIRL(Discriminating):
         absorbing: Whether terminal states have a reward.
         settings: See `RewardModel`.
 
-    State: both networks, statistics, optimiser.
+    State: both networks, statistics, optimizer.
     Raises: ValueError if gamma is not in 0 .. 1; ConfigError if it is 1 with `absorbing`: the sum would be infinite.
     Source: Fu et al. 2018, "Learning Robust Rewards with Adversarial Inverse Reinforcement Learning", eq. 4; absorbing
         states: Kostrikov et al. 2019, "Discriminator-Actor-Critic", section 4.2.

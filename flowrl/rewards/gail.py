@@ -54,8 +54,8 @@ class GAIL(Discriminating):
 
     `form` selects the reward:
 
-        "positive"  −log(1 − D)          above 0, favours long episodes: suits tasks where an end is a failure
-        "negative"  log D                below 0, favours short episodes: suits tasks with a goal to reach
+        "positive"  −log(1 − D)          above 0, favors long episodes: suits tasks where an end is a failure
+        "negative"  log D                below 0, favors short episodes: suits tasks with a goal to reach
         "both"      log D − log(1 − D)   of either sign: no such bias if D is right
 
     A bias is not imitation: with "positive", even a constant D teaches the agent to survive. The gradient penalty,
@@ -67,7 +67,7 @@ class GAIL(Discriminating):
         gradient_penalty: λ; 0 disables it.
         settings: See `RewardModel`.
 
-    State: the network, statistics, optimiser, and the random stream of the points x.
+    State: the network, statistics, optimizer, and the random stream of the points x.
     Source: Ho & Ermon 2016, "Generative Adversarial Imitation Learning"; the penalty, there at demonstrated points:
         Mescheder et al. 2018, "Which Training Methods for GANs do actually Converge?", eq. 9; the biases: Kostrikov et
         al. 2019, "Discriminator-Actor-Critic".

@@ -31,7 +31,7 @@ class ICM(Curiosity):
         beta: β, the weight of the forward model's loss.
         settings: See `Curiosity` and `RewardModel`.
 
-    State: the three networks, statistics, optimiser; the sum of every running episode so far.
+    State: the three networks, statistics, optimizer; the sum of every running episode so far.
     Source: Pathak et al. 2017, "Curiosity-driven Exploration by Self-supervised Prediction", section 2.
     """
 

@@ -34,7 +34,7 @@ class RewardModel(abc.ABC):
     `EstimateReward(model)` writes the reward of each step into the column named `column`, and `TrainReward(model)`
     trains the model; the run owns it, and checkpoints hold it, like a policy.
 
-    Running statistics of all rows that the model has learned from, never of a minibatch, normalise the numbers in
+    Running statistics of all rows that the model has learned from, never of a minibatch, normalize the numbers in
     observations, which are then clipped to ± `obs_limit`; images are scaled.
 
     Args:
@@ -44,11 +44,11 @@ class RewardModel(abc.ABC):
         grad_clip: Largest norm of the gradient; None for no limit.
         for_env: Converts stored continuous actions to the environment's scale, which demonstrations have and the model
             reads: the `for_env` of the policy that acts. None: actions are stored in that scale.
-        seed: Seed of the initialisation and of learning. Models of other classes, and policies, derive different
+        seed: Seed of the initialization and of learning. Models of other classes, and policies, derive different
             streams from the same seed (D6).
         device: "auto" takes a GPU if there is one.
 
-    State: networks, statistics, optimiser, random stream.
+    State: networks, statistics, optimizer, random stream.
     Raises: ConfigError if the device does not exist, or no network takes a space.
     """
 
@@ -155,7 +155,7 @@ class RewardModel(abc.ABC):
         return rows.select(self.requires).to_torch(self.device)
 
     def update(self, *rows: Batch) -> dict[str, torch.Tensor]:
-        """Take one optimiser step on rows `[B, ...]`; return the scalars of `loss`.
+        """Take one optimizer step on rows `[B, ...]`; return the scalars of `loss`.
 
         Raises: NotFinite, with the rows, for a loss, a gradient or weights that are not finite (X1).
         """
@@ -183,7 +183,7 @@ class RewardModel(abc.ABC):
     # -- parts of networks
 
     def _encoder(self) -> Encoder:
-        """An encoder of observations that normalises their numbers."""
+        """An encoder of observations that normalizes their numbers."""
         observations = encoder(self.observation_space, normalize=True)
         for part in observations.modules():
             if isinstance(part, Normalizer):

@@ -16,7 +16,7 @@ from flowrl.rewards.curiosity import Curiosity, squared_error
 class RND(Curiosity):
     """Random network distillation: reward = ‖f̂(s') − f(s')‖² / σ, of a fixed random network f and its predictor f̂.
 
-    s' is the observation arrived in, its numbers normalised by running statistics and clipped to ±5, and σ the running
+    s' is the observation arrived in, its numbers normalized by running statistics and clipped to ±5, and σ the running
     deviation of the discounted sum of these errors. L = mean ‖f̂(s') − f(s')‖². Norms are mean squares over the width
     of the outputs.
 
@@ -27,7 +27,7 @@ class RND(Curiosity):
         features: Width of the output of f.
         settings: See `Curiosity` and `RewardModel`.
 
-    State: both networks, statistics, optimiser; the sum of every running episode so far.
+    State: both networks, statistics, optimizer; the sum of every running episode so far.
     Source: Burda et al. 2018, "Exploration by Random Network Distillation", sections 2.2 and 2.4.
     """
 

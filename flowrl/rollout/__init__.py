@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["BaseWorkers", "RolloutWorker", "Scores", "WorkerSet", "evaluate", "scores"]
 
 # An actor without a policy needs no torch.
-__getattr__ = lazy(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "BaseWorkers": "flowrl.rollout.base_workers",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import gymnasium
 
 from flowrl.engine.workers import WORKER_TIMEOUT
 from flowrl.envs import Environments
-from flowrl.envs.dataset_spaces import origin
+from flowrl.envs.dataset_spaces import SPACES, origin, space_to_json
 from flowrl.envs.spaces import are_alike
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
+from flowrl.policies.weights import save_weights
 from flowrl.rollout.broadcast import Broadcast
+from flowrl.schedules import end_schedules
 
 Space = gymnasium.Space[Any]
 PolicyFactory = Callable[[Space, Space], Policy]
@@ -35,9 +38,11 @@ class BaseWorkers:
     Attributes:
         clock: The counter of a run that results, evaluations and schedules follow.
         environments, num_eval_envs, address, worker_timeout: The arguments.
+        described: What a file of the policy says beside the spaces: how to make the policy, as JSON.
     """
 
     clock: ClassVar[str] = "env_steps"
+    described: Mapping[str, Any] = {}
 
     def __init__(
         self,
@@ -80,9 +85,23 @@ class BaseWorkers:
         """A new policy like that of the workers, before any learning."""
         return self._policy_factory(*self._spaces)
 
+    def end_schedules(self, steps: int) -> None:
+        """Let the policy's schedules that last as long as the run end after so many env steps, in every process.
+
+        To be called before a run starts the workers.
+        """
+        end_schedules(self._policy, steps)
+        self._policy_factory = partial(_ended, self._policy_factory, steps)
+        self._worker_policy = partial(_ended, self._worker_policy, steps)
+
     def policy_maker(self, *, gpus: bool) -> Callable[[], Policy]:
         """A factory of such policies for another process: on the same device as here, or without `gpus`."""
         return partial(self._policy_factory if gpus else self._worker_policy, *self._spaces)
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps so far, which exploration follows; 0 for workers that do not act."""
+        return 0
 
     @property
     def resources(self) -> list[Any]:
@@ -102,6 +121,15 @@ class BaseWorkers:
         """Their entries in the run.json of a run."""
         return {}
 
+    def about_policy(self) -> dict[str, Any]:
+        """What `flowrl.load` needs beside the weights, as JSON."""
+        spaces = dict(zip(SPACES, map(space_to_json, self._spaces)))
+        return {**self.described, **self.about(), **spaces, "env_steps": self.env_steps}
+
+    def save_policy(self, path: Path) -> None:
+        """Write the policy to a file from which `flowrl.load` makes it again, without an environment."""
+        save_weights(self.policy, path, self.about_policy())
+
     def check_evaluation(self, learned_in: object) -> None:
         """Raise ConfigError if the evaluation environments' spaces differ from those that the policy learned in."""
         found = self._evaluation_env.spaces(self.num_eval_envs)
@@ -120,3 +148,9 @@ class BaseWorkers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _ended(factory: PolicyFactory, steps: int, *spaces: Space) -> Policy:
+    policy = factory(*spaces)
+    end_schedules(policy, steps)
+    return policy

@@ -16,7 +16,7 @@ from flowrl.errors import ConfigError, NotFinite
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import split_seed
-from flowrl.rollout.video import EPISODES, filmed
+from flowrl.rollout.video import filmed
 from flowrl.rollout.worker import shares_of
 
 log = logging.getLogger("flowrl")
@@ -37,30 +37,36 @@ def evaluate(
     env_args: Mapping[str, Any] | None = None,
     max_steps: int = MAX_STEPS,
     video: Path | None = None,
+    goal: float | None = None,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them, environment by environment.
 
+    With a `goal` the episodes end early where it is missed (S6): after the first, second, fourth, eighth ... round of
+    all environments, if the mean return is below the goal.
+
     `env` is what `flowrl.envs.make_manager` takes, made with `env_args`, or the `Environments` of a worker set.
 
-    Every environment plays a fixed share of them; shares differ by at most one (S2). The environments and the noise
-    derive from `seed` alone, so evaluation does not change training (S3), and policies evaluated with one seed get the
-    same starts.
+    Every environment plays a fixed share of them; shares differ by at most one (S2). There are at most `num_envs`
+    environments, and no more than are busy in every round. The k-th episode of the i-th environment begins the same for
+    every policy evaluated with one `seed`; environments and noise derive from it alone, so evaluation does not change
+    training (S3).
 
     An episode longer than `max_steps` steps is cut, with a warning: a deterministic policy may go in circles for ever.
     It counts with the return so far and is marked `cut`; its environment plays no further episodes, so there are fewer
     in total. An episode that a fault cuts does not count: it is played again.
 
-    With `video` the first environment films its first episodes into that folder, see `flowrl.rollout.video`.
+    With `video` three episodes are filmed into that folder, see `flowrl.rollout.video`.
     """
     environments = env if isinstance(env, Environments) else Environments(env, env_args or {})
 
     def make(count: int) -> Manager:
         if video is None:
             return environments.manager(count)
-        return filmed(environments, count, video, min(shares_of(episodes, count)[0], EPISODES))
+        return filmed(environments, count, video, shares_of(episodes, count).tolist())
 
-    with _fewest(make, min(num_envs, episodes), num_envs) as manager:
-        played = _play(policy, manager, shares_of(episodes, manager.num_envs), seed, max_steps)
+    rounds = -(-episodes // num_envs)
+    with _fewest(make, -(-episodes // rounds), num_envs) as manager:
+        played = _play(policy, manager, episodes, seed, max_steps, goal)
     if cut := sum(episode.cut for episode in played):
         log.warning(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
@@ -79,40 +85,57 @@ def _fewest(make: Callable[[int], Manager], needed: int, num_envs: int) -> Manag
     return make(num_envs)
 
 
-def _play(policy: Policy, manager: Manager, missing: Array, seed: int, max_steps: int) -> list[Episode]:
-    """The episodes of each environment, `missing [N]` of them."""
+def _play(
+    policy: Policy, manager: Manager, episodes: int, seed: int, max_steps: int, goal: float | None
+) -> list[Episode]:
+    """Each environment's share of the episodes, or of the first ones with a mean below the goal."""
     env_seed, noise_seed = split_seed(seed)
     manager.launch(env_seed)
     actor = Actor(manager, policy.eval_mode, noise_seed)
-    played: list[Episode] = []
+    played: list[list[Episode]] = [[] for _ in range(manager.num_envs)]
+    counts, most = np.zeros(manager.num_envs, np.int64), shares_of(episodes, manager.num_envs)
     returns = np.zeros(manager.num_envs)
-    while missing.any():
-        _, step = actor.step(wait=missing == 0)
-        returns += step.reward  # 0 where there was no transition
-        returns[manager.t == 0] = 0.0  # an episode ended, or a fault cut it
-        for episode in manager.drain():
-            if missing[episode.env_id]:
-                missing[episode.env_id] -= 1
-                played.append(episode)
-        for i in np.flatnonzero((manager.t >= max_steps) & (missing > 0)).tolist():
-            played.append(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(manager.t[i]), cut=True))
-            missing[i] = 0
+    rounds, least = (int(most.max()), -math.inf) if goal is None else (1, goal)
+
+    def keep(episode: Episode) -> None:
+        played[episode.env_id].append(episode)
+        counts[episode.env_id] += 1
+
+    while True:
+        share = np.minimum(rounds, most)
+        while (counts < share).any():
+            _, step = actor.step(wait=counts >= share)
+            returns += step.reward  # 0 where there was no transition
+            returns[manager.t == 0] = 0.0  # an episode ended, or a fault cut it
+            # Environments that cannot wait play on: these episodes count if their shares grow.
+            for episode in manager.drain():
+                if counts[episode.env_id] < most[episode.env_id]:
+                    keep(episode)
+            for i in np.flatnonzero((manager.t >= max_steps) & (counts < most)).tolist():
+                keep(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(manager.t[i]), cut=True))
+                most[i] = counts[i]  # it plays no more
+                share[i] = min(share[i], most[i])
+        counted = [episode for of, n in zip(played, share.tolist()) for episode in of[:n]]
+        if rounds >= most.max() or not float(np.mean([episode.return_ for episode in counted])) >= least:
+            break
+        rounds *= 2
     for fault in manager.drain_faults():
         log.warning("evaluating: %s", fault)
-    return sorted(played, key=lambda episode: (episode.env_id, episode.episode_id))  # not in the order of their ends
+    return counted
 
 
 @attrs.frozen
 class Scores:
     """Scores of a policy from the episodes that it played.
 
-    `reward_per_step` is total reward over total steps, so long episodes count more. `win_rate` is the fraction of
-    successes among the episodes that report success, None if none does; `judged` is their number. `cut` is the number
-    of episodes that were cut (see `evaluate`), which count with their return so far. Standard deviations are those of
-    the episodes played (divided by n).
+    `steps` are those of all episodes together. `reward_per_step` is total reward over them, so long episodes count
+    more. `win_rate` is the fraction of successes among the episodes that report success, None if none does; `judged` is
+    their number. `cut` is the number of episodes that were cut (see `evaluate`), which count with their return so far.
+    Standard deviations are those of the episodes played (divided by n).
     """
 
     episodes: int
+    steps: int
     return_mean: float
     return_std: float
     return_min: float
@@ -150,6 +173,7 @@ def scores(episodes: Sequence[Episode]) -> Scores:
     judged = [episode.success for episode in episodes if episode.success is not None]
     return Scores(
         episodes=len(episodes),
+        steps=int(lengths.sum()),
         return_mean=float(returns.mean()),
         return_std=float(returns.std()),
         return_min=float(returns.min()),

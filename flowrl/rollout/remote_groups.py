@@ -168,7 +168,7 @@ class RemoteGroups:
             self._parts = plan, reference
         return reference
 
-    def neighbours(self, index: int) -> list[int]:
+    def neighbors(self, index: int) -> list[int]:
         """The indexes of all groups in the same process as a group."""
         return [group.index for group in self._factory(self._member(index).process).groups]
 

@@ -1,8 +1,9 @@
-"""Environments whose first one records videos of its episodes, with gymnasium's RecordVideo."""
+"""Environments whose first ones record videos of their episodes, with gymnasium's RecordVideo."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,11 @@ class _FilmedAgents:
         return self._step(actions)[0]
 
 
-def filmed(environments: Environments, num_envs: int, folder: Path, episodes: int = EPISODES) -> Manager:
-    """Environments in this process; the first one's first `episodes` become folder/eval-episode-0.mp4 and so on.
+def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequence[int]) -> Manager:
+    """Environments in this process, which play as many episodes each as `shares` says; three of these are filmed.
 
-    Several agents of one environment are in one film.
+    They are the first ones of the first environment, eval-episode-0.mp4 and so on, and, where it plays fewer, those of
+    the next ones, eval-env-1-episode-0.mp4. Several agents of one environment are in one film.
 
     Raises: ConfigError if the environment renders no pictures, or a package for them is not installed.
     """
@@ -73,12 +75,14 @@ def filmed(environments: Environments, num_envs: int, folder: Path, episodes: in
     plain = environments.factory
     camera = attrs.evolve(plain, env_args={**environments.env_args, "render_mode": "rgb_array"})
 
-    def film(env: Env) -> _Film:
+    counts = [min(share, max(0, EPISODES - sum(shares[:i]))) for i, share in enumerate(shares)]
+
+    def film(env: Env, env_id: int = 0) -> _Film:
         return _Film(
             *(env, str(folder)),
-            episode_trigger=lambda episode: episode < episodes,
+            episode_trigger=lambda episode: episode < counts[env_id],
             video_length=FRAMES,
-            name_prefix="eval",
+            name_prefix=f"eval-env-{env_id}" if env_id else "eval",
             gc_trigger=None,
         )
 
@@ -88,12 +92,14 @@ def filmed(environments: Environments, num_envs: int, folder: Path, episodes: in
             _look(_made(camera, num_envs))
             first = _made(camera, num_envs)
             seen = film(_shown(first))
+            others = [] if isinstance(first, VectorEnv) else [i for i in range(1, num_envs) if counts[i]]
+            films = [seen, *(film(_shown(_made(camera, num_envs)), i) for i in others)]
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(f"videos need what the extra `envs` of flowrl-engine brings: {error}") from error
     if isinstance(first, VectorEnv):
         first.unwrapped.envs[0] = _FilmedAgents(seen)  # type: ignore[attr-defined]
         return VectorEnvManager(first)
-    return EnvManager([seen, *(plain() for _ in range(num_envs - 1))])
+    return EnvManager([*films, *(plain() for _ in range(num_envs - len(films)))])
 
 
 def _made(camera: EnvFactory, num_envs: int) -> Any:

@@ -308,7 +308,7 @@ class WorkerSet(BaseWorkers):
         Raises: WorkerDied: it was restarted `max_restarts` times already, and `on_death` is "stop" or it is the last.
         """
         hosts = self._processes("restart")
-        cost = len(hosts.neighbours(index)) * self.layout.envs_per_group
+        cost = len(hosts.neighbors(index)) * self.layout.envs_per_group
         try:
             hosts.restart(index, died)
         except WorkerDied:

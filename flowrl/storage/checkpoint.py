@@ -2,7 +2,8 @@
 
 A checkpoint is a folder with manifest.json and, for each part of a state (`operators`, each resource ...), a JSON
 skeleton, an .npz of its arrays, and, if needed, a second .npz for objects that can only be pickled. Only that one can
-run code; it is read only if the file is declared trusted.
+run code; it is read only if the file is declared trusted. Large arrays are in files of their own, see
+`flowrl.storage.pieces`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,24 +24,34 @@ import attrs
 import numpy as np
 
 from flowrl.errors import CheckpointError, did_you_mean
-from flowrl.saved import shown
+from flowrl.saved import fits, shown
 from flowrl.storage.codec import decode, encode
 from flowrl.storage.files import (
     MANIFEST,
     checksummed_manifest,
+    new_file,
     opened,
     opened_zip,
     read_file,
     read_json,
     read_manifest,
 )
+from flowrl.storage.pieces import is_large, read_pieces, write_pieces
 
 #: The format that this version writes; it reads all earlier ones too.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _RESOURCES = "resources/"
+#: The entry of a file in the manifest.
+_FILE = {"name": str, "size": int, "sha256": str}
 
 
-def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Path:
+def save_checkpoint(
+    path: str | Path,
+    state: Mapping[str, Any],
+    about: Mapping[str, Any] | None = None,
+    *,
+    earlier: str | Path | None = None,
+) -> Path:
     """Write a state, such as `Run.state_dict()`, as a folder; replaces an existing checkpoint.
 
     It writes the folder under another name, flushes it to disk and then renames it, so the checkpoint is complete
@@ -50,6 +61,8 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
         path: The folder.
         state: Entries become parts; those of `state["resources"]` one each.
         about: Further entries of the manifest, as JSON.
+        earlier: A checkpoint on the same disk, with which this one may share the files of what has not changed; None:
+            the one that it replaces.
 
     Raises:
         CheckpointError: a part of the state cannot be saved, or `path` cannot be written or holds something else.
@@ -66,8 +79,13 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any], about: Mapping[s
     except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
         raise CheckpointError(f"{given} cannot be written: {error}; choose another place") from error
     try:
-        files = {name: _write_part(partial, i, name, part) for i, (name, part) in enumerate(parts.items())}
-        _write_manifest(partial, files, about or {})
+        known = _pieces_of(path if earlier is None else Path(earlier))
+        pieces: dict[str, dict[str, Any]] = {}
+        files = {
+            name: _write_part(partial, i, name, part, pieces.setdefault(name, {}), known)
+            for i, (name, part) in enumerate(parts.items())
+        }
+        _write_manifest(partial, files, {name: large for name, large in pieces.items() if large}, about or {})
         _flush_folder(partial)
         if replaced:
             shutil.rmtree(old, ignore_errors=True)
@@ -100,12 +118,13 @@ def load_checkpoint(path: str | Path, *, parts: Collection[str] | None = None, t
             part needs trust.
     """
     path = Path(path)
-    files = verify_checkpoint(path)["parts"]
+    manifest = verify_checkpoint(path)
+    files, pieces = manifest["parts"], manifest.get("pieces", {})
     if unknown := [name for name in parts or () if name not in files]:
         raise CheckpointError(f"{path} has no part {unknown[0]!r}; {did_you_mean(unknown[0], files)}")
     state: dict[str, Any] = {}
     for name in files if parts is None else parts:
-        part = _read_part(path, name, files[name], trusted)
+        part = _read_part(path, name, files[name], pieces.get(name, {}), trusted)
         if name.startswith(_RESOURCES):
             state.setdefault("resources", {})[name.removeprefix(_RESOURCES)] = part
         else:
@@ -121,21 +140,20 @@ def verify_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     manifest = _read_manifest(path)
-    for part in manifest["parts"].values():
-        for file in part.values():
-            at = path / file["name"]
-            try:
-                if Path(file["name"]).name != file["name"] or not at.is_file():
-                    raise CheckpointError(f"{path} is damaged: {file['name']} is missing")
-                if (size := at.stat().st_size) != file["size"]:
-                    how = "truncated" if size < file["size"] else "damaged"
-                    raise CheckpointError(f"{path} is {how}: {file['name']} has {size} bytes of {file['size']}")
-                if _digest(at) != file["sha256"]:
-                    raise CheckpointError(
-                        f"{path} is damaged: {file['name']} is not what was written (its checksum differs)"
-                    )
-            except (OSError, ValueError) as error:  # no name that the system knows
-                raise CheckpointError(f"{path} is damaged: {shown(file['name'])} cannot be read: {error}") from error
+    for file in _files(manifest):
+        at = path / file["name"]
+        try:
+            if Path(file["name"]).name != file["name"] or not at.is_file():
+                raise CheckpointError(f"{path} is damaged: {file['name']} is missing")
+            if (size := at.stat().st_size) != file["size"]:
+                how = "truncated" if size < file["size"] else "damaged"
+                raise CheckpointError(f"{path} is {how}: {file['name']} has {size} bytes of {file['size']}")
+            if _digest(at) != file["sha256"]:
+                raise CheckpointError(
+                    f"{path} is damaged: {file['name']} is not what was written (its checksum differs)"
+                )
+        except (OSError, ValueError) as error:  # no name that the system knows
+            raise CheckpointError(f"{path} is damaged: {shown(file['name'])} cannot be read: {error}") from error
     return manifest
 
 
@@ -156,11 +174,15 @@ class Checkpoints:
     keep: int = attrs.field(default=3, validator=attrs.validators.ge(1))
 
     def save(self, state: Mapping[str, Any], about: Mapping[str, Any] | None = None, *, step: int) -> Path:
-        """Write a checkpoint, then remove the oldest ones and the remains of killed writes."""
+        """Write a checkpoint, then remove the oldest ones and the remains of killed writes.
+
+        What has not changed since the newest one is not written again: both share its files.
+        """
         # A second checkpoint of the same step sorts after earlier ones, even if these were removed.
         ordinals = [key[1] for key in map(_key, _entries(self.folder)) if key is not None and key[0] == step]
         ordinal = 1 + max(ordinals, default=0)
-        path = save_checkpoint(self.folder / f"step-{step:09}{f'-{ordinal}' * (ordinal > 1)}", state, about)
+        path = self.folder / f"step-{step:09}{f'-{ordinal}' * (ordinal > 1)}"
+        save_checkpoint(path, state, about, earlier=self.latest())
         stale = [entry for entry in self.folder.iterdir() if entry.name.startswith(".step-")]
         ours = [entry for entry in self.paths() if (entry / MANIFEST).is_file()]  # leaves a foreign folder step-1 alone
         for entry in [*stale, *(entry for entry in ours[: -self.keep] if entry != path)]:
@@ -222,34 +244,54 @@ def _parts(state: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def _write_part(folder: Path, index: int, name: str, part: Any) -> dict[str, dict[str, Any]]:
+def _pieces_of(path: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """The pieces of large arrays of an earlier checkpoint, as far as it has any, by the checksum of their content."""
+    try:
+        pieces = _read_manifest(path).get("pieces", {})
+    except CheckpointError:
+        return {}
+    files = [file for part in pieces.values() for large in part.values() for file in large["files"]]
+    return {file["content"]: (path / file["name"], file) for file in files}
+
+
+def _write_part(
+    folder: Path, index: int, name: str, part: Any, large: dict[str, Any], known: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Write a part; returns its files, and adds those of its large arrays to `large`."""
     encoded = encode(part, name)
     slug = f"{index:02}-" + re.sub(r"[^\w-]+", "-", name)[:60]
     pickles = [np.frombuffer(each, np.uint8) for each in encoded.pickles]
-    files = {}
-    with _new(folder / f"{slug}.json") as file:
+    files, arrays = {}, list(encoded.arrays)
+    with new_file(folder / f"{slug}.json") as file:
         file.write(json.dumps(encoded.skeleton, allow_nan=False).encode())
     files["skeleton"] = _about_file(folder / f"{slug}.json")
-    for role, arrays in (("arrays", encoded.arrays), ("pickles", pickles)):
-        if arrays:
+    for i, array in enumerate(arrays):
+        if is_large(array):
+            large[str(i)] = write_pieces(array, folder / f"{slug}-{i}", known)
+            arrays[i] = np.empty(0, array.dtype)  # keeps the dtype, beside the small ones
+    for role, members in (("arrays", arrays), ("pickles", pickles)):
+        if members:
             at = folder / f"{slug}{'' if role == 'arrays' else '.pickles'}.npz"
-            with _new(at) as file:
-                np.savez(file, **{str(i): array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
+            with new_file(at) as file:
+                np.savez(file, **{str(i): array for i, array in enumerate(members)})  # type: ignore[arg-type]
             files[role] = _about_file(at)
     return files
 
 
-def _write_manifest(folder: Path, parts: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+def _write_manifest(
+    folder: Path, parts: Mapping[str, Any], pieces: Mapping[str, Any], about: Mapping[str, Any]
+) -> None:
     body = {
         "saved": datetime.now().astimezone().isoformat(timespec="seconds"),
         "about": dict(about),
         "parts": dict(parts),
+        "pieces": dict(pieces),
     }
     try:
         body = json.loads(json.dumps(body))  # as it will be read: JSON makes strings of all keys
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"about={dict(about)!r} cannot be written to the manifest: {error}") from error
-    with _new(folder / MANIFEST) as file:
+    with new_file(folder / MANIFEST) as file:
         file.write(json.dumps(checksummed_manifest("checkpoint", FORMAT_VERSION, body), indent=2).encode())
 
 
@@ -260,15 +302,6 @@ def _about_file(path: Path) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _new(path: Path) -> Iterator[Any]:
-    """A new file, on the disk when the block ends."""
-    with path.open("xb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _flush_folder(path: Path) -> None:
@@ -298,22 +331,36 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _well_formed(manifest: dict[str, Any]) -> bool:
     """Whether it has the fields that reading needs: a matching checksum does not prove that."""
-    expected = {"name": str, "size": int, "sha256": str}
+    parts, pieces, about = (manifest.get(name, {}) for name in ("parts", "pieces", "about"))
+    tables = dict[str, dict[str, dict[str, Any]]]
+    if not (fits(parts, tables) and fits(pieces, tables) and isinstance(about, dict) and "parts" in manifest):
+        return False
+    large = [each for part in pieces.values() for each in part.values()]
+    if not all(map(_is_large, large)) or not all("skeleton" in part for part in parts.values()):
+        return False
+    files = [file for part in parts.values() for file in part.values()]
+    names = [file.get("name") for file in _files(manifest)]
+    return len({*names}) == len(names) and all({k: type(v) for k, v in file.items()} == _FILE for file in files)
+
+
+def _is_large(entry: dict[str, Any]) -> bool:
+    """Whether it is the entry of an array in pieces."""
     return (
-        isinstance(manifest.get("parts"), dict)
-        and isinstance(manifest.get("about", {}), dict)
-        and all(
-            isinstance(part, dict)
-            and "skeleton" in part
-            and all(
-                isinstance(file, dict) and {k: type(v) for k, v in file.items()} == expected for file in part.values()
-            )
-            for part in manifest["parts"].values()
-        )
+        {*entry} == {"shape", "files"}
+        and fits(entry["shape"], list[int])
+        and fits(entry["files"], list[dict[str, Any]])
+        and all({k: type(v) for k, v in file.items()} == {**_FILE, "content": str} for file in entry["files"])
     )
 
 
-def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -> Any:
+def _files(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of all files. None is there twice, so that a small checkpoint cannot fill the memory."""
+    files = [file for part in manifest["parts"].values() for file in part.values()]
+    large = [each for part in manifest.get("pieces", {}).values() for each in part.values()]
+    return files + [file for each in large for file in each["files"]]
+
+
+def _read_part(path: Path, name: str, files: Mapping[str, Any], pieces: Mapping[str, Any], trusted: bool) -> Any:
     archives: dict[str, zipfile.ZipFile] = {}
     taken, files_open = set(), ExitStack()
 
@@ -329,7 +376,9 @@ def _read_part(path: Path, name: str, files: Mapping[str, Any], trusted: bool) -
             raise CheckpointError(f"malformed: it refers to {member} of its {role} twice")
         taken.add((role, member))
         with archives[role].open(member) as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
+            found = np.lib.format.read_array(file, allow_pickle=False)
+        large = pieces.get(str(int(number))) if role == "arrays" else None
+        return found if large is None else read_pieces(path, found.dtype, **large)
 
     try:
         skeleton = json.loads(read_file(path / files["skeleton"]["name"], files["skeleton"]["size"]))

@@ -7,9 +7,10 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -28,6 +29,15 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     yield partial
     os.replace(partial, path)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Any]:
+    """A new file, on the disk when the block ends."""
+    with path.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -97,8 +107,43 @@ def read_file(path: Path, most: int = LARGEST) -> bytes:
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file. Raises: OSError; ValueError for content that is malformed or nested too deeply."""
+    return parse_json(read_file(path))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value in JSON that somebody else may have written. Raises: ValueError: see `read_json`."""
+    return _shallow(text, json.loads)
+
+
+def read_yaml(path: Path) -> Any:
+    """The value in a YAML file of plain data: numbers, texts, lists and tables. Numbers are those of JSON, as 1e-4.
+
+    Raises: OSError; ValueError for content that is malformed, nested too deeply, or uses anchors or objects.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """YAML without anchors, by which a short file may stand for a huge value."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError(f"it refers to an anchor, *{self.peek_event().anchor}: write the value out")
+            return super().compose_node(parent, index)
+
+    # YAML 1.1 reads 1e-4 as a text.
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+$"), [*"-+0123456789"]
+    )
     try:
-        value = json.loads(read_file(path))
+        return _shallow(read_file(path), lambda data: yaml.load(data, Loader))
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def _shallow(text: str | bytes, read: Callable[[str | bytes], Any]) -> Any:
+    """The value of a text, unless it is nested too deeply."""
+    try:
+        value = read(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     level = [value]

@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 # A configuration needs no torch.
-__getattr__ = lazy(__name__, {"Trainer": "flowrl.trainer.trainer"})
+__getattr__, __dir__ = lazy(__name__, {"Trainer": "flowrl.trainer.trainer"})

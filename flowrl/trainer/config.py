@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import attrs
 from attrs import validators
@@ -28,7 +28,7 @@ from flowrl.settings import (
     positive,
     setting,
 )
-from flowrl.storage.files import read_file, read_json
+from flowrl.storage.files import read_file, read_json, read_yaml
 
 _Config = TypeVar("_Config")
 _FACTORY: Any = attrs.Factory  # a class, which attrs annotates as a function
@@ -102,17 +102,31 @@ class Configuration(PolicySettings, Option):
     torch_threads: int = at_least_one(
         1, "torch threads of this process; more than one pays for large networks only", resume="rounding"
     )
-    eval_episodes: int = at_least_one(100, "episodes per evaluation", resume="free")
+    eval_episodes: int = at_least_one(
+        5, "episodes of an evaluation; where they reach --stop-return it goes on to goal_episodes", resume="free"
+    )
+    goal_episodes: int = at_least_one(
+        100, "episodes that decide whether --stop-return is reached, and as many more on fresh seeds", resume="free"
+    )
+    eval_train_ratio: float = not_negative(
+        1.0, "env steps of training for each env step of an evaluation, before the next evaluation", resume="free"
+    )
     eval_max_steps: int = at_least_one(10_000, "steps after which an evaluation cuts an episode", resume="free")
-    eval_every: int | None = at_least_one(
+    eval_every: int | None = not_negative(
         None,
-        "env steps between evaluations; None: 1/20 of the budget in `flowrl run`, never in a Trainer",
+        "least env steps between evaluations, 0: none; None: 1/10 of the budget in `flowrl run`, none in a Trainer",
         resume="free",
     )
     #: A `Trainer` saves only in `save`.
     checkpoint_every: int | None = at_least_one(
-        None, "env steps between checkpoints of `flowrl run`; None: eval_every, else 10 000", resume="free"
+        None,
+        "env steps between checkpoints of `flowrl run`; None: none with checkpoint_seconds, else eval_every or 10 000",
+        resume="free",
     )
+    checkpoint_seconds: float | None = positive(
+        None, "seconds after which the next result is followed by a checkpoint; None: no matter", resume="free"
+    )
+    checkpoint_keep: int = at_least_one(3, "checkpoints to keep, the newest ones", resume="free")
 
     report_timers: bool = setting(
         False, "results have the seconds that each operator was busy: timers/OPERATOR", resume="free"
@@ -134,10 +148,33 @@ class Configuration(PolicySettings, Option):
         """Number of groups, and environments per group: equal ones give equal streams on any number of workers (D2)."""
         return grouping(self.to_dict())
 
+    def over(self, steps: int) -> Self:
+        """The configuration of a run of so many env steps: schedules without a length of their own last as long.
+
+        >>> from flowrl.plans import PPO
+        >>> PPO.Config().over(100_000).schedule_steps, PPO.Config(schedule_steps=500).over(100_000).schedule_steps
+        (100000, 500)
+        """
+        lengths: dict[str, Any] = dict.fromkeys(self.open_spans, steps)
+        return attrs.evolve(self, **lengths)
+
+    @property
+    def open_spans(self) -> list[str]:
+        """The settings that stand for the run's budget, which is not known yet."""
+        spans = [field.name for field in attrs.fields(type(self)) if field.metadata.get("span")]
+        return [name for name in spans if self.get(name) is None]
+
     @property
     def evaluation(self) -> dict[str, Any]:
         """Arguments of `flowrl.operators.Evaluate` for evaluations inside a run."""
-        return {"episodes": self.eval_episodes, "seed": self.seed, "max_steps": self.eval_max_steps}
+        return {
+            "every": self.eval_every,
+            "episodes": self.eval_episodes,
+            "goal_episodes": self.goal_episodes,
+            "train_ratio": self.eval_train_ratio,
+            "seed": self.seed,
+            "max_steps": self.eval_max_steps,
+        }
 
     @property
     def for_policy(self) -> dict[str, Any]:
@@ -170,7 +207,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('Settings of every plan.', 28), ('Settings of every policy.', 7)]
+    [('Settings of every plan.', 32), ('Settings of every policy.', 7)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}
@@ -184,6 +221,23 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
             own = issubclass(part, Configuration) and "__slots__" in vars(part)
             groups.append(("The plan." if own else (part.__doc__ or part.__name__).partition("\n")[0], shown))
     return groups
+
+
+def settings_text(cls: type[Configuration]) -> str:
+    """The `sections` of a plan as text, a line for each setting, with type, values, default and meaning.
+
+    >>> print(settings_text(Configuration).splitlines()[2])
+        env (str) = 'CartPole-v1': gymnasium id, module:factory, gym:ID, pettingzoo:ID or envpool:ID
+    """
+    lines = []
+    for title, fields in sections(cls):
+        lines += ["", title]
+        for field in fields:
+            kind = ", ".join(filter(None, [type_text(field.type), field.metadata.get("range", "")]))
+            default = default_of(field)
+            value = "" if default is attrs.NOTHING else f" = {default!r}"
+            lines.append(f"    {field.name} ({kind}){value}: {field.metadata.get('meaning', '')}".rstrip(": "))
+    return "\n".join(lines)
 
 
 def default_of(field: attrs.Attribute[Any]) -> Any:
@@ -241,12 +295,39 @@ def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:
     for layer in layers:
         for key, value in layer.items():
             if key not in fields:
-                raise ConfigError(f"unknown configuration key {key!r}; {did_you_mean(key, fields)}")
+                here = _ELSEWHERE.get(key)
+                way_out = f"here it is {here!r}" if here in fields else did_you_mean(key, fields)
+                raise ConfigError(f"unknown configuration key {key!r}; {way_out}")
             values[key] = _checked(key, value, fields[key].type)
     missing = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in values]
     if missing:
         raise ConfigError(f"no value for {', '.join(missing)}: {cls.__qualname__} has no default for it")
     return construct(cls, values)
+
+
+#: Settings by their names in Stable-Baselines3, CleanRL, RLlib and Tianshou.
+_ELSEWHERE = {
+    **dict.fromkeys(("clip_range", "clip_param", "clip_coef", "eps_clip"), "clip"),
+    **dict.fromkeys(("clip_range_vf", "vf_clip_param"), "value_clip"),
+    **dict.fromkeys(("ent_coef", "entropy_coeff"), "entropy_coef"),
+    **dict.fromkeys(("vf_coef", "vf_loss_coeff"), "value_coef"),
+    **dict.fromkeys(("gae_lambda", "lambda"), "lam"),
+    **dict.fromkeys(("n_epochs", "update_epochs"), "num_sgd_iter"),
+    **dict.fromkeys(("n_steps", "num_steps", "rollout_fragment_length"), "fragment_steps"),
+    **dict.fromkeys(("n_envs", "num_envs", "num_envs_per_worker", "num_envs_per_env_runner"), "envs_per_worker"),
+    **dict.fromkeys(("train_freq", "gradient_steps"), "replay_ratio"),
+    **dict.fromkeys(("target_update_interval", "target_network_frequency"), "target_every"),
+    **dict.fromkeys(("exploration_initial_eps", "start_e"), "epsilon_start"),
+    **dict.fromkeys(("exploration_final_eps", "end_e"), "epsilon_end"),
+    **dict.fromkeys(("net_arch", "hidden_sizes", "fcnet_hiddens"), "hidden"),
+    "exploration_fraction": "epsilon_steps",
+    "max_grad_norm": "grad_clip",
+    "lr": "learning_rate",
+    "sgd_minibatch_size": "minibatch_size",
+    "kl_coeff": "kl_coef",
+    "num_env_runners": "num_workers",
+    "env_config": "env_args",
+}
 
 
 def parse_value(text: str) -> Any:
@@ -268,21 +349,27 @@ def parse_value(text: str) -> Any:
 
 
 def load_config_file(path: str | Path) -> dict[str, Any]:
-    """Read the values in a .json or .toml file.
+    """Read the values in a .json, .toml or .yaml file.
 
     Raises:
         ConfigError: no such file, another suffix, malformed content, or content that is not a table of keys.
     """
     path = Path(path)
-    readers: dict[str, Any] = {".json": read_json, ".toml": lambda path: tomllib.loads(read_file(path).decode())}
+    readers: dict[str, Any] = {
+        ".json": read_json,
+        ".toml": lambda path: tomllib.loads(read_file(path).decode()),
+        **dict.fromkeys((".yaml", ".yml"), lambda path: {} if (values := read_yaml(path)) is None else values),
+    }
     if path.suffix not in readers:
-        raise ConfigError(f"configuration file {path}: expected a .json or .toml file")
+        raise ConfigError(f"configuration file {path}: expected a .json, .toml or .yaml file")
     try:
         values = readers[path.suffix](path)
     except OSError as error:
         raise ConfigError(f"configuration file {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # both decoders' errors, and text that is not UTF-8
         raise ConfigError(f"configuration file {path} is malformed: {error}") from error
+    if isinstance(values, dict) and (others := [key for key in values if not isinstance(key, str)]):
+        raise ConfigError(f"configuration file {path}: expected texts for keys, got {others[0]!r}")
     if not isinstance(values, dict):
         raise ConfigError(f"configuration file {path}: expected a table of keys, got a {type(values).__name__}")
     return values

@@ -34,7 +34,7 @@ class OfflineConfig(Configuration):
     data: str = setting("data/cartpole", "dataset: a folder that `flowrl record` or `Record` wrote, or minari:ID")
     epochs: int | None = at_least_one(None, "passes over the dataset; None: until the run stops")
     batch_size: int = positive(256, "rows per update")
-    normalize_obs: bool = setting(False, "normalise observations to mean 0, deviation 1, by the dataset's statistics")
+    normalize_obs: bool = setting(False, "normalize observations to mean 0, deviation 1, by the dataset's statistics")
     report_every: int = positive(500, "updates between results")
 
     @property
@@ -62,8 +62,8 @@ class OfflineTrainer(Trainer):
         return cls._workers(config, env, policy, open_dataset(config.data))
 
     @classmethod
-    def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any]) -> OfflineWorkers:
-        """Workers for a finished run, whose run.json describes the dataset; the dataset itself may be gone."""
+    def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any], spaces: Any) -> OfflineWorkers:
+        """Workers for a saved policy, whose file describes the dataset; the dataset itself may be gone."""
         return cls._workers(config, env, None, _source(config, about))
 
     @classmethod

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
+from flowrl.errors import ConfigError, PlanError
 from flowrl.trainer.config import Configuration
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
+    from flowrl.trainer.progress import Budget
+
+#: What `with_end` is told to be the origin of operators, in the command line and in a Trainer.
+SITES = ("flowrl run", "Trainer(out=")
+#: Paths of operators that it appends, and that keep a state.
+END = re.compile(r"(Evaluate|Confirm|StopWhen)(-\d+)?")
+
+#: Env steps between evaluations if neither the configuration nor a budget in steps determines them.
+EVAL_EVERY = 2_500
 
 
 def with_end(
@@ -25,15 +38,16 @@ def with_end(
     goal: float | None = None,
     steps: int | None = None,
     seconds: float | None = None,
+    updates: int | None = None,
 ) -> Plan:
     """Append evaluation and stopping operators to a plan, as far as the arguments ask for them.
 
     Args:
-        workers: Their policy is evaluated every `config.eval_every` steps of the plan's clock; None: never.
+        workers: Their policy is evaluated every `config.eval_every` steps of the plan's clock; None or 0: never.
         site: Shown as the operators' origin in messages, in place of a file and line.
         save: File for the best policy, if the policy has weights.
         goal: Mean return of an evaluation that ends the plan once it is confirmed; it needs `save`.
-        steps, seconds: Budgets that end the plan too.
+        steps, seconds, updates: Budgets that end the plan too.
     """
     from flowrl.operators import Confirm, Evaluate, StopWhen
     from flowrl.policies.protocols import HasWeights
@@ -41,17 +55,46 @@ def with_end(
     def added(op: Any, option: str = "") -> Plan:
         return attrs.evolve(plan.for_each(op), site=site + option)
 
-    if config.eval_every is not None:
+    if config.eval_every:
         kept = save if isinstance(workers.policy, HasWeights) else None
-        plan = added(Evaluate(workers, every=config.eval_every, save=kept, **config.evaluation))
+        plan = added(Evaluate(workers, save=kept, goal=goal, **config.evaluation))
     bounds: dict[str, float] = {}
     if goal is not None:
         assert save is not None, "a goal is confirmed with the saved policy"
-        confirm = Confirm(workers, goal=goal, path=save, within=steps or math.inf, **config.evaluation)
-        plan = added(confirm, " --stop-return")
+        played = {"episodes": config.goal_episodes, "seed": config.seed, "max_steps": config.eval_max_steps}
+        plan = added(Confirm(workers, goal=goal, path=save, within=steps or math.inf, **played), " --stop-return")
         bounds["confirmed_return"] = goal
     if steps is not None:
         bounds[config.clock] = steps
+    if updates is not None:
+        bounds["updates"] = min(updates, bounds.get("updates", updates))  # an offline plan's steps are updates
     if bounds or seconds is not None:
         plan = added(StopWhen(bounds, seconds=seconds), " --stop-...")
     return plan
+
+
+def eval_every_of(config: Configuration, budget: Budget) -> int | None:
+    """Env steps, or updates, between evaluations; None for no evaluation."""
+    every = config.eval_every
+    if every == 0 and budget.goal is not None:
+        raise ConfigError(f"eval_every=0: --stop-return {budget.goal:g} needs evaluations; leave eval_every out")
+    if every is None and budget.goal is None and config.clock != "env_steps":
+        return None  # no environment is created, unless the user asks for one
+    if every is None and budget.steps is not None:
+        every = max(1, budget.steps // 10)
+    if every is None and (budget.goal is not None or budget.seconds is not None or budget.updates is not None):
+        every = EVAL_EVERY
+    if budget.goal is not None and budget.steps is not None and every is not None and every > budget.steps:
+        raise ConfigError(f"eval_every={every} exceeds --stop-steps {budget.steps}: the goal would never be tested")
+    return every
+
+
+def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
+    """Check that an item of a plan is a result, and return it.
+
+    Raises:
+        PlanError: the item is no mapping.
+    """
+    if not isinstance(item, Mapping):
+        raise PlanError(f"a plan's items must be result dicts, got {describe(item)} from {plan.name}")
+    return item

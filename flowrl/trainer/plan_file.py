@@ -22,13 +22,11 @@ import cloudpickle  # type: ignore[import-untyped]
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.trainer.config import Configuration
+from flowrl.trainer.run_info import BUILTIN
 from flowrl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
-
-#: The folder of the built-in plans; a link in a checkout, so it is compared resolved.
-BUILTIN = Path(__file__).parents[1] / "plans"
 
 #: The names that a plan file without a Trainer class defines.
 PARTS = ("Config", "policy", "execution_plan")
@@ -157,7 +155,7 @@ def _import_file(path: Path) -> ModuleType:
         return sys.modules[name]
     module = ModuleType(name)
     module.__file__ = str(path)
-    # It can import its neighbours, as a script can; last in the path, so that they hide nothing.
+    # It can import its neighbors, as a script can; last in the path, so that they hide nothing.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     sys.modules[name] = module  # annotations are resolved there

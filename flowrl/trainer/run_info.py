@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowrl.errors import ConfigError
 from flowrl.settings import resumable
-from flowrl.storage.files import opened, read_json
+from flowrl.storage.files import opened, plain, read_json
 from flowrl.trainer.config import Configuration, grouping
+
+if TYPE_CHECKING:
+    from flowrl.engine.run import Run
+    from flowrl.rollout import BaseWorkers
+
+#: The folder of the built-in plans; a link in a checkout, so it is compared resolved.
+BUILTIN = Path(__file__).parents[1] / "plans"
 
 
 def may_differ(config: Configuration, then: Mapping[str, Any]) -> set[str]:
@@ -25,8 +32,61 @@ def may_differ(config: Configuration, then: Mapping[str, Any]) -> set[str]:
     False
     """
     alike = config.grouping == grouping({"envs_per_worker": config.envs_per_worker, **then})
-    free = resumable(type(config), "free", "rounding")
+    free = resumable(type(config), "free", "rounding", "fork")
     return free | (resumable(type(config), "grouping") if alike else set())
+
+
+def described(run: Run, owner: BaseWorkers) -> dict[str, Any]:
+    """What a checkpoint says of its policy: see `BaseWorkers.about_policy`, and the part of the state that it is."""
+    parts = [name for name, resource in run.resources.items() if resource is owner.policy]
+    return {**owner.about_policy(), "part": f"resources/{parts[0]}" if parts else None}
+
+
+def may_change(cls: type[Configuration]) -> str:
+    """The settings that a resumed run may change, in words."""
+    settings = ", ".join(sorted(resumable(cls, "free", "rounding", "fork")))
+    return f"{settings}, and {', '.join(sorted(resumable(cls, 'grouping')))} where they form the same groups"
+
+
+class Changes(NamedTuple):
+    """The settings that differ at a resume: those that may not, those that change the last bits, and those that fork.
+
+    A fork has the values before and after, {"learning_rate": {"from": 1e-3, "to": 1e-4}}.
+    """
+
+    refused: list[str]
+    rounding: list[str]
+    forked: dict[str, dict[str, Any]]
+
+
+def changes(config: Configuration, then: Mapping[str, Any]) -> Changes:
+    """Compare a configuration with the values, as plain data, of the run that is resumed."""
+    now, allowed = plain(config.to_dict()), may_differ(config, then)
+    changed = [key for key in now if key in then and not same_setting(key, then[key], now[key])]
+    rounding, forking = resumable(type(config), "rounding"), resumable(type(config), "fork")
+    return Changes(
+        [key for key in changed if key not in allowed],
+        [key for key in changed if key in rounding],
+        {key: {"from": then[key], "to": now[key]} for key in changed if key in forking},
+    )
+
+
+def in_words(forked: Mapping[str, Mapping[str, Any]]) -> str:
+    """The settings of a fork.
+
+    >>> in_words({"learning_rate": {"from": 1e-3, "to": 1e-4}})
+    'learning_rate=0.0001 (it was 0.001)'
+    """
+    return ", ".join(f"{key}={values['to']!r} (it was {values['from']!r})" for key, values in forked.items())
+
+
+def same_setting(key: str, then: Any, now: Any) -> bool:
+    """Whether two values of a key are the same; __main__ matches any module, since an imported script changes name."""
+    if key == "env" and isinstance(then, str) and isinstance(now, str):
+        (there, _, factory), (here, _, other) = then.partition(":"), now.partition(":")
+        if "__main__" in (there, here):
+            return factory == other
+    return bool(then == now)
 
 
 def read_about(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,30 +30,47 @@ if TYPE_CHECKING:
 
 
 class TrainedPolicy:
-    """A policy and the environment of its training: `act` and `evaluate`.
+    """A policy: `act`, and `evaluate` in the environment of its training.
 
     Attributes:
         policy: Its model is `policy.model`.
+        source: The file or checkpoint that it was loaded from; None: a Trainer's.
         config: Configuration of the training.
         env_steps: Point of exploration schedules for stochastic actions.
     """
 
-    def __init__(self, workers: BaseWorkers, config: Configuration, *, env_steps: int = 0) -> None:
+    def __init__(
+        self,
+        workers: BaseWorkers,
+        config: Configuration,
+        *,
+        env_steps: int = 0,
+        source: Path | None = None,
+        allow: Callable[[], None] | None = None,
+    ) -> None:
         self.policy: Policy = workers.policy
+        self.source, self._allow = source, allow
         self.config, self.env_steps, self._workers = config, env_steps, workers
         self._noise = SeedTree(config.seed).generator("act")
 
     def __repr__(self) -> str:
-        return f"TrainedPolicy({self.policy!r} of {self.config.env})"
+        of = self.config.env if self.source is None else f"{self.config.env}, {self.source}"
+        return f"TrainedPolicy({self.policy!r} of {of})"
 
     @property
     def environments(self) -> Environments:
-        """The environments of its training."""
+        """The environments of its training. Raises: ConfigError for code that is not trusted, see `flowrl.load`."""
+        if self._allow is not None:
+            self._allow()
         return self._workers.environments
 
     @property
     def evaluation_env(self) -> Environments:
-        """The environments of its evaluation."""
+        """The environments of its evaluation. Raises: as `environments`; or their spaces are others."""
+        if self._allow is not None:
+            self._allow()
+            self._workers.check_evaluation("training")
+            self._allow = None
         return self._workers.evaluation_env
 
     def act(self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None) -> Any:
@@ -106,11 +123,13 @@ class TrainedPolicy:
         before[begins] = first[begins]
         return [before["state"]]
 
-    def evaluate(self, episodes: int | None = None, seed: int | None = None) -> dict[str, Any]:
+    def evaluate(
+        self, episodes: int | None = None, seed: int | None = None, *, video: str | Path | None = None
+    ) -> dict[str, Any]:
         """Play whole episodes in the eval mode, in separate environments (S3); see `flowrl.rollout.Scores`.
 
-        Without arguments it plays the `eval_episodes` of the configuration, from the same starts as the plan's own
-        evaluation.
+        Without arguments it plays the `goal_episodes` of the configuration, from the seed of the plan's own evaluation.
+        `video` is a folder for films of the first episodes of one environment.
 
         Raises:
             ConfigError: less than one episode, or a seed below 0.
@@ -121,13 +140,14 @@ class TrainedPolicy:
                 "evaluation needs separate environments (S3), but there is a single environment object; "
                 "give its id or a function that creates it"
             )
-        episodes = self.config.eval_episodes if episodes is None else episodes
+        episodes = self.config.goal_episodes if episodes is None else episodes
         seed = self.config.seed if seed is None else seed
         bounds: tuple[tuple[str, Any, int], ...] = ("episodes", episodes, 1), ("seed", seed, 0)
         for name, value, least in bounds:
             if not isinstance(value, Integral) or value < least:
                 raise ConfigError(f"{name}={value!r}: expected a whole number of at least {least}")
-        return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed")))
+        films = None if video is None else Path(video)
+        return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed"), video=films))
 
     def play(self, episodes: int, seed: int, max_steps: int | None = None, video: Path | None = None) -> Scores:
         """The scores of `episodes` episodes in the eval mode; environments and noise follow from `seed` alone.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -14,22 +16,27 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import attrs
 
 from flowrl.engine.graph import graph, paths
-from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
+from flowrl.engine.run import resources_of
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.saved import Saved
+from flowrl.schedules import end_schedules, open_schedules
 from flowrl.settings import positive, resumable
-from flowrl.trainer.config import Configuration, build_config
-from flowrl.trainer.plan_end import with_end
+from flowrl.trainer.config import Configuration, build_config, default_of, sections, settings_text
+from flowrl.trainer.plan_end import SITES, as_result, eval_every_of, with_end
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
-from flowrl.trainer.run_info import may_differ
+from flowrl.trainer.progress import Budget
+from flowrl.trainer.run_info import changes, described, in_words, may_change, same_setting
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
     from flowrl.policies import Policy
     from flowrl.rollout import BaseWorkers
+    from flowrl.trainer.directory import RunDirectory
+    from flowrl.trainer.resume import EarlierRun
+    from flowrl.trainer.session import Session
     from flowrl.trainer.trained_policy import TrainedPolicy
 
 log = logging.getLogger("flowrl")
@@ -68,15 +75,24 @@ class Trainer:
 
     With `eval_every=n`, results get the entries of `flowrl.operators.Evaluate` every n env steps.
 
+    With `out`, the run is kept in that directory, as `flowrl run` keeps it: configuration, results as they come,
+    regular checkpoints, the best policy and the last. `flowrl.load(out)` loads the policy, `flowrl.resume(out)` trains
+    on.
+
     Args:
         env: A name as in `Config.env`, a callable, or an environment object such as a gymnasium VectorEnv.
         config: A `Config`, or values for one.
+        out: New directory of the run; None: nothing is written.
+        sinks: Other formats of the results in `out`, as `--sink` has them: "csv", "tensorboard".
         seed: Root of all random streams; the same as the key `seed`.
         policy: Replaces the class's `policy`: a function with its signature, or a `Policy` class.
+        init_from: A run's directory, a checkpoint, or a file of weights to begin with; `parent` then says which.
+        init_with: What else to take from there, of "buffer" and "statistics"; "partial" leaves out what does not fit.
         settings: Keys of `Config`; they override `config`.
 
     Raises:
-        ConfigError: an unknown key (with the closest one), a bad value, no such environment.
+        ConfigError: an unknown key (with the closest one), a bad value, no such environment; nothing at `init_from`,
+            or what does not fit.
         PlanError: `policy` does not return a policy, or `execution_plan` a plan.
     """
 
@@ -87,8 +103,12 @@ class Trainer:
         env: Any = None,
         config: Mapping[str, Any] | Configuration | None = None,
         *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
+        init_from: str | Path | None = None,
+        init_with: Collection[str] = (),
         **settings: Any,
     ) -> None:
         if not isinstance(config, (Mapping, Configuration, NoneType)):
@@ -97,7 +117,10 @@ class Trainer:
         direct = {} if env is None else named(env)
         direct |= {} if seed is None else {"seed": seed}
         self.config = build_config(self.Config, values, direct, settings)
+        self._evaluates: str | None = None  # the path of an added Evaluate
+        self._directory = self._chosen(out, sinks)
         self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
+        self._describe()
         try:
             #: `algorithm` is the result of `execution_plan`, edited by the options of `config`; `plan` evaluates too
             #: if `eval_every` is set.
@@ -107,16 +130,56 @@ class Trainer:
                     f"{type(self).__name__}.execution_plan returned a {type(plan).__name__}, expected a Plan"
                 )
             self.algorithm: Plan = self.config.edited(plan, self.workers)
-            self.plan = self._with_evaluation(self.algorithm)
+            self.plan = self.algorithm if self._directory is not None else self._with_evaluation(self.algorithm)
+            #: What it began with, None for fresh weights: see `flowrl.trainer.init_from.init_from`.
+            self.parent = self._begun(init_from, init_with)
         except BaseException:
             self.workers.close()
             raise
         self.run: Run | None = None
         self.result: Result = {}  #: the last one
+        self.forks: list[dict[str, Any]] = []  #: settings that `restore` changed, from and to what, and when
         self.done = False  #: whether the plan has ended
         self._stopped = False
         self._trained: TrainedPolicy | None = None
+        self._session: Session | None = None  # of a run that is kept
+        self._earlier: EarlierRun | None = None  # which it resumes
+        self._goal: float | None = None
         self._keys: set[str] = set()  # of all results so far
+
+    @classmethod
+    def resume(cls, run: str | Path, env: Any = None, *, policy: Any = None, **settings: Any) -> Self:
+        """Go on with a run of this class where its newest checkpoint left it: see `flowrl.resume`."""
+        from flowrl.trainer.directory import ClassSource, RunDirectory, config_text
+        from flowrl.trainer.resume import EarlierRun
+        from flowrl.trainer.sinks import sinks_in
+
+        earlier, source = EarlierRun.find(run), ClassSource.of(cls)
+        if earlier.about.get("builtin") and earlier.about["plan"] != source.name:
+            raise ConfigError(f"{earlier.path} is a run of {earlier.about['plan']}, not of {source.name}")
+        before = build_config(cls.Config, earlier.values)
+        if env is not None and not same_setting("env", before.env, named(env)["env"]):
+            raise ConfigError(
+                f"env={env!r}: {earlier.path} is a run in {before.env}, and a resumed run keeps its settings"
+            )
+        config = build_config(cls.Config, earlier.values, settings)
+        forked = earlier.check(config, before)
+        trainer = cls(env, config, policy=policy)
+        trainer.plan, trainer._earlier, trainer.parent = trainer.algorithm, earlier, earlier.about.get("from")
+        trainer._directory = RunDirectory(earlier.path, source, config_text(config), sinks_in(earlier.path))
+        try:
+            trainer._open(earlier.budget(Budget()), forked)
+        except BaseException:
+            trainer.stop()
+            raise
+        return trainer
+
+    def _begun(self, parent: str | Path | None, taken: Collection[str]) -> dict[str, Any] | None:
+        from flowrl.trainer.init_from import init_from
+
+        if parent is None and taken:
+            raise ConfigError(f"init_with={list(taken)} needs init_from, a run to take it from")
+        return None if parent is None else init_from(parent, taken, self.algorithm, self.workers, self.config)
 
     def _own_plan(self) -> Any:
         from flowrl.policies.torch_rng import seeded
@@ -137,6 +200,7 @@ class Trainer:
                 setattr(cls, name, staticmethod(function))
         if "Config" in vars(cls):
             _check_config(cls.Config)
+        _document(cls)
 
     def __repr__(self) -> str:
         clock = self.config.clock
@@ -199,9 +263,27 @@ class Trainer:
             )
 
     @classmethod
-    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any]) -> BaseWorkers:
-        """The workers for the saved policy of a run with this run.json; by default, those of `make_workers`."""
-        return cls.make_workers(config, env)
+    def workers_of_run(
+        cls, config: Configuration, env: Any, about: Mapping[str, Any], spaces: tuple[Any, Any] | None
+    ) -> BaseWorkers:
+        """The workers for a saved policy, with what its file or run.json says; they make no environment.
+
+        Without `spaces`, which files of earlier versions lack, one environment is made to look at them.
+        """
+        from flowrl.envs import Environments
+        from flowrl.policies.devices import torch_threads
+        from flowrl.rollout import BaseWorkers
+
+        if spaces is None:
+            return cls.make_workers(config, env)
+        check_policy(cls.policy)
+        place = config.env if env is None else env
+        how = dict(config.env_args), tuple(config.wrappers), config.env_manager, dict(config.env_manager_args)
+        environments = Environments(place, *how)
+        others = config.eval_env, config.eval_env_args, config.eval_wrappers, config.eval_env_manager
+        evaluation = environments.for_evaluation(*others)
+        with torch_threads(config.torch_threads):
+            return BaseWorkers(PolicyFactory(cls.policy, config), spaces, environments, evaluation, config.grouping[1])
 
     @classmethod
     def place_of_run(cls, config: Configuration, about: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -210,48 +292,97 @@ class Trainer:
 
     # -- training
 
-    def train(self, until: Until | None = None) -> Result:
-        """Train up to the next result and return it; with `until`, up to the first result that reaches it.
+    def train(
+        self,
+        until: Until | None = None,
+        *,
+        env_steps: int | None = None,
+        updates: int | None = None,
+        seconds: float | None = None,
+        goal: float | None = None,
+        progress: bool | None = None,
+    ) -> Result:
+        """Train up to the next result and return it; with a bound, up to the first result that reaches it.
+
+        `PPO("CartPole-v1", out="runs/x").train(env_steps=100_000)` is `flowrl run ppo --stop-steps 100000`. Bounds are
+        those of the whole run: a further `train(env_steps=200_000)` trains for as many steps again. When a call with a
+        bound returns, the directory of the run is complete: checkpoint, policies, summary.
 
         Args:
             until: Lower bounds by name, as in `{"env_steps": 50_000, "episode_return": 475}`; the first one reached
                 ends training, and `train` returns at once if the last result reaches one. Or a predicate of a result.
+            env_steps, updates: Bounds too; the first call's is the budget of the run.
+            seconds: Bound of the time that the run has been open.
+            goal: Mean return of an evaluation that ends training once the saved policy confirms it, as `--stop-return`;
+                only of a run that is kept in `out`, and of its first call.
+            progress: Whether to show progress; None: if the run is kept.
+
+        The first call says how long the run is: schedules without a length of their own, as PPO's learning rate by
+        default, last for the env steps in `until`. Where it says nothing, they stay constant, which is logged.
 
         When the plan ends by itself, `train` returns the last result, and `done` is True from then on. Ctrl-C raises
-        KeyboardInterrupt at the end of a step; the trainer may then be saved or go on.
+        KeyboardInterrupt at the end of a step, when everything is saved; the trainer may then go on.
 
         Raises:
-            ConfigError: `until` bounds a name that no result has, which would never be reached.
+            ConfigError: a bound of a name that no result has, which would never be reached.
             PlanError: the trainer was stopped; or the plan is wrong, with every problem, before anything starts.
         """
         from flowrl.interrupts import Interrupts
         from flowrl.policies.devices import torch_threads
+        from flowrl.trainer.progress import progress as shown
 
-        run, bounds = self._open(), None
-        if until is None:
-            reached: Callable[[Result], bool] = _always
-        elif callable(until):
-            reached = until
-        else:
-            bounds = _checked(until)
-            reached = self._reaches(bounds)
-            if reached(self.result):
-                return self.result
-        ended = False
+        bounds, clock = self._bounds(until, env_steps, updates, goal), self.config.clock
+        steps = bounds.get(clock)
+        budget = Budget(
+            goal, None if steps is None else math.ceil(steps), seconds, None if clock == "updates" else updates
+        )
+        if self.run is None:
+            self._plan_schedules(budget.steps)
+        run, session = self._open(budget), self._session
+        if goal is not None and goal != self._goal:
+            raise ConfigError(
+                f"goal={goal}: the run's is {self._goal}, which its first train() sets; to stop elsewhere use "
+                f"until={{'eval_return': {goal}}}"
+            )
+        tested = self._reaches(bounds)
+        if bounds and tested(self.result):
+            return self.result
+        bounded = bool(bounds) or until is not None or seconds is not None
+
+        def over(result: Mapping[str, Any]) -> bool:
+            self._take(result)
+            if bounds:
+                self._check_names(bounds)
+            late = seconds is not None and run.context.watch.seconds >= seconds
+            return not bounded or late or tested(self.result) or (callable(until) and until(self.result))
+
+        ended = run.interrupted = False
+        quiet = not (session is not None and bounded if progress is None else progress)
         with torch_threads(self.config.torch_threads), Interrupts(run) as interrupts:
-            for result in run:
-                self._take(result)
-                if bounds is not None:
-                    self._check_names(bounds)
-                if reached(result):
-                    break
+            if session is not None:
+                session.budget = budget
+                with session.directory.log or nullcontext():
+                    session.pull(run, interrupts, over, quiet=quiet, final=bounded)
+                ended = session.ended
             else:
-                ended = True
+                earlier = run.context.watch.seconds
+                with shown(self._title, budget, quiet=quiet, earlier=earlier, counter=clock) as display:
+                    for result in run:
+                        enough = over(result)
+                        display.report(self.result)
+                        if enough:
+                            break
+                    else:
+                        ended = True
+        if session is not None and session.error is not None:
+            raise session.error
+        if session is not None and bounded and not quiet:
+            print(session.words, flush=True)
         if interrupts.asked:
             if not ended:
                 next(run, None)  # consumes the interruption, so that the next call goes on
             raise KeyboardInterrupt
-        self.done = self.done or ended
+        self.done = self.done or (ended and not run.interrupted)
         return self.result
 
     @property
@@ -267,12 +398,14 @@ class Trainer:
         trained.env_steps = self.counters.get("env_steps", 0)
         return trained.act(obs, deterministic, **memory)
 
-    def evaluate(self, episodes: int | None = None, seed: int | None = None) -> Result:
+    def evaluate(
+        self, episodes: int | None = None, seed: int | None = None, *, video: str | Path | None = None
+    ) -> Result:
         """Play whole episodes in separate environments and return the scores; training is not affected (S3).
 
         See `TrainedPolicy.evaluate`.
         """
-        return self._use().evaluate(episodes, seed)
+        return self._use().evaluate(episodes, seed, video=video)
 
     # -- saving and stopping
 
@@ -285,31 +418,41 @@ class Trainer:
         from flowrl.storage.checkpoint import save_checkpoint
         from flowrl.storage.files import plain
 
-        mine = {"result": self.result, "done": self.done, "evaluates": self._evaluates}
-        about = {"trainer": type(self).__name__, "config": plain(self.config.to_dict())}
-        return save_checkpoint(path, {**self._open().state_dict(), "trainer": mine}, about)
+        run = self._open()
+        mine = {"result": self.result, "done": self.done, "evaluates": self._evaluates, "forks": self.forks}
+        about = {"trainer": type(self).__name__, "config": plain(self.config.to_dict()), "forks": self.forks}
+        about |= {"counters": self.counters, "policy": described(run, self.workers)}
+        about |= {} if self.parent is None else {"from": self.parent}
+        return save_checkpoint(path, {**run.state_dict(), "trainer": mine}, about)
 
     def restore(self, path: str | Path) -> None:
         """Go on exactly where `save` was called, in any process, with the same class and configuration.
 
         This unpickles environments in the middle of an episode, so restore only checkpoints that you trust.
 
-        The settings that `flowrl run --resume` may change may differ here too: `eval_every`, `eval_episodes`,
-        `eval_max_steps` and `checkpoint_every`; `act_backend`, `device` and `torch_threads` with a warning.
+        The settings that `flowrl run --resume` may change may differ here too: those of evaluations and checkpoints,
+        such as `eval_every`; `act_backend`, `device` and `torch_threads` with a warning; learning rates and schedules
+        as a fork, which `forks` lists. A `schedule_steps` of None takes the saved length.
 
         Raises:
             CheckpointError: no checkpoint, a damaged one, or one of another plan, seed or configuration.
         """
         from flowrl.storage.checkpoint import load_checkpoint, verify_checkpoint
 
-        run = self._open()
-        about = verify_checkpoint(path).get("about", {})
+        self._check_not_stopped()
+        about, forked = verify_checkpoint(path).get("about", {}), dict[str, Any]()
         if isinstance(about.get("config"), Mapping):
-            self._check_config_of(path, about)
+            saved = [about["config"].get(name) for name in self.config.open_spans if self.run is None]
+            lengths = [steps for steps in saved if isinstance(steps, int)]
+            forked = self._check_config_of(path, about, self.config.over(lengths[0]) if lengths else self.config)
+            if lengths:
+                self._end_schedules(lengths[0])
+        run = self._open()
         state = load_checkpoint(path, trusted=True)
         mine = Saved(state.pop("trainer", {}), "the saved trainer")
         result, done = mine.get("result", dict[str, Any], otherwise={}), mine.get("done", bool, otherwise=False)
         evaluated = mine.get("evaluates", str | None, otherwise=None)
+        forks = mine.get("forks", list[dict[str, Any]], otherwise=[])
         if evaluated != self._evaluates:  # eval_every changed: evaluation is dropped, or begins now
             operators = Saved(state, "the saved run").get("operators", dict)
             operators.pop(evaluated, None)
@@ -321,8 +464,17 @@ class Trainer:
             if about.get("trainer", type(self).__name__) == type(self).__name__:
                 raise
             raise CheckpointError(f"{error}; {path} was saved by {about['trainer']}") from error
-        self.result, self.done = result, done
+        self.result, self.done, self.forks = result, done, forks
+        if forked:
+            clock = self.config.clock
+            self.forks = [*forks, {clock: self.counters.get(clock, 0), "settings": forked}]
+            log.info("%s goes on with %s", path, in_words(forked))
         self._keys = set(self.result)
+
+    def save_policy(self, path: str | Path) -> Path:
+        """Write the policy alone, to a file of which `flowrl.load` needs nothing else."""
+        self.workers.save_policy(Path(path))
+        return Path(path)
 
     def stop(self) -> None:
         """Close the run, the environments and all processes, but not a VectorEnv that the caller passed.
@@ -337,6 +489,8 @@ class Trainer:
                     if isinstance(resource, AbstractContextManager) and resource is not self.workers:
                         closing.push(resource)
                 closing.callback(self.run.close)
+                if self._session is not None and not self.run.closed:
+                    closing.callback(self._session.end, self.run)
 
     def __enter__(self) -> Self:
         return self
@@ -344,15 +498,102 @@ class Trainer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _open(self) -> Run:
+    def _check_not_stopped(self) -> None:
         if self._stopped:
             raise PlanError(
                 f"this {type(self).__name__} was stopped; create a new one, which may restore() a checkpoint"
             )
+
+    def _open(self, budget: Budget | None = None, forked: Mapping[str, Any] | None = None) -> Run:
+        self._check_not_stopped()
         if self.run is None:
+            budget = budget or Budget()
+            if self._directory is not None:
+                return self._open_kept(self._directory, budget, forked or {})
+            if budget.goal is not None:
+                raise ConfigError(
+                    f"goal={budget.goal} is confirmed with the saved policy: say where to keep it, "
+                    f"{type(self).__name__}(..., out='runs/...')"
+                )
             self.plan.check()  # reports problems before anything starts
             self.run = self.plan.run(seed=self.config.seed)
         return self.run
+
+    def _open_kept(self, directory: RunDirectory, budget: Budget, forked: Mapping[str, Any]) -> Run:
+        """Open the run, with evaluation and the goal at the plan's end, and its directory."""
+        from flowrl.operators import Evaluate
+        from flowrl.trainer.directory import config_text
+        from flowrl.trainer.run_log import RunLog
+        from flowrl.trainer.session import Session
+
+        config = self.config
+        every = (
+            None if any(isinstance(node.op, Evaluate) for node in graph(self.plan)) else eval_every_of(config, budget)
+        )
+        unasked = config.eval_every is None and budget.goal is None
+        if every is not None and unasked and self.workers.evaluation_env.is_one_object:
+            every = None  # it cannot be made again
+        self.config = config = attrs.evolve(config, eval_every=every)
+        self._describe()
+        best = directory.path / "policy.pt"
+        plan = with_end(self.plan, self.workers, config, f"{SITES[1]}...)", save=best, goal=budget.goal)
+        directory.log = RunLog()
+        try:
+            directory.config_text = config_text(config)
+            if self._earlier is None:
+                directory.claim()
+            else:
+                directory.lock()
+            plan.check()
+            run = plan.run(seed=config.seed)
+            try:
+                session = Session.of(plan, self.workers, config, self._title, directory, budget)
+                session.earlier, session.forked = self._earlier, forked
+                session.way_on = "flowrl.resume({!r})".format
+                session.about = {**session.about, **({} if self.parent is None else {"from": self.parent})}
+                session.begin(run, sys.argv, quiet=True)
+            except BaseException:
+                run.close()
+                raise
+        except BaseException:
+            directory.close()
+            raise
+        self.plan, self.run, self._session, self._goal = plan, run, session, budget.goal
+        ours = [node for node in graph(plan) if isinstance(node.op, Evaluate) and node.site.startswith(SITES)]
+        self._evaluates = paths(plan)[id(ours[0])] if ours else None
+        self.result = dict(session.last)
+        self._keys = set(self.result)
+        return run
+
+    def _describe(self) -> None:
+        """Let files of the policy say how to make it."""
+        from flowrl.trainer.directory import ClassSource, builtin
+
+        source = ClassSource.of(type(self))
+        made = {"plan": source.name, "builtin": builtin(source.path)}
+        # Without settings that make no other policy, and the lengths of runs.
+        free = resumable(self.Config, "free", "grouping", "rounding")
+        free |= {field.name for field in attrs.fields(type(self.config)) if field.metadata.get("span")}
+        values = {key: each for key, each in self.config.to_dict().items() if key not in free and _is_json(each)}
+        self.workers.described = {**made, "config": values}
+
+    @property
+    def _title(self) -> str:
+        return f"{type(self).__name__} {self.config.env or self.config['data']} seed {self.config.seed}"
+
+    def _plan_schedules(self, budget: float | None) -> None:
+        """Let schedules that last as long as the run end with its budget in env steps; without one, say which."""
+        self._check_not_stopped()
+        if budget is not None:
+            self._end_schedules(max(1, math.ceil(budget)))
+        elif constant := constant_schedules(self.plan, self.config):
+            log.warning("%s: train(until={'%s': N}) sets one", constant, self.config.clock)
+
+    def _end_schedules(self, steps: int) -> None:
+        self.config = self.config.over(steps)
+        self.workers.end_schedules(steps)
+        for resource in resources_of(self.plan).values():
+            end_schedules(resource, steps)
 
     def _use(self) -> TrainedPolicy:
         from flowrl.trainer.trained_policy import TrainedPolicy
@@ -361,34 +602,53 @@ class Trainer:
             self._trained = TrainedPolicy(self.workers, self.config)
         return self._trained
 
+    def _chosen(self, out: str | Path | None, sinks: Sequence[str]) -> RunDirectory | None:
+        from flowrl.trainer.directory import ClassSource, RunDirectory
+
+        if out is None:
+            if sinks:
+                raise ConfigError(f"sinks={list(sinks)} are written beside the other results: give out='runs/...' too")
+            return None
+        return RunDirectory.choose(ClassSource.of(type(self)), self.config, out, sinks)
+
+    def _bounds(
+        self, until: Until | None, env_steps: int | None, updates: int | None, goal: float | None
+    ) -> dict[str, float]:
+        """The lower bounds of entries of results that end a call of `train`."""
+        direct = {"env_steps": env_steps, "updates": updates, "confirmed_return": goal}
+        given = {name: bound for name, bound in direct.items() if bound is not None}
+        bounds = {} if until is None or callable(until) else _checked(until)
+        return bounds | (_checked(given) if given else {})
+
     def _with_evaluation(self, plan: Plan) -> Plan:
         """The plan, with evaluation appended if `eval_every` is set and the plan does not evaluate itself."""
         from flowrl.operators import Evaluate
 
         config = self.config
-        self._evaluates: str | None = None  # the path of the operator added here
-        if config.eval_every is None or any(isinstance(node.op, Evaluate) for node in graph(plan)):
+        if not config.eval_every or any(isinstance(node.op, Evaluate) for node in graph(plan)):
             return plan
         plan = with_end(plan, self.workers, config, "eval_every")
         self._evaluates = paths(plan)[id(plan)]
         return plan
 
-    def _check_config_of(self, path: str | Path, about: Mapping[str, Any]) -> None:
-        """Reject a checkpoint of other settings; warn of settings that change the last bits."""
+    def _check_config_of(
+        self, path: str | Path, about: Mapping[str, Any], config: Configuration
+    ) -> dict[str, dict[str, Any]]:
+        """Reject other settings, warn of those that change the last bits, and return those that make it a fork."""
         from flowrl.storage.files import plain
 
-        then, now = about["config"], plain(self.config.to_dict())
-        changed = [key for key in now if key in then and not _same_setting(key, then[key], now[key])]
-        if refused := [key for key in changed if key not in may_differ(self.config, then)]:
-            listed = ", ".join(f"{key}={then[key]!r} (here it is {now[key]!r})" for key in refused)
-            free = ", ".join(sorted(resumable(self.Config, "free", "rounding")))
+        then, now = about["config"], plain(config.to_dict())
+        found = changes(config, then)
+        if found.refused:
+            listed = ", ".join(f"{key}={then[key]!r} (here it is {now[key]!r})" for key in found.refused)
             name, other = type(self).__name__, about.get("trainer", type(self).__name__)
             raise CheckpointError(
                 f"{path} was saved {'' if other == name else f'by {other} '}with {listed}: restore it in a {other} "
-                f"with the same settings; only {free} may differ"
+                f"with the same settings; only {may_change(self.Config)} may differ"
             )
-        if rounding := [key for key in changed if key in resumable(self.Config, "rounding")]:
-            log.warning("%s changed: training goes on, but not bit for bit", " and ".join(rounding))
+        if found.rounding:
+            log.warning("%s changed: training goes on, but not bit for bit", " and ".join(found.rounding))
+        return found.forked
 
     def _take(self, result: Any) -> None:
         self.result = dict(as_result(result, self.plan))
@@ -430,15 +690,13 @@ class Trainer:
         return {name for op in ops if isinstance(op, (Evaluate, Confirm)) for name in op.provides}
 
 
-def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:
-    """Check that an item of a plan is a result, and return it.
-
-    Raises:
-        PlanError: the item is no mapping.
-    """
-    if not isinstance(item, Mapping):
-        raise PlanError(f"a plan's items must be result dicts, got {describe(item)} from {plan.name}")
-    return item
+def constant_schedules(plan: Plan, config: Configuration) -> str:
+    """Which schedules of a run without a budget stay constant since they would last as long as the run; "" for none."""
+    names = sorted({name for resource in resources_of(plan).values() for name in open_schedules(resource)})
+    if not names:
+        return ""
+    unit, stay = config.clock.replace("_", " "), "stays" if len(names) == 1 else "stay"
+    return f"{' and '.join(names)} {stay} constant, since the run has no budget in {unit}"
 
 
 def _always(result: Result) -> bool:
@@ -463,17 +721,34 @@ def _checked(until: Any) -> dict[str, float]:
     return dict(until)
 
 
-def _same_setting(key: str, then: Any, now: Any) -> bool:
-    """Whether two values of a key are the same; __main__ matches any module, since an imported script changes name."""
-    if key == "env" and isinstance(then, str) and isinstance(now, str):
-        (there, _, factory), (here, _, other) = then.partition(":"), now.partition(":")
-        if "__main__" in (there, here):
-            return factory == other
-    return bool(then == now)
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.dumps(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_method(function: FunctionType) -> bool:
     return next(iter(inspect.signature(function).parameters), None) in ("self", "cls")
+
+
+def _document(cls: type[Trainer]) -> None:
+    """Show the settings of an algorithm where people look for them: in its docstring and in its signature."""
+    try:
+        fields = {field.name: field for _, group in sections(cls.Config) for field in group}
+        text = settings_text(cls.Config)
+    except NameError:  # an annotation that cannot be resolved, which `build_config` names
+        return
+    given = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    own = [each for each in given if each.kind is not each.VAR_KEYWORD]
+    names = {each.name for each in own}
+    for name in [name for name in fields if name not in names] if len(own) < len(given) else ():
+        default, kind = default_of(fields[name]), inspect.Parameter.KEYWORD_ONLY
+        default = inspect.Parameter.empty if default is attrs.NOTHING else default
+        own.append(inspect.Parameter(name, kind, default=default, annotation=fields[name].type))
+    cls.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    if cls.__doc__ is not None or "Config" in vars(cls):
+        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\nSettings, as keyword arguments or in `config`:\n{text}"
 
 
 def _check_config(config: Any) -> None:

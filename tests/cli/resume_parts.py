@@ -30,7 +30,8 @@ def assert_same_run(run, whole):
         assert (run / name).read_bytes() == (whole / name).read_bytes(), name
     ours, theirs = (checkpoints(path).load(trusted=True) for path in (run, whole))
     for state in (ours, theirs):
-        state["session"].pop("seconds")
+        for name in ("seconds", "eval_seconds"):
+            state["session"].pop(name)
         state["session"]["last"] = without_clock(state["session"]["last"])
         for workers in state["resources"].get("WorkerSet", {}).get("workers", []):
             workers["manager"]["envs"] = [_described(env) for env in workers["manager"]["envs"]]

@@ -12,10 +12,12 @@ import threading
 
 import pytest
 import torch
+from click.shell_completion import BashComplete
 
-from flowrl.cli import session
+from flowrl.cli.main import cli
 from flowrl.interrupts import Interrupts
 from flowrl.storage.checkpoint import load_checkpoint
+from flowrl.trainer import session
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 from tests.full_disk import full_disk
 
@@ -67,7 +69,7 @@ def test_a_plan_that_ends_without_a_goal_is_done(folder):
     }  # fmt: skip
     assert {path.name for path in run.iterdir()} == {
         "config.json", "run.json", "plan.txt", "plan.svg", "plan.py", "metrics.jsonl", "summary.json",
-        "explain_run.txt", "policy.pt", "policy_last.pt", "checkpoints",
+        "explain_run.txt", "policy.pt", "policy_last.pt", "checkpoints", "log.txt",
     }  # fmt: skip
     assert (run / "plan.py").read_text() == TINY
     assert "keep" in (run / "plan.txt").read_text()
@@ -88,7 +90,7 @@ def test_a_goal_that_is_reached_and_confirmed_ends_with_0(folder):
     (result,) = results_of(run)  # and it ends there
     assert result["confirmed_return"] >= 5
     assert summary_of(run)["outcome"] == "goal"
-    assert json.loads((run / "config.json").read_text())["eval_every"] == 5  # 1/20 of the budget
+    assert json.loads((run / "config.json").read_text())["eval_every"] == 10  # 1/10 of the budget
 
 
 def test_a_budget_that_ends_before_the_goal_ends_with_3(folder):
@@ -130,13 +132,15 @@ def test_results_come_often_enough_for_evaluations_and_the_end(folder):
     assert done.exit_code == 0, done.output
     results = results_of(folder / "run")
     assert [result["env_steps"] for result in results] == [48, 80, 128], "after 40, 80 and 120 the next batch of 16"
-    assert all("eval_return" in result for result in results)
+    assert ["eval_return" in result for result in results] == [False, False, True], "learning begins with row 100"
     assert json.loads((folder / "run" / "config.json").read_text())["report_every"] == 40
 
 
 def test_without_a_stop_there_is_no_evaluation_unless_asked_for(folder):
     flowrl("run", "tiny.py", "--out", "a")
     assert all("eval_return" not in result for result in results_of(folder / "a"))
+    flowrl("run", "tiny.py", "--out", "none", "--stop-steps", 40, "--set", "eval_every=0")
+    assert all("eval_return" not in result for result in results_of(folder / "none"))
     flowrl("run", "tiny.py", "--out", "b", "--set", "eval_every=20", "--set", "eval_episodes=1")
     assert ["eval_return" in result for result in results_of(folder / "b")] == [False, True, False, True]
 
@@ -217,9 +221,9 @@ def test_a_bug_in_building_the_plan_is_shown_with_its_traceback(folder):
 # -- configuration
 
 
-def test_options_override_settings_and_settings_override_files(folder):
+def test_options_and_settings_override_files(folder):
     (folder / "values.toml").write_text("seed = 1\nrate = 2\nn = 2\nhidden = [5]\nenv_args = {max_episode_steps = 7}")
-    arguments = ("--set", "n=1", "--set", "seed=2", "--seed", 3, "--envs", 2, "--env-arg", "render_mode=null")
+    arguments = ("--set", "n=1", "--seed", 3, "--envs", 2, "--env-arg", "render_mode=null")
     done = flowrl("run", "tiny.py", "--config", "values.toml", *arguments, "--out", "run")
     assert done.exit_code == 0, done.output
     values = json.loads((folder / "run" / "config.json").read_text())
@@ -248,8 +252,9 @@ def test_dqn_runs_and_a_tap_changes_nothing(folder):
     tapped = flowrl("run", "dqn", *SHORT, "--out", "b", "--tap", "NStep", "--tap", "train.TrainOneStep")
     assert tapped.exit_code == 0, tapped.output
     taps = tapped.stdout.splitlines()
-    assert any(line.startswith("NStep: Batch(") and "float32" in line for line in taps)
-    assert any(line.startswith("train.TrainOneStep: dict(") for line in taps)
+    assert "NStep: Batch" in taps
+    assert any(re.match(r"  obs +float32\[\d+, 4\] +min -\d", line) for line in taps)
+    assert any(re.match(r"train.TrainOneStep: .*loss=\d", line) for line in taps)
     plain, with_taps = (metrics(folder / name) for name in "ab")
     assert plain == with_taps
     assert {"env_steps", "updates", "episode_return", "ratio"} <= set(plain[-1])
@@ -265,6 +270,87 @@ def test_explain_shows_the_plan_and_runs_nothing(folder):
     assert "NStep(n=5" in done.stdout
     assert "TrainOneStep" in done.stdout
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_help_of_a_plan_has_its_settings(command):
+    for words in (("ppo", "--help"), ("--help", "ppo")):
+        done = flowrl(command, *words)
+        assert done.exit_code == 0
+        assert "--set KEY=VALUE" in done.stdout
+        assert done.stdout.endswith(flowrl("settings", "ppo").stdout)
+        assert re.search(r"^clip +number or schedule +0.2 +>= 0 +clip range", done.stdout, re.MULTILINE)
+    assert "PLAN --help shows the settings of PLAN" in flowrl(command, "--help").stdout
+    assert "did you mean 'ppo'" in flowrl(command, "pppo", "--help").stderr
+
+
+COMPLETED = {
+    "flowrl run rnd_": ["plain,rnd_dqn", "plain,rnd_ppo"],
+    "flowrl explain ti": ["file,ti"],
+    "flowrl run ppo --sink t": ["plain,tensorboard"],
+    "flowrl run --resume ru": ["dir,ru"],
+    "flowrl evaluate ru": ["file,ru"],
+    "flowrl plot ru": ["dir,ru"],
+    "flowrl ex": ["plain,explain", "plain,export"],
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_the_shell_completes_plans_sinks_and_folders(line, monkeypatch):
+    """As click does for bash."""
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    assert BashComplete(cli, {}, "flowrl", "_FLOWRL_COMPLETE").complete().splitlines() == COMPLETED[line]
+
+
+# -- operators from outside
+
+
+INSERTED = "def doubled(result):\n    return {**result, 'rate': 2 * result.get('rate', 1)}\n\n\n" + (
+    "class Scaled:\n    verb = 'combine'\n    def __init__(self, by): self.by = by\n"
+    "    def __call__(self, result): return [{**result, 'scaled': self.by * result['env_steps']}]\n"
+)
+
+
+def test_operators_are_inserted_in_order_and_a_resume_keeps_them(folder, monkeypatch):
+    """D3"""
+    (folder / "extra.py").write_text(INSERTED)
+    monkeypatch.syspath_prepend(str(folder))
+    inserts = (
+        "--insert",
+        "keep=extra:doubled",
+        "--insert",
+        "keep=extra:Scaled(0.5)",
+        "--insert",
+        "doubled=extra:doubled",
+    )
+    arguments = ("run", "tiny.py", "--set", "n=4", "--set", "checkpoint_every=20", *inserts)
+    assert flowrl(*arguments, "--out", "run").exit_code == 0
+    found = [(each["rate"], each["scaled"]) for each in metrics(folder / "run")]
+    assert found == [(4, 5.0), (4, 10.0), (4, 15.0), (4, 20.0)]
+    tree = (folder / "run" / "plan.txt").read_text()
+    assert tree.index("keep") < tree.index("Scaled") < tree.index("doubled") < tree.index("doubled-2")
+    assert "Scaled" in flowrl("explain", "tiny.py", *inserts).stdout
+    first, whole = min((folder / "run" / "checkpoints").iterdir()), metrics(folder / "run")
+    refused = flowrl("run", "--resume", first, "--insert", "keep=extra:doubled")
+    assert refused.exit_code == 2
+    assert "a resumed run keeps its plan, which has --insert keep=extra:doubled --insert" in refused.stderr
+    assert flowrl("run", "--resume", first, "--quiet").exit_code == 0
+    assert metrics(folder / "run") == whole
+
+
+def test_operators_of_flowrl_need_no_module(folder):
+    done = flowrl("explain", "ppo", "--insert", "ParallelRollouts=ScaleRewards(scale=0.1)")
+    assert "ScaleRewards(scale=0.1)" in done.stdout
+
+
+def test_a_budget_in_updates_ends_the_run(folder):
+    done = flowrl("run", "dqn", *SMALL, "--stop-updates", 30, "--set", "report_every=50", "--set", "eval_episodes=1")
+    assert done.exit_code == 0, done.output
+    results = metrics(folder / next((folder / "runs").iterdir()))
+    assert results[-1]["updates"] >= 30
+    assert all(result.get("updates", 0) < 30 for result in results[:-1])
+    assert json.loads((next((folder / "runs").iterdir()) / "run.json").read_text())["stop"]["updates"] == 30
 
 
 def test_list_names_the_plans():
@@ -335,6 +421,10 @@ BAD = {
         ("run", "tiny.py", "--stop-return", "1", "--stop-steps", "9", "--set", "eval_every=10"),
         "the goal would never be tested",
     ),
+    "goal without evaluations": (
+        ("run", "tiny.py", "--stop-return", "1", "--set", "eval_every=0"),
+        "eval_every=0: --stop-return 1 needs evaluations; leave eval_every out",
+    ),
     "no plan in it": (("run", "empty.py"), "has no Config and no policy and no execution_plan"),
     "syntax": (("run", "syntax.py"), "SyntaxError"),
     "import": (("run", "import.py"), "line 1: ModuleNotFoundError: No module named 'nowhere'"),
@@ -344,6 +434,15 @@ BAD = {
         ("run", "dqn", "--tap", "TrainOneStp"),
         "no operator is named 'TrainOneStp'; did you mean 'train.TrainOneStep'",
     ),
+    "inserted where": (
+        ("run", "dqn", "--insert", "NStp=ScaleRewards(1.0)"),
+        "no operator is named 'NStp'; did you mean 'store.NStep'",
+    ),
+    "inserted what": (("run", "dqn", "--insert", "NStep=ScaleReward(1.0)"), "did you mean 'ScaleRewards'"),
+    "inserted from where": (("run", "tiny.py", "--insert", "keep=nowhere:f"), "No module named 'nowhere'"),
+    "inserted with what": (("run", "dqn", "--insert", "NStep=ScaleRewards(rate=1)"), "argument 'rate'"),
+    "inserted by a variable": (("run", "dqn", "--insert", "NStep=ScaleRewards(x)"), "and other Python literals"),
+    "inserted nothing": (("run", "tiny.py", "--insert", "keep"), "expected NODE=module:op"),
     "tap of several": (("run", "tiny.py", "--tap", "*e*"), "names "),
     "explained plan": (("explain", "dqnn"), "did you mean 'dqn'"),
     "explained environment": (("explain", "dqn", "--env", "CartPol-v1"), "did you mean 'CartPole-v1'"),

@@ -106,7 +106,9 @@ REFUSED = [
     ("seed", -1, "seed=-1: .*>= 0"),
     ("num_workers", -1, "num_workers=-1: .*>= 0"),
     ("envs_per_worker", 0, "envs_per_worker=0: .*>= 1"),
-    ("eval_every", 0, "eval_every=0: .*>= 1"),
+    ("eval_every", -1, "eval_every=-1: .*>= 0"),
+    ("eval_episodes", 0, "eval_episodes=0: .*>= 1"),
+    ("eval_train_ratio", -0.5, r"eval_train_ratio=-0\.5: .*>= 0"),
 ]
 
 
@@ -168,8 +170,12 @@ def test_values_are_read_as_they_are_written(text, value):
 def test_files_are_read_by_suffix(tmp_path):
     (tmp_path / "a.json").write_text('{"seed": 3, "hidden": [8]}')
     (tmp_path / "a.toml").write_text("seed = 3\nhidden = [8]\nenv_args = {a = 1}")
+    (tmp_path / "a.yaml").write_text("seed: 3\nhidden:\n  - 8\nlearn_rate: 1e-4  # a number, as in JSON\nclip: null\n")
+    (tmp_path / "a.yml").write_text("")
     assert load_config_file(tmp_path / "a.json") == {"seed": 3, "hidden": [8]}
     assert build_config(Config, load_config_file(tmp_path / "a.toml")).env_args == {"a": 1}
+    assert load_config_file(tmp_path / "a.yaml") == {"seed": 3, "hidden": [8], "learn_rate": 1e-4, "clip": None}
+    assert load_config_file(tmp_path / "a.yml") == {}
 
 
 def test_a_configuration_survives_json():
@@ -184,7 +190,13 @@ def test_a_configuration_survives_json():
         ("a.json", "[" * 10**5, "nested too deeply"),
         ("a.toml", "seed 3", "malformed"),
         ("a.json", "[1]", "expected a table of keys, got a list"),
-        ("a.yaml", "seed: 3", r"expected a \.json or \.toml file"),
+        ("a.ini", "seed: 3", r"expected a \.json, \.toml or \.yaml file"),
+        ("a.yaml", "seed: [", "malformed"),
+        ("a.yaml", "[" * 10**4, "nested too deeply"),
+        ("a.yaml", "env_args: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("a.yaml", "hidden: &one [1]\nwidths: *one", r"refers to an anchor, \*one"),
+        ("a.yaml", "- 1", "expected a table of keys, got a list"),
+        ("a.yaml", "1: 2", "expected texts for keys, got 1"),
         ("a.json", None, "No such file"),
     ],
 )

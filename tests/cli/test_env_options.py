@@ -83,3 +83,32 @@ def test_bad_observations_name_their_environment(folder, monkeypatch):
     done = flowrl("run", "dqn", "--env", "wide:Wide", "--envs", 2, "--stop-steps", 30)
     assert done.exit_code == 2
     assert "the observation has shape (5,), but its space says (4,)\nin environment 0, episode 0" in done.output
+
+
+def test_an_error_of_an_environment_is_three_lines(folder, monkeypatch):
+    """F10: what, where in the user's code, which environment and how to examine it; all of it is in log.txt."""
+    monkeypatch.syspath_prepend(folder)
+    (folder / "boom.py").write_text(
+        "import gymnasium\n\n\nclass Boom(gymnasium.Wrapper):\n"
+        "    def __init__(self, at=7):\n        super().__init__(gymnasium.make('CartPole-v1'))\n"
+        "        self.left = at\n\n"
+        "    def step(self, action):\n        self.left -= 1\n        if not self.left:\n"
+        "            raise ValueError('boom in the simulator')\n        return super().step(action)\n"
+    )
+    run = ("run", "dqn", "--env", "boom:Boom", "--env-arg", "at=9", "--envs", 2, "--stop-steps", 99)
+    done = flowrl(*run, "--out", "mine")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        "Error: ValueError: boom in the simulator",
+        f"  File \"{folder / 'boom.py'}\", line 12, in step: raise ValueError('boom in the simulator')",
+        "in environment 0, episode 0, step 8; to examine it alone: flowrl doctor boom:Boom --env-arg=at=9",
+    ]
+    assert "flowrl/envs/managers/local.py" in (folder / "mine" / "log.txt").read_text()
+    assert "flowrl/envs/managers/local.py" in flowrl(*run, "--debug", "--out", "whole").stderr
+
+
+def test_a_setting_given_twice_is_refused(folder):
+    done = flowrl("explain", "dqn", "--env", "Acrobot-v1", "--set", "env=CartPole-v1")
+    assert done.exit_code == 2
+    assert "env is given twice, as 'Acrobot-v1' and by --set as 'CartPole-v1'" in done.stderr
+    assert flowrl("explain", "dqn", "--seed", 3, "--set", "seed=3").exit_code == 0

@@ -132,7 +132,7 @@ def test_videos_are_made_on_request(run: Path, tiny: Path, tmp_path: Path) -> No
     """By gymnasium's recorder, and no score changes."""
     films = tmp_path / "films"
     assert found(run, "--episodes", 2, "--video", films) == found(run, "--episodes", 2)
-    assert [file.name for file in films.iterdir()] == ["eval-episode-0.mp4"]
+    assert sorted(file.name for file in films.iterdir()) == ["eval-env-1-episode-0.mp4", "eval-episode-0.mp4"]
     done = flowrl("evaluate", tiny, "--video", films, "--trust")
     assert done.exit_code == 2
     assert 'must take render_mode="rgb_array"' in done.stderr
@@ -176,7 +176,7 @@ def test_a_run_that_cannot_be_evaluated_is_left_out_if_it_was_not_named(tiny: Pa
     assert "1 run)" in done.stdout
     for arguments, message in [
         ((tmp_path / "runs", early), f"{early} has no policy.pt"),
-        ((tmp_path / "runs", "--video", "films"), "--video films the policy of one run"),
+        ((tmp_path / "runs", "--video", "films"), "--video records the policy of one run"),
     ]:
         done = flowrl("evaluate", *arguments)
         assert done.exit_code == 2
@@ -191,12 +191,12 @@ def test_what_cannot_be_evaluated_is_bad_input(run: Path, tiny: Path, tmp_path: 
             (tmp_path / folder / name).write_bytes((run / name).read_bytes())
     (tmp_path / "damaged" / "policy.pt").write_bytes(b"nonsense")
     for arguments, message in [
-        (("nowhere",), "nowhere is no directory; give the directory that `flowrl run` printed"),
+        (("nowhere",), "nowhere is not there; give the directory that a run printed at its end"),
         (("empty",), "empty has no config.json"),
         (("lost",), "lost has no policy.pt"),
         (("lost", "--last"), "lost has no policy_last.pt"),
         (("damaged",), "damaged/policy.pt holds no readable weights"),
-        ((run, "--env", "Acrobot-v1"), "policy.pt does not fit"),
+        ((run, "--env", "Acrobot-v1"), "the policy cannot act in both"),
         ((run, "--env", "CartPol-v1"), "did you mean 'CartPole-v1'"),
         ((run, "--env-arg", "x"), "--env-arg 'x': expected KEY=VALUE"),
         ((run, "--episodes", 0), "'0' is not a whole number of at least 1"),

@@ -31,17 +31,23 @@ EVALUATES = {"eval_every": 200, "eval_episodes": 2, "eval_max_steps": 50}
 
 BEGIN = """
 import os, signal, subprocess, sys
-import flowrl.plans, flowrl.cli.session, flowrl.policies, flowrl.rollout
+import flowrl.plans, flowrl.trainer.session, flowrl.policies, flowrl.rollout
 from flowrl.cli.main import main
 seconds, word = float(sys.argv.pop(1)), sys.argv.pop(1)
 """
 #: After so many seconds of the processor the kernel ends the process, which cannot notice: SIGPROF is not handled.
 KILLED = BEGIN + "signal.setitimer(signal.ITIMER_PROF, seconds); main()"
-#: Then it gets a signal, or it or the processes of its environments are stopped and go on.
+#: Then it gets a signal, or several, each soon after the one before; or it or the processes of its environments are
+#: stopped and go on.
 SIGNALLED = (
     BEGIN
     + """
+words = word.split()
+
 def send(*_):
+    word = words.pop(0)
+    if not words:
+        signal.setitimer(signal.ITIMER_PROF, 0)
     if word in ("itself", "environments"):
         from multiprocessing import active_children
         to = [os.getpid()] if word == "itself" else [each.pid for each in active_children()]
@@ -50,7 +56,7 @@ def send(*_):
         os.kill(os.getpid(), signal.Signals[word])
 
 signal.signal(signal.SIGPROF, send)
-signal.setitimer(signal.ITIMER_PROF, seconds)
+signal.setitimer(signal.ITIMER_PROF, seconds, 0.02)
 main()
 """
 )
@@ -113,6 +119,8 @@ SIGNALS = {
     "SIGTERM": [130, -signal.SIGTERM],  # before the run begins nothing handles it
     "SIGHUP": [-signal.SIGHUP],
     "SIGUSR1": [-signal.SIGUSR1],
+    "SIGINT SIGINT": [130],  # the second while it saves, perhaps
+    "SIGTERM SIGTERM": [130, -signal.SIGTERM],
     "itself": [],
     "environments": [],
 }

@@ -188,7 +188,7 @@ def test_what_cannot_be_drawn_is_bad_input(runs: Path, tmp_path: Path, monkeypat
         ((empty,), "no number 'env_steps' in the results; there are none"),
         ((tmp_path / "nothing",), "holds none: there is no metrics.jsonl"),
         ((tmp_path / "nowhere",), "nowhere is not there; expected a run directory"),
-        ((tmp_path / "file",), "file is a file; expected a run directory"),
+        ((tmp_path / "file",), "file' is a file"),
         ((run, "--out", "x.gif"), "x.gif: expected a file that ends with .png or .svg"),
         ((run, "--out", tmp_path / "file" / "x.png"), "cannot write"),
     ]:

@@ -103,8 +103,9 @@ def test_what_cannot_be_recorded_is_refused(run: Path, tmp_path: Path) -> None:
     for words, message in [
         ((run, "--out", tmp_path / "new"), "give --episodes N or --steps N"),
         ((run, "--out", tmp_path / "new", "--episodes", 1, "--steps", 1), "give --episodes N or --steps N"),
-        ((run, "--out", tmp_path / "taken", "--steps", 1), "exists already; give a new folder"),
-        ((tmp_path / "nowhere", "--out", tmp_path / "new", "--steps", 1), "is no directory"),
+        ((run, "--out", run, "--steps", 1), "exists already; give a new folder"),
+        ((run, "--out", tmp_path / "taken", "--steps", 1), "is a file"),
+        ((tmp_path / "nowhere", "--out", tmp_path / "new", "--steps", 1), "nowhere is not there"),
         ((run, "--out", tmp_path / "taken" / "new", "--steps", 1), "cannot be written: Not a directory"),
         ((run, "--steps", 1), "Missing option '--out'"),
         (("--out", tmp_path / "new", "--steps", 1), "give the directory of a run, or --policy"),

@@ -12,19 +12,24 @@ import pytest
 
 from tests.cli.parts import DEADLINE, flowrl, metrics
 from tests.cli.resume_parts import SMALL, STEPS, assert_same_run, checkpoints
+from tests.plans.small import SMALL as PLANS
 
 # -- exactly
 
 
 def test_checkpoints_are_where_evaluations_are_and_change_nothing(whole, folder):
-    """S3, D4: however often they are taken."""
+    """S3, D4: however often they are taken, by steps or by time, and however many are kept."""
     assert [path.name for path in checkpoints(whole).paths()] == ["step-000000800", "step-000001024", "step-000001216"]
-    for name, every in (("often", 1), ("never", 10**9)):
-        more = ("--set", f"checkpoint_every={every}", "--out", name, "--quiet")
-        assert flowrl("run", "dqn", *SMALL, "--stop-steps", STEPS, *more).exit_code == 0
+    for name, settings, kept in (
+        ("often", {"checkpoint_every": 1}, 3),
+        ("by time", {"checkpoint_seconds": 1e-9, "checkpoint_keep": 5}, 5),
+        ("both", {"checkpoint_seconds": 1e9, "checkpoint_every": 1}, 3),
+        ("never", {"checkpoint_seconds": 1e9}, 1),  # at the end there is one in any case
+    ):
+        more = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        assert flowrl("run", "dqn", *SMALL, "--stop-steps", STEPS, *more, "--out", name, "--quiet").exit_code == 0
         assert_same_run(folder / name, whole)
-    assert len(checkpoints(folder / "often").paths()) == 3
-    assert len(checkpoints(folder / "never").paths()) == 1, "at the end there is one in any case"
+        assert len(checkpoints(folder / name).paths()) == kept, name
 
 
 def test_a_run_that_was_killed_goes_on_in_place(run, whole):
@@ -99,7 +104,7 @@ def test_a_policy_never_vanishes_when_a_run_goes_on(whole, folder, child):
     assert flowrl("run", "dqn", *options, "--out", "whole").exit_code == 0
     assert flowrl("run", "dqn", *options, "--stop-steps", 400, "--out", "run").exit_code == 0
     short = (folder / "run" / "policy.pt").read_bytes()
-    watched = "import flowrl.cli.directory as d, flowrl.cli.main as m\n"
+    watched = "import flowrl.trainer.directory as d, flowrl.cli.main as m\n"
     watched += "real = d.RunDirectory.create\n"
     watched += "def create(self, *a, **k):\n    print((self.path / 'policy.pt').exists())\n    real(self, *a, **k)\n"
     watched += "d.RunDirectory.create = create\nm.main()"
@@ -232,3 +237,35 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_was_not(folder, chil
     assert done.exit_code == 0, done.output
     assert_same_run(folder / "run", folder / "whole")
     assert not list((folder / "run").rglob(".*"))
+
+
+def test_a_resumed_run_keeps_how_long_its_schedules_last(folder):
+    """Q9: as long as the budget in env steps, if the run began with one; else they stay constant."""
+    (folder / "small.json").write_text(json.dumps({**PLANS["ppo"], "schedule_steps": None}))
+    small = ("run", "ppo", "--config", "small.json", "--set", "eval_every=1000")
+
+    def length(run):
+        return json.loads((folder / run / "config.json").read_text())["schedule_steps"]
+
+    assert "constant" not in flowrl(*small, "--stop-steps", 60, "--out", "run").stdout
+    assert length("run") == 60
+    assert flowrl("run", "--resume", "run", "--stop-steps", 80, "--quiet").exit_code == 0
+    assert length("run") == 60
+    begun = flowrl(*small, "--stop-seconds", 0.01, "--out", "timed").stdout
+    assert begun.startswith("clip and learning_rate stay constant, since the run has no budget in env steps")
+    assert flowrl("run", "--resume", "timed", "--stop-steps", 200, "--quiet").exit_code == 0
+    assert length("timed") is None
+
+
+def test_a_fork_with_other_learning_rates_says_so_in_the_run(run):
+    """D9: what, from, to, and at which env step."""
+    done = flowrl("run", "--resume", run, "--set", "learning_rate=1e-4", "--stop-steps", 1100)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0] == "resumed at 1,024 steps, with learning_rate=0.0001 (it was 0.001)"
+    about = json.loads((run / "run.json").read_text())
+    assert about["fork"] == {"env_steps": 1024, "settings": {"learning_rate": {"from": 0.001, "to": 0.0001}}}
+    assert json.loads((run / "config.json").read_text())["learning_rate"] == 1e-4
+    assert flowrl("run", "--resume", run, "--stop-steps", 1200, "--quiet").exit_code == 0
+    about = json.loads((run / "run.json").read_text())
+    assert "fork" not in about
+    assert "fork" in about["earlier"][-1]

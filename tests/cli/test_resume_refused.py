@@ -106,6 +106,8 @@ def test_what_would_be_another_run_is_refused(case, own):
     done = flowrl("run", "--resume", "run", *arguments)
     assert done.exit_code == 2, done.output
     assert message in done.stderr
+    if case == "a setting":
+        assert "and env_groups, envs_per_worker, num_workers where they form the same groups" in done.stderr
     assert before == {path: path.read_bytes() for path in own.rglob("*") if path.is_file()}
 
 
@@ -113,7 +115,7 @@ def test_what_is_no_run_is_refused(own, folder):
     (folder / "run" / "checkpoints" / "mine").mkdir()
     for name, message in (
         ("nowhere", "nowhere is no run directory, since it has no run.json"),
-        ("own.py", "own.py is no run directory"),
+        ("own.py", "Directory 'own.py' is a file"),
         ("run/checkpoints/step-000000099", "there is no checkpoint run/checkpoints/step-000000099"),
         ("run/checkpoints/mine", "mine is no checkpoint of flowrl"),
     ):
@@ -121,7 +123,7 @@ def test_what_is_no_run_is_refused(own, folder):
         assert done.exit_code == 2
         assert message in done.stderr
     assert "Missing argument 'PLAN', or --resume RUN" in flowrl("run").stderr
-    assert "goes on with --resume run" in flowrl("run", "own.py", "--out", "run").stderr
+    assert "goes on with flowrl run --resume run" in flowrl("run", "own.py", "--out", "run").stderr
 
 
 def test_settings_that_change_no_result_may_change(own, caplog):

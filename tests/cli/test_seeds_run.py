@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_each_seed_is_the_run_that_it_would_be_alone(
     done = flowrl("run", *plan, "--seed", 3, "--seeds", 2, "--jobs", 2, "--sink", "csv", "--out", "out")
     assert done.exit_code == 0, done.output
     assert capfd.readouterr().out.count("done: ") == 2, "a line when each has ended"
-    assert {path.name for path in (folder / "out").iterdir()} == {"seed-3", "seed-4", "summary.json"}
+    assert {path.name for path in (folder / "out").iterdir()} == {"seed-3", "seed-4", "seeds.json", "summary.json"}
     assert flowrl("run", *plan, "--seed", 4, "--out", "alone", "--quiet").exit_code == 0
     assert metrics(folder / "out" / "seed-4") == metrics(folder / "alone")
     assert (folder / "out" / "seed-3" / "metrics.csv").exists()
@@ -131,6 +132,25 @@ def test_a_seed_that_fails_leaves_the_others_alone(
     assert [seed["outcome"] for seed in summary["seeds"]] == ["failed", "done"]
     assert summary["outcome"] == "failed"
     assert summary["episode_return"] == {"runs": 1, "mean": 24.0, "low": None, "high": None, "confidence": 0.95}
+
+
+def test_all_seeds_go_on_by_one_command(folder: Path, forked: None) -> None:
+    """D3: those that had begun where they were, and those that had not from the start."""
+    assert flowrl("run", "tiny.py", "--seed", 3, "--seeds", 3, "--out", "out", "--quiet").exit_code == 0
+    whole = {seed: metrics(folder / "out" / f"seed-{seed}") for seed in (3, 4, 5)}
+    shutil.rmtree(folder / "out" / "seed-5")
+    (folder / "out" / "seed-4" / "summary.json").unlink()
+    with (folder / "out" / "seed-4" / "metrics.jsonl").open("a") as file:
+        file.write('{"cut')
+    (folder / "out" / "summary.json").unlink()
+    done = flowrl("run", "--resume", "out", "--jobs", 2, "--quiet")
+    assert done.exit_code == 0, done.output
+    assert "3 seeds: 3 done" in done.stdout
+    assert {seed: metrics(folder / "out" / f"seed-{seed}") for seed in (3, 4, 5)} == whole
+    refused = flowrl("run", "--resume", "out", "--seeds", 2)
+    assert (refused.exit_code, "out holds several seeds" in refused.stderr) == (2, True)
+    (folder / "out" / "seeds.json").write_text("{}")
+    assert "it has no arguments or no seeds" in flowrl("run", "--resume", "out").stderr
 
 
 def test_a_process_that_is_gone_has_failed(folder: Path) -> None:
@@ -183,7 +203,7 @@ def test_an_interrupt_ends_all_seeds_and_begins_no_other(
     assert "3 seeds: 3 interrupted" in out
     summary = summary_of(folder / "out")
     assert [seed["exit_code"] for seed in summary["seeds"]] == [130, None, None]
-    assert {path.name for path in (folder / "out").iterdir()} == {"seed-0", "summary.json"}
+    assert {path.name for path in (folder / "out").iterdir()} == {"seed-0", "seeds.json", "summary.json"}
 
 
 def test_no_seed_outlives_the_command(child: Callable[..., Python], folder: Path) -> None:

@@ -121,7 +121,7 @@ def test_debug_checks_every_item_and_changes_no_result(folder):
 
 def results(run):
     lines = Path(run, "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if "second" not in k and k != "eval_share"} for line in lines]
 
 
 # -- a breakpoint, as a terminal program
@@ -192,7 +192,7 @@ def test_a_breakpoint_at_a_terminal(folder):
         shown = terminal.expect(PROMPT)
         assert "train.TrainOneStep  item 1  " in shown
         assert re.search(r"dqn\.py:\d+\n", shown)
-        assert "dict(loss: float, q: float)" in shown
+        assert re.search(r"loss=\d", shown)
         assert "\x1b[?25l" not in shown, "no live display while a prompt is up"
         terminal.say("item loss")
         assert float(terminal.expect(PROMPT).split("\n")[-2]) > 0

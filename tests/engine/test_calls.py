@@ -9,6 +9,7 @@ import pytest
 
 from flowrl import Plan, from_items
 from flowrl.engine import calls
+from flowrl.engine.futures import Future
 from flowrl.engine.stages import DONE, WAITING, Signal
 from flowrl.engine.workers import wait_for
 from flowrl.errors import Stalled, ValueLost
@@ -110,6 +111,58 @@ def test_what_a_call_has_in_flight_is_drained_into_the_state() -> None:
                 items += settle(each)
             assert items == [0, 2, 6, 12, 20]
         assert sum(1 for _ in others.requests) == 0
+
+
+class Repeats:
+    """A callee whose state counts the requests that it has answered; `saving` is called while it is saved."""
+
+    repeats = True
+
+    def __init__(self, workers: ManualWorkers) -> None:
+        self.workers, self.answered, self.saving = workers, 0, lambda: None
+
+    @property
+    def silent(self) -> float:
+        return self.workers.members[0].silent
+
+    def submit(self, method: str, item: int) -> Future[int]:
+        future = self.workers.members[0].submit(method, item)
+        future.add_done_callback(self._count)
+        return future
+
+    def _count(self, _: object) -> None:
+        self.answered += 1
+
+    def state_dict(self) -> int:
+        self.saving()
+        return self.answered
+
+    def load_state_dict(self, answered: int) -> None:
+        self.answered = answered
+
+
+def test_a_state_is_without_the_answers_of_who_hangs() -> None:
+    """F10, F2: it does not wait; where it is loaded the requests are made again. One that answers after all while the
+    state is taken is in it, and so is its effect: nothing is done twice or never."""
+    callee = Repeats(doublers())
+    with from_items(range(4)).call(callee, "work", 2).run() as run:
+        settle(run)
+        callee.workers.hang(0)
+        state = run.state_dict()
+        callee.saving = lambda: callee.workers.answer() if callee.workers.requests[1:] else None
+        later = run.state_dict()
+    for saved, answered, asked in ((state, 0, [0, 1]), (later, 1, [1, 2])):
+        callee = Repeats(doublers())
+        with from_items(range(4)).call(callee, "work", 2).run() as run:
+            run.load_state_dict(saved)
+            assert callee.answered == answered
+            emitted = settle(run)
+            assert [request.args[0] for request in callee.workers.requests] == asked
+            while callee.workers.requests:
+                callee.workers.answer()
+                emitted += settle(run)
+            assert emitted == [0, 2, 4, 6]
+            assert callee.answered == 4
 
 
 def test_a_failure_that_a_checkpoint_finds_is_still_raised_by_the_run() -> None:

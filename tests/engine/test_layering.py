@@ -31,11 +31,23 @@ MAY_IMPORT = {
     "learners": "engine actors data policies",
     "rollout": "engine actors data envs policies learners",
     "operators": "engine data envs policies rewards learners rollout",
-    "trainer": "engine storage actors data envs policies rollout operators",
+    "trainer": "engine inspect storage actors data envs policies rollout operators",
     "plans": "engine data policies rewards rollout operators trainer",
-    "cli": "engine inspect storage data envs policies rollout trainer",
+    "cli": "engine inspect storage data envs policies rollout operators trainer",
 }
-GROUND = {"_lazy", "_moved", "_version", "errors", "interrupts", "returns", "saved", "schedules", "settings", "testing"}
+GROUND = {
+    "_lazy",
+    "_moved",
+    "_version",
+    "errors",
+    "frames",
+    "interrupts",
+    "returns",
+    "saved",
+    "schedules",
+    "settings",
+    "testing",
+}
 
 #: The arrows that point up, each in a function and by name.
 UP = {

@@ -351,7 +351,7 @@ def test_edits_that_have_no_place_say_why() -> None:
         plan.insert_before("Items", double)
     with pytest.raises(PlanError, match="nothing stands between a fork and its reader"):
         plan.insert_before("0.reader", double)
-    with pytest.raises(PlanError, match="without it its neighbours are not connected"):
+    with pytest.raises(PlanError, match="without it its neighbors are not connected"):
         plan.remove("prefetch")
     with pytest.raises(PlanError, match="prefetch wires the plan"):
         plan.replace("prefetch", double)

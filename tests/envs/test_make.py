@@ -41,6 +41,10 @@ def test_the_passive_checker_can_be_asked_for() -> None:
     assert any(isinstance(layer, PassiveEnvChecker) for layer in layers(env))
 
 
+class Spaceless(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Discrete(2)
+
+
 @pytest.mark.parametrize(
     "spec", [factory, "tests.envs.test_make:factory", "gymnasium.envs.classic_control:CartPole-v1"]
 )
@@ -58,6 +62,8 @@ def test_what_names_an_environment(spec: Any) -> None:
         ("CartPool-v1", "no environment 'CartPool-v1' in gymnasium: did you mean 'CartPole-v1'"),
         ("CartPole-v7", "did you mean 'CartPole-v1'.*There are: CartPole-v0, CartPole-v1$"),
         ("nothing like it", "cannot make 'nothing like it': Malformed"),
+        ("Nope-v0", "no name there is like it"),
+        (lambda: Spaceless(), "Spaceless has no action_space: set it in the class, or in its __init__"),
         (
             "Nowhere/Zzqx-v0",
             "no environment 'Nowhere/Zzqx-v0' in gymnasium: no name there is like it; name the module that reg",

@@ -19,6 +19,20 @@ UNUSABLE = ENVS + "managers/test_unusable_numbers.py::"
 
 FAULTS = [
     Fault(
+        "F10",
+        "flowrl/envs/make.py",
+        "made.way_out = self._way_out()",
+        "self._way_out()",
+        "tests/cli/test_env_options.py::test_an_error_of_an_environment_is_three_lines",
+    ),
+    Fault(
+        "F10",
+        PROCESS,
+        "self.left_at = self._trace.read()",
+        "self._trace.read()",
+        FAULTY + "test_a_fault_says_what_happened_to_whom",
+    ),
+    Fault(
         "X2",
         "flowrl/data/finite.py",
         " and flat.item(flat.argmax()) <= LARGEST",
@@ -290,6 +304,27 @@ FAULTS = [
         "after_in_child=orders.close)",
         "after_in_child=list)",
         FAULTY + "test_a_crash_is_seen_at_once_though_a_fork_lives_on",
+    ),
+    Fault(
+        "W1",
+        PROCESS,
+        "    if not ours:\n",
+        "    if ours is None:\n",
+        "tests/test_platforms.py::test_plans_train_with_what_the_platform_has",
+    ),
+    Fault(
+        "W1",
+        PROCESS,
+        'START_METHOD = "fork" if',
+        'START_METHOD = "fork" if "darwin" or',
+        "tests/test_platforms.py::test_plans_train_with_what_the_platform_has",
+    ),
+    Fault(
+        "W1",
+        PROCESS,
+        'if sys.platform == "win32":\n        raise',
+        'if sys.platform == "windows":\n        raise',
+        "tests/test_platforms.py::test_what_windows_lacks_is_refused_with_the_way_out",
     ),
     Fault(
         "F15",

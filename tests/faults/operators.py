@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 ADDERS = "tests/operators/test_adders.py::"
 RESULTS = "tests/operators/test_metrics.py::"
+EVALUATE = "tests/operators/test_evaluate.py::"
 BATCHES = "tests/operators/test_batches.py::"
 UNROLLS = "tests/operators/test_unrolls.py::"
 HINDSIGHT = "tests/operators/test_hindsight.py::"
@@ -39,7 +40,56 @@ FAULTS = [
         "operators/evaluate.py",
         'f"fresh-{self.tries}"',
         '"fixed"',
-        RESULTS + "test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds",
+        EVALUATE + "test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        "now + math.ceil(self.train_ratio * steps)",
+        "now",
+        EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        "            steps += scores.steps\n",
+        "            steps = scores.steps\n",
+        EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        "goal is not None and scores.return_mean >= goal and",
+        "goal is not None and scores.return_mean > goal and",
+        EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
+    ),
+    Fault(
+        "D3",
+        "operators/evaluate.py",
+        "due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))",
+        "due: int = attrs.field(default=attrs.Factory(lambda self: self.every, takes_self=True), init=False)",
+        EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        '        if self.context.learns and not self.context.counters.get("updates"):\n            return result\n',
+        "",
+        EVALUATE + "test_there_is_no_evaluation_before_the_first_update",
+    ),
+    Fault(
+        "S6",
+        "operators/metrics.py",
+        'result["seconds"] = self.context.watch.training',
+        'result["seconds"] = self.context.watch.seconds',
+        EVALUATE + "test_the_seconds_of_evaluation_are_not_those_of_training",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        "watch.evaluation > FEW_SECONDS and not watch.warned:",
+        "watch.evaluation > FEW_SECONDS:",
+        EVALUATE + "test_the_seconds_of_evaluation_are_not_those_of_training",
     ),
     Fault(
         "N3",

@@ -17,6 +17,13 @@ REPLAY_ACTORS = "flowrl/data/replay/sharded.py"
 
 FAULTS = [
     Fault(
+        "B3",
+        "flowrl/data/replay/buffer.py",
+        "            self._rings.cut = True\n",
+        "",
+        ROWS + "test_rows_of_another_run_are_taken_over_and_later_ones_begin_new_episodes",
+    ),
+    Fault(
         "B5",
         "flowrl/data/replay/ring_storage.py",
         "self.written, self.cut = written, cut",

@@ -49,9 +49,23 @@ FAULTS = [
     Fault(
         "S2",
         "flowrl/rollout/evaluation.py",
-        "            if missing[episode.env_id]:\n                missing[episode.env_id] -= 1",
-        "            if missing.any():\n                missing[missing.argmax()] -= 1",
+        "        counts[episode.env_id] += 1\n",
+        "        counts[(most - counts).argmax()] += 1\n",
         "tests/rollout/test_evaluation.py::test_every_environment_plays_its_share",
+    ),
+    Fault(
+        "S6",
+        "flowrl/rollout/evaluation.py",
+        "_fewest(make, -(-episodes // rounds), num_envs)",
+        "_fewest(make, num_envs, num_envs)",
+        "tests/rollout/test_evaluation.py::test_few_episodes_are_the_first_of_many",
+    ),
+    Fault(
+        "S6",
+        "flowrl/rollout/evaluation.py",
+        "        rounds *= 2\n",
+        "        rounds *= 4\n",
+        "tests/rollout/test_evaluation.py::test_a_goal_that_is_missed_ends_the_episodes_early",
     ),
     Fault(
         "S3",

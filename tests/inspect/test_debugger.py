@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowrl import Plan, from_items, from_workers
+from flowrl import Plan, from_items, from_workers, operator, state
 from flowrl.data import Batch
 from flowrl.errors import PlanError
 from flowrl.inspect.debugger import provenance
@@ -129,9 +130,33 @@ def test_mistakes_at_the_prompt_do_not_end_the_run(drive: Drive) -> None:
     assert "ZeroDivisionError" in text
     assert "SyntaxError" in text
     assert "no command 'zork'" in text
-    assert "continue  counters  help  item  leave  next  p  state  step  where" in text
+    assert "continue  counters  help  item  leave  list  next  p  state  step  where" in text
     assert "EOF" not in text
     assert "step: go on to the next item that leaves any operator" in text
+
+
+def test_words_of_pdb_work_too(drive: Drive) -> None:
+    plan = numbers().breakpoint("Total", when=lambda item: item == 10)
+    text = "\n".join(lines := drive(plan, "n", "s", "w", "h n", "l", "pp item + 1", "c", items=[30, 60, 100]))
+    assert stops(lines)[:3] == ["Total item 1", "Total item 2", "lambda item 2"]
+    assert "-> filter" in text or "-> lambda" in text
+    assert "next: go on to the next item that leaves this operator" in text
+    assert re.search(r"^\(flowrl\) +\d+ .*\n( +\d+ .*\n)* +\d+ -> .*from_items\(\[1, 2, 3, 4\]\)", text, re.MULTILINE)
+    assert "(flowrl) 31" in text
+    assert drive(numbers().breakpoint("Total"), "q", items=[])[-1].startswith("(flowrl)")
+
+
+def test_long_keys_of_the_state_are_shortened(drive: Drive) -> None:
+    @operator
+    class Keyed:
+        rows: dict[str, dict[str, int]] = state(factory=dict)
+
+        def __call__(self, item: int) -> int:
+            self.rows = {f"{n:0>200}": {"x": item} for n in (1, 2)}
+            return item
+
+    text = "\n".join(drive(from_items([1]).for_each(Keyed()).breakpoint("Keyed"), "state", "c"))
+    assert "'0000000000000000...0000000000000001': {'x': 1}" in text
 
 
 def branches() -> Plan:

@@ -6,12 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowrl import Plan, Queue, from_items, from_workers, operator
 from flowrl.engine.stages import BLOCKED, WAITING
-from flowrl.inspect.explain import config_of
+from flowrl.inspect.explain import HOME, config_of, explain, relative
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.testing import ManualWorkers
 from tests.engine.engine_parts import InlineWorkers, Numbers, Total, hosts
@@ -49,6 +51,21 @@ def test_explain_shows_operators_configuration_places_bounds_and_lines() -> None
         ("│ numbers(function=numbers)", "a resume skips the consumed", f"{here + 4}"),
         ("Concurrently(round_robin 1:0.5:*, emits train)", f"{here + 3}"),
     ]
+
+
+def test_a_narrow_terminal_has_the_place_below() -> None:
+    plan = Concurrently({"one": from_items([1]).batch(2), "two": from_items(numbers)}, mode="async")
+    wide = plan.explain()
+    assert explain(plan, columns=400) == wide
+    narrow = explain(plan, columns=40)
+    assert len(wide.splitlines()) < len(narrow.splitlines())
+    words = [[word for word in text.split() if word != "│"] for text in (narrow, wide)]
+    assert words[0] == words[1]
+    assert "│  batch(size=2)\n│       " in narrow
+    finished = plan.run()
+    list(finished)
+    assert "waiting" not in finished.explain()
+    finished.close()
 
 
 def test_explain_of_a_run_shows_what_was_measured() -> None:
@@ -115,3 +132,13 @@ def test_configuration_of_any_kind_can_be_shown() -> None:
 def test_long_heads_are_cut(length: int) -> None:
     plan: Plan = from_items([1]).for_each(Total(), name="n" * length)
     assert all(len(line) < 300 for line in plan.explain().splitlines())
+
+
+def test_places_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin at the folder that holds flowrl; the file of a notebook's cell, named anew each time, is "cell"."""
+    names: dict[str, Any] = {"from_items": from_items}
+    exec(compile("\nplan = from_items([1])", "/tmp/ipykernel_12/345.py", "exec"), names)
+    assert names["plan"].site == "cell:2"
+    monkeypatch.chdir(tmp_path)
+    assert relative(f"{HOME}{os.sep}plans{os.sep}dqn.py:41") == os.path.join("plans", "dqn.py:41")
+    assert relative("/elsewhere/dqn.py:41") == "/elsewhere/dqn.py:41"

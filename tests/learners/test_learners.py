@@ -16,8 +16,10 @@ import torch
 
 from flowrl import Plan, from_items
 from flowrl.data import Batch
+from flowrl.engine import calls
 from flowrl.engine.calls import Answer
 from flowrl.engine.remote import Remote
+from flowrl.engine.stages import Signal
 from flowrl.errors import ConfigError, PlanError, SchemaError, ValueLost, WorkerDied
 from flowrl.learners import LearnerGroup
 from flowrl.learners.learner import LearnerReport
@@ -203,7 +205,7 @@ def test_what_cannot_be_is_refused_when_it_is_made() -> None:
         LearnerGroup(make())
     with pytest.raises(ConfigError, match="target_every=3, but PPOPolicy has no target network"):
         LearnerGroup(make(ppo), target_every=3)
-    with pytest.raises(ConfigError, match="the workers' policy normalises"):
+    with pytest.raises(ConfigError, match="the workers' policy normalizes"):
         LearnerGroup(make(lambda *spaces: PPOPolicy(*spaces, normalize_obs=True, device="cpu")))
     with pytest.raises(PlanError, match="training needs num_sgd_iter >= 1, got 0"):
         LearnerGroup(make(ppo), num_sgd_iter=0)
@@ -352,6 +354,34 @@ def test_a_learner_that_is_killed_costs_nothing_but_time(two: Any) -> None:
         assert (restarts, run.counters) == (2, {"trained": 5 * 32, "updates": 5 * 6})
         assert 2 <= lost <= 4
         assert same(*states(learners))
+    assert same(workers.policy.state_dict(), reference.policy.state_dict())
+
+
+@pytest.mark.slow
+def test_a_state_does_not_wait_for_a_learner_that_hangs(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F10, F2, D3: stopped, as in an endless call of C. Its batches are asked again where the state is loaded, so that
+    the result is that of a run in which nobody hung; and it goes on here once it can."""
+    workers, learners = two
+    batches, reference = collected(4), make(ppo)
+    monkeypatch.setattr(calls, "DRAIN_SECONDS", 0.1)
+    with from_items(batches).call(learners, "train", 2).run(seed=3) as run:
+        _, second = processes(learners)
+        scalars = list(islice(run, 1))
+        os.kill(second, signal.SIGSTOP)
+        try:
+            item = run._pull()  # asks for one more, which is not answered
+            scalars += [] if isinstance(item, Signal) else [item]
+            emitted, saved = len(scalars), run.state_dict()
+        finally:
+            os.kill(second, signal.SIGCONT)
+        monkeypatch.undo()
+        scalars += run
+    assert "request" in [kind for kind, _ in saved["operators"]["train"]["pending"]]
+    other = LearnerGroup(reference, 2, "actor", num_sgd_iter=2, minibatch_size=7)
+    with from_items(batches).call(other, "train", 2).run(seed=9) as resumed:
+        resumed.load_state_dict(saved)
+        assert same(scalars[emitted:], list(resumed))
+        assert resumed.counters == {"trained": 4 * 32, "updates": 4 * 6}
     assert same(workers.policy.state_dict(), reference.policy.state_dict())
 
 

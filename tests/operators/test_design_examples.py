@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -25,8 +26,7 @@ from flowrl.operators import (
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import same
-
-CLOCK = {"seconds", "steps_per_second"}
+from tests.plans.small import without_clock
 
 
 def batches(workers: WorkerSet, config: dict[str, Any]) -> Plan:
@@ -70,7 +70,7 @@ def test_the_examples_run_as_they_stand(name: str) -> None:
     def results() -> list[dict[str, Any]]:
         workers = WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, device="cpu"), envs_per_worker=2)
         with workers, make(workers, config).run(seed=1) as run:
-            return [{key: value for key, value in each.items() if key not in CLOCK} for each in islice(run, 3)]
+            return [without_clock(each) for each in islice(run, 3)]
 
     found = results()
     assert {unit: found[0][unit] for unit in counters} == counters
@@ -84,4 +84,4 @@ def test_debug_print_shows_what_is_trained_on(capsys: pytest.CaptureFixture[str]
     workers = WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, device="cpu"), envs_per_worker=2)
     with workers, batches(workers, {"train_batch_size": 128}).run() as run:
         next(run)
-    assert "obs: float32[32, 4, 4]" in capsys.readouterr().out
+    assert re.search(r"^  obs +float32\[32, 4, 4\] +min -[\d.]+  mean", capsys.readouterr().out, re.MULTILINE)

@@ -1,14 +1,10 @@
-"""Results, evaluation inside a plan, and when to stop."""
+"""Results: the end of a plan."""
 
 from __future__ import annotations
 
-import itertools
 import logging
-import math
-from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -16,24 +12,21 @@ import torch
 from flowrl import Plan, context, from_items, operator
 from flowrl.data import Batch
 from flowrl.engine.context import Context
-from flowrl.errors import PlanError, SchemaError
+from flowrl.engine.merge import FromBranch
+from flowrl.errors import SchemaError
 from flowrl.learners.training import LAG
 from flowrl.operators import (
     Concurrently,
-    Confirm,
-    Evaluate,
     ParallelRollouts,
     Report,
     Sequentially,
     StandardMetricsReporting,
-    StopWhen,
     debug_print,
 )
 from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE, TIMERS
-from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.testing import check_plan, same
-from tests.clock_envs import TERMINATED, TRUNCATED, clock_envs
+from flowrl.testing import check_plan
+from tests.clock_envs import TERMINATED, clock_envs
 from tests.scripted import ScriptedPolicy
 
 
@@ -54,7 +47,7 @@ def test_a_result_has_counters_recent_episodes_and_mean_scalars() -> None:
     context.record("episode_return", 1.0, 3.0)
     context.record("episode_length", 5, 7)
     (result,) = report({"loss": 2.0})
-    assert all(result.pop(key) >= 0 for key in CLOCK_KEYS)
+    assert all(result.pop(key) >= 0 for key in ("seconds", "steps_per_second"))
     assert result == {
         "env_steps": 12,
         "inserted": 4,
@@ -114,6 +107,10 @@ def learners() -> dict[str, tuple[Plan, dict[str, float]]]:
     counted = {"updates": 5, "updates/ppo": 2, "updates/dqn": 3}
     scalars = {"loss/ppo": 1.0, "loss/dqn": 100.0}
     nested = Concurrently({"ppo": of(ppo, 1.0, 2), "other": Concurrently([of(dqn, 100.0, 3), from_items([0])])})
+    plain = {"ppo": from_items([{"loss": 1.0}] * 2), "dqn": from_items([{"loss": 100.0}] * 3)}
+    names = {"ppo": plain["ppo"], "model": from_items([{"loss_of_model": 5.0}])}
+    deeper = {"a2c": from_items([{"loss": 7.0}]), "both": Concurrently(plain)}
+    one = {"first": of(ppo, 1.0, 1), "then": of(ppo, 4.0, 2)}
     three = Concurrently({"a2c": of(object(), 7.0, 1), "both": Concurrently(apart)})
     return {
         "two": (Concurrently(apart), scalars | counted),
@@ -131,6 +128,20 @@ def learners() -> dict[str, tuple[Plan, dict[str, float]]]:
         "one in two phases": (
             Sequentially({"first": of(ppo, 1.0, 1), "then": of(ppo, 4.0, 2)}),
             {"loss": 3.0, "updates": 3},
+        ),
+        "two functions": (Concurrently(plain), scalars),
+        "two functions behind a tap and a filter": (Concurrently(plain).tap("Concurrently", str).filter(bool), scalars),
+        "three functions, merged in twos": (
+            Concurrently(deeper),
+            {"loss/a2c": 7.0, "loss/both.ppo": 1.0, "loss/both.dqn": 100.0},
+        ),
+        "two functions in two phases": (Sequentially(plain), {"loss": 302 / 5}),
+        "two functions with scalars of other names": (Concurrently(names), {"loss": 1.0, "loss_of_model": 5.0}),
+        "two functions before another one": (Concurrently(plain).for_each(dict), {"loss": 302 / 5}),
+        "one in two branches": (Concurrently(one), {"loss": 3.0, "updates": 3}),
+        "one in two branches, and a function": (
+            Concurrently({**one, "dqn": plain["dqn"]}),
+            {"loss/then": 3.0, "loss/dqn": 100.0, "updates": 3},
         ),
         "two that train themselves": (
             Concurrently([of(None, 1.0, 1), of(None, 3.0, 1)]),
@@ -150,6 +161,16 @@ def test_several_learners_have_scalars_and_counters_of_their_own(case: str) -> N
     assert {name for name in result if name.partition("/")[0] == LAG} == lags
     timeless = lambda item: {name: value for name, value in item.items() if name not in CLOCK_KEYS}  # noqa: E731
     check_plan(lambda: learners()[case][0].combine(Report(1_000)).for_each(timeless))
+
+
+def test_scalars_of_branches_stay_apart_from_the_first_result_that_both_are_in() -> None:
+    """F16: also in a result with those of one of them."""
+    report, results = Report(1_000), []
+    for branches in (["ppo"], ["dqn", "ppo"], ["dqn"], []):
+        for branch in branches:
+            report(FromBranch({"loss": len(branch + branches[0])}, branch))
+        results.append({name: value for name, value in report.result().items() if "loss" in name})
+    assert results == [{"loss": 6.0}, {"loss/dqn": 6.0, "loss/ppo": 6.0}, {"loss/dqn": 6.0}, {}]
 
 
 def test_timers_are_the_seconds_that_operators_were_busy() -> None:
@@ -225,143 +246,27 @@ def test_a_long_time_without_an_episode_is_said(caplog: pytest.LogCaptureFixture
     assert "no episode has ended in 100000 env steps" in caplog.text
 
 
-def test_stop_when_a_bound_is_reached() -> None:
-    results = [{"env_steps": n, "eval_return": score} for n, score in [(1, None), (2, 5.0), (3, 9.0), (4, 9.0)]]
-    assert list(from_items(results).for_each(StopWhen({"eval_return": 9}))) == results[:3]
-    assert list(from_items(results).for_each(StopWhen({"confirmed_return": 9, "env_steps": 2}))) == results[:2]
-    assert list(from_items(results).for_each(StopWhen({}, seconds=0))) == results[:1]
+SUMMARIES: dict[str, tuple[Any, str]] = {
+    "numbers": ({"loss": 0.53125, "updates": 3, "goal": None}, "loss=0.5312  updates=3  goal=None"),
+    "inner tables": ({"a": {"loss": np.float32(0.5)}, "b": {"loss": torch.tensor(2.0)}}, "a.loss=0.5  b.loss=2"),
+    "columns": (
+        Batch(obs=np.arange(6, dtype=np.float32).reshape(2, 3), done=[True, False], info={"x": [-1, 5]}),
+        "Batch\n  obs     float32[2, 3]  min 0  mean 2.5  max 5\n"
+        "  done    bool[2]        min 0  mean 0.5  max 1\n  info.x  int64[2]       min -1  mean 2  max 5",
+    ),
+    "both": ({"n": 1, "x": torch.tensor([1, 2])}, "dict n=1\n  x  torch.int64[2]  min 1  mean 1.5  max 2"),
+    "not finite": ({"x": np.array([np.inf, -np.inf])}, "dict\n  x  float64[2]  min -inf  mean nan  max inf"),
+    "no rows, no numbers": (
+        {"x": np.zeros((0, 2)), "s": np.array(["a"])},
+        "dict\n  x  float64[0, 2]\n  s  <U1[1]",
+    ),
+    "a list": ([{"loss": 1.5}, {}], "list of 2, the first of which is loss=1.5"),
+    "something large": ({"x": list(range(99))}, "x=list of 99"),
+}
 
 
-@pytest.fixture
-def workers() -> WorkerSet:
-    return WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(8,), device="cpu"))
-
-
-def test_evaluate_when_due(workers: WorkerSet, tmp_path: Path) -> None:
-    """S6, S3: the first result of every period; the best policy's weights are saved; nothing else changes."""
-    evaluate = Evaluate(workers, every=10, episodes=4, save=tmp_path / "policy.pt")
-    before = torch.get_rng_state()
-    out = [evaluate({"env_steps": n}) for n in (3, 12, 15, 20, 41, 49)]
-    assert ["eval_return" in result for result in out] == [False, True, False, True, True, False]
-    assert out[1]["eval_return"] == out[3]["eval_return"] == evaluate.best, "the same policy meets the same starts"
-    assert torch.equal(before, torch.get_rng_state())
-    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt"]
-
-
-def test_an_evaluation_has_all_kinds_of_score(workers: WorkerSet) -> None:
-    """S5: the win rate only where the environment knows it."""
-    result = Evaluate(workers, every=1, episodes=2)({"env_steps": 1})
-    assert result["eval_reward_per_step"] == 1.0
-    assert "eval_win_rate" not in result
-    ends = clock_envs([[(1, TERMINATED)], [(3, TRUNCATED)]])
-    with WorkerSet(ends, lambda *spaces: ScriptedPolicy(), envs_per_worker=2) as clocks:
-        assert Evaluate(clocks, every=1, episodes=4)({"env_steps": 1})["eval_win_rate"] == 0.5
-
-
-def test_a_plan_ends_when_an_evaluation_reaches_a_value(workers: WorkerSet) -> None:
-    """DI-engine's stop_value. A later run with a higher one goes on, one with the same ends at once (D3)."""
-
-    def plan(stop_value: float | None) -> Plan:
-        steps = from_items([{"env_steps": n} for n in range(10, 60, 10)])
-        return steps.for_each(Evaluate(workers, every=20, episodes=2, stop_value=stop_value))
-
-    assert len(list(plan(None))) == len(list(plan(501))) == 5
-    with plan(5).run() as run:
-        results = [next(run), next(run)]
-        ended = run.state_dict()
-        assert list(run) == [], "the first result that reaches it is the last"
-    assert results[-1]["eval_return"] >= 5
-    for value, left in (5, 0), (501, 3):
-        with plan(value).run() as run:
-            run.load_state_dict(ended)
-            assert len(list(run)) == left
-
-
-def test_evaluations_are_as_long_as_the_operator_says(workers: WorkerSet, tmp_path: Path) -> None:
-    """And are filmed into a folder of their own, if it says so; that changes no score."""
-    evaluate = Evaluate(workers, every=5, episodes=3, max_steps=4)
-    result = evaluate({"env_steps": 5})
-    assert (result["eval_return"], result["eval_cut_episodes"]) == (4, 3)
-    evaluate.video = tmp_path / "films"
-    assert evaluate({"env_steps": 10}) == {**result, "env_steps": 10}
-    assert [file.name for file in (tmp_path / "films" / "step-000000010").iterdir()] == ["eval-episode-0.mp4"]
-    confirm = Confirm(workers, goal=0.0, path=tmp_path / "policy.pt", episodes=2, max_steps=3)
-    assert confirm({"env_steps": 5, "eval_return": 1.0})["confirmed_return"] == 3
-
-
-def test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds(workers: WorkerSet, tmp_path: Path) -> None:
-    """S6: each policy that reaches the goal within the budget is saved, loaded and tried once, on fresh seeds."""
-    path = tmp_path / "policy.pt"
-    confirm = Confirm(workers, goal=9.0, path=path, within=50, episodes=8)
-    result = {"env_steps": 50, "eval_return": 9.0}
-    workers.policy.eval_mode = None  # type: ignore[assignment]  # what plays is the file, in a policy of its own
-    path.write_bytes(b"the best so far")
-    confirm.goal = 0.0
-    first, second = confirm(result)["confirmed_return"], confirm(result)["confirmed_return"]
-    assert first != second, "each try has fresh seeds"
-    assert same(torch.load(path, weights_only=True), workers.policy.weights())
-    confirm.goal = 9.0
-    for other in ({"eval_return": 8.9}, {"env_steps": 51}, {"eval_return": None}):
-        given = {**result, **other}
-        if given["eval_return"] is None:
-            del given["eval_return"]
-        assert confirm(given) == given
-    assert confirm.tries == 2
-
-
-def test_a_candidate_that_is_not_confirmed_replaces_nothing(workers: WorkerSet, tmp_path: Path) -> None:
-    """S6: luck on the fixed seeds leaves the best policy where it is."""
-    path = tmp_path / "policy.pt"
-    path.write_bytes(b"the best so far")
-    confirm = Confirm(workers, goal=400.0, path=path, episodes=2)
-    assert confirm({"env_steps": 50, "eval_return": 460.0})["confirmed_return"] < 400
-    assert path.read_bytes() == b"the best so far"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_evaluation_that_is_not_finite_ends_the_run_and_is_not_the_best(tmp_path: Path) -> None:
-    """X2, S6: the saved policy stays."""
-    rewards = itertools.chain((2.0, 0.0), (1.0, math.inf))
-
-    class Twice(gymnasium.Env[Any, Any]):
-        observation_space = gymnasium.spaces.Box(0, 1, (1,))
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, **_: Any) -> Any:
-            self.t = 0
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action: Any) -> Any:
-            self.t += 1
-            return np.zeros(1, np.float32), next(rewards), self.t == 2, False, {}
-
-    path = tmp_path / "policy.pt"
-    with WorkerSet(Twice, lambda *spaces: DQNPolicy(*spaces, device="cpu"), envs_per_worker=1) as alone:
-        evaluate = Evaluate(alone, every=1, episodes=1, save=path)
-        assert evaluate({"env_steps": 1})["best_eval_return"] == 2.0
-        before = path.stat()
-        with pytest.raises(SchemaError, match="the reward is inf"):
-            evaluate({"env_steps": 2})
-    assert (evaluate.best, path.stat()) == (2.0, before)
-
-
-def test_what_is_no_result_passes_through(workers: WorkerSet) -> None:
-    """Whoever pulls the plan has the clear words for it."""
-    plan = from_items([1, 2]).for_each(Evaluate(workers, every=1)).for_each(Confirm(workers, 1.0, Path("p.pt")))
-    assert list(plan.for_each(StopWhen({"env_steps": 1}))) == [1, 2]
-
-
-def test_evaluation_needs_environments_of_its_own() -> None:
-    """S3: of a vector environment that was passed as an object there is no second one."""
-    envs = gymnasium.make_vec("CartPole-v1", 2)
-    with WorkerSet(envs, lambda *spaces: DQNPolicy(*spaces), envs_per_worker=2) as workers:
-        with pytest.raises(PlanError, match="its own environments"):
-            Evaluate(workers, every=1)
-        with pytest.raises(PlanError, match="its own environments"):
-            Confirm(workers, goal=1.0, path=Path("policy.pt"))
-
-
-def test_debug_print_shows_shapes_and_passes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    item: Any = {"obs": np.zeros((2, 3), np.float32), "n": 1}
+@pytest.mark.parametrize("case", SUMMARIES)
+def test_debug_print_shows_values_and_passes_on(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    item, text = SUMMARIES[case]
     assert debug_print(item) is item
-    assert capsys.readouterr().out == "dict(obs: float32[2, 3], n: int)\n"
+    assert capsys.readouterr().out == f"{text}\n"

@@ -204,7 +204,7 @@ ON_POLICY: dict[str, tuple[list[Step], str]] = {
         "needs 'normalized_rewards', which is not in the output of GatherStatistics",
     ),
     "nobody updates": ([GATHER, SCALE, LEARN], "its statistics are never written back; put UpdateStatistics after"),
-    "twice": ([GATHER, SCALE, SCALE, LEARN, UPDATE], "rewards are normalised already: leave out one NormalizeRewards"),
+    "twice": ([GATHER, SCALE, SCALE, LEARN, UPDATE], "rewards are normalized already: leave out one NormalizeRewards"),
     "before it is gathered": ([SCALE, GATHER, LEARN, UPDATE], "put NormalizeRewards after GatherStatistics"),
     "a factor before it": ([halves, GATHER, SCALE, LEARN, UPDATE], "put ScaleRewards after GatherStatistics"),
     "after advantages": ([GATHER, estimates, SCALE, LEARN, UPDATE], "put it before GAE or VTrace"),

@@ -18,8 +18,9 @@ from flowrl.trainer.trainer import Trainer
 #: What says it all itself.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type, PurePath, np.dtype, torch.dtype, torch.device)
 
-#: Attributes that say when something was made, or where in memory, or who looks at it; and what a policy was told.
-NOT_LOOKED_AT = ("settings", "_opened", "_looked", "_reported", "_places", "__weakref__")
+#: Attributes that say when something was made, or where in memory, or who looks at it; and what a policy and its file
+#: were told.
+NOT_LOOKED_AT = ("settings", "described", "_opened", "_looked", "_reported", "_places", "__weakref__")
 
 
 def built(kind: type[Trainer], settings: Mapping[str, Any]) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from flowrl import Plan
 from flowrl.errors import Disconnected, PlanError, WorkerDied
-from flowrl.operators import ParallelRollouts, TrainAllReduce, TrainOneStep
+from flowrl.operators import GAE, Concurrently, FollowWorkers, ParallelRollouts, Report, TrainAllReduce, TrainOneStep
 from flowrl.testing import same
 from tests.plans.small import final, make, weights
 
@@ -89,6 +90,24 @@ def test_here_nobody_learns_together() -> None:
     here = ParallelRollouts(workers, steps=3).for_each(TrainAllReduce())
     with workers, here.run() as run, pytest.raises(PlanError, match="put it before the gather"):
         next(run)
+
+
+def test_two_groups_of_workers_count_apart() -> None:
+    """F16: what is counted on the workers bears the name of their learner too."""
+    groups = {name: make("ddppo")[0] for name in ("left", "right")}
+
+    def learned(workers: Any, steps: int) -> Plan:
+        fragments = ParallelRollouts(workers, mode="raw", steps=steps).for_each(GAE(0.9, 0.8))
+        return fragments.for_each(TrainAllReduce()).gather_sync(FollowWorkers(workers)).take(steps)
+
+    plan = Concurrently({"left": learned(groups["left"], 3), "right": learned(groups["right"], 2)})
+    with groups["left"], groups["right"], plan.combine(Report(1_000)).run(seed=0) as run:
+        (result,) = run
+    counted = {name: value for name, value in result.items() if name.startswith(("updates", "trained"))}
+    rows = {"trained": 13 * 2, "trained/left": 9 * 2, "trained/right": 4 * 2}
+    assert counted == rows | {"updates": 5, "updates/left": 3, "updates/right": 2}
+    assert {"loss/left", "loss/right", "policy_lag/left", "policy_lag/right"} < result.keys()
+    assert not {"loss", "policy_lag"} & result.keys()
 
 
 def test_its_former_name_is_that_of_its_path_and_streams() -> None:

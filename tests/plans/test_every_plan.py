@@ -47,7 +47,7 @@ def test_the_contract_of_plans(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert not same(others, results[:3]), "another seed gives the same results (D1)"
 
     workers, plan = make(name)
-    plan = plan.for_each(Evaluate(workers, every=2 * SMALL[name]["report_every"], episodes=2))
+    plan = plan.for_each(Evaluate(workers, every=2 * SMALL[name]["report_every"], episodes=2, train_ratio=0.0))
     with workers, plan.run(seed=0) as run:
         evaluated = [next(run) for _ in range(RESULTS)]
         assert same(run.state_dict()["resources"], state["resources"]), "evaluation changes training (S3)"

@@ -133,7 +133,7 @@ def test_a_run_that_is_loaded_acts_by_its_statistics(tmp_path: Any) -> None:
     assert done.exit_code == 0, done.output
     policy: Any = flowrl.load(out).policy
     normalizer = policy.model.encoder.normalizer
-    assert int(normalizer.count) >= 1792  # what has been learned from
+    assert 0 < int(normalizer.count) <= 2048  # what had been learned from when it was the best
     assert (normalizer.std != 1).all()
 
 

@@ -82,12 +82,12 @@ def test_every_manager_plays_the_same_episodes(kind: str) -> None:
     def left(obs: np.ndarray, noise: np.ndarray, env_steps: int) -> np.ndarray:
         return (noise[:, 0] < 0.6).astype(np.int64)
 
-    expected = evaluate(ScriptedPolicy(left, draws=1), "CartPole-v1", episodes=12, seed=3, num_envs=5)
+    expected = evaluate(ScriptedPolicy(left, draws=1), "CartPole-v1", episodes=13, seed=3, num_envs=5)
     played = evaluate(
-        ScriptedPolicy(left, draws=1), Environments("CartPole-v1", kind=kind), episodes=12, seed=3, num_envs=5
+        ScriptedPolicy(left, draws=1), Environments("CartPole-v1", kind=kind), episodes=13, seed=3, num_envs=5
     )
     assert played == expected, "in the same order too: a mean has the same bits then"
-    assert [sum(episode.env_id == i for episode in played) for i in range(5)] == [3, 3, 2, 2, 2]
+    assert [sum(episode.env_id == i for episode in played) for i in range(5)] == [3, 3, 3, 2, 2]
 
 
 def test_an_implementation_that_is_vectorised_plays_its_shares() -> None:
@@ -118,6 +118,34 @@ class Counting:
 
     def act(self, obs: np.ndarray, noise: np.ndarray, env_steps: int, state: np.ndarray) -> dict[str, np.ndarray]:
         return {"action": (state[:, 0] >= 3).astype(np.int64), "next_state": state + 1}
+
+
+def test_few_episodes_are_the_first_of_many() -> None:
+    """S6: of the same environments, whatever the number of all; and none is played for nothing."""
+    few, many = (
+        evaluate(ScriptedPolicy(), "CartPole-v1", episodes=n, seed=1, num_envs=envs) for n, envs in ((10, 8), (24, 8))
+    )
+    assert [sum(episode.env_id == i for episode in few) for i in range(5)] == [2] * 5
+    assert len({episode.return_ for episode in many}) > 1
+    assert set(few) <= set(many)
+
+
+@pytest.mark.parametrize("kind", ["local", "async"])
+def test_a_goal_that_is_missed_ends_the_episodes_early(kind: str) -> None:
+    """S6: tested after the first, second, fourth and eighth round; the episodes until then stay the same."""
+    policy = ScriptedPolicy(lambda obs, noise, env_steps: (obs[:, 2] > 0).astype(np.int64))
+    envs = Environments("CartPole-v1", kind=kind)
+    whole = evaluate(policy, envs, episodes=20, seed=2, num_envs=2)
+    first = {rounds: [e for e in whole if e.episode_id < rounds] for rounds in (1, 2, 4, 8, 10)}
+    means = {rounds: scores(of).return_mean for rounds, of in first.items()}
+    assert len({*means.values()}) == 5
+    ended = set()
+    for goal in (*means.values(), max(means.values()) + 1, math.nan):
+        rounds = next((rounds for rounds, mean in means.items() if not mean >= goal), 10)
+        played = evaluate(policy, envs, episodes=20, seed=2, num_envs=2, goal=goal)
+        assert played == first[rounds], (goal, rounds)
+        ended.add(rounds)
+    assert len(ended) > 2
 
 
 @pytest.mark.parametrize("kind", ["local", "async"])

@@ -40,7 +40,7 @@ def test_a_state_comes_back_and_the_manifest_tells_of_it(tmp_path: Path) -> None
     assert path == tmp_path / "a" / "b"
     assert same(load_checkpoint(path), STATE)
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["format"], manifest["version"], manifest["about"]) == ("flowrl checkpoint", 1, {"plan": "mine"})
+    assert (manifest["format"], manifest["version"], manifest["about"]) == ("flowrl checkpoint", 2, {"plan": "mine"})
     assert sorted(manifest["parts"]) == ["ledger", "operators", "resources/ReplayBuffer", "resources/ReplayBuffer-2"]
     named = {file["name"] for part in manifest["parts"].values() for file in part.values()}
     assert named | {"manifest.json"} == {each.name for each in path.iterdir()}
@@ -210,7 +210,7 @@ def _pipe(path: Path) -> None:
 def test_foreign_and_newer_ones_are_told_apart(tmp_path: Path) -> None:
     """D7: nothing is believed that is not checked, and nothing is read that does not end."""
     cases: list[tuple[Callable[[Path], Any], str]] = [
-        (lambda path: _rewrite(path, lambda m: m.update(version=2, flowrl="9.1")), "format 2, written by flowrl 9.1"),
+        (lambda path: _rewrite(path, lambda m: m.update(version=3, flowrl="9.1")), "format 3, written by flowrl 9.1"),
         (lambda path: _rewrite(path, lambda m: m.update(format="zip")), "is no checkpoint of flowrl"),
         (lambda path: (path / "manifest.json").unlink(), "is no checkpoint of flowrl: it has no manifest.json"),
         (lambda path: (path / "manifest.json").write_text("[1]"), "is no checkpoint of flowrl"),

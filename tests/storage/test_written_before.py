@@ -28,6 +28,13 @@ from tests.plans.small import make
 BEFORE = Path(__file__).parent / "written_before"
 
 
+def without_rates(state: dict[str, Any]) -> dict[str, Any]:
+    """Without the learning rates that policies say since then."""
+    for resource in state["resources"].values():
+        resource.pop("rates", None)
+    return state
+
+
 @pytest.mark.parametrize("name", ["apex_dqn", "ppo recurrent"])
 def test_a_run_goes_on_from_an_old_checkpoint(name: str) -> None:
     """D3, D5: the state is what was saved, classes in it included, and the run goes on from it, twice the same.
@@ -40,7 +47,7 @@ def test_a_run_goes_on_from_an_old_checkpoint(name: str) -> None:
         workers, plan = make(name)
         with workers, plan.run(seed=seed) as run:
             run.load_state_dict(saved)
-            assert same(run.state_dict(), saved)
+            assert same(without_rates(run.state_dict()), saved)
             ends.append((list(islice(run, 2)), run.state_dict()))
     assert same(ends[0], ends[1])
 

@@ -91,7 +91,7 @@ def test_it_is_the_policy_that_was_best(dqn_run: Path) -> None:
     """It plays the episodes of the run's own evaluation exactly as then; with `last`, it is the one at the end."""
     best, last = flowrl.load(dqn_run), flowrl.load(dqn_run, last=True)
     summary = json.loads((dqn_run / "summary.json").read_text())
-    assert best.evaluate()["return_mean"] == summary["best_eval_return"]
+    assert best.evaluate(episodes=5)["return_mean"] == summary["best_eval_return"]
     for loaded, file in ((best, "policy.pt"), (last, "policy_last.pt")):
         assert same(loaded.policy.weights(), dict(torch.load(dqn_run / file, weights_only=True)))
     assert (best.config.seed, best.config.hidden) == (3, (8,))
@@ -134,10 +134,10 @@ def test_a_policy_of_masked_actions_takes_valid_ones(tmp_path: Path) -> None:
 
 
 def test_stochastic_acting_is_that_of_the_end_of_the_run_and_repeats(dqn_run: Path) -> None:
-    """Exploration as after 300 of its 10 000 steps; loaded again, it draws the same."""
+    """Exploration as when it was saved; loaded again, it draws the same."""
     obs = np.zeros((400, 4))
     policy, again = flowrl.load(dqn_run), flowrl.load(dqn_run)
-    assert policy.env_steps >= 300
+    assert policy.env_steps > 0
     drawn = [policy.act(obs, deterministic=False) for _ in range(2)]
     assert same(drawn, [again.act(obs, deterministic=False) for _ in range(2)])
     assert not same(drawn[0], drawn[1])
@@ -179,7 +179,7 @@ def test_what_ran_is_loaded_when_the_plan_file_is_gone_or_changed(steer: tuple[P
 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, copy: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere is no directory; give the directory that `flowrl run` printed"):
+    with pytest.raises(ConfigError, match="nowhere is not there; give the directory that a run printed at its end"):
         flowrl.load(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"has no config\.json"):
         flowrl.load(tmp_path)
@@ -194,8 +194,9 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, copy: Path) -> No
 
 
 def test_a_run_without_a_policy_yet_is_refused(copy: Path) -> None:
+    shutil.rmtree(copy / "checkpoints")
     (copy / "policy.pt").unlink()
-    with pytest.raises(ConfigError, match=r"no policy\.pt \(saved policies: policy_last\.pt\); a run writes"):
+    with pytest.raises(ConfigError, match=r"no policy\.pt \(saved policies: policy_last\.pt\) and no checkpoint"):
         flowrl.load(copy)
     (copy / "policy_last.pt").unlink()
     with pytest.raises(ConfigError, match=r"no policy_last\.pt \(saved policies: none\)"):
@@ -227,7 +228,7 @@ def test_malformed_files_are_refused_in_a_line(copy: Path, name: str, data: byte
         assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
         assert re.search(rf"{name}.*(malformed|expected a table)", done.stderr)
     if not needed:
-        assert flowrl.load(copy).env_steps == 0
+        assert flowrl.load(copy).act(np.zeros(4)) in (0, 1)
 
 
 class Bomb:
@@ -254,8 +255,9 @@ def bomb(folder: Path) -> bytes:
 
 def test_another_environment_may_stand_for_one_that_is_not_here(copy: Path) -> None:
     change(copy, env="nowhere_at_all:Env")
-    with pytest.raises(ConfigError, match=r"cannot be loaded here: .*nowhere_at_all"):
-        flowrl.load(copy, trusted=True)
+    assert flowrl.load(copy, trusted=True).act(np.zeros(4)) in (0, 1)
+    with pytest.raises(ConfigError, match="nowhere_at_all"):
+        flowrl.load(copy, trusted=True).evaluate(episodes=1)
     policy = flowrl.load(copy, env=lambda: gymnasium.make("CartPole-v1"))
     assert policy.act(np.zeros(4)) in (0, 1)
     assert policy.evaluate(episodes=2)["episodes"] == 2

@@ -213,7 +213,7 @@ def test_a_plan_that_must_go_wrong_is_refused_before_anything_starts() -> None:
     made = [ClockEnv(0, [(3, TERMINATED)]) for _ in range(2)]
     envs = iter(made)
     with Forgetful(lambda: next(envs), small_plans.SMALL["rnd_ppo"]) as trainer:
-        for begin in (trainer.train, lambda: trainer.save("nowhere"), lambda: trainer.restore("nowhere")):
+        for begin in (trainer.train, lambda: trainer.save("nowhere")):
             with pytest.raises(
                 PlanError, match=r"EstimateReward \(.*no reward includes its intrinsic_reward: put Combine"
             ):

@@ -136,6 +136,29 @@ def test_settings_that_change_no_parameter_may_differ(tmp_path: Path, caplog: py
     assert "act_backend and torch_threads changed: training goes on, but not bit for bit" in caplog.text
 
 
+def test_learning_rates_and_schedules_may_change_as_a_fork_that_is_recorded(tmp_path: Path) -> None:
+    """D9: from the same state on; a constant rate follows its setting though the optimiser's state has the old one."""
+    with small() as trainer:
+        trainer.train(until={"env_steps": 80})
+        steps = trainer.counters["env_steps"]
+        place = trainer.save(tmp_path / "point")
+        same = trainer.train()
+    with small(learning_rate=0.5, epsilon_end=0.5) as fork:
+        fork.restore(place)
+        before = {"learning_rate": {"from": 1e-3, "to": 0.5}, "epsilon_end": {"from": 0.04, "to": 0.5}}
+        assert fork.forks == [{"env_steps": steps, "settings": before}]
+        assert fork.workers.policy.optimizer.param_groups[0]["lr"] == 0.5
+        result = fork.train()
+        assert result["env_steps"] == same["env_steps"]
+        assert result["loss"] != same["loss"]
+        again = fork.save(tmp_path / "again")
+    with small(learning_rate="linear(1, 0, 1000)", epsilon_end=0.5) as fork:
+        fork.restore(again)
+        assert [each["settings"].keys() for each in fork.forks] == [before.keys(), {"learning_rate"}]
+        fork.train()
+        assert 0.5 < fork.workers.policy.optimizer.param_groups[0]["lr"] < 1
+
+
 def test_a_setting_of_ones_own_may_say_that_it_changes_no_parameter(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from flowrl.data import ReplayActors, ReplayBuffer
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import Evaluate, ParallelRollouts, StoreToReplay
 from flowrl.plans import DQN, PPO
+from flowrl.settings import setting
 from flowrl.testing import same
 from flowrl.trainer.config import build_config
 from flowrl.trainer.trained_policy import _rows
@@ -78,6 +80,32 @@ def test_no_file_shadows_what_is_loaded_when_asked_for(name: str) -> None:
 # -- configuration
 
 
+def test_help_and_completion_know_the_settings_of_a_class() -> None:
+    @attrs.define(kw_only=True)
+    class Settings(DQN.Config):
+        width: int = setting(3, "how wide", range="1 .. 9")
+        gamma: float = 0.5
+
+    class Wide(DQN):
+        """Twice as wide."""
+
+        Config = Settings
+
+        def __init__(self, env: Any = None, twice: bool = True, **settings: Any) -> None:
+            super().__init__(env, **settings)
+
+    assert str(Wide.__doc__).startswith("Twice as wide.\n\nSettings")
+    assert "\n    width (int, 1 .. 9) = 3: how wide\n" in str(Wide.__doc__)
+    assert "\n    gamma (float, 0 .. 1) = 0.5: discount per step\n" in str(Wide.__doc__)
+    taken = inspect.signature(Wide).parameters
+    assert list(taken)[:2] == ["env", "twice"]
+    assert {name: taken[name].default for name in ("width", "gamma", "batch_size")} == {
+        "width": 3, "gamma": 0.5, "batch_size": 128
+    }  # fmt: skip
+    assert set(taken) - {"twice"} == {field.name for field in attrs.fields(Settings)}
+    assert inspect.signature(DQN).parameters["gamma"].default == 0.99
+
+
 def test_settings_override_a_mapping_or_a_configuration() -> None:
     with small(gamma=0.5) as trainer:
         assert (trainer.config.gamma, trainer.config.hidden) == (0.5, (16,))
@@ -93,6 +121,7 @@ def test_settings_override_a_mapping_or_a_configuration() -> None:
     ("settings", "message"),
     [
         ({"gama": 0.9}, "unknown configuration key 'gama'; did you mean 'gamma'"),
+        ({"lr": 0.9}, "unknown configuration key 'lr'; here it is 'learning_rate'$"),
         ({"gamma": 2}, "gamma=2"),
         ({"env": "CartPool-v1"}, "did you mean 'CartPole-v1'"),
         ({"env": "Pendulum-v1"}, "discrete actions"),
@@ -262,8 +291,8 @@ def test_evaluation_has_the_starts_of_the_plans_own() -> None:
     with small() as trainer:
         trainer.train(until={"env_steps": 80})
         inside = Evaluate(trainer.workers, every=1, episodes=4, seed=trainer.config.seed)({"env_steps": 80})
-        assert trainer.evaluate()["return_mean"] == inside["eval_return"]
-        assert trainer.evaluate() == trainer.evaluate(episodes=4, seed=0)
+        assert trainer.evaluate(episodes=4)["return_mean"] == inside["eval_return"]
+        assert trainer.evaluate() == trainer.evaluate(episodes=100, seed=0)
         assert trainer.evaluate(episodes=20, seed=7) != trainer.evaluate(episodes=20)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import flowrl
 from flowrl.errors import ConfigError, FlowError
@@ -46,7 +47,7 @@ def run_of(
     (run / "config.json").write_text(json.dumps(config))
     (run / "run.json").write_text(json.dumps({"plan": plan, "path": "theirs", **(about or {})}))
     (run / "plan.py").write_text((BUILTIN / f"{plan}.py").read_text() + more)
-    (run / "policy.pt").write_bytes(b"")
+    torch.save({}, run / "policy.pt")  # as in earlier versions: the spaces are those of an environment
     return run
 
 
@@ -81,6 +82,23 @@ def test_a_strangers_run_runs_no_code_unless_it_is_trusted(folder: Path, case: s
     with pytest.raises(FlowError) as refused:  # there are no weights in it
         flowrl.load(run, trusted=True)
     assert ran(folder) or "theirs" in str(refused.value) or "policy.pt" in str(refused.value)
+
+
+def test_a_policy_acts_without_its_environment_which_runs_only_if_it_is_trusted(folder: Path) -> None:
+    """D10: its file has the spaces; `evaluate` needs the environment."""
+    from flowrl.plans import PPO
+
+    run = run_of(folder, {"env": "theirs:make", "hidden": [4]}, plan="ppo")
+    with PPO("CartPole-v1", hidden=(4,)) as trainer:
+        trainer.save_policy(run / "policy.pt")
+    policy = flowrl.load(run)
+    assert policy.act([0.0] * 4) in (0, 1)
+    for ask in (policy.evaluate, lambda: policy.environments):
+        with pytest.raises(ConfigError, match="runs code that does not come with flowrl: env='theirs:make'"):
+            ask()
+    assert not ran(folder)
+    with pytest.raises(ConfigError, match="module 'theirs' has no environment 'make'"):
+        flowrl.load(run, trusted=True).evaluate()
 
 
 def test_no_plan_of_ours_needs_trust() -> None:

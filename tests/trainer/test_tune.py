@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from flowrl.errors import ConfigError
+from flowrl.errors import CheckpointError, ConfigError
 from flowrl.plans import DQN
+from flowrl.storage.checkpoint import verify_checkpoint
+from tests.plans.small import without_clock
 
 with warnings.catch_warnings():  # what Ray's own imports say
     warnings.simplefilter("ignore")
@@ -24,7 +26,6 @@ SMALL = {
     "report_every": 10,
     "device": "cpu",
 }
-CLOCK = ("seconds", "steps_per_second")
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def made() -> Iterator[Any]:
 
 
 def results(trial: TrainerTrainable, count: int) -> list[dict[str, Any]]:
-    return [{name: value for name, value in trial.step().items() if name not in CLOCK} for _ in range(count)]
+    return [without_clock(trial.step()) for _ in range(count)]
 
 
 def test_a_step_goes_on_to_the_next_result_that_has_the_metric(made: Any) -> None:
@@ -69,6 +70,21 @@ def test_a_trial_goes_on_bit_for_bit_where_it_was_saved(made: Any, tmp_path: Pat
     assert other.reset_config({"seed": 1})
     other.load_checkpoint(str(tmp_path))
     assert results(other, 5) == results(trial, 5)
+
+
+def test_a_trial_goes_on_from_another_ones_checkpoint_with_its_own_learning_rate(made: Any, tmp_path: Path) -> None:
+    """D9: as population-based training asks; what does not fit a checkpoint stays refused."""
+    better = made({"learning_rate": 1e-3})
+    results(better, 3)
+    better.save_checkpoint(str(tmp_path))
+    worse = made({"learning_rate": 1e-9})
+    worse.reset_config({"learning_rate": 8e-4})
+    worse.load_checkpoint(str(tmp_path))
+    assert worse._trainer.forks[0]["settings"] == {"learning_rate": {"from": 1e-3, "to": 8e-4}}
+    assert worse._trainer.workers.policy.optimizer.param_groups[0]["lr"] == 8e-4
+    assert results(worse, 1)[0]["env_steps"] == results(better, 1)[0]["env_steps"]
+    with pytest.raises(CheckpointError, match=r"gamma=0\.99"):
+        made({"gamma": 0.5}).load_checkpoint(str(tmp_path))
 
 
 def test_a_reset_trial_is_a_new_one(made: Any) -> None:
@@ -134,3 +150,39 @@ def test_a_search_stops_the_trials_that_do_worse(ray_cluster: None, tmp_path: Pa
     ) as trainer:
         trainer.restore(Path(best.checkpoint.path) / "trainer")
         assert trainer.result["env_steps"] == best.metrics["env_steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Tune's own
+def test_population_based_training_gives_the_worse_trial_the_better_ones_policy(
+    ray_cluster: None, tmp_path: Path
+) -> None:
+    """D9: with another learning rate, from there on; the checkpoint says which."""
+    from ray import tune
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    scheduler = PopulationBasedTraining(
+        "env_steps",
+        perturbation_interval=2_000,
+        hyperparam_mutations={"learning_rate": [5e-4, 1e-3, 2e-3]},
+        quantile_fraction=0.5,
+        resample_probability=0.0,
+        synch=True,
+    )
+    search = tune.Tuner(
+        trainable("ppo", device="cpu", report_every=1_000),
+        param_space={"learning_rate": tune.grid_search([1e-3, 1e-9])},
+        tune_config=tune.TuneConfig(metric="episode_return", mode="max", scheduler=scheduler, time_budget_s=900),
+        run_config=tune.RunConfig(
+            storage_path=str(tmp_path),
+            verbose=0,
+            stop={"env_steps": 6_000},
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        ),
+    )
+    found = search.fit()
+    assert not found.errors
+    assert all(result.metrics["env_steps"] >= 6_000 for result in found)
+    assert all(result.config["learning_rate"] > 1e-9 for result in found), "the one that learned nothing is replaced"
+    forks = [verify_checkpoint(Path(each.checkpoint.path) / "trainer")["about"]["forks"] for each in found]
+    assert any("learning_rate" in fork["settings"] for each in forks for fork in each)

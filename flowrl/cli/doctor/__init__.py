@@ -100,7 +100,7 @@ def _steps(probe: Probe, num_envs: int) -> Iterator[Any]:
     else:
         times, native = measured(probe.episodes(env)), None
         if is_native(factory.spec) and not factory.wrappers:
-            own: Any = factory.first_of(num_envs, vectorised=True)
+            own: Any = factory.first_of(num_envs, vectorized=True)
             native = measured(probe.vector_steps(VectorEnvManager(own)), num_envs)
         suggestion = suggest(times, num_envs, cores(), native)
     yield from (times.finding(), times, suggestion)

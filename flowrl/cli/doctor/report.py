@@ -86,7 +86,7 @@ def suggest(times: Times, num_envs: int, cores: int, native: Times | None = None
         times: Times of a single environment.
         num_envs: Number of environments that step together.
         cores: Cores for this process and others.
-        native: Times of the environment's own vectorised implementation, if it has one.
+        native: Times of the environment's own vectorized implementation, if it has one.
     """
     mean, work, slowest = times.mean, times.mean * (1 - times.waiting), times.slowest(num_envs)
     takes, waits = f"a step takes {_ms(mean)}", times.waiting > WAITS
@@ -95,7 +95,7 @@ def suggest(times: Times, num_envs: int, cores: int, native: Times | None = None
     ways: dict[str, tuple[float, str, dict[str, Any]]] = {"local": (1 / (mean + IN_PROCESS), reason, {})}
     if native is not None:
         seconds = native.mean
-        reason = f"its own vectorised implementation steps {native.num_envs} in {_ms(seconds)}"
+        reason = f"its own vectorized implementation steps {native.num_envs} in {_ms(seconds)}"
         ways["vector"] = native.num_envs / seconds, reason, {}
     for size in (math.ceil(num_envs / min(cores, num_envs)), 1):
         processes = math.ceil(num_envs / size)

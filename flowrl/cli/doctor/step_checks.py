@@ -248,5 +248,5 @@ def _difference(one: list[Step], other: list[Step]) -> str:
 
 
 def _plain(message: object) -> str:
-    """The message in one line, without gymnasium's colours."""
+    """The message in one line, without gymnasium's colors."""
     return re.sub(r"\s+", " ", re.sub(r"\x1b\[\d*m|WARN: ", "", str(message))).strip()

@@ -133,7 +133,8 @@ class DatasetWriter:
         assert self.layout is not None, "a batch came before"
         body = {"about": files.plain(self.about), "layout": self.layout.to_json(), "batches": batches}
         with files.replacing(folder / MANIFEST) as partial:  # the old one stays until the new one is on disk
-            partial.write_text(files.json_text(checksummed_manifest("dataset", FORMAT_VERSION, body)) + "\n")
+            text = files.json_text(checksummed_manifest("dataset", FORMAT_VERSION, body))
+            partial.write_text(text + "\n", "utf-8")
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
         self._counted = batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from flowrl.data.replay.rate_limiter import RateLimiter
 from flowrl.engine.futures import Future
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers import InlineWorker
+from flowrl.engine.workers import InlineWorker, wait_for
 from flowrl.saved import Saved, all_or_nothing, random_generator
 
 SAVED = "the saved buffer"
@@ -176,6 +176,10 @@ class Store(abc.ABC):
     def answered(self, future: Future[Any]) -> Any:
         """The sample of a completed future; None if the store could not provide it."""
         return future.result()
+
+    def drain(self, futures: Iterable[Future[Any]]) -> None:
+        """Wait for samples on their way, for a state. Raises Stalled if they do not come."""
+        wait_for(futures, f"batches from {self!r}")
 
     def why_insert(self, rows: int) -> str:
         """The reason why `rows` cannot be added now, in one sentence; "" if they can."""

@@ -67,7 +67,7 @@ class ReplayBuffer(Foretold):
     column `index` of samples holds slots instead, for `get`, `next` and `prev`.
 
     Other buffers are subclasses. Slots are numbered time-major, `time * N + environment`, in `self._rings`, which
-    knows the neighbours of a row and which rows are drawable. A subclass overrides `_drawn` (the slots to draw),
+    knows the neighbors of a row and which rows are drawable. A subclass overrides `_drawn` (the slots to draw),
     `_rows` (the sample for these slots), `_stored` and `_dropped` (with `_watches = True`: rows come and go), sets
     `_linked = True` if it uses `self._rings.begins`, and extends `state_dict`, `load_state_dict` and `settings` (the
     arguments that `load` passes). One that draws only some rows overrides `_make_rings`, whose `write` returns them,
@@ -188,6 +188,11 @@ class ReplayBuffer(Foretold):
         return self._rings.size
 
     @property
+    def envs(self) -> int | None:
+        """The environments side by side in the stored rows; None: they are flat, or there are none."""
+        return None if self._rings.flat else self._rings.envs or None
+
+    @property
     def inserts(self) -> int:
         """Rows ever added."""
         return self._rings.inserts
@@ -269,6 +274,20 @@ class ReplayBuffer(Foretold):
             for rows, begins, uses in other._rings.in_order():
                 self._write(rows, begins, uses)
             self._rings.cut |= seam or other._rings.cut
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Take over the rows of the saved state of another run's buffer, with their priorities and counts of uses.
+
+        The episodes of rows that are added later begin there, sampling is in balance with the limiter, and the random
+        stream stays that of this buffer.
+
+        Raises: CheckpointError like `load_state_dict`; a capacity must be equal.
+        """
+        with self._lock:
+            self.load_state_dict({**state, "generator": None})
+            self._rings.cut = True
+            limiter = self.limiter
+            self._samples = 0 if limiter is None else int(limiter.ratio * max(0, self.inserts - limiter.min_size))
 
     def _write(self, batch: Batch, begins: Array | None = None, uses: Array | None = None) -> None:
         rings = self._rings

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,6 +128,20 @@ class RecordColumns:
                 out = new((*slots.shape, *column.shape[1:]), column.dtype)
                 taken[leaf] = column.take(slots, axis=0, out=out, mode="clip")  # `clip`: else `out` is written twice
         return taken
+
+
+def memory() -> int | None:
+    """Bytes of memory that this process may have at most: the machine's, or the limit of its container (cgroup).
+
+    None if the system does not say.
+    """
+    found = []
+    with suppress(AttributeError, OSError, ValueError):  # not on Windows
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            found.append(int(Path(limit).read_text()))
+    return min(found, default=None)
 
 
 def in_directory(directory: str | Path) -> New:

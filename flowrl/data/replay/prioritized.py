@@ -133,7 +133,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return dropped
 
     def _drawn(self, batch_size: int) -> tuple[Index, dict[str, Any]]:
-        # N and the total cancel in normalised weights: (N · P)^−β becomes (least mass / mass)^β.
+        # N and the total cancel in normalized weights: (N · P)^−β becomes (least mass / mass)^β.
         reference = None
         if self.normalise is None:
             reference = self._tree.total / self._count

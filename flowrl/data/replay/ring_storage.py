@@ -12,10 +12,10 @@ import numpy as np
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE, check_names, describe, episode_breaks
 from flowrl.data.replay.base import SAVED
-from flowrl.data.replay.columnar import FinalObservations, RecordColumns, Spec, in_directory
+from flowrl.data.replay.columnar import FinalObservations, RecordColumns, Spec, in_directory, memory
 from flowrl.data.replay.tree import Leaf, leaves, nested, under
 from flowrl.data.types import Array, Index, Mask, New
-from flowrl.errors import CheckpointError, SchemaError, did_you_mean
+from flowrl.errors import CheckpointError, ConfigError, SchemaError, did_you_mean
 from flowrl.saved import Saved, shown
 
 _PIECE = 2**24
@@ -165,7 +165,7 @@ class Rings:
         return np.where(oldest[0] | self._apart(back[1], slot), slot, back[1])
 
     def _apart(self, slot: Index, following: Index) -> Mask:
-        """Whether an episode ends between two neighbours of one ring."""
+        """Whether an episode ends between two neighbors of one ring."""
         names = [name for name in (*ENDS, *PROVENANCE) if name in self]
         steps = self.take(np.stack([slot, following]), names)
         apart: Mask = self.begins(following) | np.any(episode_breaks(steps), axis=0)
@@ -260,7 +260,8 @@ class Rings:
 
         Returns: the written slots, in order of time, and those that became drawable; nothing unless `slots`.
         Raises: SchemaError if names, dtypes or shapes differ from the first write; ValueError if N environments do
-            not fit into the capacity; OSError if files do not fit on the disk.
+            not fit into the capacity; ConfigError if the capacity exceeds the machine's memory; OSError if files do not
+            fit on the disk.
         """
         if self._stored is None:
             if batch.is_empty:
@@ -325,8 +326,8 @@ class Rings:
         if self.count_uses:
             notes["uses"] = np.dtype(np.int32)
         capacity, limit = self.declared
+        row = sum(spec.bytes for spec in stored.values()) + sum(dtype.itemsize for dtype in notes.values())
         if limit is not None:
-            row = sum(spec.bytes for spec in stored.values()) + sum(dtype.itemsize for dtype in notes.values())
             capacity = min(capacity, limit // row)
         length = capacity // envs
         least = 1 if self.store_next_obs else 2
@@ -335,6 +336,13 @@ class Rings:
             raise ValueError(
                 f"capacity is {capacity}{why}: {envs} environments need at least {least} "
                 f"{'row each' if least == 1 else 'rows each, as the newest one cannot be drawn yet'}"
+            )
+        # More than there is in all: the system gives memory only as rows fill it, and would kill the process then.
+        size = length * envs * row
+        if self.directory is None and (most := memory()) is not None and size > most:
+            raise ConfigError(
+                f"capacity={capacity}: so many rows of {row} bytes are {size / 1e9:.3g} GB, but there are only "
+                f"{most / 1e9:.3g} GB of memory; take a capacity below {most // row}, or directory= for rows in files"
             )
         new = np.empty if self.directory is None else in_directory(self.directory)
         columns = RecordColumns(stored, length * envs, new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,12 @@ from flowrl.data.replay.shard import Shard, ShardCounts, ShardRecord, ShardReque
 from flowrl.data.steps import is_fragment
 from flowrl.data.types import Array, Floats, Index
 from flowrl.engine.context import Context
-from flowrl.engine.futures import Future
+from flowrl.engine.futures import Future, wait
+from flowrl.engine.members import silent_ones
 from flowrl.engine.remote import Remote, measured
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers import WORKER_TIMEOUT, ask, wait_for
-from flowrl.errors import CheckpointError, SchemaError, WorkerDied
+from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
+from flowrl.errors import CheckpointError, SchemaError, Stalled, WorkerDied
 from flowrl.saved import Saved, load_whole
 
 if TYPE_CHECKING:
@@ -398,8 +399,7 @@ class ReplayActors(Store):
     def state_dict(self) -> dict[str, Any]:
         """See `Store.state_dict`. Raises Stalled if a shard does not answer."""
         with self._lock:
-            requests = [*self._adds, *self._updates]
-            wait_for([request.future for request in requests], f"{self!r}: what is on its way")
+            self._await([*self._adds, *self._updates], "what is on its way")
             self._settle()
             return {
                 "shards": self._from_all("state_dict"),
@@ -428,10 +428,31 @@ class ReplayActors(Store):
             self._routes.turn, self._draw_turn = turns
             vars(self).update({f"_{name}": count for name, count in counts.items()})
 
+    def drain(self, futures: Iterable[Future[Any]]) -> None:
+        """See `Store.drain`."""
+        known = set(futures)
+        self._await([request for request in self._draws if request.future in known], "a batch")
+
+    def _await(self, requests: list[ShardRequest], what: str) -> None:
+        """Wait for answers that a state needs, but not again and again for a shard that hangs.
+
+        Raises: Stalled: names the shards that do not answer.
+        """
+        if not (silent := silent_ones(self._members)):
+            late = set(wait([request.future for request in requests], DRAIN_SECONDS))
+            silent = {request.index for request in requests if request.future in late}
+        if silent:
+            names = ", ".join(self._actors.name(index) for index in sorted(silent))
+            seconds, limit = max(self._actors.silent, DRAIN_SECONDS), self._actors.worker_timeout
+            raise Stalled(
+                f"{self!r}: {names} has not answered for {seconds:.0f} s ({what}), and no state is complete without "
+                f"its rows; it counts as dead after worker_timeout={limit:g} s"
+            )
+
     def _from_all(self, method: str, args: list[Any] | None = None) -> list[Any]:
         """The answers of all shards. A dead shard is replaced by an empty one, which answers instead."""
         requests = [self._ask(i, method, *([] if args is None else [args[i]])) for i in range(self.num_shards)]
-        wait_for([request.future for request in requests], f"{self!r}: {method}")
+        self._await(requests, method)
         answers = []
         for request in requests:
             try:

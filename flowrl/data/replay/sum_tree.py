@@ -95,7 +95,7 @@ class SumTree:
     def find(self, uniform: Floats) -> Index:
         """The slot at each fraction `[B]`, in [0, 1), of the cumulative mass.
 
-        A slot of mass 0 is never found, not even at the rounded edges of its neighbours (P5).
+        A slot of mass 0 is never found, not even at the rounded edges of its neighbors (P5).
 
         Raises: ValueError if there is no mass.
         """

@@ -1,1 +1,1 @@
-"""Managers step several environments together: in this process, in others, in threads, or vectorised."""
+"""Managers step several environments together: in this process, in others, in threads, or vectorized."""

@@ -118,6 +118,8 @@ class Manager(abc.ABC):
     raw_returns: bool
     info: Batch | None = None
     unasked_mask = False
+    way_out = ""
+    """What to do about a fault, to end its message: `flowrl doctor` with the environment's name, where it has one."""
 
     def __init__(
         self,
@@ -369,7 +371,8 @@ class Manager(abc.ABC):
         """Record a fault and cut the episodes that it cost. Raises: EnvFault if it is one too many."""
         episode_id, t, seed = self.episode_id.item(env_id), self.t.item(env_id), self._seeds[env_id]
         self._cut([env_id, *collateral])
-        self._faults.add(Fault(env_id, episode_id, t, seed, during, kind, message, traceback, tuple(collateral)))
+        fault = Fault(env_id, episode_id, t, seed, during, kind, message, traceback, tuple(collateral))
+        self._faults.add(fault, self.way_out)
 
     def _finish(
         self,

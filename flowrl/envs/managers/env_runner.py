@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.finite import EXPECTED, LARGEST
-from flowrl.envs.managers.faults import During, Kind
+from flowrl.envs.managers.faults import During, Kind, classic_interface
 from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
 from flowrl.envs.spaces import find_unusable, no_reward, row_shape, write_row
 from flowrl.envs.wrappers import RawRecorder, Recorder, recorder
@@ -37,8 +37,9 @@ class Failure:
             text = " ".join(str(error).split())
         except Exception:
             text = "its message cannot be read"
-        name = type(error).__name__
-        return Failure(env_id, during, kind, f"{name}: {text}" if text else name, _formatted(error))
+        name, classic = type(error).__name__, classic_interface(error)
+        message = f"{name}: {text}" if text else name
+        return Failure(env_id, during, kind, f"{message}; {classic}" if classic else message, _formatted(error))
 
 
 def _formatted(error: BaseException) -> str:

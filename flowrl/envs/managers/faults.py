@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from typing import Any, Literal
 
 import attrs
 
 from flowrl.errors import EnvFault
+from flowrl.frames import in_lines, is_own, own_frames
 
 During = Literal["construction", "reset", "step"]
 Kind = Literal["exception", "timeout", "exit", "observation"]
@@ -52,7 +55,7 @@ class FaultLog:
         self._new: list[Fault] = []
         self._since: list[list[Fault]] = [[] for _ in range(num_envs)]
 
-    def add(self, fault: Fault) -> None:
+    def add(self, fault: Fault, way_out: str = "") -> None:
         """Add a fault. Raises: EnvFault if it is one too many; the environment then gets its retries back."""
         self._new.append(fault)
         since = self._since[fault.env_id]
@@ -60,9 +63,12 @@ class FaultLog:
         if len(since) <= self.max_retry:
             return
         self.forgive(fault.env_id)
-        first = next((each.traceback for each in since if each.traceback), "")
+        first = next((each for each in since if each.traceback), fault)
+        lines = in_lines(own_frames(first.traceback)) or first.traceback.splitlines()
+        if first is not fault:
+            lines = [f"the first was {first.message}", *lines]
         times = f"{len(since)} faults since it last finished an episode, max_retry={self.max_retry} (env_manager_args)"
-        raise EnvFault(f"{fault}\n{times}" + (f"; the first traceback:\n{first}" if first else ""))
+        raise EnvFault("\n".join([str(fault), *lines, times + way_out]))
 
     def forgive(self, env_id: int) -> None:
         """Clear the faults of an environment that finished an episode."""
@@ -83,6 +89,25 @@ class FaultLog:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._new = [_fault(fields) for fields in state["new"]]
         self._since = [[_fault(fields) for fields in faults] for faults in state["since"]]
+
+
+_CLASSIC = (
+    "its interface is that of classic gym, before 0.26: gymnasium's reset gives (obs, info) and takes seed= and "
+    "options=, its step gives (obs, reward, terminated, truncated, info)"
+)
+
+
+def classic_interface(error: BaseException) -> str:
+    """The interface that an environment should have, if an error says that it has that of classic gym; else ""."""
+    *_, innermost = ("", *(each.filename for each in traceback.extract_tb(error.__traceback__)))
+    found = (isinstance(error, ValueError) and _UNPACKED.search(str(error))) or (
+        isinstance(error, TypeError) and "reset() got an unexpected keyword argument" in str(error)
+    )
+    return _CLASSIC if found and not is_own(innermost) else ""
+
+
+#: A step that gives four values, and a reset that gives the observation alone.
+_UNPACKED = re.compile(r"values to unpack \(expected (5, got 4|2(, got \d+)?)\)")
 
 
 def _fault(fields: Any) -> Fault:

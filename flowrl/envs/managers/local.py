@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import before_reset, figures
+from flowrl.envs.managers.faults import classic_interface
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import Observations, check_alike, find_unusable, no_reward, write_row
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
@@ -123,9 +124,10 @@ class EnvManager(Manager):
             raise SchemaError(found[1])
 
     def _note(self, error: Exception, env_id: int) -> None:
-        error.add_note(f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}")
-        if isinstance(error, ValueError) and "values to unpack" in str(error):
-            error.add_note("gymnasium's reset gives (obs, info), its step (obs, reward, terminated, truncated, info)")
+        if classic := classic_interface(error):
+            error.add_note(classic)
+        where = f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}"
+        error.add_note(where + self.way_out)
 
     def _save_envs(self) -> dict[str, Any]:
         return {"envs": [pack(env) for env in self._envs]}

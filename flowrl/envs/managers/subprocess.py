@@ -36,7 +36,7 @@ class SubprocessEnvManager(Manager):
     Args:
         factories: Each makes one environment. Under "spawn" they travel as cloudpickles.
         envs_per_process: Environments per process; None: as many as give one process per core.
-        start_method: Of `multiprocessing`; None: "fork" if available.
+        start_method: Of `multiprocessing`; None: "fork" on Linux, "spawn" elsewhere.
         step_timeout: Seconds that one step of one environment may take; `reset_timeout` limits a reset, and
             `launch_timeout` the start of a process or the creation of one environment.
         max_retry: Faults that an environment may have without finishing an episode in between.

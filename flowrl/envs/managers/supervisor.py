@@ -15,6 +15,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,12 +32,15 @@ from flowrl.envs.managers import worker_main
 from flowrl.envs.managers.env_runner import Failure
 from flowrl.envs.managers.faults import During, Kind
 from flowrl.envs.managers.shared_memory import NOTHING, RESET, Arena, SharedMemory, memory_file
-from flowrl.envs.managers.worker_main import MESSAGE, WORK
+from flowrl.envs.managers.worker_main import MESSAGE, WORK, kill_group
 from flowrl.envs.spaces import check_alike
 from flowrl.errors import CheckpointError, ConfigError, EnvFault, did_you_mean
 from flowrl.storage.codec import Pickled
 
 log = logging.getLogger("flowrl")
+
+#: How processes start by default: by fork on Linux, which is quick and takes any factory. Elsewhere a fork is unsafe.
+START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 GRACE = 5.0  # seconds for operations that are instant on a healthy machine
 _started: weakref.WeakSet[EnvProcess] = weakref.WeakSet()
@@ -47,8 +51,8 @@ class EnvProcess:
 
     `making` holds the environments still to be made, the first in progress; `resetting` those to reset after that;
     `busy` tells whether an answer is due, for an order sent at `told`; `shares` whether it has the shared memory;
-    `halted` whether it rests until all environments begin anew. `left_at` is the traceback of where it was killed, if
-    known.
+    `halted` whether it rests until all environments begin anew. `left_at` is the traceback of where it was killed or
+    crashed, if known.
     """
 
     left_at = ""
@@ -65,7 +69,9 @@ class EnvProcess:
     def start(self) -> None:
         lifeline, self._lifeline = self._context.Pipe(duplex=False)
         theirs = self._begin()
-        arguments = (theirs, lifeline, self._factories, self.host)
+        trace, self._trace_path = tempfile.mkstemp(prefix="flowrl-trace-")
+        self._trace, self.left_at = os.fdopen(trace), ""
+        arguments = (theirs, lifeline, self._factories, self.host, self._trace_path)
         try:
             self._process = self._context.Process(
                 target=worker_main.run, args=arguments, name=f"flowrl-envs-{self.host}"
@@ -74,6 +80,7 @@ class EnvProcess:
         except BaseException as error:
             self.alive = False
             self.let_go()
+            self._forget_trace()
             theirs.close()
             lifeline.close()
             if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
@@ -132,17 +139,22 @@ class EnvProcess:
         """Kill the process and all that its environments started; describes how it ended if it had ended before."""
         if not self.alive:
             return ""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # before joining: until then the id is certainly its own
-        self._process.kill()
+        kill_group(self._process)  # before joining: until then the id is certainly its own
         self._process.join(GRACE)
         code = self._process.exitcode
         self.let_go()
-        self.alive = self.busy = False  # last: if interrupted before, kill() may run again
+        self.alive = self.busy = False  # not earlier: if interrupted before, kill() may run again
+        self.left_at = self._trace.read()
+        self._forget_trace()
         if code is None:
             return "does not end"
         self._process.close()
         return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+
+    def _forget_trace(self) -> None:
+        self._trace.close()
+        with contextlib.suppress(FileNotFoundError):  # the process removes it, unless it ended before
+            os.unlink(self._trace_path)
 
     def let_go(self) -> None:
         """Close this end of the pipe; the kernel then kills the process."""
@@ -156,6 +168,8 @@ def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Fai
     Does nothing in a fork of the process that started them, which may have inherited this call.
     """
     ours = [process for process in processes if process.alive and process.owner == os.getpid()]
+    if not ours:
+        return []
     deadline = time.monotonic() + seconds
     failures: list[Failure] = []
     due: dict[int, int] = {}
@@ -512,9 +526,14 @@ def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[
 
 
 def _checked_method(start_method: str | None) -> str:
+    if sys.platform == "win32":
+        raise ConfigError(
+            "environments in other processes or threads need Linux or macOS: on Windows take env_manager='local' or "
+            "'vector', or several workers, or run in WSL"
+        )
     methods = multiprocessing.get_all_start_methods()
     if start_method is None:
-        return "fork" if "fork" in methods else "spawn"
+        return START_METHOD
     if start_method not in methods:
         raise ConfigError(f"start_method={start_method!r}: {did_you_mean(start_method, methods)}")
     return start_method

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.managers.base import Episode, Manager, StepResult
+from flowrl.envs.managers.faults import classic_interface
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import ONE_REWARD, Observations, checked_row, find_unusable, row_of, shared_memory, write_rows
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
@@ -72,9 +73,12 @@ class VectorEnvManager(Manager):
         try:
             result = self._step(chosen)
         except Exception as error:
-            error.add_note(f"in {self._env}, episodes {self.episode_id.tolist()}, steps {self.t.tolist()}")
             if isinstance(error, ValueError) and "setting an array element" in str(error):
                 error.add_note(ONE_REWARD)  # SyncVectorEnv keeps one number for each of its environments
+            if classic := classic_interface(error):
+                error.add_note(classic)
+            where = f"in environments {self._env}, episodes {self.episode_id.tolist()}, steps {self.t.tolist()}"
+            error.add_note(where + self.way_out)
             raise
         self._phase = "running"
         return result

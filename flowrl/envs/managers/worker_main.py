@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -28,10 +29,18 @@ WORK, MESSAGE = b"w", b"m"
 """The first byte of every order and answer: it is in shared memory, or a pickle follows."""
 
 
-def run(orders: Connection, lifeline: Connection, factories: Mapping[int, Callable[[], Env]], host: int) -> None:
-    """Run the process that holds the environments of these ids. Does not return."""
+def run(
+    orders: Connection, lifeline: Connection, factories: Mapping[int, Callable[[], Env]], host: int, trace: str
+) -> None:
+    """Run the process that holds the environments of these ids, until it crashes in C code: its line goes to `trace`.
+
+    Does not return.
+    """
     code = 1
     try:
+        file = open(trace, "w")  # noqa: SIM115 - for as long as the process lives
+        os.unlink(trace)
+        faulthandler.enable(file, all_threads=False)
         stand_apart(lifeline)
         if sys.platform != "win32":  # a fork that outlives this process must not hide its death
             os.register_at_fork(after_in_child=orders.close)
@@ -52,7 +61,8 @@ def _flush() -> None:
 
 def stand_apart(lifeline: Connection) -> None:
     """Take an own process group, drop the parent's signal handlers, and die with the parent."""
-    os.setpgid(0, 0)
+    if sys.platform != "win32":
+        os.setpgid(0, 0)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
@@ -61,6 +71,14 @@ def stand_apart(lifeline: Connection) -> None:
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
     die_with(lifeline.fileno())  # elsewhere than on Linux the end of file on the orders must suffice
+
+
+def kill_group(process: Any) -> None:
+    """Kill a process that stands apart, and on POSIX all that its environments started."""
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 class Host:

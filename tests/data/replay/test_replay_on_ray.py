@@ -13,10 +13,12 @@ import pytest
 from flowrl import from_items
 from flowrl.actors.actors import Actors
 from flowrl.data import Batch, PrioritizedReplayBuffer, RateLimiter, ReplayActors, ReplayBuffer
+from flowrl.data.replay import sharded
+from flowrl.engine import members
 from flowrl.engine.context import Context
 from flowrl.engine.remote import Remote
 from flowrl.engine.workers import wait_for
-from flowrl.errors import SchemaError
+from flowrl.errors import SchemaError, Stalled
 from flowrl.operators import Concurrently, NStep, ParallelRollouts, Replay, StoreToReplay
 from flowrl.policies import DQNPolicy
 from flowrl.rollout import WorkerSet
@@ -149,6 +151,36 @@ def test_a_plan_stores_the_rows_of_workers_without_having_them(monkeypatch: pyte
             assert counters["inserted"] == shards.inserts
             assert sum(shards.rows_of_shards) == len(shards) == min(counters["inserted"], 800)
             assert counters["env_steps"] >= counters["inserted"]
+
+
+@pytest.mark.slow
+def test_a_state_without_a_shard_that_hangs_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F10, F2: stopped. It is waited for once; the error names it, and once it goes on nothing is lost."""
+
+    def make() -> ReplayBuffer:
+        (tmp_path / str(os.getpid())).touch()
+        return ReplayBuffer(40, seed=0)
+
+    with ReplayActors(make, 1, remote=True, worker_timeout=900) as shards:
+        shards.start(Context())
+        shards.add(rows(0))
+        stored(shards)
+        before = shards.state_dict()
+        (pid,) = (int(file.name) for file in tmp_path.iterdir() if int(file.name) != os.getpid())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            hangs = "replay 0 has not answered for .* s .*, and no state is complete without its rows.*=900 s"
+            monkeypatch.setattr(sharded, "DRAIN_SECONDS", 0.1)
+            with pytest.raises(Stalled, match=hangs):
+                shards.state_dict()
+            monkeypatch.setattr(members, "DRAIN_SECONDS", 0.1)
+            monkeypatch.setattr(sharded, "wait", lambda *_: pytest.fail("it waited again"))
+            with pytest.raises(Stalled, match=hangs):
+                shards.state_dict()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        monkeypatch.undo()
+        assert same(shards.state_dict(), before)
 
 
 @pytest.mark.slow

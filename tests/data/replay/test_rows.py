@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch, EpisodeReplayBuffer, ReplayBuffer
-from flowrl.errors import SchemaError
+from flowrl.data.replay import ring_storage
+from flowrl.data.replay.rate_limiter import RateLimiter
+from flowrl.errors import ConfigError, SchemaError
 from tests.full_disk import full_disk
 from tests.streams import Stream, streams
 
@@ -183,6 +185,23 @@ def test_what_is_added_after_an_update(filled):
     assert max(drawn.reward[drawn.obs[:, 0] == 3]) == (3 if filled else 3 + 4 + 5 + 6)
 
 
+def test_rows_of_another_run_are_taken_over_and_later_ones_begin_new_episodes():
+    """B3, B8, P7: the random stream stays its own, and nothing has to be sampled at once."""
+    stream = Stream(("......",))
+    earlier = ReplayBuffer(9, n_step=9, gamma=1.0, seed=0)
+    earlier.add(stream.fragment(0, 3))
+    earlier.sample(5)
+    limiter = RateLimiter(2, 2, sample_batch=100, insert_batch=3)
+    buffer = ReplayBuffer(9, n_step=9, gamma=1.0, seed=1, limiter=limiter)
+    generator = buffer.state_dict()["generator"]
+    buffer.take_over(earlier.state_dict())
+    assert (buffer.inserts, buffer.samples, buffer.envs) == (3, 2, 1)
+    assert buffer.state_dict()["generator"] == generator
+    buffer.add(stream.fragment(3, 6))
+    drawn = buffer.sample(100)
+    assert dict(zip(drawn.obs[:, 0].tolist(), drawn.reward.tolist())) == {1: 6, 2: 5, 3: 3, 4: 15, 5: 11, 6: 6}
+
+
 def test_update_refuses_what_does_not_fit():
     with pytest.raises(SchemaError, match=r"rows of another ReplayBuffer, not a Batch; see add\(\)"):
         ReplayBuffer(4).update(numbered(0, 3))
@@ -211,6 +230,28 @@ def test_memory_is_that_of_the_columns():
     buffer.add(batch)
     declared = 1000 * sum(column[0].nbytes for column in batch.values())
     assert declared <= buffer.statistics()["bytes"] <= 1.05 * declared
+
+
+@pytest.mark.parametrize("settings", [{}, {"capacity_bytes": 300}], ids=["rows", "bytes"])
+def test_a_capacity_that_memory_cannot_hold_is_refused(settings, monkeypatch):
+    """By `add` and by `load_state_dict`, with both sizes and what would fit; files are not memory."""
+    buffer = ReplayBuffer(10, **settings, seed=0)
+    buffer.add(numbered(0, 4))
+    state, row = buffer.state_dict(), buffer.statistics()["bytes"] // 10
+    monkeypatch.setattr(ring_storage, "memory", lambda: 10 * row - 1)
+    for load in (lambda new: new.add(numbered(0, 4)), lambda new: new.load_state_dict(state)):
+        with pytest.raises(
+            ConfigError, match=f"capacity=10: so many rows of {row} bytes .* take a capacity below 9, or"
+        ):
+            load(new := ReplayBuffer(10, **settings, seed=0))
+        assert len(new) == 0
+    monkeypatch.setattr(ring_storage, "memory", lambda: 10 * row)
+    ReplayBuffer(10, **settings).load_state_dict(state)
+
+
+def test_files_may_hold_more_than_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(ring_storage, "memory", lambda: 1)
+    ReplayBuffer(10, directory=tmp_path).add(numbered(0, 4))
 
 
 def test_capacity_in_bytes():

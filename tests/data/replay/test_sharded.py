@@ -24,7 +24,7 @@ from flowrl.data import (
 from flowrl.engine.context import Bell, Context
 from flowrl.engine.remote import Remote
 from flowrl.engine.workers import InlineWorker
-from flowrl.errors import CheckpointError, SchemaError, WorkerDied
+from flowrl.errors import CheckpointError, SchemaError, Stalled, WorkerDied
 from flowrl.testing import ManualWorkers, same
 
 
@@ -294,6 +294,14 @@ def test_an_empty_one_says_so() -> None:
 
 def died(shard: int) -> WorkerDied:
     return WorkerDied(f"replay {shard}", "killed by a test")
+
+
+def test_a_state_neither_waits_for_a_shard_that_hangs_nor_is_without_its_rows() -> None:
+    """F10, F2: an error names it."""
+    with ReplayActors(uniform, 2) as shards:
+        manually(shards).hang(1)
+        with pytest.raises(Stalled, match=r"replay 1 has not answered for .* no state is complete without its rows"):
+            shards.state_dict()
 
 
 def test_a_dead_shard_costs_its_rows_and_what_it_was_asked() -> None:

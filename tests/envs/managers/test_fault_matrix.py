@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from tests.faulty_envs import (
     AUTOMATIC_RESET,
     BUSY,
     CONSTRUCTION,
+    FIRST_STEP,
     KINDS,
+    LAST_STEP,
     RESET,
     STEP,
+    STEPS,
     WHEN,
     Player,
     footprint,
@@ -29,7 +33,11 @@ MANAGERS = {
     "together": functools.partial(SubprocessEnvManager, envs_per_process=2),
     "apart": functools.partial(SubprocessEnvManager, envs_per_process=1),
     "async": functools.partial(AsyncSubprocessEnvManager, wait_num=2),
+    "async together": functools.partial(AsyncSubprocessEnvManager, envs_per_process=2, wait_num=3),
+    "one process": functools.partial(SubprocessEnvManager, envs_per_process=4),
 }
+#: The other environments in the process of the one that fails.
+BESIDE = {"together": (0,), "async together": (0,), "one process": (0, 2, 3)}
 #: Each stage, each way to fail and each manager at least once; all of them are slow.
 QUICK = {
     ("together", AUTOMATIC_RESET, "c_block"),
@@ -39,13 +47,18 @@ QUICK = {
     ("async", STEP, "hang"),
     ("async", AUTOMATIC_RESET, "exception"),
 }
-RARE = dict.fromkeys(("segfault", "stopped"), pytest.mark.exhaustive)  # like "killed" and "c_block"
+#: Like "killed" and "c_block", like the step between, and like the managers before.
+RARE = {"segfault", "stopped", FIRST_STEP, LAST_STEP, "async together", "one process"}
+
+
+def tier(*case: str) -> Any:
+    """The mark of a case."""
+    return [] if case in QUICK else pytest.mark.exhaustive if RARE & {*case} else pytest.mark.slow
+
+
 CASES = [
-    pytest.param(name, when, what, id=f"{name}-{when}-{what}", marks=[] if quick else RARE.get(what, pytest.mark.slow))
-    for name in MANAGERS
-    for when in WHEN
-    for what in KINDS
-    for quick in [(name, when, what) in QUICK]
+    pytest.param(*case, id="-".join(case), marks=tier(*case))
+    for case in itertools.product(MANAGERS, (*WHEN, FIRST_STEP, LAST_STEP), KINDS)
 ]
 
 
@@ -62,16 +75,16 @@ def test_one_fault_costs_its_episode_and_nothing_else(kind: str, when: str, what
         [fault] = manager.drain_faults()
         episodes = manager.drain()
         assert fault.env_id == 1
-        assert fault.during == ("reset" if when == AUTOMATIC_RESET else when)
+        assert fault.during == {AUTOMATIC_RESET: "reset"}.get(when, "step" if when in STEPS else when)
         assert fault.kind == kind_of(when, what)
         assert (fault.seed is None) is (when == CONSTRUCTION)
-        assert (fault.episode_id, fault.t) == (int(when == AUTOMATIC_RESET), int(when == STEP))
+        assert (fault.episode_id, fault.t) == (int(when == AUTOMATIC_RESET), STEPS.get(when, 1) - 1)
         assert "\n" not in fault.message
         if what == "exception":
             assert fault.message == "ArithmeticError: out of cheese"
             assert "_raise" in fault.traceback
         alone = what in ("exception", "garbage")
-        assert fault.collateral == ((0,) if kind == "together" and not alone else ())
+        assert fault.collateral == (() if alone else BESIDE.get(kind, ()))
         cut = 0 if when == CONSTRUCTION else 1 + len(fault.collateral)
         assert manager.cut_episodes == cut
         assert len(episodes) + cut == manager.episode_id.sum()

@@ -9,8 +9,8 @@ import pytest
 
 from flowrl.cli.main import _show
 from flowrl.cli.output import complain
-from flowrl.cli.progress import Budget, Lines, Live, Quiet, duration, progress, summary
 from flowrl.errors import ConfigError
+from flowrl.trainer.progress import Budget, Lines, Live, Quiet, duration, progress, summary
 
 
 def lines_of(budget, results):
@@ -46,6 +46,7 @@ def test_every_evaluation_is_a_line_and_the_best_is_marked():
         {"env_steps": 1},
         {"env_steps": 2, "eval_return": 9.04, "best_eval_return": 9.04},
         {"env_steps": 3, "eval_return": 8, "best_eval_return": 9.04},
+        {"env_steps": 3, "eval_return": 9.04, "best_eval_return": 9.04},
         {"env_steps": 4, "eval_return": 480.0, "best_eval_return": 480.0, "confirmed_return": 477.25},
         {"env_steps": 5, "eval_return": 0.947, "best_eval_return": 480.0},  # where 0.95 is asked for, say
     ]
@@ -53,6 +54,7 @@ def test_every_evaluation_is_a_line_and_the_best_is_marked():
         "1 steps",
         "2 steps  eval 9.0 (best)",
         "3 steps  eval 8.0",
+        "3 steps  eval 9.0",
         "4 steps  eval 480.0 (best)  confirmed 477.2",
         "5 steps  eval 0.947",
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from flowrl.cli.sinks import check_sinks, open_sinks, sinks_in
 from flowrl.errors import ConfigError
-from tests.cli.parts import TINY, flowrl, results_of
+from flowrl.operators.metrics import CLOCK_KEYS
+from flowrl.trainer.sinks import check_sinks, open_sinks, sinks_in
+from tests.cli.parts import TINY, flowrl, metrics, results_of
 
 
 @pytest.fixture
@@ -62,13 +65,9 @@ def test_metrics_jsonl_stays_and_sinks_change_no_result(folder: Path) -> None:
     arguments = ("run", "dqn", *small, "--stop-steps", 300, "--set", "report_every=100", "--set", "eval_episodes=2")
     assert flowrl(*arguments, "--out", "without").exit_code == 0
     assert flowrl(*arguments, "--out", "with", "--sink", "csv", "--sink", "tensorboard").exit_code == 0
-    clock = {"seconds", "steps_per_second"}
-    without, with_sinks = (
-        [{k: v for k, v in r.items() if k not in clock} for r in results_of(folder / name)]
-        for name in ("without", "with")
-    )
+    without, with_sinks = (metrics(folder / name) for name in ("without", "with"))
     assert without == with_sinks
-    rows = [{k: float(v) for k, v in row.items() if k not in clock and v} for row in rows_of(folder / "with")]
+    rows = [{k: float(v) for k, v in row.items() if k not in CLOCK_KEYS and v} for row in rows_of(folder / "with")]
     assert rows == [{k: v for k, v in result.items() if v is not None} for result in with_sinks]
     steps = [step for step, _ in scalars_of(folder / "with")["eval_return"]]
     assert steps == [result["env_steps"] for result in with_sinks if "eval_return" in result]
@@ -109,6 +108,59 @@ def test_a_run_that_goes_on_cuts_them_back_to_the_results_it_keeps(tmp_path: Pat
     assert scalars_of(tmp_path)["x"] == [(10, 1), (20, 2), (30, 5), (40, 6)]
 
 
+def of_wandb(folder: Path) -> list[dict[str, Any]]:
+    """The results in the only file of a run, a header and then a record after the other."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # as when this process ends: its own process has then written everything
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    data, at, found = file.read_bytes(), 7, []
+    while at + 7 <= len(data):
+        _, length, whole = struct.unpack_from("<IHB", data, at)
+        assert whole == 1, "a longer record has several parts"
+        record, at = Record.FromString(data[at + 7 : at + 7 + length]), at + 7 + length
+        if record.WhichOneof("record_type") == "history":
+            items = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            found.append({key: value for key, value in items.items() if key[0] != "_"})
+    return found
+
+
+@pytest.mark.needs("wandb")
+def test_weights_and_biases_has_the_results_offline_also_of_a_run_that_goes_on(folder: Path) -> None:
+    settings = ("--set", "n=4", "--set", "checkpoint_every=20", "--sink", "wandb", "--out", "run", "--quiet")
+    assert flowrl("run", "tiny.py", *settings).exit_code == 0
+    expected = [
+        {key: value for key, value in each.items() if isinstance(value, (int, float))}
+        for each in results_of(folder / "run")
+    ]
+    assert of_wandb(folder / "run") == expected
+    first = min((folder / "run" / "checkpoints").iterdir())
+    assert sinks_in(folder / "run") == ["wandb"]
+    identity = next((folder / "run").glob("wandb/offline-run-*")).name.rpartition("-")[2]
+    assert flowrl("run", "--resume", first, "--quiet").exit_code == 0
+    assert of_wandb(folder / "run") == expected
+    assert next((folder / "run").glob("wandb/offline-run-*")).name.endswith(f"-{identity}")
+
+
+@pytest.mark.needs("mlflow")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own
+def test_mlflow_has_settings_and_results_in_a_file_also_of_a_run_that_goes_on(folder: Path) -> None:
+    from mlflow import MlflowClient
+
+    settings = ("--set", "n=4", "--set", "checkpoint_every=20", "--sink", "mlflow", "--out", "run", "--quiet")
+    assert flowrl("run", "tiny.py", *settings).exit_code == 0
+    assert flowrl("run", "--resume", min((folder / "run" / "checkpoints").iterdir()), "--quiet").exit_code == 0
+    client = MlflowClient(f"sqlite:///{folder / 'run' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("flowrl")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
+    assert {"n": "4", "rate": "1.0", "env": "CartPole-v1"}.items() <= run.data.params.items()
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(each.step, each.value) for each in history] == [(20, 0.5), (30, pytest.approx(1 / 3)), (40, 0.25)]
+
+
 def test_a_sink_may_begin_with_a_run_that_goes_on(tmp_path: Path) -> None:
     kept = [result(10, 1.0), result(20, 2.0)]
     assert sinks_in(tmp_path) == []
@@ -130,22 +182,23 @@ def test_results_without_env_steps_are_numbered(tmp_path: Path) -> None:
 def test_an_unknown_sink_is_refused_before_any_work(folder: Path) -> None:
     done = flowrl("run", "tiny.py", "--sink", "tensorbord", "--out", "run")
     assert done.exit_code == 2
-    assert "no sink 'tensorbord'; did you mean 'tensorboard'? There are: csv, tensorboard" in done.stderr
+    assert "no sink 'tensorbord'; did you mean 'tensorboard'? There are: csv, mlflow, tensorboard" in done.stderr
     assert not (folder / "run").exists()
 
 
 def test_a_missing_package_is_said_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_sinks(["csv"])
-    with pytest.raises(ConfigError, match="pip install tensorboard"):
-        check_sinks(["csv", "tensorboard"])
+    for name, package in (("tensorboard", "tensorboard"), ("wandb", r"'.*\[wandb\]'"), ("mlflow", r"'.*\[mlflow\]'")):
+        with pytest.raises(ConfigError, match=f"the sink '{name}' needs a package: pip install {package}"):
+            check_sinks(["csv", name])
 
 
 def test_nothing_of_it_is_loaded_before_it_is_needed() -> None:
     code = (
-        "import flowrl, sys; from flowrl.cli.main import cli; import flowrl.cli.directory, flowrl.cli.sinks\n"
+        "import flowrl, sys; from flowrl.cli.main import cli; import flowrl.trainer.directory, flowrl.trainer.sinks\n"
         "cli(['run', '--help'], standalone_mode=False)\n"
-        "print([m for m in ('tensorboard', 'matplotlib', 'scipy') if m in sys.modules])"
+        "print([m for m in ('tensorboard', 'wandb', 'mlflow', 'matplotlib', 'scipy') if m in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1] == "[]"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.storage.files import replacing
+from flowrl.storage.files import read_json, replacing, write_json
 
 Result = Mapping[str, Any]
 
 
 class Sink(Protocol):
-    """Takes results of plain JSON values; each is on disk when `record` returns."""
+    """Takes results of plain JSON values; each is on disk when `record` returns, or with a library that writes it."""
 
     def record(self, result: Result) -> None: ...
     def close(self) -> None: ...
@@ -100,8 +102,7 @@ class TensorBoardSink:
     def _scalars(self, step: int, result: Result) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        numbers = {key: value for key, value in result.items() if isinstance(value, (int, float))}
-        values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        values = [Summary.Value(tag=key, simple_value=value) for key, value in _numbers(result).items()]
         self._write(step, summary=Summary(value=values))
 
     def _write(self, step: int, **what: Any) -> None:
@@ -110,9 +111,111 @@ class TensorBoardSink:
         self._file.write(Event(wall_time=time.time(), step=step, **what).SerializeToString())
 
 
+class WandbSink:
+    """A run of Weights & Biases, over env steps: offline in wandb/ of the run directory, unless WANDB_MODE is set.
+
+    `wandb sync RUN/wandb/offline-run-*` uploads it. WANDB_PROJECT and the other variables of its library apply. A
+    resumed run keeps its id there and writes the kept results again.
+    """
+
+    def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
+        mode = None if "WANDB_MODE" in os.environ else "offline"
+        if mode:
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # as it is loaded
+        import wandb
+
+        earlier = sorted(folder.glob(FILES["wandb"]))
+        identity = earlier[-1].name.rpartition("-")[2] if earlier else None
+        for old in folder.glob("wandb/offline-run-*"):
+            shutil.rmtree(old)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "flowrl"),
+            dir=folder,
+            id=identity,
+            name=folder.name,
+            config=_config(folder),
+            mode=mode,
+            reinit="create_new",
+            resume=None if identity is None or mode else "allow",
+            settings=wandb.Settings(console="off", silent=True, disable_git=True, x_disable_stats=True),
+        )
+        self.results = 0
+        for result in kept:
+            self.record(result)
+
+    def record(self, result: Result) -> None:
+        if self.results == 0:
+            self._run.define_metric("*", step_metric="env_steps" if "env_steps" in result else "updates")
+        self._run.log(_numbers(result), step=self.results)  # several results may share their env steps
+        self.results += 1
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MlflowSink:
+    """A run of MLflow, over env steps: in mlflow.db of the run directory, unless MLFLOW_TRACKING_URI is set.
+
+    `mlflow ui --backend-store-uri sqlite:///RUN/mlflow.db` shows it. A resumed run begins another one there, with the
+    kept results, and deletes the first.
+    """
+
+    def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # as it is loaded
+        from mlflow import MlflowClient
+
+        path = folder.resolve()
+        store = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{path / 'mlflow.db'}")
+        self._client = MlflowClient(tracking_uri=store)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "flowrl")
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None:
+            place = experiment.experiment_id
+        else:
+            artifacts = (path / "mlartifacts").as_uri() if "MLFLOW_TRACKING_URI" not in os.environ else None
+            place = self._client.create_experiment(name, artifacts)
+        file = folder / FILES["mlflow"]
+        if file.exists():
+            self._client.delete_run(read_json(file)["run"])
+        self._id = self._client.create_run(place, run_name=folder.name).info.run_id
+        write_json(file, {"store": store, "run": self._id})
+        for key, value in _config(folder).items():
+            self._client.log_param(self._id, key, value)
+        self.results = 0
+        for result in kept:
+            self.record(result)
+
+    def record(self, result: Result) -> None:
+        from mlflow.entities import Metric
+
+        now, step = time.time_ns() // 1_000_000, _step(result, self.results)
+        numbers = [Metric(key, float(value), now, step) for key, value in _numbers(result).items()]
+        self._client.log_batch(self._id, numbers)
+        self.results += 1
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
 #: The sinks by name, and the files in a run directory that reveal each.
-SINKS: dict[str, Callable[[Path, Sequence[Result]], Sink]] = {"csv": CsvSink, "tensorboard": TensorBoardSink}
-FILES = {"csv": "metrics.csv", "tensorboard": "events.out.tfevents.*"}
+SINKS: dict[str, Callable[[Path, Sequence[Result]], Sink]] = {
+    "csv": CsvSink,
+    "tensorboard": TensorBoardSink,
+    "wandb": WandbSink,
+    "mlflow": MlflowSink,
+}
+FILES = {
+    "csv": "metrics.csv",
+    "tensorboard": "events.out.tfevents.*",
+    "wandb": "wandb/*run-*-*",
+    "mlflow": "mlflow_run.json",
+}
+#: What installs the packages of sinks, by their modules.
+PACKAGES = {
+    "tensorboard": {"tensorboard": "tensorboard"},
+    "wandb": {"wandb": "'flowrl-engine[wandb]'"},
+    "mlflow": dict.fromkeys(("mlflow", "sqlalchemy", "alembic"), "'flowrl-engine[mlflow]'"),
+}
 
 
 def check_sinks(names: Sequence[str]) -> None:
@@ -124,8 +227,9 @@ def check_sinks(names: Sequence[str]) -> None:
     for name in names:
         if name not in SINKS:
             raise ConfigError(f"no sink {name!r}; {did_you_mean(name, SINKS)}")
-    if "tensorboard" in names and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("the sink 'tensorboard' needs a package: pip install tensorboard")
+        for module, package in PACKAGES.get(name, {}).items():
+            if importlib.util.find_spec(module) is None:
+                raise ConfigError(f"the sink {name!r} needs a package: pip install {package}")
 
 
 def sinks_in(folder: Path) -> list[str]:
@@ -140,6 +244,16 @@ def open_sinks(names: Sequence[str], folder: Path, kept: Sequence[Result] = ()) 
     drop everything after them. A resumed run may also add a sink.
     """
     return [SINKS[name](folder, kept) for name in dict.fromkeys(names)]
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The settings of the run, if it has written them."""
+    file = folder / "config.json"
+    return dict(read_json(file)) if file.exists() else {}
+
+
+def _numbers(result: Result) -> dict[str, float]:
+    return {key: value for key, value in result.items() if isinstance(value, (int, float))}
 
 
 def _step(result: Result, index: int) -> int:

@@ -8,24 +8,60 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from types import ModuleType
+from typing import Any, Protocol, TextIO
 
 import attrs
 
 from flowrl._version import __version__
-from flowrl.cli.sinks import Sink, check_sinks, open_sinks
 from flowrl.errors import ConfigError
 from flowrl.storage.files import LEFT, json_text, plain, write, write_json
 from flowrl.trainer.config import Configuration
-from flowrl.trainer.plan_file import BUILTIN, PlanFile
-from flowrl.trainer.run_info import read_results
+from flowrl.trainer.run_info import BUILTIN, read_results
+from flowrl.trainer.run_log import RunLog
+from flowrl.trainer.sinks import Sink, check_sinks, open_sinks
 
 log = logging.getLogger("flowrl")
+
+
+class PlanSource(Protocol):
+    """Where the plan of a run is written; a `PlanFile` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def text(self) -> str: ...
+
+
+@attrs.frozen
+class ClassSource:
+    """The file in which a Trainer class is written; a class of a notebook or a prompt has none."""
+
+    name: str
+    path: Path
+    text: str = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, trainer: type) -> ClassSource:
+        """Find it."""
+        module = sys.modules.get(trainer.__module__, ModuleType(""))
+        path = Path(vars(module).get("__file__") or "").resolve()
+        if path.suffix != ".py" or not path.is_file():
+            return cls(trainer.__name__, Path(trainer.__name__), f"# {trainer.__name__}, a class that is in no file\n")
+        return cls(path.stem if builtin(path) else trainer.__name__, path, path.read_text(encoding="utf-8"))
+
+
+def builtin(plan: Path) -> bool:
+    """Whether a plan's file is one of flowrl's own."""
+    return plan.parent == BUILTIN.resolve()
 
 
 @attrs.define
@@ -36,6 +72,7 @@ class RunDirectory:
     run.json      the command, versions, git hash, time
     plan.py       the plan file's text, plan.txt and plan.svg the plan as a tree and a picture
     metrics.jsonl one result per line, as they come; the sinks' files hold the same
+    log.txt       what the log of flowrl and Python's warnings said; that of a resumed run goes on
     checkpoints/  the newest states of the run, to resume from
     summary.json  how the run ended;  explain_run.txt  where the time went
 
@@ -44,9 +81,10 @@ class RunDirectory:
     """
 
     path: Path
-    plan_file: PlanFile
+    plan_file: PlanSource
     config_text: str = attrs.field(repr=False)
     sinks: Sequence[str] = ()
+    log: RunLog | None = None  #: writes log.txt
     named: bool = True  #: whether the user chose the path; otherwise it may get an ordinal
     _claimed: bool = attrs.field(default=False, init=False, repr=False)
     _made: list[Path] = attrs.field(factory=list, init=False, repr=False)
@@ -57,7 +95,7 @@ class RunDirectory:
 
     @classmethod
     def choose(
-        cls, plan_file: PlanFile, config: Configuration, out: str | Path | None = None, sinks: Sequence[str] = ()
+        cls, plan_file: PlanSource, config: Configuration, out: str | Path | None = None, sinks: Sequence[str] = ()
     ) -> RunDirectory:
         """Choose `out`, or runs/PLAN-ENV-SEED-YYYYmmdd-HHMMSS with an ordinal if that exists.
 
@@ -71,7 +109,11 @@ class RunDirectory:
             path = Path(out)
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 what = "is not empty" if path.is_dir() else "is a file"
-                hint = f", or goes on with --resume {path}" if (path / "run.json").is_file() else ""
+                hint = (
+                    f", or goes on with flowrl run --resume {path}, flowrl.resume({str(path)!r})"
+                    if (path / "run.json").is_file()
+                    else ""
+                )
                 raise ConfigError(f"{path} {what}; a run needs a new directory{hint}")
             return cls(path, plan_file, text, sinks)
         slug = re.sub(r"[^\w.-]+", "_", config.env or Path(config["data"]).name).strip("._")[:80] or "env"
@@ -106,13 +148,13 @@ class RunDirectory:
         command: Sequence[str],
         stop: Mapping[str, Any] | None = None,
         *,
-        workers: Mapping[str, Any] | None = None,
+        more: Mapping[str, Any] | None = None,
         earlier: Mapping[str, Any] | None = None,
         results: int = 0,
     ) -> None:
         """Create the directory and write everything that is known before the run.
 
-        `stop` holds the bounds of the run, and `workers` their entries in run.json. For a resumed run, `earlier` is
+        `stop` holds the bounds of the run, and `more` further entries of run.json. For a resumed run, `earlier` is
         its run.json, and metrics.jsonl is cut back to the first `results` lines.
 
         Raises:
@@ -122,13 +164,13 @@ class RunDirectory:
         about = {
             "plan": plan_file.name,
             "path": str(plan_file.path),
-            "builtin": plan_file.path.parent == BUILTIN.resolve(),
+            "builtin": builtin(plan_file.path),
             "command": list(command),
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "stop": dict(stop or {}),
             "versions": versions(),
             "git": git_state(plan_file.path.parent),
-            **(workers or {}),
+            **(more or {}),
         }
         if earlier is not None:
             about["earlier"] = [*earlier.get("earlier", ()), {k: v for k, v in earlier.items() if k != "earlier"}]
@@ -145,14 +187,41 @@ class RunDirectory:
                 stale.unlink(missing_ok=True)  # of the earlier end, or of a killed process
             self._write(self._first(results))
 
+    def reopen(self, stop: Mapping[str, Any], results: int) -> None:
+        """Go on writing after `finish`, with new bounds of the run, of which `results` results are there.
+
+        Raises:
+            ConfigError: another process writes to it, or another run has gone on there meanwhile.
+        """
+        if self._metrics is not None and not self._metrics.closed:
+            if self.log is not None:
+                self.log.open(self.path / "log.txt")
+            return
+        with self.writing():
+            self.lock()
+            kept = read_results(self.path) if (self.path / "metrics.jsonl").exists() else []
+            if len(kept) != results:
+                self.close()
+                raise ConfigError(
+                    f"{self.path} has {len(kept)} results, expected {results}: another run has gone on there meanwhile"
+                )
+            (self.path / "summary.json").unlink(missing_ok=True)
+            about = json.loads(self._files["run.json"])
+            self._files["run.json"] = json_text({**about, "stop": dict(stop)}) + "\n"
+            self._write(kept)
+
     def _write(self, results: list[dict[str, Any]]) -> None:
         """Write the files, with these results."""
         self.lock()
         write(self.path / "metrics.jsonl", "".join(map(_line, results)))
         self._metrics = (self.path / "metrics.jsonl").open("a+", encoding="utf-8")
-        self._sinks = open_sinks(self.sinks, self.path, results)
-        for name, text in self._files.items():  # run.json is the last: it marks the directory as a run
+        if self.log is not None:
+            self.log.open(self.path / "log.txt")
+        *files, mark = self._files.items()  # the last is run.json: it marks the directory as a run
+        for name, text in files:
             write(self.path / name, text)
+        self._sinks = open_sinks(self.sinks, self.path, results)  # which may read the configuration
+        write(self.path / mark[0], mark[1])
 
     @contextmanager
     def writing(self) -> Iterator[None]:

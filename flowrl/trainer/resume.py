@@ -9,14 +9,13 @@ from typing import Any
 
 import attrs
 
-from flowrl.cli.directory import versions
-from flowrl.cli.progress import Budget
 from flowrl.errors import ConfigError
-from flowrl.settings import resumable
 from flowrl.storage.checkpoint import Checkpoints
+from flowrl.storage.files import plain
 from flowrl.trainer.config import Configuration, load_config_file
-from flowrl.trainer.plan_file import BUILTIN, PlanFile, load_plan_file
-from flowrl.trainer.run_info import may_differ, read_about
+from flowrl.trainer.directory import versions
+from flowrl.trainer.progress import Budget
+from flowrl.trainer.run_info import changes, may_change, read_about
 
 log = logging.getLogger("flowrl")
 
@@ -69,34 +68,17 @@ class EarlierRun:
         """Whether there is a checkpoint to resume from."""
         return self.checkpoint is not None or Checkpoints(self.path / "checkpoints").latest() is not None
 
-    def plan_file(self, name: str | None) -> PlanFile:
-        """The plan `name`, else that of the run.
+    def inserts(self, new: tuple[str, ...]) -> tuple[str, ...]:
+        """The operators that the run inserts into its plan, as `--insert` has them.
 
         Raises:
-            ConfigError: another built-in plan than the run's; or the run's plan has changed since, in which case the
-                message names both ways to go on.
+            ConfigError: others than before.
         """
-        if name is not None:
-            plan_file = load_plan_file(name)
-            if plan_file.path.parent == BUILTIN.resolve() and plan_file.name != self.about["plan"]:
-                raise ConfigError(
-                    f"{self.path} is a run of {self.about['plan']}, not of {plan_file.name}; "
-                    f"to go on with it: flowrl run --resume {self.path}"
-                )
-            return plan_file
-        copy = self.path / "plan.py"
-        source = (
-            BUILTIN.resolve() / f"{self.about['plan']}.py" if self.about.get("builtin") else Path(self.about["path"])
-        )
-        if not source.is_file():
-            log.warning("%s is gone: using the copy in the run directory, %s", source, copy)
-            source = copy
-        elif not copy.is_file() or source.read_text("utf-8") != copy.read_text("utf-8"):
-            raise ConfigError(
-                f"{source} has changed since the run began; to go on with it as it is now: "
-                f"flowrl run {source} --resume {self.path}; as it was: flowrl run {copy} --resume {self.path}"
-            )
-        return attrs.evolve(load_plan_file(source), name=self.about["plan"])
+        before = tuple(map(str, self.about.get("inserts", ())))
+        if new and new != before:
+            said = " ".join(f"--insert {text}" for text in before) or "no --insert"
+            raise ConfigError(f"--insert {' '.join(new)}: a resumed run keeps its plan, which has {said}")
+        return before
 
     def budget(self, new: Budget) -> Budget:
         """The new budget, completed by the earlier one.
@@ -113,23 +95,26 @@ class EarlierRun:
             )
         return Budget(**{name: stop.get(name) if now is None else now for name, now in attrs.asdict(new).items()})
 
-    def check(self, config: Configuration, before: Configuration) -> None:
+    def check(self, config: Configuration, before: Configuration) -> dict[str, Any]:
         """Reject settings that would make it another run, and warn of those that change the last bits.
+
+        Returns: the settings from which on it is a fork, see `flowrl.trainer.run_info.Changes`.
 
         Raises:
             ConfigError: names these settings, and how to begin a new run with them.
         """
         old, new = before.to_dict(), config.to_dict()
-        changed = sorted(key for key in new if new[key] != old[key])
-        if refused := [key for key in changed if key not in may_differ(config, old)]:
-            free = ", ".join(sorted(resumable(type(config), "free", "rounding")))
-            listed = ", ".join(f"{key}={new[key]!r} (it was {old[key]!r})" for key in refused)
+        found = changes(config, plain(old))
+        if found.refused:
+            listed = ", ".join(f"{key}={new[key]!r} (it was {old[key]!r})" for key in found.refused)
             raise ConfigError(
-                f"{listed}: a resumed run keeps its settings, except for {free} and the "
-                f"--stop options; begin a new run with --config {self.path / 'config.json'}"
+                f"{listed}: a resumed run keeps its settings, except for {may_change(type(config))}, and the --stop "
+                f"options; begin a new run with --config {self.path / 'config.json'}, from its weights with --from "
+                f"{self.path}"
             )
-        if rounding := [key for key in changed if key in resumable(type(config), "rounding")]:
-            log.warning("%s changed: the run goes on, but not bit for bit", " and ".join(rounding))
+        if found.rounding:
+            log.warning("%s changed: the run goes on, but not bit for bit", " and ".join(found.rounding))
         then, now = self.about.get("versions", {}), versions()
         for name in sorted(key for key in now if key in then and then[key] != now[key]):
             log.warning("%s was %s and is %s now: the last bits may differ", name, then[name], now[name])
+        return found.forked

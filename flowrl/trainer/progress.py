@@ -38,11 +38,13 @@ class Budget:
     goal: float | None = None
     steps: int | None = None
     seconds: float | None = None
+    updates: int | None = None
 
-    def share(self, steps: int, seconds: float) -> float | None:
-        """The used share of the nearer limit, 0 to 1; None without limits."""
+    def share(self, steps: int, seconds: float, updates: int = 0) -> float | None:
+        """The used share of the nearest limit, 0 to 1; None without limits."""
         parts = [steps / self.steps] if self.steps else []
         parts += [seconds / self.seconds] if self.seconds else []
+        parts += [updates / self.updates] if self.updates else []
         return min(1.0, max(parts)) if parts else None
 
 
@@ -71,7 +73,8 @@ def progress(
         return Quiet()
     if live and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         return Live(title, budget, earlier, counter)
-    return Lines(budget, started=clock() - earlier, counter=counter)
+    rest = TimeLeft(None if earlier > ETA_SECONDS else (0.0, clock()))
+    return Lines(budget, started=clock() - earlier, counter=counter, rest=rest)
 
 
 class Quiet:
@@ -85,6 +88,33 @@ class Quiet:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+#: Seconds after which the time left is estimated.
+ETA_SECONDS = 3.0
+
+
+@attrs.define
+class TimeLeft:
+    """The rest of a run's time, if its budget is used up as fast as since `begun`, its share and seconds then.
+
+    >>> rest = TimeLeft((0.0, 10.0))
+    >>> rest.text(0.25, 12.0), rest.text(0.25, 110.0), rest.text(None, 110.0)
+    ('', '5:00 left', '')
+    """
+
+    begun: tuple[float, float] | None
+
+    def text(self, share: float | None, now: float) -> str:
+        """In words; "" where it is not known yet."""
+        if share is None:
+            return ""
+        if self.begun is None:  # a resumed run, whose share is known from now on
+            self.begun = share, now
+        before, since = self.begun
+        if now - since < ETA_SECONDS or not before < share < 1:
+            return ""
+        return f"{duration((1 - share) * (now - since) / (share - before))} left"
 
 
 @attrs.define
@@ -103,18 +133,23 @@ class Lines:
     _next: int = attrs.field(default=0, init=False)
     _started: float = attrs.field(factory=clock)
     counter: str = "env_steps"
+    rest: TimeLeft = attrs.field(default=attrs.Factory(lambda self: TimeLeft((0.0, self._started)), takes_self=True))
+    _best: float | None = attrs.field(default=None, init=False)
 
     def report(self, result: Result) -> None:
-        share = self.budget.share(_number(result, self.counter), clock() - self._started)
+        steps, updates = _number(result, self.counter), _number(result, "updates")
+        share = self.budget.share(steps, clock() - self._started, updates)
+        left = self.rest.text(share, clock())
         due = share is None or int(share * LINES_PER_BUDGET) >= self._next
         evaluated = result.get("eval_return") is not None
         if not (due or evaluated):
             return
         if share is not None:
             self._next = int(share * LINES_PER_BUDGET) + 1
-        self.say(
-            "  ".join([steps_text(result, self.counter), *evaluation_texts(result), *shown_texts(result, self.counter)])
-        )
+        evaluations = evaluation_texts(result, self._best)
+        self._best = result.get("best_eval_return", self._best)
+        texts = [steps_text(result, self.counter), *evaluations, *shown_texts(result, self.counter), left]
+        self.say("  ".join(filter(None, texts)))
 
     def __enter__(self) -> Lines:
         return self
@@ -132,6 +167,7 @@ class Live:
 
         self.title, self.budget, self.counter = title, budget, counter
         self.started = clock() - earlier
+        self.rest = TimeLeft(None if earlier > ETA_SECONDS else (0.0, clock()))
         self.result: Result = {}
         self.evaluation: Result = {}
         self.console = Console(highlight=False)
@@ -154,14 +190,14 @@ class Live:
         from rich.text import Text
 
         elapsed = clock() - self.started
-        share = self.budget.share(_number(self.result, self.counter), elapsed)
+        share = self.budget.share(_number(self.result, self.counter), elapsed, _number(self.result, "updates"))
         head = Table.grid(padding=(0, 2))
         cells: list[Any] = [Text(self.title, style="bold")]
         if share is not None:
             cells.append(ProgressBar(total=1.0, completed=share, width=24))
         limit = "" if self.budget.steps is None else f" of {self.budget.steps:,}"
         cells.append(Text(f"{_number(self.result, self.counter):,}{limit} {CLOCKS[self.counter]}"))
-        cells.append(Text(duration(elapsed), style="dim"))
+        cells.append(Text("  ".join(filter(None, [duration(elapsed), self.rest.text(share, clock())])), style="dim"))
         head.add_row(*cells)
         texts = shown_texts(self.result, self.counter) or ["waiting for the first result"]
         if "eval_return" in self.evaluation:
@@ -188,11 +224,12 @@ def summary(
     seconds: float,
     where: object,
     counter: str = "env_steps",
+    evaluation: float = 0.0,
 ) -> str:
-    """The last line of a run, in words.
+    """The last line of a run, in words; `evaluation` is those of `seconds` that evaluation took.
 
-    >>> summary("goal", {"env_steps": 23456}, 486.25, 491.0, 61.23, "runs/x")
-    'goal reached: best eval return 486.2 (confirmed 491.0), 23,456 env steps, 1:01, in runs/x'
+    >>> summary("goal", {"env_steps": 23456}, 486.25, 491.0, 61.23, "runs/x", evaluation=4.5)
+    'goal reached: best eval return 486.2 (confirmed 491.0), 23,456 env steps, 1:01 (evaluation 7 %), in runs/x'
     """
     words = {"goal": "goal reached", "budget": "ended before the goal"}
     parts = []
@@ -202,7 +239,8 @@ def summary(
     elif isinstance(result.get("episode_return"), (int, float)):
         parts.append(f"return {score_text(result['episode_return'])}")
     parts.append(f"{_number(result, counter):,} {counter.replace('_', ' ')}")
-    return f"{words.get(outcome, outcome)}: {', '.join([*parts, duration(seconds)])}, in {where}"
+    evaluated = f" ({share_text(evaluation / seconds)})" if evaluation else ""
+    return f"{words.get(outcome, outcome)}: {', '.join([*parts, duration(seconds)])}{evaluated}, in {where}"
 
 
 def score_text(score: float) -> str:
@@ -212,6 +250,15 @@ def score_text(score: float) -> str:
     ('1,474.7', '-152.0', '0.947')
     """
     return f"{score:,.1f}" if abs(score) >= 2 else f"{score:.3f}"
+
+
+def share_text(share: float) -> str:
+    """The share of a run's time that evaluation has taken.
+
+    >>> share_text(0.073)
+    'evaluation 7 %'
+    """
+    return f"evaluation {100 * share:.0f} %"
 
 
 def duration(seconds: float) -> str:
@@ -232,14 +279,19 @@ def steps_text(result: Result, counter: str = "env_steps") -> str:
     return f"{_number(result, counter):,} {CLOCKS[counter]}"
 
 
-def evaluation_texts(result: Result) -> list[str]:
-    """The evaluation scores in a result, if it has any."""
+def evaluation_texts(result: Result, before: float | None = None) -> list[str]:
+    """The evaluation scores in a result, if it has any, and the time that evaluation has taken.
+
+    `before` is the best score so far, which a tie does not beat.
+    """
     texts = []
     if result.get("eval_return") is not None:
-        best = result["eval_return"] == result.get("best_eval_return")
+        best = result["eval_return"] == result.get("best_eval_return") != before
         texts.append(f"eval {score_text(result['eval_return'])}" + (" (best)" if best else ""))
     if result.get("confirmed_return") is not None:
         texts.append(f"confirmed {score_text(result['confirmed_return'])}")
+    if isinstance(result.get("eval_share"), (int, float)):
+        texts.append(f"{share_text(result['eval_share'])} of the time")
     return texts
 
 

@@ -1,22 +1,21 @@
-"""A run of a plan from the command line: pulls it to its end, records and shows results, and stops it cleanly."""
+"""A run that is kept in a directory: pulled to its end, with results recorded and shown, and stopped cleanly."""
 
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter as clock
 from typing import Any, SupportsInt
 
 import attrs
 import click
 
-from flowrl.cli.directory import RunDirectory
-from flowrl.cli.output import complain
-from flowrl.cli.progress import CLOCKS, Budget, progress, summary
-from flowrl.cli.resume import EarlierRun, step_of
+from flowrl.engine.context import Stopwatch
 from flowrl.engine.graph import graph
 from flowrl.engine.operator import state_fields
 from flowrl.engine.plan import Plan
@@ -24,11 +23,17 @@ from flowrl.engine.run import Run
 from flowrl.errors import CheckpointError, ConfigError, NotFinite, notes_of
 from flowrl.inspect.debugger import is_breakpoint
 from flowrl.interrupts import Interrupts
-from flowrl.rollout import WorkerSet
+from flowrl.policies.protocols import HasWeights
+from flowrl.rollout import BaseWorkers, WorkerSet
 from flowrl.saved import Saved
 from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
 from flowrl.storage.files import plain, write
-from flowrl.trainer.trainer import as_result
+from flowrl.trainer.config import Configuration
+from flowrl.trainer.directory import RunDirectory
+from flowrl.trainer.plan_end import END, SITES, as_result
+from flowrl.trainer.progress import CLOCKS, Budget, progress, summary
+from flowrl.trainer.resume import EarlierRun, step_of
+from flowrl.trainer.run_info import described, in_words
 
 log = logging.getLogger("flowrl")
 
@@ -45,13 +50,28 @@ _SESSION = {"last": dict[str, Any], "best": float | None, "confirmed": float | N
 EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130}
 
 
+def checkpointing(config: Configuration) -> dict[str, Any]:
+    """When a `Session` takes checkpoints and how many it keeps, as its arguments."""
+    by_time = config.checkpoint_seconds is not None
+    return {
+        "checkpoint_every": config.checkpoint_every or (None if by_time else config.eval_every or CHECKPOINT_EVERY),
+        "checkpoint_seconds": config.checkpoint_seconds,
+        "checkpoint_keep": config.checkpoint_keep,
+    }
+
+
 @attrs.define(kw_only=True)
 class Session:
     """Runs a plan whose items are result dicts in a run directory, with a checkpoint every `checkpoint_every` steps.
 
-    `counter` is the clock of the budget and of `checkpoint_every`; `workers` are the workers' entries in run.json;
-    `save` writes the policy's weights to a path, None for a policy without weights; `earlier` is the run to resume,
-    None for a new one.
+    The command line calls `run`. A `Trainer` calls `begin`, `pull` as often as it trains, and `end`.
+
+    A checkpoint is also due `checkpoint_seconds` after the last one; None: never. The newest `checkpoint_keep` stay.
+
+    `counter` is the clock of the budget and of `checkpoint_every`; `about` are further entries of run.json; `owner` has
+    the policy that is saved; `complain` prints an error; `way_on` says how to resume a directory; `earlier` is the run
+    to resume, None for a new one; `forked` are the settings that differ from its, see
+    `flowrl.trainer.run_info.Changes`.
     """
 
     plan: Plan
@@ -59,19 +79,54 @@ class Session:
     title: str
     directory: RunDirectory
     budget: Budget
-    save: Callable[[Path], None] | None
-    checkpoint_every: int = CHECKPOINT_EVERY
+    owner: BaseWorkers
+    complain: Callable[[Exception], None] | None = None
+    way_on: Callable[[str], str] = "flowrl run --resume {}".format
+    checkpoint_every: int | None = CHECKPOINT_EVERY
+    checkpoint_seconds: float | None = None
+    checkpoint_keep: int = 3
     earlier: EarlierRun | None = None
     counter: str = "env_steps"
-    workers: Mapping[str, Any] = attrs.field(factory=dict)
+    about: Mapping[str, Any] = attrs.field(factory=dict)
+    forked: Mapping[str, Any] = attrs.field(factory=dict)
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
     confirmed: float | None = attrs.field(default=None, init=False)
     error: Exception | None = attrs.field(default=None, init=False)
+    words: str = attrs.field(default="", init=False)  #: how it ended, in a line
+    ended: bool = attrs.field(default=False, init=False)
     _results: int = attrs.field(default=0, init=False)
-    _due: int = attrs.field(default=0, init=False)
+    _whole: bool = attrs.field(default=False, init=False)  # whether there is a checkpoint since the last result
+    _complete: bool = attrs.field(default=True, init=False)  # whether the rest of the directory knows of it too
+    _due: float = attrs.field(default=0, init=False)  # the step of the next checkpoint
+    _saved: float = attrs.field(factory=clock, init=False)  # when the last one was taken
     _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
     _overdue: bool = attrs.field(default=False, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        workers: BaseWorkers,
+        config: Configuration,
+        title: str,
+        directory: RunDirectory,
+        budget: Budget,
+        **more: Any,
+    ) -> Session:
+        """The session of a plan with these workers and this configuration."""
+        return cls(
+            plan=plan,
+            seed=config.seed,
+            title=title,
+            directory=directory,
+            budget=budget,
+            owner=workers,
+            **checkpointing(config),
+            counter=config.clock,
+            about=workers.about(),
+            **more,
+        )
 
     def run(self, command: list[str], *, quiet: bool = False) -> int:
         """Run to the end and return the exit code.
@@ -81,44 +136,87 @@ class Session:
         """
         try:
             with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
-                self._open(run, command, quiet)
-                live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
-                earlier, hard = run.context.watch.earlier, False
-                try:
-                    shown = progress(
-                        self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter
-                    )
-                    with shown as display, self._time_limit(run):
-                        for result in run:
-                            self._take(result)
-                            display.report(result)
-                            # At the end, save before the plan closes: then it may go on with a larger budget.
-                            if run.ending or self._steps(run) >= self._due:
-                                self._checkpoint(run)
-                    if not run.ending:
-                        self._checkpoint(run)
-                    self._save_policy()
-                except KeyboardInterrupt:  # the second signal: files are complete, the rest is dropped
-                    hard = True
-                except Exception as error:
-                    self.error = error
-                    self._keep_batches(error)
-                    complain(error)
-                    self._keep_policy()
-                outcome = self._outcome(hard or interrupts.asked or (run.interrupted and not self._overdue))
-                seconds = run.context.watch.seconds
-                early = outcome in ("interrupted", "failed")  # the last result is then older than the end
-                last = {**self.last, self.counter: self._steps(run)} if early else self.last
-                try:
-                    self.directory.finish(self._summary(outcome, seconds), run.explain())
-                except ConfigError as error:
-                    self.error, outcome = error, "failed"
-                    complain(error)
+                self.begin(run, command, quiet=quiet)
+                outcome = self.pull(run, interrupts, quiet=quiet)
         finally:
             self.directory.close()
-        scores, place = (self.best, self.confirmed), self.directory.path
-        click.echo(summary(outcome, last, *scores, seconds, place, self.counter) + self._way_on(outcome))
+        click.echo(self.words)
         return EXIT_CODES[outcome]
+
+    def pull(
+        self,
+        run: Run,
+        interrupts: Interrupts,
+        reached: Callable[[Mapping[str, Any]], bool] | None = None,
+        *,
+        quiet: bool = False,
+        final: bool = True,
+    ) -> str:
+        """Pull results until the plan ends, one has `reached` what is wanted, or a signal comes; record and show them.
+
+        Afterwards the directory is complete and closed; unless `final`, only if the run failed or was interrupted.
+        Returns the outcome; `error` is what made it fail, and `ended` is whether the plan ended or was interrupted.
+        """
+        self.directory.reopen(attrs.asdict(self.budget), self._results)
+        self.error, hard, self.ended, self._overdue = None, False, False, False
+        live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
+        earlier = run.context.watch.seconds
+        try:
+            shown = progress(self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter)
+            with shown as display, self._time_limit(run):
+                for result in run:
+                    self._take(result)
+                    display.report(self.last)
+                    # At the end, save before the plan closes: then it may go on with a larger budget.
+                    if run.ending or self._is_due(run):
+                        self._checkpoint(run)
+                    if reached is not None and reached(self.last):
+                        break
+                else:
+                    self.ended = True
+            if not (final or self.ended or interrupts.asked):
+                return "done"
+            if not self._whole or run.interrupted:
+                self._checkpoint(run)
+            self._save_policy()
+        except KeyboardInterrupt:  # the second signal: files are complete, the rest is dropped
+            hard = True
+        except Exception as error:
+            self.error = error
+            self._keep_batches(error)
+            if self.complain is not None:
+                self.complain(error)
+            self._keep_policy()
+        outcome = self._outcome(hard or interrupts.asked or (run.interrupted and not self._overdue))
+        return self._finish(run, outcome)
+
+    def end(self, run: Run) -> None:
+        """Complete and close the directory of a run that is pulled no further."""
+        if not self._complete:
+            if not self._whole:
+                self._checkpoint(run)
+            self._save_policy()
+            self._finish(run, self._outcome(False))
+        self.directory.close()
+        if self.directory.log is not None:
+            self.directory.log.close()
+
+    def _finish(self, run: Run, outcome: str) -> str:
+        """Write how the run went, and close the directory."""
+        self._complete = True
+        watch = run.context.watch
+        early = outcome in ("interrupted", "failed")  # the last result is then older than the end
+        last = {**self.last, self.counter: self._steps(run)} if early else self.last
+        try:
+            self.directory.finish(self._summary(outcome, watch), run.explain())
+        except ConfigError as error:
+            self.error, outcome = error, "failed"
+            if self.complain is not None:
+                self.complain(error)
+        scores, place = (self.best, self.confirmed), self.directory.path
+        words = summary(outcome, last, *scores, watch.seconds, place, self.counter, watch.evaluation)
+        self.words = words + self._way_on(outcome)
+        return outcome
 
     @contextmanager
     def _time_limit(self, run: Run) -> Iterator[None]:
@@ -142,23 +240,29 @@ class Session:
             timer.cancel()
             timer.join()
 
-    def _open(self, run: Run, command: list[str], quiet: bool) -> None:
-        """Begin the run, or restore the state of the earlier one."""
+    def begin(self, run: Run, command: list[str], *, quiet: bool = False) -> None:
+        """Create the directory of a run, or restore the state of the earlier one.
+
+        Raises:
+            FlowError: the state of the earlier run does not fit; nothing was written.
+        """
         stop, explained = attrs.asdict(self.budget), self.plan.explain()
         if self.earlier is None:
-            self.directory.create(explained, command, stop, workers=self.workers)
+            self.directory.create(explained, command, stop, more=self.about)
         else:
             if begun := self.earlier.has_checkpoint:
                 self._load(run, self.earlier.checkpoint)
-            earlier = self.earlier.about
-            self.directory.create(
-                explained, command, stop, workers=self.workers, earlier=earlier, results=self._results
-            )
+                self._whole = True
+            about, earlier = dict(self.about), self.earlier.about
+            if self.forked:
+                about["fork"] = {self.counter: self._steps(run), "settings": self.forked}
+            self.directory.create(explained, command, stop, more=about, earlier=earlier, results=self._results)
             if not quiet:
                 at = f"resumed at {self._steps(run):,} {CLOCKS[self.counter]}" + self._cut(run)
+                at += f", with {in_words(self.forked)}" if self.forked else ""
                 click.echo(at if begun else "no checkpoint yet: beginning anew")
         self.plan.draw(self.directory.path / "plan.svg")
-        self._due = self._next_due(run)
+        self._due, self._saved = self._next_due(run), clock()
 
     def _load(self, run: Run, chosen: Path | None) -> None:
         """Load the state of a checkpoint."""
@@ -170,6 +274,7 @@ class Session:
             session = Saved(state.pop("session"), "the saved session")
             last, best, confirmed = (session.get(name, kind) for name, kind in _SESSION.items())
             results, seconds = session.count("results"), session.get("seconds", float, least=0)
+            evaluated = session.get("eval_seconds", float, otherwise=0.0, least=0)
             policy, operators = (
                 session.get("policy", bytes | None),
                 Saved(state, "the saved run").get("operators", dict),
@@ -179,9 +284,12 @@ class Session:
         fresh = run.state_dict()["operators"]
         for path in self._added(run) - operators.keys():  # of an option that is new
             operators[path] = fresh[path]
+        for path in [path for path in operators.keys() - fresh.keys() if END.fullmatch(path)]:  # of one that is gone
+            del operators[path]
         run.load_state_dict(state)
         self.last, self.best, self.confirmed = last, best, confirmed
-        self._results, run.context.watch.earlier = results, seconds
+        self._results, watch = results, run.context.watch
+        watch.earlier_training, watch.earlier_evaluation = seconds, evaluated
         with self.directory.writing():
             self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
             # The best policy at the checkpoint: a later evaluation may have replaced it.
@@ -194,12 +302,12 @@ class Session:
     def _offer(self, chosen: Path | None) -> str:
         latest = chosen or self._checkpoints.latest()
         before = None if latest is None else self._checkpoints.before(latest)
-        return "" if before is None else f"; to go on from there: flowrl run --resume {shlex.quote(str(before))}"
+        return "" if before is None else f"; to go on from there: {self.way_on(shlex.quote(str(before)))}"
 
     @staticmethod
     def _added(run: Run) -> set[str]:
         """Paths of the stateful operators that options of the command added to the plan."""
-        return {run.paths[id(n)] for n in graph(run.plan) if n.site.startswith("flowrl run") and state_fields(n.op)}
+        return {run.paths[id(n)] for n in graph(run.plan) if n.site.startswith(SITES) and state_fields(n.op)}
 
     @staticmethod
     def _cut(run: Run) -> str:
@@ -208,25 +316,34 @@ class Session:
 
     def _checkpoint(self, run: Run) -> None:
         """Save everything. If that fails, the run goes on, and the earlier checkpoints remain."""
+        self._whole = True
         self._due = self._next_due(run)
         try:
             self.directory.flush()
             session = {
                 "results": self._results,
-                "seconds": run.context.watch.seconds,
+                "seconds": run.context.watch.training,
+                "eval_seconds": run.context.watch.evaluation,
                 "last": plain(self.last),
                 "best": self.best,
                 "confirmed": self.confirmed,
                 "policy": self._policy.read_bytes() if self._has_best() else None,
             }
             about = {"plan": self.title, "operators": sorted(run.paths.values()), "counters": dict(run.counters)}
+            about["policy"] = described(run, self.owner)
             self._checkpoints.save({**run.state_dict(), "session": session}, about, step=self._steps(run))
         except Exception as error:
             log.warning("no checkpoint at %d steps: %s: %s", self._steps(run), type(error).__name__, error)
+        self._saved = clock()
+
+    @property
+    def save(self) -> Callable[[Path], None] | None:
+        """Writes the policy to a path; None for a policy without weights."""
+        return self.owner.save_policy if isinstance(self.owner.policy, HasWeights) else None
 
     @property
     def _checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.directory.path / "checkpoints")
+        return Checkpoints(self.directory.path / "checkpoints", self.checkpoint_keep)
 
     @property
     def _policy(self) -> Path:
@@ -236,16 +353,23 @@ class Session:
         reported = self.last.get(self.counter)
         return max(run.counters.get(self.counter, 0), int(reported) if isinstance(reported, SupportsInt) else 0)
 
-    def _next_due(self, run: Run) -> int:
+    def _is_due(self, run: Run) -> bool:
+        late = self.checkpoint_seconds is not None and clock() - self._saved >= self.checkpoint_seconds
+        return late or self._steps(run) >= self._due
+
+    def _next_due(self, run: Run) -> float:
+        if self.checkpoint_every is None:
+            return math.inf
         return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every
 
     def _take(self, item: Any) -> None:
         plan = self.plan
-        while plan.site.startswith("flowrl run") and plan.inputs:  # operators of options pass items on
+        while plan.site.startswith(SITES) and plan.inputs:  # operators of options pass items on
             plan = plan.inputs[0]
         self.last = result = as_result(item, plan)
         self.directory.record(result)
         self._results += 1
+        self._whole = self._complete = False
         if result.get("best_eval_return") is not None:
             self.best = result["best_eval_return"]
         if result.get("confirmed_return") is not None:
@@ -291,7 +415,7 @@ class Session:
         latest = self._checkpoints.latest()
         if outcome not in ("interrupted", "failed") or latest is None:
             return ""
-        return f"; to go on from step {step_of(latest):,}: flowrl run --resume {shlex.quote(str(self.directory.path))}"
+        return f"; to go on from step {step_of(latest):,}: {self.way_on(shlex.quote(str(self.directory.path)))}"
 
     def _outcome(self, interrupted: bool) -> str:
         if self.error is not None:
@@ -302,11 +426,12 @@ class Session:
             return "interrupted"
         return "done" if self.budget.goal is None else "budget"
 
-    def _summary(self, outcome: str, seconds: float) -> dict[str, Any]:
+    def _summary(self, outcome: str, watch: Stopwatch) -> dict[str, Any]:
         values = {
             "outcome": outcome,
             "exit_code": EXIT_CODES[outcome],
-            "seconds": seconds,
+            "seconds": watch.training,
+            "eval_seconds": watch.evaluation,
             "stop": attrs.asdict(self.budget),
             "best_eval_return": self.best,
             "confirmed_return": self.confirmed,

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.cli.directory import RunDirectory, git_state
 from flowrl.errors import ConfigError
 from flowrl.trainer.config import Configuration, build_config, load_config_file
+from flowrl.trainer.directory import RunDirectory, git_state
 from flowrl.trainer.plan_file import PlanFile
 
 
@@ -44,7 +44,7 @@ def test_names_are_unique(plan_file, monkeypatch):
         def now():
             return moment
 
-    from flowrl.cli import directory as directory_module
+    from flowrl.trainer import directory as directory_module
 
     moment = directory_module.datetime(2026, 1, 2, 3, 4, 5)
     monkeypatch.setattr(directory_module, "datetime", Frozen)

@@ -1,0 +1,295 @@
+"""Evaluation inside a plan, when it is due, and when to stop."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from flowrl import Plan, context, from_items, operator
+from flowrl.engine import context as of_runs
+from flowrl.engine.context import Context
+from flowrl.errors import PlanError, SchemaError
+from flowrl.operators import Confirm, Evaluate, Report, StopWhen
+from flowrl.policies import DQNPolicy
+from flowrl.rollout import WorkerSet
+from flowrl.testing import check_plan, same
+from tests.clock_envs import TERMINATED, TRUNCATED, clock_envs
+from tests.plans.small import without_clock
+from tests.scripted import ScriptedPolicy
+
+#: Steps of an episode of `Paid`.
+LENGTH = 10
+
+
+class Paid(gymnasium.Env[Any, Any]):
+    """Episodes of ten steps, whose returns follow from the number of episodes before, in all environments together."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    begun = 0
+    pay: Callable[[int], float] = staticmethod(lambda begun: 1.0)
+    spend: Callable[[], None] = staticmethod(lambda: None)
+
+    def reset(self, **_: Any) -> Any:
+        self.t, self.return_ = 0, Paid.pay(Paid.begun)
+        Paid.begun += 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        Paid.spend()
+        return np.zeros(1, np.float32), self.return_ / LENGTH, self.t == LENGTH, False, {}
+
+
+class Case(NamedTuple):
+    """The `eval_episodes` of the results at some env steps, None where no evaluation is due."""
+
+    episodes: dict[int, int | None]
+    settings: dict[str, Any]
+    pay: Callable[[int], float] = lambda begun: 1.0
+    clock: str = "env_steps"
+
+
+#: Four episodes screen, which are 40 steps; twenty decide about the goal of 5, in seven environments of three each.
+CASES = {
+    "every so many steps": Case({50: None, 100: 4, 150: None, 200: 4, 310: 4, 390: None, 400: 4}, {"train_ratio": 0.0}),
+    "not before training has taken a multiple": Case({100: 4, 200: None, 299: None, 300: 4}, {"train_ratio": 5.0}),
+    "a fraction of a step is a step": Case({100: 4, 202: None, 203: 4}, {"train_ratio": 2.56}),
+    "a goal that is missed": Case({100: 4, 200: 4}, {"goal": 5.0, "train_ratio": 1.0}),
+    "a goal that is reached": Case(
+        {100: 20, 300: None, 339: None, 340: 20}, {"goal": 5.0, "train_ratio": 1.0}, lambda begun: 5.0
+    ),
+    "a goal that only the first ones reach": Case(
+        {100: 7, 209: None, 210: 4, 310: 4}, {"goal": 5.0, "train_ratio": 1.0}, lambda begun: 9.0 if begun < 8 else 1.0
+    ),
+    "a value to stop at": Case({100: 4, 200: 4}, {"stop_value": 5.0, "train_ratio": 1.0}),
+    "a value to stop at that is reached": Case({100: 20}, {"stop_value": 5.0, "train_ratio": 1.0}, lambda begun: 5.0),
+    "in updates there are no steps of training": Case({100: 4, 200: 4}, {"train_ratio": 99.0}, clock="updates"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S6, D3: a few episodes screen, many decide; and a resume anywhere changes nothing."""
+    episodes, settings, pay, clock = CASES[case]
+    monkeypatch.setattr(Paid, "pay", staticmethod(pay))
+    monkeypatch.setattr(WorkerSet, "clock", clock)
+    settings = {"every": 100, "episodes": 4, "goal_episodes": 20, **settings}
+
+    def plan() -> Plan:
+        workers = WorkerSet(Paid, lambda *spaces: ScriptedPolicy(), envs_per_worker=2)
+        results = from_items([{clock: n} for n in episodes]).for_each(Evaluate(workers, **settings))
+        return results.for_each(lambda result: (result[clock], result.get("eval_episodes")))
+
+    monkeypatch.setattr(Paid, "begun", 0)
+    assert dict(plan()) == episodes
+    if pay(0) == pay(99):
+        check_plan(plan)
+
+
+@operator
+class Learns:
+    """Passes results on, and learns from the env step `begin` on."""
+
+    provides = ()
+    begin: int
+    learns: Any
+    context: Context = context()
+
+    def __call__(self, result: Any) -> Any:
+        if result["env_steps"] >= self.begin:
+            self.context.learned({"updates": 1}, {})
+        return result
+
+
+@pytest.mark.parametrize(("learns", "first"), [("a policy", 30), (None, 10)])
+def test_there_is_no_evaluation_before_the_first_update(learns: Any, first: int, workers: WorkerSet) -> None:
+    """S6: of a plan that learns; another one has nothing to wait for."""
+    results = from_items([{"env_steps": n} for n in range(10, 60, 10)]).for_each(Learns(30, learns))
+    evaluated = results.for_each(Evaluate(workers, every=10, episodes=1, train_ratio=0.0))
+    assert [each["env_steps"] for each in evaluated if "eval_return" in each] == list(range(first, 60, 10))
+
+
+@operator
+class Works:
+    """Takes ten seconds per item."""
+
+    wait: Callable[[float], None]
+    context: Context = context()
+
+    def __call__(self, item: Any) -> Any:
+        self.wait(10.0)
+        self.context.count("env_steps", 100)
+        return {}
+
+
+@pytest.mark.parametrize(("step", "said"), [(0.1, 0), (1.0, 1)])
+def test_the_seconds_of_evaluation_are_not_those_of_training(
+    step: float, said: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S6: its time is told apart, and once if it is more than a quarter."""
+    now = 0.0
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(of_runs, "clock", lambda: now)
+    monkeypatch.setattr(Paid, "spend", staticmethod(lambda: wait(step)))
+    with WorkerSet(Paid, lambda *spaces: ScriptedPolicy(), envs_per_worker=1) as workers, caplog.at_level("WARNING"):
+        reported = from_items([None] * 3).for_each(Works(wait)).combine(Report(100))
+        plan = reported.for_each(Evaluate(workers, every=100, episodes=1, train_ratio=0.0))
+        results = list(plan.for_each(Confirm(workers, goal=2.0, path=Path("none"))))
+    taken = [LENGTH * step * n for n in (1, 2, 3)]
+    assert [each["seconds"] for each in results] == pytest.approx([10, 20, 30])
+    assert [each["steps_per_second"] for each in results] == pytest.approx([10, 10, 10])
+    assert [each["eval_seconds"] for each in results] == pytest.approx(taken)
+    assert [each["eval_share"] for each in results] == pytest.approx(
+        [each / (10 * n + each) for n, each in enumerate(taken, 1)]
+    )
+    assert caplog.text.count("raise eval_train_ratio or eval_every, or lower eval_episodes") == said
+
+
+def test_stop_when_a_bound_is_reached() -> None:
+    results = [{"env_steps": n, "eval_return": score} for n, score in [(1, None), (2, 5.0), (3, 9.0), (4, 9.0)]]
+    assert list(from_items(results).for_each(StopWhen({"eval_return": 9}))) == results[:3]
+    assert list(from_items(results).for_each(StopWhen({"confirmed_return": 9, "env_steps": 2}))) == results[:2]
+    assert list(from_items(results).for_each(StopWhen({}, seconds=0))) == results[:1]
+
+
+@pytest.fixture
+def workers() -> WorkerSet:
+    return WorkerSet("CartPole-v1", lambda *spaces: DQNPolicy(*spaces, hidden=(8,), device="cpu"))
+
+
+def test_evaluate_when_due(workers: WorkerSet, tmp_path: Path) -> None:
+    """S6, S3: the first result of every period; the best policy's weights are saved; nothing else changes."""
+    evaluate = Evaluate(workers, every=10, episodes=4, train_ratio=0.0, save=tmp_path / "policy.pt")
+    before = torch.get_rng_state()
+    out = [evaluate({"env_steps": n}) for n in (3, 12, 15, 20, 41, 49)]
+    assert ["eval_return" in result for result in out] == [False, True, False, True, True, False]
+    assert out[1]["eval_return"] == out[3]["eval_return"] == evaluate.best, "the same policy meets the same starts"
+    assert torch.equal(before, torch.get_rng_state())
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt"]
+
+
+def test_an_evaluation_has_all_kinds_of_score(workers: WorkerSet) -> None:
+    """S5: the win rate only where the environment knows it."""
+    result = Evaluate(workers, every=1, episodes=2)({"env_steps": 1})
+    assert result["eval_reward_per_step"] == 1.0
+    assert "eval_win_rate" not in result
+    ends = clock_envs([[(1, TERMINATED)], [(3, TRUNCATED)]])
+    with WorkerSet(ends, lambda *spaces: ScriptedPolicy(), envs_per_worker=2) as clocks:
+        assert Evaluate(clocks, every=1, episodes=4)({"env_steps": 1})["eval_win_rate"] == 0.5
+
+
+def test_a_plan_ends_when_an_evaluation_reaches_a_value(workers: WorkerSet) -> None:
+    """DI-engine's stop_value. A later run with a higher one goes on, one with the same ends at once (D3)."""
+
+    def plan(stop_value: float | None) -> Plan:
+        steps = from_items([{"env_steps": n} for n in range(10, 60, 10)])
+        return steps.for_each(Evaluate(workers, every=20, episodes=2, stop_value=stop_value))
+
+    assert len(list(plan(None))) == len(list(plan(501))) == 5
+    with plan(5).run() as run:
+        results = [next(run), next(run)]
+        ended = run.state_dict()
+        assert list(run) == [], "the first result that reaches it is the last"
+    assert results[-1]["eval_return"] >= 5
+    for value, left in (5, 0), (501, 3):
+        with plan(value).run() as run:
+            run.load_state_dict(ended)
+            assert len(list(run)) == left
+
+
+def test_evaluations_are_as_long_as_the_operator_says(workers: WorkerSet, tmp_path: Path) -> None:
+    """And are filmed into a folder of their own, if it says so; that changes no score."""
+    evaluate = Evaluate(workers, every=5, episodes=3, train_ratio=0.0, max_steps=4)
+    result = without_clock(evaluate({"env_steps": 5}))
+    assert (result["eval_return"], result["eval_cut_episodes"]) == (4, 3)
+    evaluate.video = tmp_path / "films"
+    assert without_clock(evaluate({"env_steps": 10})) == {**result, "env_steps": 10}
+    films = {file.name for file in (tmp_path / "films" / "step-000000010").iterdir()}
+    assert films == {f"eval-{env}episode-0.mp4" for env in ("", "env-1-", "env-2-")}
+    confirm = Confirm(workers, goal=0.0, path=tmp_path / "policy.pt", episodes=2, max_steps=3)
+    assert confirm({"env_steps": 5, "eval_return": 1.0})["confirmed_return"] == 3
+
+
+def test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds(workers: WorkerSet, tmp_path: Path) -> None:
+    """S6: each policy that reaches the goal within the budget is saved, loaded and tried once, on fresh seeds."""
+    path = tmp_path / "policy.pt"
+    confirm = Confirm(workers, goal=9.0, path=path, within=50, episodes=8)
+    result = {"env_steps": 50, "eval_return": 9.0}
+    workers.policy.eval_mode = None  # type: ignore[assignment]  # what plays is the file, in a policy of its own
+    path.write_bytes(b"the best so far")
+    confirm.goal = 0.0
+    first, second = confirm(result)["confirmed_return"], confirm(result)["confirmed_return"]
+    assert first != second, "each try has fresh seeds"
+    assert same(torch.load(path, weights_only=True), workers.policy.weights())
+    confirm.goal = 9.0
+    for other in ({"eval_return": 8.9}, {"env_steps": 51}, {"eval_return": None}):
+        given = {**result, **other}
+        if given["eval_return"] is None:
+            del given["eval_return"]
+        assert confirm(given) == given
+    assert confirm.tries == 2
+
+
+def test_a_candidate_that_is_not_confirmed_replaces_nothing(workers: WorkerSet, tmp_path: Path) -> None:
+    """S6: luck on the fixed seeds leaves the best policy where it is."""
+    path = tmp_path / "policy.pt"
+    path.write_bytes(b"the best so far")
+    confirm = Confirm(workers, goal=400.0, path=path, episodes=2)
+    assert confirm({"env_steps": 50, "eval_return": 460.0})["confirmed_return"] < 400
+    assert path.read_bytes() == b"the best so far"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_evaluation_that_is_not_finite_ends_the_run_and_is_not_the_best(tmp_path: Path) -> None:
+    """X2, S6: the saved policy stays."""
+    rewards = itertools.chain((2.0, 0.0), (1.0, math.inf))
+
+    class Twice(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(0, 1, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **_: Any) -> Any:
+            self.t = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            self.t += 1
+            return np.zeros(1, np.float32), next(rewards), self.t == 2, False, {}
+
+    path = tmp_path / "policy.pt"
+    with WorkerSet(Twice, lambda *spaces: DQNPolicy(*spaces, device="cpu"), envs_per_worker=1) as alone:
+        evaluate = Evaluate(alone, every=1, episodes=1, train_ratio=0.0, save=path)
+        assert evaluate({"env_steps": 1})["best_eval_return"] == 2.0
+        before = path.stat()
+        with pytest.raises(SchemaError, match="the reward is inf"):
+            evaluate({"env_steps": 2})
+    assert (evaluate.best, path.stat()) == (2.0, before)
+
+
+def test_what_is_no_result_passes_through(workers: WorkerSet) -> None:
+    """Whoever pulls the plan has the clear words for it."""
+    plan = from_items([1, 2]).for_each(Evaluate(workers, every=1)).for_each(Confirm(workers, 1.0, Path("p.pt")))
+    assert list(plan.for_each(StopWhen({"env_steps": 1}))) == [1, 2]
+
+
+def test_evaluation_needs_environments_of_its_own() -> None:
+    """S3: of a vector environment that was passed as an object there is no second one."""
+    envs = gymnasium.make_vec("CartPole-v1", 2)
+    with WorkerSet(envs, lambda *spaces: DQNPolicy(*spaces), envs_per_worker=2) as workers:
+        with pytest.raises(PlanError, match="its own environments"):
+            Evaluate(workers, every=1)
+        with pytest.raises(PlanError, match="its own environments"):
+            Confirm(workers, goal=1.0, path=Path("policy.pt"))
