@@ -21,6 +21,7 @@ from flowrl.data import (
     SequenceReplayBuffer,
     Store,
 )
+from flowrl.data.replay import sharded
 from flowrl.engine.context import Bell, Context
 from flowrl.engine.remote import Remote
 from flowrl.engine.workers import InlineWorker
@@ -296,10 +297,11 @@ def died(shard: int) -> WorkerDied:
     return WorkerDied(f"replay {shard}", "killed by a test")
 
 
-def test_a_state_neither_waits_for_a_shard_that_hangs_nor_is_without_its_rows() -> None:
+def test_a_state_neither_waits_for_a_shard_that_hangs_nor_is_without_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """F10, F2: an error names it."""
     with ReplayActors(uniform, 2) as shards:
         manually(shards).hang(1)
+        monkeypatch.setattr(sharded, "wait", lambda *_: pytest.fail("waited for a shard that is known to hang"))
         with pytest.raises(Stalled, match=r"replay 1 has not answered for .* no state is complete without its rows"):
             shards.state_dict()
 
