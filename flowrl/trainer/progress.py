@@ -17,6 +17,9 @@ LINES_PER_BUDGET = 20
 #: The counters that a run may follow, in words.
 CLOCKS = {"env_steps": "steps", "updates": "updates"}
 
+#: The outcomes of runs that stopped before their time.
+STOPPED = ("interrupted", "failed")
+
 #: The result keys that a line shows, in order, with their format.
 SHOWN: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("episode_return", lambda score: f"return {score_text(score)}"),

@@ -11,10 +11,10 @@ import attrs
 
 from flowrl.errors import ConfigError
 from flowrl.storage.checkpoint import Checkpoints
-from flowrl.storage.files import plain
+from flowrl.storage.files import plain, read_json
 from flowrl.trainer.config import Configuration, load_config_file
 from flowrl.trainer.directory import versions
-from flowrl.trainer.progress import Budget
+from flowrl.trainer.progress import STOPPED, Budget
 from flowrl.trainer.run_info import changes, may_change, read_about
 
 log = logging.getLogger("flowrl")
@@ -28,6 +28,14 @@ def step_of(checkpoint: Path) -> int:
     """
     match = re.match(r"step-(\d+)", checkpoint.name)
     return int(match[1]) if match else 0
+
+
+def _outcome(run: Path) -> str:
+    """How a run ended, by its summary; "" if that cannot be read."""
+    try:
+        return str(read_json(run / "summary.json")["outcome"])
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 @attrs.frozen
@@ -54,8 +62,10 @@ class EarlierRun:
         if checkpoint is not None and not checkpoint.is_dir():
             raise ConfigError(f"there is no checkpoint {checkpoint}")
         earlier = cls(run, checkpoint, read_about(run), load_config_file(run / "config.json"))
-        # A run killed before its first checkpoint may begin anew, which loses only lines of metrics.
-        results = [name for name in ("policy.pt", "policy_last.pt", "summary.json") if (run / name).exists()]
+        # A run killed or interrupted before its first checkpoint may begin anew, which loses only lines of metrics.
+        results = [name for name in ("policy.pt", "policy_last.pt") if (run / name).exists()]
+        if (run / "summary.json").exists() and _outcome(run) not in STOPPED:
+            results.append("summary.json")
         if results and not earlier.has_checkpoint:
             raise ConfigError(
                 f"{run} has no checkpoint to go on from, and beginning anew would overwrite its {', '.join(results)}; "

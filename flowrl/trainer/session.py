@@ -31,7 +31,7 @@ from flowrl.storage.files import plain, write
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.directory import RunDirectory
 from flowrl.trainer.plan_end import END, SITES, as_result
-from flowrl.trainer.progress import CLOCKS, Budget, progress, summary
+from flowrl.trainer.progress import CLOCKS, STOPPED, Budget, progress, summary
 from flowrl.trainer.resume import EarlierRun, step_of
 from flowrl.trainer.run_info import described, in_words
 
@@ -205,7 +205,7 @@ class Session:
         """Write how the run went, and close the directory."""
         self._complete = True
         watch = run.context.watch
-        early = outcome in ("interrupted", "failed")  # the last result is then older than the end
+        early = outcome in STOPPED  # the last result is then older than the end
         last = {**self.last, self.counter: self._steps(run)} if early else self.last
         try:
             self.directory.finish(self._summary(outcome, watch), run.explain())
@@ -413,7 +413,7 @@ class Session:
 
     def _way_on(self, outcome: str) -> str:
         latest = self._checkpoints.latest()
-        if outcome not in ("interrupted", "failed") or latest is None:
+        if outcome not in STOPPED or latest is None:
             return ""
         return f"; to go on from step {step_of(latest):,}: {self.way_on(shlex.quote(str(self.directory.path)))}"
 

@@ -80,6 +80,8 @@ def test_before_the_first_checkpoint_it_begins_anew(run, whole):
     shutil.rmtree(run / "checkpoints")
     for policy in run.glob("policy*.pt"):
         policy.unlink()
+    # A second Ctrl-C ended it before the state was saved.
+    (run / "summary.json").write_text(json.dumps({"outcome": "interrupted"}))
     assert flowrl("run", "--resume", run).stdout.splitlines()[0] == "no checkpoint yet: beginning anew"
     assert_same_run(run, whole)
 
