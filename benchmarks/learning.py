@@ -116,8 +116,8 @@ def recorded(task: Task, folder: Path) -> Path:
         if not episodes.exists():
             shutil.rmtree(place, ignore_errors=True)
             train = ["run", *options_of(TASKS[EXPERTS[task.env]]), "--seed", "100", "--out", f"{expert}", "--quiet"]
-            episodes = ["--episodes", f"{task.demonstrations}"]
-            record = ["record", f"{expert}", "--trust", *episodes, "--out", f"{unfinished}"]
+            number = f"{task.demonstrations}"
+            record = ["record", f"{expert}", "--trust", "--episodes", number, "--out", f"{unfinished}"]
             for command in (train, record):
                 if (done := python("-m", "flowrl", *command)).returncode:
                     raise SystemExit(f"no demonstrations: exit code {done.returncode}:\n{done.stderr}")
