@@ -181,7 +181,7 @@ def test_what_was_shown_is_imitated(kind: type[Trainer], settings: dict[str, Any
 def test_imitating_ten_episodes_holds_the_pole_up(kind: type[Trainer], tmp_path: Path) -> None:
     """Ten times what acting at random comes to, without any reward of the environment's."""
     shown = recorded(cartpole_episodes(10, 500), tmp_path / "shown")
-    with kind(demonstrations=shown, act_backend="numpy") as trainer:
+    with kind(demonstrations=shown, act_backend="numpy", schedule_steps=60_000) as trainer:
         best = 0.0
         for steps in range(10_000, 60_000, 5_000):
             trainer.train(until={"env_steps": steps})

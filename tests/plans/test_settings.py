@@ -38,7 +38,7 @@ UNUSED = {"airl_ppo": ["memory_size", "sequence_length"]}
 UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd")}
 
 #: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.
-LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100}
+LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100, "priority_beta_steps": 100}
 
 #: Where settings show that do nothing in CartPole-v1 with one group of environments.
 PLACES: list[Settings] = [{"env": "Pendulum-v1"}, {"env_groups": 2, "envs_per_worker": 4}]
