@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import math
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 FILE, FOLDER = click.Path(), click.Path(file_okay=False)
 
 #: Of the commands that read files which others may have written.
+#: The exit code after Ctrl-C.
+INTERRUPTED = 130
+
 TRUST = click.option("--trust", is_flag=True, help="Run code that RUN or FILE names; by default asks at a terminal.")
 
 #: Options of the commands that build a plan; they override its configuration.
@@ -166,7 +170,7 @@ class _Commands(click.Group):
             raise BadInput(printable("\n".join([str(error), *notes_of(error)]))) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            ctx.exit(130)
+            ctx.exit(INTERRUPTED)
         except Exception as error:
             whole = "--debug" in ctx.meta["flowrl.command"]
             if in_a_line(error) is None and (whole or not is_env_fault(error)):
@@ -719,5 +723,7 @@ def main() -> None:
     try:
         cli(prog_name="flowrl", args=arguments)
     except SystemExit as end:
+        if end.code == INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C has nothing left to stop
         # A run has its results in its directory; what other commands give is what they print.
         sys.exit(end.code or int(was_lost(sys.stdout) and arguments[:1] != ["run"]))
