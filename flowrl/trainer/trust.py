@@ -49,7 +49,7 @@ def check_trust(what: object, code: Sequence[str], trusted: Trust) -> None:
         return
     words = f"{what} runs code that does not come with flowrl: {', '.join(code)}"
     if not trusted or not trusted(words):
-        raise ConfigError(f"{words}; if you trust it, say trusted=True")
+        raise ConfigError(f"{words}; if you trust it: flowrl.load(..., trusted=True)")
 
 
 def _is_harmless(name: Any) -> bool:
