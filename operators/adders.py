@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages
-from flowrl.data.columns import OF_LAST, TRANSITION, episode_breaks
+from flowrl.data.columns import OF_LAST, STREAM, TRANSITION, episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
@@ -246,7 +246,7 @@ class VTrace:
 
 def _stream(batch: Batch) -> str:
     """The key of a worker's stream of environments; "" if the batch has none."""
-    names = [name for name in ("worker", "env_id") if name in batch]
+    names = [name for name in STREAM if name in batch]
     return "/".join(np.asarray(batch[name][0]).tobytes().hex() for name in names)
 
 

@@ -148,14 +148,14 @@ class Report:
     def _take_others(self) -> dict[str, float]:
         """Means of the numbers recorded since the last result, without those of episodes."""
         ledger, means = self.context.metrics, {}
-        for name in [name for name in ledger.records if name not in EPISODES]:
+        for name in [name for name in ledger.records if not _of_episodes(name)]:
             numbers = [float(value) for value in ledger.drain(name) if isinstance(value, Real)]
             if numbers:
                 means[name] = float(np.mean(numbers))
         return means
 
     def _take_episodes(self, env_steps: int) -> None:
-        for name in EPISODES:
+        for name in dict.fromkeys([*EPISODES, *filter(_of_episodes, self.context.metrics.records)]):
             values = self.context.metrics.drain(name)
             self.recent.setdefault(name, deque(maxlen=RECENT_EPISODES)).extend(values)
             if name == "episode_return" and values:
@@ -164,6 +164,11 @@ class Report:
         if env_steps - self.last_episode >= LONG_WITHOUT_EPISODE:
             log.warning("no episode has ended in %d env steps", env_steps - self.last_episode)
             self.last_episode = env_steps
+
+
+def _of_episodes(record: str) -> bool:
+    """Whether a record is of whole episodes, or of those of one agent: `episode_return/prey` (M4)."""
+    return record.partition("/")[0] in (*EPISODES, "win_rate")
 
 
 def _no_number(name: str, value: Any) -> str:

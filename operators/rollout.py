@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
-from flowrl.data import Batch
-from flowrl.data.steps import joined, real_steps
+from flowrl.data import multi_agent
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, declare, operator, runtime
 from flowrl.engine.plan import Plan, from_workers
@@ -48,20 +47,23 @@ class Rollouts:
         rows = fragments.rows()
         return rows if envs is None or self.rows is None else attrs.evolve(rows, most={"B": self.rows + envs - 1})
 
-    def pull(self) -> Batch:
+    def pull(self) -> Any:
         worker = self.context.worker
         cut = worker.manager.cut_episodes
         try:
-            batch: Batch = worker.sample(self.steps, rows=self.rows, episodes=self.episodes)
+            batch = worker.sample(self.steps, rows=self.rows, episodes=self.episodes)
         finally:
             self._report(worker.faults(), worker.manager.cut_episodes - cut)
-        self.context.count("env_steps", real_steps(batch))
+        self.context.count("env_steps", worker.env_steps_of(batch))
         episodes = worker.episodes()
-        if episodes:
-            self.context.count("episodes", len(episodes))
+        if finished := sum(not episode.agent for episode in episodes):
+            self.context.count("episodes", finished)
         for episode in episodes:
-            self.context.record("episode_return", episode.return_)
-            self.context.record("episode_length", episode.length)
+            whose = f"/{episode.agent}" if episode.agent else ""
+            self.context.record(f"episode_return{whose}", episode.return_)
+            self.context.record(f"episode_length{whose}", episode.length)
+            if whose and episode.success is not None:
+                self.context.record(f"win_rate{whose}", float(episode.success))
         return batch
 
     def _report(self, faults: list[Fault], cut: int) -> None:
@@ -142,4 +144,4 @@ def _joined(given: Schema) -> Schema:
 @declare(schema=_joined)
 def side_by_side(fragments: list[Any]) -> Any:
     """Join the batches of several workers: fragments `[T, N, ...]` side by side, rows one after the other."""
-    return joined(fragments)
+    return multi_agent.side_by_side(fragments)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 Column: TypeAlias = Any
 """A numpy array, a torch tensor, or a nested `Batch`."""
 
-PROVENANCE = ("worker", "env_id", "episode_id", "t")
+STREAM = ("worker", "env_id", "agent")
+"""The columns that identify an environment, and in a game of several agents the seat of one (M4)."""
+
+PROVENANCE = (*STREAM, "episode_id", "t")
 """The columns that identify an episode and a step; `t` is the number of a step in its episode."""
 
 ENDS = ("terminated", "truncated")

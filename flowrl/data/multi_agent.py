@@ -107,3 +107,10 @@ class MultiAgentBatch:
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={batch!r}" for name, batch in self.items())
         return f"MultiAgentBatch[{self.env_steps} env steps]({inner})"
+
+
+def side_by_side(batches: Sequence[Batch | MultiAgentBatch]) -> Any:
+    """Join the experience of several workers: fragments along their environments, rows one after the other."""
+    if isinstance(batches[0], MultiAgentBatch):
+        return MultiAgentBatch.cat(batches)  # type: ignore[arg-type]  # workers of one set give the same kind
+    return joined(batches)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.columns import PROVENANCE, STREAM, episode_breaks
 from flowrl.data.types import Index
 from flowrl.errors import SchemaError
 
@@ -132,7 +132,7 @@ def env_names(fragment: Batch) -> list[str]:
     envs = fragment["reward"].shape[1]
     if "env_id" not in fragment:
         return [f"column {env} of {envs}" for env in range(envs)]
-    ids = [fragment[name][0].tolist() for name in ("worker", "env_id") if name in fragment] if len(fragment) else [[]]
+    ids = [fragment[name][0].tolist() for name in STREAM if name in fragment] if len(fragment) else [[]]
     return ["/".join(map(str, each)) for each in zip(*ids)]
 
 

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.adapters.convert import converted
 from flowrl.envs.adapters.pettingzoo import AgentsVectorEnv
+from flowrl.envs.games.seats import Seating, SeatsEnv
 from flowrl.envs.goals import GoalFunctions, goal_functions
 from flowrl.envs.infos import InfoKeys, fills_of
 from flowrl.envs.managers.async_subprocess import AsyncSubprocessEnvManager
@@ -50,6 +51,7 @@ class Seen(NamedTuple):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     goals: GoalFunctions | str = "was not looked at"  #: see `goal_functions`
+    seating: Seating | None = None  #: of a game of several agents
 
 
 @attrs.frozen
@@ -137,7 +139,8 @@ class Environments:
                 manager: Manager = _of_vector(first, self.spec, self.kind, self.options, self.episode_seeds)
             else:
                 manager = EnvManager([first], episode_seeds=self.episode_seeds)
-            return Seen(manager.observation_space, manager.action_space, goal_functions(first))
+            seating = first.seating if isinstance(first, SeatsEnv) else None
+            return Seen(manager.observation_space, manager.action_space, goal_functions(first), seating)
         finally:
             if not self.is_one_object:
                 first.close()

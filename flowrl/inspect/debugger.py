@@ -41,7 +41,7 @@ PIPE_SECONDS = 10.0
 #: Most lines to show of a value.
 LINES = 24
 #: Columns with the origin of rows.
-PROVENANCE = ("worker", "env_id", "episode_id", "t", "policy_version")
+PROVENANCE = ("worker", "env_id", "agent", "episode_id", "t", "policy_version")
 
 
 @operator

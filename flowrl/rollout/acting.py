@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from flowrl.policies.policy import ActMode, RecurrentMode
 from flowrl.policies.protocols import HasMemory
 from flowrl.rollout.noise import Array, NoiseStreams
 
+if TYPE_CHECKING:
+    from flowrl.envs.managers.games import Seats
+
 
 class Actor:
     """A mode that acts in a manager's environments, with the state of each from step to step.
@@ -24,15 +29,19 @@ class Actor:
     one where an episode begins (T8); and for an asynchronous manager the row sent to it, until its answer (T11).
 
     Args:
-        manager: Launched before the first step.
+        manager: Launched before the first step; or some seats of games, for which `send` acts.
         seed: Seed of the noise.
+        streams: The number of each row's stream of noise; None: that of its environment.
 
     State: all three.
     """
 
-    def __init__(self, manager: Manager, mode: ActMode | RecurrentMode, seed: int) -> None:
-        self.manager, self._seed = manager, seed
-        self._noise = NoiseStreams(seed, manager.num_envs, mode.draws)
+    def __init__(
+        self, manager: Manager | Seats, mode: ActMode | RecurrentMode, seed: int, streams: Sequence[int] | None = None
+    ) -> None:
+        self.manager: Any = manager
+        self._noise_of = partial(NoiseStreams, seed, manager.num_envs, keys=streams)
+        self._noise = self._noise_of(mode.draws)
         self._sent = Batch()
         self.use(mode)
 
@@ -40,7 +49,7 @@ class Actor:
         """Act with another mode from now on; resets recurrent states, and the noise if it draws another amount."""
         self._mode: Any = mode
         if mode.draws != self._noise.draws:
-            self._noise = NoiseStreams(self._seed, self.manager.num_envs, mode.draws)
+            self._noise = self._noise_of(mode.draws)
         self._state = initial_states(mode, self.manager.num_envs)
         self._initial = initial_states(mode, 1)
 
@@ -60,7 +69,9 @@ class Actor:
         """
         manager = self.manager
         if manager.ready is not None:
-            return self._step_some(manager.ready, env_steps, version, wait)
+            self.send(env_steps, version, wait)
+            result = manager.step(self._sent["env_action"], wait)
+            return self.sent, result
         obs = manager.obs
         row = self._act(obs, env_steps, None)
         row["obs"] = obs
@@ -72,11 +83,20 @@ class Actor:
             self._noise.take_back(np.flatnonzero(~result.acted))
         return row, result
 
-    def _step_some(
-        self, ready: Array, env_steps: int, version: int, wait: Array | None
-    ) -> tuple[dict[str, Column], StepResult]:
-        manager: Any = self.manager  # the one of this kind: its `step` takes `wait` too
-        ids = np.flatnonzero(ready if wait is None else ready & ~wait)
+    @property
+    def sent(self) -> dict[str, Column]:
+        """The columns `[N, ...]` of the newest action of each row, as `step` returns them."""
+        return {name: column for name, column in self._sent.items() if name != "env_action"}
+
+    def send(self, env_steps: int = 0, version: int = 0, wait: Array | None = None) -> tuple[Array, Array | None]:
+        """Act for the rows that are ready, and keep what was sent until it is answered; arguments as for `step`.
+
+        Returns: Mask `[N]` of these rows; the environments' actions `[N, ...]`, of which theirs are new, None if no
+            row ever acted.
+        """
+        manager, ready = self.manager, self.manager.ready
+        mask = ready if wait is None else ready & ~wait
+        ids = np.flatnonzero(mask)
         if len(ids):
             obs = manager.obs[ids]
             row = self._act(obs, env_steps, ids)
@@ -85,8 +105,7 @@ class Actor:
             row["policy_version"] = np.full(len(ids), version)
             row.setdefault("env_action", row["action"])
             self._keep(ids, row)
-        result = manager.step(self._sent["env_action"], wait)
-        return {name: column for name, column in self._sent.items() if name != "env_action"}, result
+        return mask, self._sent["env_action"] if self._sent else None
 
     def _act(self, obs: Any, env_steps: int, ids: Array | None) -> dict[str, Column]:
         self._check_choices(obs, ids)

@@ -27,7 +27,8 @@ class BaseWorkers:
     """The members of workers that a `Trainer`, and operators that learn or evaluate, use.
 
     Args:
-        policy: Factory of policies, called with the spaces; the attribute `policy` learns.
+        policy: Factory of policies, called with the spaces; the attribute `policy` learns. None for workers with
+            several policies, see `WorkerSet.of`.
         spaces: Spaces of observations and actions.
         environments: Environments that the policy is created for.
         evaluation: Environments that evaluate the policy.
@@ -46,7 +47,7 @@ class BaseWorkers:
 
     def __init__(
         self,
-        policy: PolicyFactory,
+        policy: PolicyFactory | None,
         spaces: tuple[Space, Space],
         environments: Environments,
         evaluation: Environments,
@@ -59,15 +60,21 @@ class BaseWorkers:
         self.environments, self.num_eval_envs = environments, num_eval_envs
         self.address, self.worker_timeout = address, worker_timeout
         self._spaces, self._evaluation_env = spaces, evaluation
-        self._policy_factory, self._worker_policy = policy, worker_policy or policy
-        self._policy = self.new_policy()
-        self._broadcast = Broadcast(self._policy)
+        if policy is not None:
+            self._policy_factory, self._worker_policy = policy, worker_policy or policy
+            self._policy = self.new_policy()
+            self._broadcast = Broadcast(self._policy)
 
     @property
     def policy(self) -> Policy:
         """The policy that learns, with the newest weights, including those published by a learner elsewhere."""
         self._broadcast.take()
         return self._policy
+
+    @property
+    def broadcast(self) -> Broadcast:
+        """The newest weights for other processes."""
+        return self._broadcast
 
     @property
     def version(self) -> int:
@@ -148,6 +155,30 @@ class BaseWorkers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class PolicyWorkers(BaseWorkers):
+    """One policy of workers with several, as whatever learns, evaluates or saves a policy takes workers.
+
+    Made by `WorkerSet`, whose method `of` returns it.
+
+    Args:
+        name: Name of the policy.
+        env_steps: Returns the env steps of the workers so far.
+        rest: See `BaseWorkers`.
+    """
+
+    def __init__(self, name: str, env_steps: Callable[[], int], *rest: Any, **options: Any) -> None:
+        self.name, self._env_steps = name, env_steps
+        super().__init__(*rest, **options)
+
+    def __repr__(self) -> str:
+        return f"the workers' policy {self.name!r}"
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of all workers, which exploration follows."""
+        return self._env_steps()
 
 
 def _ended(factory: PolicyFactory, steps: int, *spaces: Space) -> Policy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
@@ -13,8 +13,11 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.engine.subplan import unpacked
 from flowrl.engine.workers import InlineWorker
 from flowrl.envs import Environments
+from flowrl.envs.managers.games import GameManager
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
+from flowrl.rollout.game_worker import GameWorker
+from flowrl.rollout.policy_map import PolicyMap
 from flowrl.rollout.worker import RolloutWorker
 
 #: Episodes of a recreated environment are numbered from a multiple of this on, so numbers never repeat.
@@ -91,6 +94,7 @@ class Group:
         index: Index of the group among `groups`.
         seed: Seed of all groups; the streams of one derive from it, the index and the life.
         life: How often the group was restarted after the death of its process.
+        policy_map: Who plays whom, in a game of several agents.
     """
 
     environments: Environments
@@ -99,12 +103,17 @@ class Group:
     groups: int
     seed: int
     life: int = 0
+    policy_map: PolicyMap | None = None
 
-    def worker(self, policy: Policy) -> RolloutWorker:
-        """Create the worker, and begin the first episodes of this life."""
+    def worker(self, policies: Mapping[str, Policy]) -> RolloutWorker:
+        """Create the worker of these policies, and begin the first episodes of this life."""
         manager = self._environments().manager(self.num_envs)
         manager.episode_id += self.life * EPISODES_OF_A_LIFE
-        return RolloutWorker(manager, policy, seed=self._seed(), index=self.index)
+        if self.policy_map is None:
+            (policy,) = policies.values()
+            return RolloutWorker(manager, policy, seed=self._seed(), index=self.index)
+        games = GameManager(manager, self.policy_map.seating)
+        return GameWorker(games, policies, self.policy_map, seed=self._seed(), index=self.index)
 
     def _seed(self) -> int:
         if not self.index and not self.life:
@@ -142,25 +151,25 @@ class LocalGroup(InlineWorker):
 
 
 class GroupRunner:
-    """The object in a worker process: its groups, and the policy that acts in them.
+    """The object in a worker process: its groups, and the policies that act in them.
 
     Args:
         groups: Their workers are created on first use.
-        policy: Factory of the policy.
+        policies: Factories of the policies, by name.
     """
 
-    def __init__(self, groups: Sequence[Group], policy: Callable[[], Policy]) -> None:
-        self._groups, self._make = groups, policy
-        self._policy: Policy | None = None
+    def __init__(self, groups: Sequence[Group], policies: Mapping[str, Callable[[], Policy]]) -> None:
+        self._groups, self._make = groups, policies
+        self._policies: dict[str, Policy] = {}
         self._workers: dict[int, RolloutWorker] = {}
 
     def begin(self) -> bool:
         """Begin the first episodes; returns whether recorded rewards are raw (S1)."""
-        if self._policy is None:
-            self._policy = self._make()
+        if not self._policies:
+            self._policies = {name: make() for name, make in self._make.items()}
         for group in self._groups:
             if group.index not in self._workers:
-                self._workers[group.index] = group.worker(self._policy)
+                self._workers[group.index] = group.worker(self._policies)
         return all(worker.manager.raw_returns for worker in self._workers.values())
 
     def begin_anew(self, index: int, life: int) -> None:
@@ -169,23 +178,26 @@ class GroupRunner:
         self._workers.pop(index).close()
         self.begin()
 
-    def ask(self, index: int, method: str, env_steps: int, version: int, weights: Any, *args: Any) -> Any:
+    def ask(self, index: int, method: str, env_steps: int, newest: Sequence[tuple[str, int]], *rest: Any) -> Any:
         """Call a method of a group's worker, after applying the data that comes with the request.
 
         Args:
             env_steps: Env steps of the run so far.
-            version, weights: The weights to act with from now on; None: keep the present ones.
+            newest: Name and version of the policies that act with new weights from now on.
+            rest: Their weights, then the arguments of the method.
         """
+        weights, args = rest[: len(newest)], rest[len(newest) :]
         self.begin()
         worker = self._workers[index]
         if is_pull(method):  # not for a request for the state, which must change nothing
             worker.observe_env_steps(env_steps)
-        if weights is not None:
-            worker.policy.load_weights(weights)
-            worker.policy.version = version
+        for (name, version), new in zip(newest, weights):
+            policy = worker.policies[name]
+            policy.load_weights(new)
+            policy.version = version
         if method == "open_plan":
-            key, part, *rest = args
-            args = key, unpacked(part), *rest
+            key, part, *others = args
+            args = key, unpacked(part), *others
         return methodcaller(method, *args)(worker)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,16 @@ class NoiseStreams:
     A stream advances only when its environment acts, so the numbers of an environment's k-th step depend neither on the
     others nor on resets. All streams share one position until they first differ.
 
+    Args:
+        keys: The number of each row's stream; None: that of its environment.
+
     State: the generators before the current block, and the position of each in it.
     """
 
-    def __init__(self, seed: int, num_envs: int, draws: int) -> None:
+    def __init__(self, seed: int, num_envs: int, draws: int, keys: Sequence[int] | None = None) -> None:
         self.draws = draws
-        sequences = [np.random.SeedSequence(seed, spawn_key=(env_id,)) for env_id in range(num_envs)]
+        numbers = range(num_envs) if keys is None else keys
+        sequences = [np.random.SeedSequence(seed, spawn_key=(number,)) for number in numbers]
         self._generators = [np.random.Generator(np.random.PCG64(sequence)) for sequence in sequences]
         self._before = [generator.bit_generator.state for generator in self._generators]
         self._block = np.empty((BLOCK, num_envs, draws))

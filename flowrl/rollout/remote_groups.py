@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -26,10 +26,10 @@ class GroupRunnerFactory:
     """Creates the `GroupRunner` of a process, in that process."""
 
     groups: tuple[Group, ...]
-    policy: Callable[[], Policy]
+    policies: Mapping[str, Callable[[], Policy]]
 
     def __call__(self) -> GroupRunner:
-        return GroupRunner(self.groups, self.policy)
+        return GroupRunner(self.groups, self.policies)
 
 
 class RemoteGroup:
@@ -64,12 +64,13 @@ class RemoteGroup:
 class RemoteGroups:
     """Worker processes, each with its groups; `members` has one member per group.
 
-    Every request carries the run's env steps, and the first one to a process without the newest weights carries them.
+    Every request carries the run's env steps, and the first one to a process without the newest weights of a policy
+    carries them.
 
     Args:
         groups: The groups of each process.
-        policy: Factory of the policy of a process.
-        broadcast: Source of the newest weights.
+        policies: Factories of the policies of a process, by name.
+        broadcasts: Sources of their newest weights.
         env_steps: Returns the env steps of the run so far.
         lives: Number of restarts of each group, by index.
         resources, address, max_restarts, worker_timeout: See `Actors`.
@@ -81,8 +82,8 @@ class RemoteGroups:
     def __init__(
         self,
         groups: Sequence[Sequence[Group]],
-        policy: Callable[[], Policy],
-        broadcast: Broadcast,
+        policies: Mapping[str, Callable[[], Policy]],
+        broadcasts: Mapping[str, Broadcast],
         env_steps: Callable[[], int],
         lives: dict[int, int],
         *,
@@ -91,9 +92,9 @@ class RemoteGroups:
         max_restarts: int,
         worker_timeout: float,
     ) -> None:
-        self._policy, self._broadcast, self._env_steps, self._lives = policy, broadcast, env_steps, lives
+        self._policies, self._broadcasts, self._env_steps, self._lives = policies, broadcasts, env_steps, lives
         self._actors = Actors(
-            [GroupRunnerFactory(tuple(each), policy) for each in groups],
+            [GroupRunnerFactory(tuple(each), policies) for each in groups],
             kind="worker",
             remote=self.remote,
             address=address,
@@ -102,7 +103,7 @@ class RemoteGroups:
             worker_timeout=worker_timeout,
         )
         self.members: list[RemoteGroup | None] = []
-        self._sent: dict[int, int] = {}  # the number of the weights that each process has
+        self._sent: dict[tuple[int, str], int] = {}  # the number of the weights that each process has, by policy
         self._leaving: dict[int, list[Future[Any]]] = {}  # processes to remove when these requests are done
         self._asked: dict[int, list[Future[Any]]] = {}  # unanswered requests of each process
         self._parts: tuple[Any, Any] = (None, None)  # the part of a plan that was sent last, and the reference to it
@@ -138,14 +139,16 @@ class RemoteGroups:
         if method == "open_plan":
             key, plan, paths, *rest = args
             args = key, self._part(plan, paths), paths, *rest
-        weights = self._broadcast.newest(self._actors.put)
-        cargo = None if self._sent.get(process) == self._broadcast.number else weights
+        newest, weights = [], []
+        for name, broadcast in self._broadcasts.items():
+            new = broadcast.newest(self._actors.put)
+            if new is not None and self._sent.get((process, name)) != broadcast.number:
+                newest.append((name, broadcast.version))
+                weights.append(new)
+            self._sent[process, name] = broadcast.number
         worker = self._actors.members[process]
         submit = worker.submit_apart if apart else worker.submit
-        future: Future[Any] = submit(
-            "ask", member.index, method, self._env_steps(), self._broadcast.version, cargo, *args
-        )
-        self._sent[process] = self._broadcast.number
+        future: Future[Any] = submit("ask", member.index, method, self._env_steps(), newest, *weights, *args)
         pending = self._asked.setdefault(process, [])
         pending[:] = [each for each in pending if not each.done()]
         pending.append(future)
@@ -184,10 +187,11 @@ class RemoteGroups:
         for group in groups:
             self._lives[group.index] = self._lives.get(group.index, 0) + 1
         reborn = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in groups)
-        self._actors.makes[process] = GroupRunnerFactory(reborn, self._policy)
+        self._actors.makes[process] = GroupRunnerFactory(reborn, self._policies)
         self._actors.restart(process, died)
         self._asked.pop(process, None)
-        self._sent.pop(process, None)
+        for name in self._broadcasts:
+            self._sent.pop((process, name), None)
         for group in groups:
             self.members[group.index] = self._new_member(group.index, process)
 
@@ -225,7 +229,7 @@ class RemoteGroups:
     def add(self, groups: Sequence[Group]) -> None:
         """Add a process with these groups."""
         process = len(self._actors.makes)
-        self._actors.add(GroupRunnerFactory(tuple(groups), self._policy))
+        self._actors.add(GroupRunnerFactory(tuple(groups), self._policies))
         try:
             self._begin([process])
         except BaseException:
@@ -253,7 +257,8 @@ class RemoteGroups:
         self.members = []
         for entries in (self._sent, self._leaving, self._asked):
             entries.clear()
-        self._broadcast.forget()
+        for broadcast in self._broadcasts.values():
+            broadcast.forget()
         self._actors.close()
 
 

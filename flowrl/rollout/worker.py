@@ -14,7 +14,8 @@ from flowrl.data import Batch
 from flowrl.data.advantages import values_arrived_in
 from flowrl.data.columns import PROVENANCE
 from flowrl.data.finite import first_unusable
-from flowrl.data.steps import real_rows
+from flowrl.data.multi_agent import DEFAULT_POLICY
+from flowrl.data.steps import real_rows, real_steps
 from flowrl.data.trajectories import side_by_side
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema, schema_of
 from flowrl.engine.subplan import SubplanWorker
@@ -65,17 +66,20 @@ class RolloutWorker(SubplanWorker, Peer):
     """
 
     def __init__(self, manager: Manager, policy: Policy, *, seed: int, index: int = 0) -> None:
-        super().__init__()
-        self.manager, self.policy, self.index = manager, policy, index
-        self.env_steps = 0
         env_seed, noise_seed = split_seed(seed)
         manager.launch(env_seed)
-        if manager.unasked_mask and index == 0:
-            log.warning("%s", UNASKED)
+        self._begin(manager, policy, index)
         self._ids = np.arange(manager.num_envs)
         self._idle_steps = 0  # in a row, see `MAX_IDLE_STEPS`
         self._fragment = Fragment(manager.num_envs)
         self._actor = Actor(manager, collect_mode_of(policy, index), noise_seed)
+
+    def _begin(self, manager: Manager, policy: Policy, index: int) -> None:
+        super().__init__()
+        self.manager, self.policy, self.index = manager, policy, index
+        self.env_steps = 0
+        if manager.unasked_mask and index == 0:
+            log.warning("%s", UNASKED)
 
     def __repr__(self) -> str:
         return f"RolloutWorker({self.manager.num_envs} environments)"
@@ -105,8 +109,17 @@ class RolloutWorker(SubplanWorker, Peer):
             self._fragment.reserve(steps)
             while self._fragment.rows < steps:
                 self._step(most=2 * steps)
-            return _checked(self._completed(self._fragment.cut(steps), self._ids))
+            return checked(completed(self._fragment.cut(steps), self._ids, self.index, self.policy))
         return self._any_rows(amounts[0]) if episodes is None else self._whole_episodes(episodes)
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """The policies that act, by name."""
+        return {DEFAULT_POLICY: self.policy}
+
+    def env_steps_of(self, batch: Any) -> int:
+        """The env steps that the newest sample counts for."""
+        return real_steps(batch)
 
     def episodes(self) -> list[Episode]:
         """The episodes that ended since the last call."""
@@ -221,26 +234,15 @@ class RolloutWorker(SubplanWorker, Peer):
                 "do they act in turn? sample(rows=...), which waits for none, collects from them"
             )
 
-    def _completed(self, batch: Batch, env_ids: Array) -> Batch:
-        """Add env_id, from `env_ids [N]`, worker and next_value, which are computed for whole batches."""
-        shape = batch.reward.shape
-        batch["env_id"] = np.broadcast_to(env_ids, shape)
-        batch["worker"] = np.broadcast_to(np.int64(self.index), shape)
-        if "value" in batch:
-            batch["next_value"] = values_arrived_in(batch, batch.value, self.policy.collect_mode.value)
-            if "next_state" in batch:
-                del batch["next_state"]
-        return batch
-
     def _any_rows(self, rows: int) -> Batch:
         self._fragment.reserve(-(-rows // len(self._ids)))
         while self._fragment.lengths().sum() < rows:
             self._step()
         written, batch = self._fragment.lengths(), self._fragment.cut_all()
         batch["mask"] = np.arange(len(batch))[:, None] < written
-        batch = real_rows(self._completed(batch, self._ids))
+        batch = real_rows(completed(batch, self._ids, self.index, self.policy))
         del batch["mask"]
-        return _checked(batch)
+        return checked(batch)
 
     def _whole_episodes(self, episodes: int) -> Batch:
         if self.manager.t.any() or self._fragment.lengths().any():
@@ -260,7 +262,7 @@ class RolloutWorker(SubplanWorker, Peer):
         self.reset_env()
         self.manager.cut_episodes = cut  # those beyond the shares were never experience
         self.manager.finished = finished + played
-        return _checked(self._completed(padded, np.array(envs)))
+        return checked(completed(padded, np.array(envs), self.index, self.policy))
 
     def _ended(self, rows: Batch, count: int, env_id: int) -> Iterator[Array]:
         """The flat row numbers of each episode that ended in the first `count` rows of an environment."""
@@ -270,7 +272,19 @@ class RolloutWorker(SubplanWorker, Peer):
             yield (end + 1 - np.arange(rows.t[end, env_id] + 1, 0, -1)) * len(self._ids) + env_id
 
 
-def _checked(batch: Batch) -> Batch:
+def completed(batch: Batch, env_ids: Array, index: int, policy: Policy) -> Batch:
+    """Add env_id, from `env_ids [N]`, worker and next_value, which are computed for whole batches."""
+    shape = batch.reward.shape
+    batch["env_id"] = np.broadcast_to(env_ids, shape)
+    batch["worker"] = np.broadcast_to(np.int64(index), shape)
+    if "value" in batch:
+        batch["next_value"] = values_arrived_in(batch, batch.value, policy.collect_mode.value)
+        if "next_state" in batch:
+            del batch["next_state"]
+    return batch
+
+
+def checked(batch: Batch) -> Batch:
     """The batch, whose estimates are finite: what a policy computed of its actions and observations."""
     for name in ("logp", "value", "next_value"):
         if name in batch and (first := first_unusable(batch[name])) is not None:
@@ -306,7 +320,7 @@ def collected(
         one["info"] = {key: np.zeros((1, *shape)) for key, shape in infos.items()}
     if "value" in row:
         one["next_value"] = row["value"]
-    one |= {name: np.zeros(1, np.int64) for name in ("policy_version", *PROVENANCE)}
+    one |= {name: np.zeros(1, np.int64) for name in ("policy_version", *PROVENANCE) if name != "agent"}
     columns = schema_of(one).columns
     if not Schema(columns).has("obs"):
         return UNKNOWN  # observations without columns

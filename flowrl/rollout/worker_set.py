@@ -6,26 +6,26 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
 from flowrl.actors.actors import Resources
-from flowrl.data import Batch
-from flowrl.data.steps import joined, real_steps
+from flowrl.data.multi_agent import DEFAULT_POLICY, side_by_side
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.members import silent_ones
-from flowrl.engine.schema import Schema
+from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
 from flowrl.envs import Environments
+from flowrl.envs.games.seats import Seating
 from flowrl.envs.goals import GoalFunctions
 from flowrl.envs.infos import InfoKeys, fills_of, shape_of
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
-from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory
+from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory, PolicyWorkers
 from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupLayout, LocalGroup
+from flowrl.rollout.policy_map import Agents, PolicyMap, checked_names
 from flowrl.rollout.worker import RolloutWorker, collected
 from flowrl.saved import Saved
 
@@ -52,7 +52,9 @@ class WorkerSet(BaseWorkers):
     Args:
         env: A gymnasium id, "module:factory", a callable, or an existing environment object, such as a VectorEnv.
         policy: Factory of policies, called with the observation and the action space. The attribute `policy` learns,
-            and acts if this process samples.
+            and acts if this process samples. In a game of several agents it plays all of them.
+        policies: Instead, in a game: factories of several policies, by name, which `of` gives apart.
+        agents: Which of them plays which agent: see `flowrl.rollout.policy_map`.
         num_workers: Processes that sample, on Ray; 0: this process samples.
         envs_per_worker: Environments per worker.
         env_groups: Groups of all environments; None: one per worker.
@@ -88,8 +90,10 @@ class WorkerSet(BaseWorkers):
     def __init__(
         self,
         env: Any,
-        policy: PolicyFactory,
+        policy: PolicyFactory | None = None,
         *,
+        policies: Mapping[str, PolicyFactory] | None = None,
+        agents: Agents | None = None,
         num_workers: int = 0,
         envs_per_worker: int = 8,
         env_groups: int | None = None,
@@ -129,16 +133,22 @@ class WorkerSet(BaseWorkers):
         self._goals = seen.goals
         others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
         evaluation = environments.for_evaluation(*others)
-        super().__init__(
-            policy,
-            seen[:2],
-            environments,
-            evaluation,
-            self.layout.envs_per_group,
-            worker_policy=worker_policy,
-            address=address,
-            worker_timeout=worker_timeout,
-        )
+        makes = _factories(policy, policies)
+        self.policy_map = _policy_map(environments, seen.seating, tuple(makes), agents)
+        rest = environments, evaluation, self.layout.envs_per_group
+        where: dict[str, Any] = {"address": address, "worker_timeout": worker_timeout}
+        if len(makes) == 1:
+            ((name, make),) = makes.items()
+            spaces = seen[:2] if self.policy_map is None else self.policy_map.spaces_of(name)
+            super().__init__(make, spaces, *rest, worker_policy=worker_policy, **where)
+            self.parts: dict[str, BaseWorkers] = {name: self}
+        else:
+            super().__init__(None, seen[:2], *rest, **where)
+            assert self.policy_map is not None
+            self.parts = {
+                name: PolicyWorkers(name, lambda: self.env_steps, make, self.policy_map.spaces_of(name), *rest, **where)
+                for name, make in makes.items()
+            }
         if any(setting is not None for setting in others):
             self.check_evaluation(environments)
         self._hosts: RemoteGroups | None = None
@@ -154,7 +164,8 @@ class WorkerSet(BaseWorkers):
             f"{self.num_workers} worker{'s' * (self.num_workers > 1)} on Ray" if self.num_workers else "this process"
         )
         groups = f" in {layout.groups} groups" if layout.groups != layout.processes else ""
-        in_numpy = isinstance(self._policy, Policy) and self._policy.settings.act_backend == "numpy"
+        backends = {each.settings.act_backend for each in self._policies.values() if isinstance(each, Policy)}
+        in_numpy = backends == {"numpy"}
         took = f", each {of}" if self.num_workers and of != Resources() else ""
         return f"{where}: {self.envs_per_worker} x {self.env}{groups}{', acts in numpy' if in_numpy else ''}{took}"
 
@@ -191,7 +202,11 @@ class WorkerSet(BaseWorkers):
     def schema(self) -> Schema:
         """The schema of collected items, from the spaces and the policy's answer to an observation of zeros."""
         shapes = {key: shape_of(fill) for key, fill in fills_of(self.environments.info_keys).items()}
+        if len(self.parts) > 1:
+            return UNKNOWN  # a MultiAgentBatch
         found = collected(self.policy, self._spaces[0], shapes)
+        if self.policy_map is not None:  # seats
+            return found.having(mask="bool[T, N]", agent="int64[T, N]")
         return attrs.evolve(found, most={"N": self.layout.envs_per_group})
 
     @property
@@ -224,15 +239,15 @@ class WorkerSet(BaseWorkers):
         self._check_started()
         return self._ask_all("apply", [function] * len(self.members), seconds)
 
-    def sample(self, steps: int | None = None, *, rows: int | None = None, episodes: int | None = None) -> Batch:
+    def sample(self, steps: int | None = None, *, rows: int | None = None, episodes: int | None = None) -> Any:
         """Experience of all workers as one batch, without a plan; the numbers are those of `RolloutWorker.sample`.
 
         Counts: env_steps, which exploration follows.
         """
-        request = methodcaller("sample", steps, rows=rows, episodes=episodes)
-        batch = joined([each for each in self.foreach_worker(request) if each is not None])
-        self._context.count("env_steps", real_steps(batch))
-        return batch
+        request = partial(_sampled, steps=steps, rows=rows, episodes=episodes)
+        found = [each for each in self.foreach_worker(request) if each is not None]
+        self._context.count("env_steps", sum(env_steps for _, env_steps in found))
+        return side_by_side([batch for batch, _ in found])
 
     def _check_started(self) -> None:
         if not self.members:
@@ -266,7 +281,7 @@ class WorkerSet(BaseWorkers):
 
     def _start_here(self) -> bool:
         """Start the groups in this process; returns whether recorded rewards are raw (S1)."""
-        workers = [self._group(index).worker(self._policy) for index in range(self.layout.groups)]
+        workers = [self._group(index).worker(self._policies) for index in range(self.layout.groups)]
         self.members = [LocalGroup(worker, self._before_pull) for worker in workers]
         return all(worker.manager.raw_returns for worker in workers)
 
@@ -275,8 +290,8 @@ class WorkerSet(BaseWorkers):
 
         self._hosts = RemoteGroups(
             [[self._group(index) for index in self.layout.indices(k)] for k in range(self.num_workers)],
-            partial(self._worker_policy, *self._spaces),
-            self._broadcast,
+            {name: part.policy_maker(gpus=False) for name, part in self.parts.items()},
+            {name: part.broadcast for name, part in self.parts.items()},
             lambda: self.env_steps,
             self._lives,
             resources=self.resources_of_each,
@@ -289,11 +304,60 @@ class WorkerSet(BaseWorkers):
         return raw
 
     def _group(self, index: int) -> Group:
-        return Group(self.environments, self.layout.envs_per_group, index, self.layout.groups, self._seed)
+        layout, policy_map = self.layout, self.policy_map
+        return Group(self.environments, layout.envs_per_group, index, layout.groups, self._seed, policy_map=policy_map)
+
+    @property
+    def _policies(self) -> dict[str, Policy]:
+        return {name: part._policy for name, part in self.parts.items()}
+
+    def _take_newest(self) -> None:
+        """Load published weights into the policies here."""
+        for part in self.parts.values():
+            part.broadcast.take()
+
+    def of(self, policy: str) -> BaseWorkers:
+        """The workers of one policy: what learns, evaluates or saves it takes them in place of these.
+
+        Raises: ConfigError: there is none of this name.
+        """
+        try:
+            return self.parts[policy]
+        except KeyError:
+            raise ConfigError(f"no policy {policy!r}: {did_you_mean(str(policy), self.parts)}") from None
+
+    @property
+    def policy(self) -> Policy:
+        """See `BaseWorkers.policy`. Raises: ConfigError: there are several."""
+        if len(self.parts) > 1:
+            raise ConfigError(
+                f"the workers have several policies, {', '.join(self.parts)}: pass those of one, "
+                f"workers.of({next(iter(self.parts))!r})"
+            )
+        return super().policy
+
+    @property
+    def version(self) -> int:
+        """See `BaseWorkers.version`; of several policies the sum, which grows with each."""
+        return sum(part.broadcast.version for part in self.parts.values())
+
+    @property
+    def resources(self) -> list[Any]:
+        """See `BaseWorkers.resources`."""
+        self._take_newest()
+        return list(self._policies.values())
+
+    def end_schedules(self, steps: int) -> None:
+        """See `BaseWorkers.end_schedules`."""
+        for part in self.parts.values():
+            if part is self:
+                super().end_schedules(steps)
+            else:
+                part.end_schedules(steps)
 
     def _before_pull(self, worker: RolloutWorker) -> None:
         """Update a local group as a request updates a remote one: newest weights, env steps of the run."""
-        self._broadcast.take()
+        self._take_newest()
         worker.observe_env_steps(self.env_steps)
 
     # -- workers that come and go
@@ -349,7 +413,7 @@ class WorkerSet(BaseWorkers):
         """Close the environments created here, but not an environment object passed as `env`."""
         if self._hosts is not None:
             try:
-                self._broadcast.take()  # load weights published by a learner and not loaded here yet
+                self._take_newest()  # load weights published by a learner and not loaded here yet
             except WorkerDied as error:
                 log.warning("the newest weights are lost: %s", error)
             hosts, self._hosts = self._hosts, None
@@ -360,7 +424,7 @@ class WorkerSet(BaseWorkers):
         self.members = []
 
     def state_dict(self) -> dict[str, Any]:
-        self._broadcast.take()  # the policy's own state is taken after this one
+        self._take_newest()  # the policies' own states are taken after this one
         own = {"earlier_env_steps": self._earlier, "lives": dict(self._lives)}
         return {"workers": self._states(), **own}
 
@@ -391,7 +455,7 @@ class WorkerSet(BaseWorkers):
         known = [None if index in unheard else each for index, each in enumerate(saved)]
         cut = sum(filter(None, self._ask_all("load", known))) + len(unheard) * self.layout.envs_per_group
         self._leave_out([index for index in gone if self.members[index] is not None])
-        self._broadcast.take()  # drop published weights, since the policy was loaded
+        self._take_newest()  # drop published weights, since the policies were loaded
         self._earlier = earlier
         self.lost = {"cut_episodes": cut} if cut else {}
         if cut:
@@ -406,7 +470,7 @@ class WorkerSet(BaseWorkers):
                 asked.append(self._hosts.begin_anew(index, life))
             else:
                 self.members[index].target.close()
-                self.members[index].target = attrs.evolve(self._group(index), life=life).worker(self._policy)
+                self.members[index].target = attrs.evolve(self._group(index), life=life).worker(self._policies)
         wait_for(asked, "environments that begin anew", BEGIN_SECONDS)
         for future in asked:
             future.result()
@@ -431,6 +495,33 @@ class WorkerSet(BaseWorkers):
         ]
         wait_for([future for future in futures if future is not None], f"{method!r} of {self!r}", seconds)
         return [None if future is None else future.result() for future in futures]
+
+
+def _sampled(worker: RolloutWorker, **amounts: int | None) -> tuple[Any, int]:
+    batch = worker.sample(**amounts)
+    return batch, worker.env_steps_of(batch)
+
+
+def _factories(policy: PolicyFactory | None, policies: Mapping[str, PolicyFactory] | None) -> dict[str, PolicyFactory]:
+    if (policy is None) == (policies is None):
+        raise ConfigError("a WorkerSet takes policy, which plays all agents, or policies by name: give one of the two")
+    if policies is None:
+        assert policy is not None
+        return {DEFAULT_POLICY: policy}
+    return {name: policies[name] for name in checked_names(policies)}
+
+
+def _policy_map(
+    environments: Environments, seating: Seating | None, names: tuple[str, ...], agents: Agents | None
+) -> PolicyMap | None:
+    """Who plays whom; None in environments with one agent, which one policy plays."""
+    if seating is not None:
+        everybody: Agents = {"*": names[0]} if len(names) == 1 else dict(zip(names, names))
+        return PolicyMap(seating, names, everybody if agents is None else agents)
+    if len(names) > 1 or agents is not None:
+        what = "agents" if len(names) == 1 else f"policies {', '.join(names)}"
+        raise ConfigError(f"{what}: {environments} has one agent, which one policy plays")
+    return None
 
 
 def _count(groups: Sequence[Any]) -> str:

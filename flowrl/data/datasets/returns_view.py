@@ -15,7 +15,7 @@ from flowrl.errors import DatasetError
 from flowrl.returns import discounted
 
 #: The columns that order steps by episode, if present; most significant last.
-EPISODE = ("t", "episode_id", "env_id", "worker")
+EPISODE = ("t", "episode_id", "agent", "env_id", "worker")
 #: The further columns of windows.
 OF_STEPS = ("reward", "terminated", "truncated", "next_obs", "episode_id", "t")
 

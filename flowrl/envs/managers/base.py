@@ -67,7 +67,8 @@ class StepResult(NamedTuple):
 class Episode:
     """One finished episode: raw return (S1), length in steps, and `info["is_success"]` at its last step.
 
-    `cut`: the caller stopped waiting before it ended; return and length are those so far.
+    `cut`: the caller stopped waiting before it ended; return and length are those so far. `agent`: whose it is, in a
+    game of several; "" for that of the game, whose return is that of all together.
     """
 
     env_id: int
@@ -76,6 +77,7 @@ class Episode:
     length: int
     success: bool | None = None
     cut: bool = False
+    agent: str = ""
 
 
 class Manager(abc.ABC):

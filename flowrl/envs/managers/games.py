@@ -1,0 +1,215 @@
+"""GameManager: the seats of games that a manager of any kind steps, as rows of experience (M4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.data.batch import Batch
+from flowrl.envs.games.seats import TABLE, Of, Seating
+from flowrl.envs.managers.base import Episode, Manager, StepResult
+from flowrl.envs.spaces import Observations
+from flowrl.saved import Saved
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Seats:
+    """The seats of some agents of one kind, in all games: what a policy that plays them acts from.
+
+    Rows are the agents of the first game in their order, then those of the next. Like a `Manager` between two steps it
+    has `obs [N, ...]`, `ready [N]` (whose turn it is, in games that take an action in the next step), `episode_id [N]`
+    and `t [N]`, the steps that the seat has taken in its episode.
+    """
+
+    def __init__(self, games: GameManager, agents: Sequence[str]) -> None:
+        kind = games.seating.kind_of(agents[0])
+        self.games, self.agents, self._kind = games, tuple(agents), kind.name
+        self.observation_space, self.action_space = kind.observation_space, kind.action_space
+        self._in_kind = np.array([kind.agents.index(agent) for agent in agents])
+        self._slices = [games.seating.action_slices[agent] for agent in agents]
+        #: Indexes of the agents among all of the game.
+        self.agent_ids = np.array([games.seating.agents.index(agent) for agent in agents])
+        self.num_envs = games.num_envs * len(agents)
+        #: `[N]`: the game and the agent of each row.
+        self.env_id = np.repeat(np.arange(games.num_envs), len(agents))
+        self.agent = np.tile(self.agent_ids, games.num_envs)
+        #: `[games, agents]`: seats that others play in this episode (M7); None: none.
+        self.others: Mask | None = None
+
+    @property
+    def obs(self) -> Observations:
+        """`[N, ...]`: the newest observation of each seat."""
+        return self._of(self.games.games.obs)
+
+    @property
+    def ready(self) -> Mask:
+        """`[N]`: the seats that take an action in the next step."""
+        return self.rows(self.games.turn)
+
+    @property
+    def ready_obs(self) -> dict[int, Observations]:
+        """See `Manager.ready_obs`."""
+        obs = self.obs
+        return {row: obs[row] for row in np.flatnonzero(self.ready).tolist()}
+
+    @property
+    def episode_id(self) -> npt.NDArray[np.int64]:
+        """`[N]`: the game's episode."""
+        return np.repeat(self.games.games.episode_id, len(self.agents))
+
+    @property
+    def t(self) -> npt.NDArray[np.int64]:
+        """`[N]`: the number of the seat's next step in its episode."""
+        return self.games.t[:, self.agent_ids].reshape(-1)
+
+    def rows(self, of_all: Mask) -> Mask:
+        """`[games, all agents]` as `[N]`, without the seats that others play."""
+        ours = of_all[:, self.agent_ids]
+        return (ours if self.others is None else ours & ~self.others).reshape(-1)
+
+    def put(self, actions: npt.NDArray[Any], ready: Mask) -> None:
+        """Note the actions `[N, ...]` of ready seats for the next step of the games."""
+        rows = actions.reshape(self.games.num_envs, len(self.agents), -1)
+        for at, (place, mine) in enumerate(zip(self._slices, ready.reshape(-1, len(self.agents)).T)):
+            self.games.actions[mine, place] = rows[mine, at]
+
+    def leave_to_others(self, game: int, which: Mask) -> None:
+        """Others play these of the agents in the running episode of a game (M7)."""
+        if self.others is None:
+            self.others = np.zeros((self.games.num_envs, len(self.agents)), np.bool_)
+        self.others[game] = which
+
+    def result(self, stepped: StepResult) -> StepResult:
+        """What a step of all games means for these seats: `acted` marks those that have an answer."""
+        table = stepped.next_obs[TABLE][:, self.agent_ids]
+        answered = self.rows(stepped.next_obs[TABLE][..., Of.ANSWERED] != 0)
+        if stepped.acted is not None:
+            answered &= np.repeat(stepped.acted, len(self.agents))
+        reward, terminated, truncated = (
+            np.where(answered, table[..., column].reshape(-1), 0.0)
+            for column in (Of.REWARD, Of.TERMINATED, Of.TRUNCATED)
+        )
+        return StepResult(self._of(stepped.next_obs), reward, terminated != 0, truncated != 0, answered)
+
+    def _of(self, obs: Observations) -> Observations:
+        every = len(self._in_kind) == len(self.games.seating.kind_of(self.agents[0]).agents)
+        return _flat(obs[self._kind], None if every else self._in_kind)
+
+
+def _flat(stack: Observations, agents: npt.NDArray[np.int64] | None) -> Observations:
+    """`[games, agents, ...]` as `[N, ...]`, of some agents or of all."""
+    if isinstance(stack, Batch):
+        return stack.map(lambda column: _flat(column, agents))
+    if agents is not None:
+        stack = stack[:, agents]
+    return stack.reshape(-1, *stack.shape[2:])
+
+
+class GameManager:
+    """The games of a manager of any kind, seat by seat; see `flowrl.envs.games.seats` for what a game tells.
+
+    An agent's return is all that it gained since its game began. A game's is that of all its agents together, and its
+    length that of the game.
+
+    Args:
+        games: A manager of `SeatsEnv`, not launched yet.
+
+    Attributes:
+        t: `[games, agents]`: the steps of each seat in its episode.
+        finished: The episodes ended since the last `drain()`: of each game one, and one for each agent that acted in
+            it, with its name.
+        began: The games that a new episode began in since this was last emptied.
+        actions: `[games, numbers]`: all agents' actions, of which the next step reads those whose turn it is.
+
+    State: that of the games; steps of the seats.
+    """
+
+    def __init__(self, games: Manager, seating: Seating) -> None:
+        self.games, self.seating, self.num_envs = games, seating, games.num_envs
+        self.t = np.zeros((games.num_envs, len(seating.agents)), np.int64)
+        self._episode = np.zeros(games.num_envs, np.int64)  # that `t` belongs to
+        self.actions = np.zeros((games.num_envs, *seating.action_space.shape))
+        self.finished: list[Episode] = []
+        self.began = list(range(games.num_envs))
+
+    @property
+    def turn(self) -> Mask:
+        """`[games, agents]`: whose turn it is, in games that take an action in the next step."""
+        turn: Mask = self.games.obs[TABLE][..., Of.TURN] != 0
+        return turn if self.games.ready is None else turn & self.games.ready[:, None]
+
+    def launch(self, seed: int) -> None:
+        """See `Manager.launch`."""
+        self.games.launch(seed)
+        self._follow()
+
+    def reset(self, seed: int | None = None) -> None:
+        """See `Manager.reset`."""
+        self.games.reset(seed)
+        self._follow()
+
+    def step(self, wait: Mask | None = None) -> StepResult:
+        """Step the games with the noted actions: those of everyone whose turn it is.
+
+        Args:
+            wait: Mask of games that get no action yet, for asynchronous managers.
+        """
+        games: Any = self.games
+        stepped: StepResult = games.step(self.actions) if games.ready is None else games.step(self.actions, wait)
+        table = stepped.next_obs[TABLE]
+        answered = table[..., Of.ANSWERED] != 0
+        over = stepped.terminated | stepped.truncated
+        if stepped.acted is not None:
+            answered &= stepped.acted[:, None]
+            over = over & stepped.acted
+        self.t += answered
+        for game in np.flatnonzero(over).tolist():
+            self._finish(game, table[game])
+        self._follow()
+        return stepped
+
+    def drain(self) -> list[Episode]:
+        """The episodes finished since the last drain: see `finished`."""
+        drained, self.finished = [*self.games.drain(), *self.finished], []
+        return drained
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "games": self.games.state_dict(),
+            "t": self.t.tolist(),
+            "episode": self._episode.tolist(),
+            "finished": [attrs.astuple(episode) for episode in self.finished],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved = Saved(state, "the saved seats")
+        t, episode = saved.get("t", list[list[int]]), saved.get("episode", list[int])
+        if np.shape(t) != self.t.shape or len(episode) != self.num_envs:
+            saved.refuse("t", f"a number for each of {self.t.shape[1]} agents of {self.num_envs} games")
+        finished = [Episode(*fields) for fields in saved.get("finished", list)]
+        self.games.load_state_dict(saved.get("games", dict))
+        self.t, self._episode, self.finished = np.array(t), np.array(episode), finished
+        self._follow()  # episodes that could not be saved are cut
+
+    def _follow(self) -> None:
+        """Count the steps of new episodes from 0 in games that have begun one."""
+        began = self._episode != self.games.episode_id
+        if self.games.ready is not None:
+            began &= self.games.ready  # the answer that ended the one before may not be here yet
+        for game in np.flatnonzero(began).tolist():
+            self.t[game], self._episode[game] = 0, self.games.episode_id[game]
+            self.began.append(game)
+
+    def _finish(self, game: int, table: npt.NDArray[np.float64]) -> None:
+        for agent, name in enumerate(self.seating.agents):
+            if length := self.t.item(game, agent):
+                success = table.item(agent, Of.SUCCESS)
+                won = None if success < 0 else success > 0
+                return_ = table.item(agent, Of.RETURN)
+                self.finished.append(Episode(game, self._episode.item(game), return_, length, won, agent=name))
+        self._episode[game] = -1
