@@ -71,5 +71,8 @@ class Game(abc.ABC):
         """A picture `[height, width, 3]` of the game, or whatever its library renders; None if it renders nothing."""
         return None
 
+    def __str__(self) -> str:
+        return type(self).__name__
+
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Release what the game holds."""

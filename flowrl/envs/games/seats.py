@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -12,14 +13,17 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector.utils import batch_space
 
-from flowrl.envs.games.game import Game
+from flowrl.data.batch import Batch
+from flowrl.data.finite import EXPECTED, LARGEST
+from flowrl.envs.games.game import Game, Turn
+from flowrl.envs.masks import check_mask
 from flowrl.envs.spaces import (
+    Observations,
     array_form,
     check_observations,
     dict_form,
     make_store,
     no_reward,
-    plain_copy,
     row_shape,
     write_row,
 )
@@ -33,9 +37,9 @@ class Of(IntEnum):
     """The columns of the table `[agents, len(Of)]`, float64: what the newest step means for each agent's seat.
 
     - TURN: whether it acts next. ANSWERED: whether its last action has its answer now, a transition.
-    - REWARD: with an answer, all that it gained since that action (M1).
-    - TERMINATED, TRUNCATED: whether its episode has ended in this step.
-    - RETURN: all that it gained in this episode. SUCCESS: -1 where nobody said.
+    - REWARD: with an answer, all that it gained since its last one (M1), before its first action too.
+    - TERMINATED, TRUNCATED: whether its episode has ended in this step; without an answer if it never acted.
+    - RETURN: all that it gained in this episode. SUCCESS: that of its end, from then on; -1 where nobody said.
     """
 
     TURN = 0
@@ -45,6 +49,10 @@ class Of(IntEnum):
     TRUNCATED = 4
     RETURN = 5
     SUCCESS = 6
+
+
+#: The columns as plain numbers, which index faster.
+TURN, ANSWERED, REWARD, TERMINATED, TRUNCATED, RETURN, SUCCESS = map(int, Of)
 
 
 @attrs.frozen
@@ -61,7 +69,8 @@ class Kind:
 class Seating:
     """The agents of a game, and where each one's observation and action is in those of a `SeatsEnv`.
 
-    Raises: ConfigError: no agents, an agent twice or without a space, or spaces that are not arrays.
+    Raises: ConfigError: no agents, an agent twice or without a space, spaces that are not arrays, or a mask that does
+    not fit the actions.
     """
 
     agents: tuple[str, ...]
@@ -71,23 +80,27 @@ class Seating:
     @classmethod
     def of(cls, game: Game) -> Seating:
         """The seating of a game."""
-        agents = tuple(game.possible_agents)
+        named = getattr(game, "possible_agents", None)
+        agents = tuple(named or ())
         if not agents or len(set(agents)) < len(agents) or not all(isinstance(agent, str) for agent in agents):
-            raise ConfigError(f"{game}: possible_agents is {agents!r}, expected the names of its agents, each once")
+            raise ConfigError(f"{game}: possible_agents is {named!r}, expected the names of its agents, each once")
         for what in ("observation_spaces", "action_spaces"):
-            if missing := [agent for agent in agents if agent not in getattr(game, what)]:
+            if missing := [agent for agent in agents if agent not in getattr(game, what, {})]:
                 raise ConfigError(f"{game}: {what} has no entry for agent {missing[0]!r}")
         kinds: list[Kind] = []
         slices: dict[str, slice] = {}
+        taken = 0
         for agent in agents:
             spaces = dict_form(game.observation_spaces[agent]), game.action_spaces[agent]
             try:
                 check_observations(spaces[0])
-                size = int(np.prod(array_form(spaces[1], "action")[0]))
+                make_store(spaces[0], 0)
+                size = math.prod(array_form(spaces[1], "action")[0])
+                check_mask(*spaces)
             except ConfigError as error:
                 raise ConfigError(f"{game}, agent {agent!r}: {error}") from None
-            start = max((taken.stop for taken in slices.values()), default=0)
-            slices[agent] = slice(start, start + size)
+            slices[agent] = slice(taken, taken + size)
+            taken += size
             for at, kind in enumerate(kinds):
                 if (kind.observation_space, kind.action_space) == spaces:
                     kinds[at] = attrs.evolve(kind, agents=(*kind.agents, agent))
@@ -114,7 +127,44 @@ class Seating:
         return next(kind for kind in self.kinds if agent in kind.agents)
 
 
-class SeatsEnv(gymnasium.Env[dict[str, Any], npt.NDArray[np.float64]]):
+class _Seat:
+    """Where the observation of one agent goes, and its part of an action is."""
+
+    def __init__(self, at: int, store: Observations, row: int, part: slice, action_space: gymnasium.Space[Any]) -> None:
+        self.at = at
+        self._store, self._row, self._shape = store, row, row_shape(store)
+        self._dtype = store.dtype if isinstance(store, np.ndarray) else None
+        parts = dict(store.items()) if isinstance(store, Batch) else {}
+        flat = all(isinstance(column, np.ndarray) for column in parts.values())
+        self._columns = [(name, part, part.shape[1:], part.dtype) for name, part in parts.items()] if flat else []
+        self._part = part
+        self._action_shape, self._action_dtype = array_form(action_space, "action")
+
+    def see(self, obs: Any) -> None:
+        """Keep an observation. Raises: SchemaError if its space has no such."""
+        row, array = self._row, np.ndarray
+        if type(obs) is array:
+            if obs.shape == self._shape and obs.dtype is self._dtype:
+                self._store[row] = obs
+                return
+        elif type(obs) is dict and len(obs) == len(self._columns):
+            for name, column, shape, dtype in self._columns:
+                part = obs.get(name)
+                if type(part) is not array or part.shape != shape or part.dtype is not dtype:
+                    break
+                column[row] = part
+            else:
+                return
+        write_row(obs, self._store, row, self._shape)  # slower, and says what is wrong
+
+    def action(self, actions: npt.NDArray[np.float64]) -> Any:
+        """The agent's action in one of all."""
+        if self._action_shape:
+            return actions[self._part].astype(self._action_dtype).reshape(self._action_shape)
+        return self._action_dtype.type(actions.item(self._part.start))
+
+
+class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
     """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, len(Of)]}`.
 
     An agent's reward is what it gains from its action to its next turn, or to its end (M1). An agent whose episode
@@ -130,65 +180,71 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], npt.NDArray[np.float64]]):
         self.observation_space, self.action_space = self.seating.observation_space, self.seating.action_space
         self.metadata, self.render_mode = dict(getattr(game, "metadata", {})), getattr(game, "render_mode", None)
         self._stores = {kind.name: make_store(kind.observation_space, len(kind.agents)) for kind in self.seating.kinds}
-        shapes = {name: row_shape(store) for name, store in self._stores.items()}
-        self._place = {
-            agent: (kind.name, at, shapes[kind.name])
-            for kind in self.seating.kinds
-            for at, agent in enumerate(kind.agents)
-        }
-        self._index = {agent: at for at, agent in enumerate(self.seating.agents)}
-        self._forms = {agent: array_form(game.action_spaces[agent], "action") for agent in self.seating.agents}
+        self._seats: dict[str, _Seat] = {}
+        for at, agent in enumerate(self.seating.agents):
+            kind = self.seating.kind_of(agent)
+            own = self.seating.action_slices[agent], kind.action_space
+            self._seats[agent] = _Seat(at, self._stores[kind.name], kind.agents.index(agent), *own)
+        #: The table with what outlasts a step: returns and successes.
+        self._standing = np.zeros((len(self._seats), len(Of)))
+        self._gained = [0.0] * len(self._seats)  # since the last answer
         self._turn: list[str] = []
         self._open: set[str] = set()  # agents whose last action has no answer yet
         self._ended: set[str] = set()
-        self._gained = dict.fromkeys(self.seating.agents, 0.0)  # since the last answer
-        self._returns = dict.fromkeys(self.seating.agents, 0.0)
+        self._seed: int | None = None
 
     def __str__(self) -> str:
         return f"{self.game}"
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], Any]:
-        """Begin a game."""
-        super().reset(seed=seed)
+        """Begin a game; without a seed, with the one that follows from the last game's."""
+        if seed is None:
+            seed = int(np.random.default_rng(self._seed).integers(2**31))
+        self._seed = seed
         self._open, self._ended = set(), set()
-        self._gained = dict.fromkeys(self._gained, 0.0)
-        self._returns = dict.fromkeys(self._returns, 0.0)
+        self._gained = [0.0] * len(self._seats)
+        self._standing[:, (RETURN, SUCCESS)] = 0.0, -1.0
         for store in self._stores.values():
             store[:] = 0
-        obs = self.game.reset(int(self.np_random.integers(2**31)) if seed is None else seed)
+        obs = self.game.reset(seed)
+        if not isinstance(obs, Mapping):
+            raise SchemaError(
+                f"{self.game}: reset() returned a {type(obs).__name__}, expected the observations of who acts first"
+            )
         self._see(obs)
-        table = np.zeros((len(self._index), len(Of)))
-        self._let_act(list(obs), table)
-        if not self._turn:
+        if not obs:
             raise SchemaError(f"{self.game}: nobody acts first: reset() returned no observation")
+        table = self._standing.copy()
+        self._let_act(list(obs), table)
         return self._observation(table), {}
 
     def step(self, action: npt.NDArray[np.float64]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Play the actions of those whose turn it is; the reward is that of all agents together."""
-        acting = self._turn
-        turn = self.game.step({agent: self._action(agent, action) for agent in acting})
-        self._open.update(acting)
-        self._see(turn.obs)
-        table = np.zeros((len(self._index), len(Of)))
-        total = self._gain(turn.reward)
-        over = self._end(turn, table)
-        self._let_act([agent for agent in turn.obs if agent not in over], table)
-        if not self._turn and (left := self._open - over):
+        acting, seats = self._turn, self._seats
+        turn = self.game.step({agent: seats[agent].action(action) for agent in acting})
+        if not isinstance(turn, Turn):
+            raise SchemaError(f"{self.game}: step() returned a {type(turn).__name__}, expected a Turn")
+        obs, rewards, terminated, truncated, _ = turn
+        self._see(obs)
+        total = self._gain(rewards) if rewards else 0.0
+        table = self._standing.copy()
+        over: Collection[str] = self._end(turn, table) if terminated or truncated else ()
+        opened = self._open
+        opened.update(acting)
+        self._let_act([agent for agent in obs if agent not in over] if over else list(obs), table)
+        if not self._turn and (left := opened.difference(over)):
             raise SchemaError(
                 f"{self.game}: nobody acts next, but agent {min(left)!r} has neither terminated nor been truncated"
             )
-        for agent in [agent for agent in self._open if agent in over or agent in self._turn]:
-            table[self._index[agent], (Of.ANSWERED, Of.REWARD)] = 1.0, self._gained[agent]
-            self._gained[agent] = 0.0
-            self._open.discard(agent)
-        table[:, Of.RETURN] = list(self._returns.values())
-        table[:, Of.SUCCESS] = -1.0
-        for agent in over:
-            success = turn.info.get(agent, {}).get("is_success")
-            if success is not None:
-                table[self._index[agent], Of.SUCCESS] = bool(success)
+        gained = self._gained
+        for agent in [agent for agent in opened if agent in obs or agent in over]:
+            at = seats[agent].at
+            table[at, ANSWERED] = 1.0
+            table[at, REWARD] = gained[at]
+            gained[at] = 0.0
+            opened.remove(agent)
         finished = not self._turn
-        cut_short = finished and bool(set(turn.truncated) - set(turn.terminated))
+        cut_short = finished and bool(table[:, TRUNCATED].any())
         return self._observation(table), total, finished and not cut_short, cut_short, {}
 
     def render(self) -> Any:
@@ -199,59 +255,80 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], npt.NDArray[np.float64]]):
         """Close the game."""
         self.game.close()
 
-    def _action(self, agent: str, action: npt.NDArray[np.float64]) -> Any:
-        shape, dtype = self._forms[agent]
-        own = action[self.seating.action_slices[agent]]
-        return own.astype(dtype).reshape(shape) if shape else own.astype(dtype)[0]
-
     def _see(self, obs: Mapping[str, Any]) -> None:
         for agent, seen in obs.items():
-            name, at, shape = self._place_of(agent, "an observation")
+            seat = self._seats.get(agent)
+            if seat is None:
+                raise self._stranger(agent, "an observation")
             try:
-                write_row(seen, self._stores[name], at, shape)
+                seat.see(seen)
             except SchemaError as error:
                 raise SchemaError(f"{self.game}, agent {agent!r}: {error}") from None
 
     def _gain(self, rewards: Mapping[str, float]) -> float:
         total = 0.0
         for agent, reward in rewards.items():
-            self._place_of(agent, "a reward")
+            if agent not in self._seats:
+                raise self._stranger(agent, "a reward")
             try:
                 gain = float(reward)
             except (TypeError, ValueError):
                 raise SchemaError(f"{self.game}, agent {agent!r}: {no_reward(reward)}") from None
-            self._gained[agent] += gain
-            self._returns[agent] += gain
+            if not -LARGEST <= gain <= LARGEST:
+                raise SchemaError(f"{self.game}, agent {agent!r}: the reward is {gain}, {EXPECTED}")
+            if gain and agent in self._ended:
+                raise SchemaError(
+                    f"{self.game}: agent {agent!r} gets a reward of {gain} after its end: give it in the step in "
+                    "which it ends, or end it later (M1)"
+                )
+            at = self._seats[agent].at
+            self._gained[at] += gain
+            self._standing[at, RETURN] += gain
             total += gain
         return total
 
-    def _end(self, turn: Any, table: npt.NDArray[np.float64]) -> set[str]:
+    def _end(self, turn: Turn, table: npt.NDArray[np.float64]) -> set[str]:
         over: set[str] = set()
-        for agents, column in ((turn.truncated, Of.TRUNCATED), (turn.terminated, Of.TERMINATED)):
+        for name, column, other in (("truncated", TRUNCATED, TERMINATED), ("terminated", TERMINATED, TRUNCATED)):
+            agents = getattr(turn, name)
+            if isinstance(agents, Mapping | str):
+                raise SchemaError(
+                    f"{self.game}: {name} is a {type(agents).__name__}, expected the names of those who end now"
+                )
             for agent in agents:
-                self._place_of(agent, "an end")
+                if agent not in self._seats:
+                    raise self._stranger(agent, "an end")
                 if agent not in self._ended:
                     over.add(agent)
-                    table[self._index[agent], (Of.TERMINATED, Of.TRUNCATED)] = 0.0  # terminated wins (T4)
-                    table[self._index[agent], column] = 1.0
+                    at = self._seats[agent].at
+                    table[at, column], table[at, other] = 1.0, 0.0  # terminated comes last: it wins (T4)
+        for agent in over:
+            success = turn.info[agent].get("is_success") if agent in turn.info else None
+            if success is not None:
+                at = self._seats[agent].at
+                self._standing[at, SUCCESS] = table[at, SUCCESS] = bool(success)
         self._ended |= over
         return over
 
     def _let_act(self, agents: list[str], table: npt.NDArray[np.float64]) -> None:
-        if again := [agent for agent in agents if agent in self._ended]:
-            raise SchemaError(f"{self.game}: agent {again[0]!r} has ended, but has an observation to act from (M1)")
         self._turn = agents
         for agent in agents:
-            table[self._index[agent], Of.TURN] = 1.0
+            if agent in self._ended:
+                raise SchemaError(f"{self.game}: agent {agent!r} has ended, but has an observation to act from (M1)")
+            table[self._seats[agent].at, TURN] = 1.0
 
-    def _place_of(self, agent: str, what: str) -> tuple[str, int, Any]:
-        try:
-            return self._place[agent]
-        except KeyError:
-            raise SchemaError(
-                f"{self.game} gives {what} for agent {agent!r}, which is not in possible_agents "
-                f"({', '.join(self.seating.agents)}): list there all that may ever act"
-            ) from None
+    def _stranger(self, agent: str, what: str) -> SchemaError:
+        return SchemaError(
+            f"{self.game} gives {what} for agent {agent!r}, which is not in possible_agents "
+            f"({', '.join(self.seating.agents)}): list there all that may ever act"
+        )
 
     def _observation(self, table: npt.NDArray[np.float64]) -> dict[str, Any]:
-        return {**{name: plain_copy(store) for name, store in self._stores.items()}, TABLE: table}
+        obs = {name: _copy(store) for name, store in self._stores.items()}
+        obs[TABLE] = table
+        return obs
+
+
+def _copy(store: Observations) -> Any:
+    """As `plain_copy` does, faster for small stores."""
+    return {name: _copy(part) for name, part in store.items()} if isinstance(store, Batch) else store.copy()
