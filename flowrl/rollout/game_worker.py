@@ -136,11 +136,11 @@ class GameWorker(RolloutWorker):
             missing = np.full(self.manager.num_envs, steps)
             while (missing > 0).any() or (self.policy_map.shared and not self._rows()):
                 missing -= self._step_games(missing > 0 if (missing > 0).any() else None)
-            return self._collected({name: player.cut() for name, player in self._players.items()})
+            return self._collected({name: player.cut() for name, player in self._with_rows().items()})
         if rows is not None:
             while self._rows() < rows:
                 self._step_games()
-            return self._collected({name: real_rows_of(player.cut()) for name, player in self._players.items()})
+            return self._collected({name: real_rows_of(player.cut()) for name, player in self._with_rows().items()})
         return self._collected(self._whole_games(amounts[0]))
 
     def env_steps_of(self, batch: Any) -> int:
@@ -223,13 +223,17 @@ class GameWorker(RolloutWorker):
                 player.seats.leave_to_others(game, found != number)
         self._games.began.clear()
 
+    def _with_rows(self) -> dict[str, _Player]:
+        """Those who have acted since the last sample; all others' agents may have ended, or wait for their turn."""
+        return {name: player for name, player in self._players.items() if player.fragment.lengths().any()}
+
     def _rows(self) -> int:
         return sum(int(player.fragment.lengths().sum()) for player in self._players.values())
 
     def _collected(self, batches: Mapping[str, Batch]) -> Experience:
         if self.policy_map.shared:
             return next(iter(batches.values()))
-        return MultiAgentBatch({name: batch for name, batch in batches.items() if batch.rows}, self._steps)
+        return MultiAgentBatch(batches, self._steps)
 
     def _whole_games(self, episodes: int) -> dict[str, Batch]:
         if self.manager.t.any() or self._rows():
@@ -240,7 +244,7 @@ class GameWorker(RolloutWorker):
             ended = self._step_games(missing > 0) & self.manager.done
             played |= {(game, int(numbers[game])) for game in np.flatnonzero(ended & (missing > 0)).tolist()}
             missing -= ended
-        batches = {name: player.cut_games(played) for name, player in self._players.items()}
+        batches = {name: player.cut_games(played) for name, player in self._with_rows().items()}
         # Games with a complete share may have played on, which does not count.
         counted = [episode for episode in self._games.drain() if (episode.env_id, episode.episode_id) in played]
         cut = self.manager.cut_episodes
