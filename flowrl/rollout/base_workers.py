@@ -60,6 +60,7 @@ class BaseWorkers:
         self.environments, self.num_eval_envs = environments, num_eval_envs
         self.address, self.worker_timeout = address, worker_timeout
         self._spaces, self._evaluation_env = spaces, evaluation
+        self._env_spaces = spaces  # those of a game are of all its agents
         if policy is not None:
             self._policy_factory, self._worker_policy = policy, worker_policy or policy
             self._policy = self.new_policy()
@@ -140,7 +141,7 @@ class BaseWorkers:
     def check_evaluation(self, learned_in: object) -> None:
         """Raise ConfigError if the evaluation environments' spaces differ from those that the policy learned in."""
         found = self._evaluation_env.spaces(self.num_eval_envs)
-        for role, ours, theirs in zip(("observation", "action"), self._spaces, found):
+        for role, ours, theirs in zip(("observation", "action"), self._env_spaces, found):
             if not are_alike(ours, theirs):
                 raise ConfigError(
                     f"eval_env: the {role} space of {self._evaluation_env} is {theirs}, that of {learned_in} is "

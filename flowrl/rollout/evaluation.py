@@ -11,11 +11,15 @@ from typing import Any
 import attrs
 import numpy as np
 
-from flowrl.envs import Environments, Episode, Manager
+from flowrl.data.multi_agent import DEFAULT_POLICY
+from flowrl.envs import Environments, Episode, Manager, StepResult
+from flowrl.envs.managers.games import GameManager, is_of_games
 from flowrl.errors import ConfigError, NotFinite
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import split_seed
+from flowrl.rollout.players import Players
+from flowrl.rollout.policy_map import Agents, policy_map
 from flowrl.rollout.video import filmed
 from flowrl.rollout.worker import shares_of
 
@@ -28,7 +32,7 @@ MAX_STEPS = 10_000
 
 
 def evaluate(
-    policy: Policy,
+    policy: Policy | Mapping[str, Policy],
     env: Any,
     *,
     episodes: int,
@@ -38,6 +42,7 @@ def evaluate(
     max_steps: int = MAX_STEPS,
     video: Path | None = None,
     goal: float | None = None,
+    agents: Agents | None = None,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them, environment by environment.
 
@@ -55,6 +60,9 @@ def evaluate(
     It counts with the return so far and is marked `cut`; its environment plays no further episodes, so there are fewer
     in total. An episode that a fault cuts does not count: it is played again.
 
+    In a game of several agents the policy plays all of them; or several policies, by name, of which `agents` says who
+    plays whom (see `flowrl.rollout.policy_map`). An episode is then one of the game, followed by those of its agents.
+
     With `video` three episodes are filmed into that folder, see `flowrl.rollout.video`.
     """
     environments = env if isinstance(env, Environments) else Environments(env, env_args or {})
@@ -66,13 +74,52 @@ def evaluate(
 
     rounds = -(-episodes // num_envs)
     with _fewest(make, -(-episodes // rounds), num_envs) as manager:
-        played = _play(policy, manager, episodes, seed, max_steps, goal)
+        of_agents: list[Episode] = []
+        if isinstance(policy, Mapping) or is_of_games(manager):
+            policies = policy if isinstance(policy, Mapping) else {DEFAULT_POLICY: policy}
+            actor: Actor | _InGames = _InGames(manager, environments, policies, agents, seed, of_agents)
+        else:
+            env_seed, noise_seed = split_seed(seed)
+            manager.launch(env_seed)
+            actor = Actor(manager, policy.eval_mode, noise_seed)
+        played = _play(actor, manager, episodes, max_steps, goal)
     if cut := sum(episode.cut for episode in played):
         log.warning(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
             *(environments, cut, len(played), max_steps),
         )
-    return played
+    counted = {(episode.env_id, episode.episode_id) for episode in played}
+    return [*played, *(each for each in of_agents if (each.env_id, each.episode_id) in counted)]
+
+
+class _InGames:
+    """Policies that act in the games of a manager, as an `Actor` does in environments; collects agents' episodes."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        environments: Environments,
+        policies: Mapping[str, Policy],
+        agents: Agents | None,
+        seed: int,
+        episodes: list[Episode],
+    ) -> None:
+        self._policy_map = policy_map(
+            environments, environments.look(manager.num_envs).seating, tuple(policies), agents
+        )
+        if self._policy_map is None:
+            raise ConfigError(f"{environments} has one agent: pass its policy, not several by name")
+        self._games, self._episodes = GameManager(manager, self._policy_map.seating), episodes
+        env_seed, noise_seed = split_seed(seed)
+        self._games.launch(env_seed)
+        self._players = Players(self._games, policies, self._policy_map, lambda policy: policy.eval_mode, noise_seed)
+
+    def step(self, *, wait: Array) -> tuple[None, StepResult]:
+        stepped = self._players.step(wait=None if self._games.games.ready is None else wait)
+        self._players.assign()
+        self._episodes += self._games.finished
+        self._games.finished = []
+        return None, stepped
 
 
 def _fewest(make: Callable[[int], Manager], needed: int, num_envs: int) -> Manager:
@@ -86,12 +133,9 @@ def _fewest(make: Callable[[int], Manager], needed: int, num_envs: int) -> Manag
 
 
 def _play(
-    policy: Policy, manager: Manager, episodes: int, seed: int, max_steps: int, goal: float | None
+    actor: Actor | _InGames, manager: Manager, episodes: int, max_steps: int, goal: float | None
 ) -> list[Episode]:
     """Each environment's share of the episodes, or of the first ones with a mean below the goal."""
-    env_seed, noise_seed = split_seed(seed)
-    manager.launch(env_seed)
-    actor = Actor(manager, policy.eval_mode, noise_seed)
     played: list[list[Episode]] = [[] for _ in range(manager.num_envs)]
     counts, most = np.zeros(manager.num_envs, np.int64), shares_of(episodes, manager.num_envs)
     returns = np.zeros(manager.num_envs)
@@ -148,8 +192,10 @@ class Scores:
     cut: int = 0
 
 
-def scores(episodes: Sequence[Episode]) -> Scores:
+def scores(episodes: Sequence[Episode], agent: str = "") -> Scores:
     """The three kinds of score: total return, mean reward per step, win rate (S5), all of raw rewards (S1).
+
+    They are those of the environments, or of games with the returns of all agents together; with `agent`, its own.
 
     Raises:
         ValueError: no episodes.
@@ -159,6 +205,7 @@ def scores(episodes: Sequence[Episode]) -> Scores:
     >>> found.return_mean, found.reward_per_step, found.win_rate, found.judged
     (3.0, 1.0, 0.5, 2)
     """
+    episodes = [episode for episode in episodes if episode.agent == agent]
     if not episodes:
         raise ValueError("there is no score of no episodes")
     for episode in episodes:

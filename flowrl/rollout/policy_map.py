@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.multi_agent import DEFAULT_POLICY
+from flowrl.envs import Environments
 from flowrl.envs.games.seats import Kind, Seating
 from flowrl.errors import ConfigError, did_you_mean
 
@@ -137,3 +138,16 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(name, str) or not name or "/" in name or name != name.strip():
             raise ConfigError(f"policies has the name {name!r}: expected a word without '/'")
     return found
+
+
+def policy_map(
+    environments: Environments, seating: Seating | None, names: tuple[str, ...], agents: Agents | None
+) -> PolicyMap | None:
+    """Who plays whom; None in environments with one agent, which one policy plays."""
+    if seating is not None:
+        everybody: Agents = {"*": names[0]} if len(names) == 1 else dict(zip(names, names))
+        return PolicyMap(seating, names, everybody if agents is None else agents)
+    if len(names) > 1 or agents is not None:
+        what = "agents" if len(names) == 1 else f"policies {', '.join(names)}"
+        raise ConfigError(f"{what}: {environments} has one agent, which one policy plays")
+    return None

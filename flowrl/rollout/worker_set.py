@@ -18,14 +18,13 @@ from flowrl.engine.members import silent_ones
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
 from flowrl.envs import Environments
-from flowrl.envs.games.seats import Seating
 from flowrl.envs.goals import GoalFunctions
 from flowrl.envs.infos import InfoKeys, fills_of, shape_of
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
 from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory, PolicyWorkers
 from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupLayout, LocalGroup
-from flowrl.rollout.policy_map import Agents, PolicyMap, checked_names
+from flowrl.rollout.policy_map import Agents, checked_names, policy_map
 from flowrl.rollout.worker import RolloutWorker, collected
 from flowrl.saved import Saved
 
@@ -134,7 +133,7 @@ class WorkerSet(BaseWorkers):
         others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
         evaluation = environments.for_evaluation(*others)
         makes = _factories(policy, policies)
-        self.policy_map = _policy_map(environments, seen.seating, tuple(makes), agents)
+        self.policy_map = policy_map(environments, seen.seating, tuple(makes), agents)
         rest = environments, evaluation, self.layout.envs_per_group
         where: dict[str, Any] = {"address": address, "worker_timeout": worker_timeout}
         if len(makes) == 1:
@@ -149,6 +148,7 @@ class WorkerSet(BaseWorkers):
                 name: PolicyWorkers(name, lambda: self.env_steps, make, self.policy_map.spaces_of(name), *rest, **where)
                 for name, make in makes.items()
             }
+        self._env_spaces = seen[:2]
         if any(setting is not None for setting in others):
             self.check_evaluation(environments)
         self._hosts: RemoteGroups | None = None
@@ -509,19 +509,6 @@ def _factories(policy: PolicyFactory | None, policies: Mapping[str, PolicyFactor
         assert policy is not None
         return {DEFAULT_POLICY: policy}
     return {name: policies[name] for name in checked_names(policies)}
-
-
-def _policy_map(
-    environments: Environments, seating: Seating | None, names: tuple[str, ...], agents: Agents | None
-) -> PolicyMap | None:
-    """Who plays whom; None in environments with one agent, which one policy plays."""
-    if seating is not None:
-        everybody: Agents = {"*": names[0]} if len(names) == 1 else dict(zip(names, names))
-        return PolicyMap(seating, names, everybody if agents is None else agents)
-    if len(names) > 1 or agents is not None:
-        what = "agents" if len(names) == 1 else f"policies {', '.join(names)}"
-        raise ConfigError(f"{what}: {environments} has one agent, which one policy plays")
-    return None
 
 
 def _count(groups: Sequence[Any]) -> str:

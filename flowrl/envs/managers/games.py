@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 
@@ -110,6 +111,12 @@ def _flat(stack: Observations, agents: npt.NDArray[np.int64] | None) -> Observat
     return stack.reshape(-1, *stack.shape[2:])
 
 
+def is_of_games(manager: Manager) -> bool:
+    """Whether a manager steps games of several agents, `SeatsEnv`."""
+    space = manager.observation_space
+    return isinstance(space, gymnasium.spaces.Dict) and TABLE in space.spaces
+
+
 class GameManager:
     """The games of a manager of any kind, seat by seat; see `flowrl.envs.games.seats` for what a game tells.
 
@@ -180,19 +187,21 @@ class GameManager:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "games": self.games.state_dict(),
-            "t": self.t.tolist(),
-            "episode": self._episode.tolist(),
-            "finished": [attrs.astuple(episode) for episode in self.finished],
+            **self.games.state_dict(),
+            "seats": {
+                "t": self.t.tolist(),
+                "episode": self._episode.tolist(),
+                "finished": [attrs.astuple(episode) for episode in self.finished],
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        saved = Saved(state, "the saved seats")
+        saved = Saved(state, "the saved games").inside("seats")
         t, episode = saved.get("t", list[list[int]]), saved.get("episode", list[int])
         if np.shape(t) != self.t.shape or len(episode) != self.num_envs:
             saved.refuse("t", f"a number for each of {self.t.shape[1]} agents of {self.num_envs} games")
         finished = [Episode(*fields) for fields in saved.get("finished", list)]
-        self.games.load_state_dict(saved.get("games", dict))
+        self.games.load_state_dict(state)
         self.t, self._episode, self.finished = np.array(t), np.array(episode), finished
         self._follow()  # episodes that could not be saved are cut
 
