@@ -101,6 +101,16 @@ def with_mask(observation_space: Space, action_space: Space) -> spaces.Dict:
     return spaces.Dict({**observation_space.spaces, ACTION_MASK: mask})
 
 
+def masked(obs: Any, info: Mapping[str, Any], action_space: Space, during: str) -> dict[str, Any]:
+    """An observation of the space `with_mask`, with the mask of `info`.
+
+    Raises: SchemaError if the mask is missing or has another length.
+    """
+    if ACTION_MASK not in info:
+        raise _missing(during, "info", info)
+    return _joined(obs, _as_mask(info[ACTION_MASK], (_width(action_space),)))
+
+
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Puts `info["action_mask"]` of every reset and step into the observation.
 
@@ -118,22 +128,16 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self.observation_space = with_mask(env.observation_space, env.action_space)
-        self._width = _width(env.action_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets."""
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._masked(obs, info, "reset"), info
+        return masked(obs, info, self.action_space, "reset"), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._masked(obs, info, "step"), reward, terminated, truncated, info
-
-    def _masked(self, obs: Any, info: Mapping[str, Any], during: str) -> dict[str, Any]:
-        if ACTION_MASK not in info:
-            raise _missing(during, "info", info)
-        return _joined(obs, _as_mask(info[ACTION_MASK], (self._width,)))
+        return masked(obs, info, self.action_space, "step"), reward, terminated, truncated, info
 
 
 class VectorActionMask(VectorWrapper[Any, Any, Any]):

@@ -14,6 +14,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from flowrl.data.columns import ACTION_MASK
+from flowrl.envs.games.game import Game, Turn
+from flowrl.envs.masks import masked, with_mask
 from flowrl.errors import ConfigError, SchemaError, closest
 
 #: The keys of an agent's final info that are passed on.
@@ -73,6 +75,118 @@ def converted(
             f"a multiple of that; take {' or '.join(fits)}"
         )
     return AgentsVectorEnv([env, *(_parallel(another()) for _ in range(num_envs // len(agents) - 1))])
+
+
+class PettingZooGame(Game):
+    """What turn-based and parallel environments have in common.
+
+    `masked`: the `action_mask` in each agent's `info` goes into its observation, as `ActionMask` does for one agent.
+
+    Raises: ConfigError for an environment that does not name its possible_agents, and for a mask that cannot be.
+    """
+
+    def __init__(self, env: Any, masked: bool = False) -> None:
+        self.env, self.is_masked = env, masked
+        agents = list(getattr(env, "possible_agents", None) or [])
+        if not agents:
+            raise ConfigError(
+                f"{env} does not name its possible_agents, expected the names of all that may ever act: each has "
+                "a seat from the start, also who appears late (M2)"
+            )
+        self._ids = {str(agent): agent for agent in agents}
+        self.possible_agents = tuple(self._ids)
+        self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
+        self.action_spaces = {name: env.action_space(agent) for name, agent in self._ids.items()}
+        spaces = {name: env.observation_space(agent) for name, agent in self._ids.items()}
+        if masked:
+            spaces = {name: with_mask(space, self.action_spaces[name]) for name, space in spaces.items()}
+        self.observation_spaces = spaces
+
+    def __str__(self) -> str:
+        return str(self.env)
+
+    def render(self) -> Any:
+        """The rendering of the environment."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _seen(self, agent: str, obs: Any, info: Mapping[str, Any], during: str) -> Any:
+        if not self.is_masked or agent not in self._ids:
+            return obs
+        try:
+            return masked(obs, info, self.action_spaces[agent], during)
+        except SchemaError as error:
+            raise SchemaError(f"{self}, agent {agent!r}: {error}") from None
+
+
+class ParallelGame(PettingZooGame):
+    """A parallel environment: all agents act together that are there (M2).
+
+    An agent without an observation waits. One that is no longer among the environment's agents and has not ended does
+    not act, until it appears again.
+    """
+
+    def reset(self, seed: int) -> Mapping[str, Any]:
+        """The observations of those who begin."""
+        obs, infos = self.env.reset(seed=seed)
+        return {
+            (name := str(agent)): self._seen(name, seen, infos.get(agent, {}), "reset") for agent, seen in obs.items()
+        }
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        """All actions at once."""
+        obs, rewards, terminated, truncated, infos = self.env.step(
+            {self._ids[name]: action for name, action in actions.items()}
+        )
+        ended, cut = ([str(agent) for agent, over in flags.items() if over] for flags in (terminated, truncated))
+        there = {*map(str, self.env.agents), *ended, *cut}
+        return Turn(
+            {
+                name: self._seen(name, seen, infos.get(agent, {}), "step")
+                for agent, seen in obs.items()
+                if (name := str(agent)) in there
+            },
+            {str(agent): reward for agent, reward in rewards.items()},
+            ended,
+            cut,
+            {str(agent): info for agent, info in infos.items()},
+        )
+
+
+class TurnBasedGame(PettingZooGame):
+    """A turn-based environment: whose turn it is acts alone.
+
+    An agent's reward comes with its turn, as what the environment has accumulated for it (M1). An agent that has ended
+    takes its last turn without an action, which nobody sees.
+    """
+
+    def reset(self, seed: int) -> Mapping[str, Any]:
+        """The observation of who begins."""
+        self.env.reset(seed=seed)
+        return self._next("reset").obs
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        """The action of the one agent whose turn it is."""
+        for action in actions.values():
+            self.env.step(action)
+        return self._next("step")
+
+    def _next(self, during: str) -> Turn:
+        """The next turn with an action; those who have ended pass before it."""
+        env, terminated, truncated = self.env, list[str](), list[str]()
+        seen, rewards, infos = dict[str, Any](), dict[str, float](), dict[str, Any]()
+        while env.agents:
+            name = str(env.agent_selection)
+            obs, rewards[name], ended, cut, infos[name] = env.last()
+            seen[name] = self._seen(name, obs, infos[name], during)
+            if not (ended or cut):
+                break
+            (terminated if ended else truncated).append(name)
+            env.step(None)
+        return Turn(seen, rewards, terminated, truncated, infos)
 
 
 class OneAgentEnv(gymnasium.Env[Any, Any]):
