@@ -4,6 +4,7 @@ from flowrl.operators.adders import GAE, NStep, VTrace
 from flowrl.operators.batches import (
     CollectBatches,
     ConcatBatches,
+    OfPolicy,
     ScaleRewards,
     SelectExperiences,
     SplitBatch,
@@ -63,6 +64,7 @@ __all__ = [
     "MixInReplay",
     "NStep",
     "NormalizeRewards",
+    "OfPolicy",
     "OfflineRows",
     "ParallelRollouts",
     "PolicyActions",

@@ -291,3 +291,34 @@ class SelectExperiences:
                 "policy before it"
             )
         return batch
+
+
+@operator
+class OfPolicy:
+    """The experience of one policy, out of a `MultiAgentBatch`, as a plain batch for that policy's operators.
+
+    Args:
+        policy_id: Name of the policy.
+
+    Emits: its batch; nothing where the policy has not acted. A plain batch passes as that of "default_policy".
+    Raises: SchemaError for a plain batch and another name.
+
+    >>> both = MultiAgentBatch({"cat": Batch(reward=np.ones(4)), "mouse": Batch(reward=np.ones(8))}, env_steps=4)
+    >>> OfPolicy("mouse")(both), OfPolicy("dog")(both)
+    ([Batch[8](reward=float64[8])], [])
+    """
+
+    verb = "combine"
+    provides = ()
+    policy_id: str = attrs.field(validator=attrs.validators.instance_of(str))
+    pure = True
+
+    def __call__(self, batch: Batch | MultiAgentBatch) -> list[Batch]:
+        if isinstance(batch, MultiAgentBatch):
+            return [batch[self.policy_id]] if self.policy_id in batch else []
+        if self.policy_id != DEFAULT_POLICY:
+            raise SchemaError(
+                f"OfPolicy({self.policy_id!r}) got {batch!r}, which is of one policy already: leave OfPolicy out, or "
+                "let several policies act, WorkerSet(env, policies=..., agents=...)"
+            )
+        return [batch]

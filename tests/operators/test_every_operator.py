@@ -171,6 +171,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "NormalizeRewards": (lambda _: ops.NormalizeRewards(normalizing()), fragments, "for_each"),
     "Record": (lambda path: ops.Record(path / "data", overwrite=True), fragments, "for_each"),
     "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
+    "OfPolicy": (lambda _: ops.OfPolicy("default_policy"), many_agents, "combine"),
     "SelectExperiences": (lambda _: ops.SelectExperiences(["default_policy"]), many_agents, "for_each"),
     "SplitBatch": (lambda _: ops.SplitBatch(max_rows=4), fragments, "combine"),
     "StandardizeFields": (lambda _: ops.StandardizeFields(["reward"]), many_agents, "for_each"),
