@@ -11,6 +11,8 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
+from flowrl.envs.adapters.pettingzoo import with_masks
+from flowrl.envs.games.seats import SeatsEnv
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.envs.spec import import_module, name_of
@@ -60,13 +62,29 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
 def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnasium.Env[Any, Any]:
     """The environment in these wrappers, the first one innermost.
 
-    If one of them may change rewards, a recorder goes below all, so that returns stay raw (S1).
+    If one of them may change rewards, a recorder goes below all, so that returns stay raw (S1). Of a game, only
+    `ActionMask` wraps each agent.
+
+    Raises: ConfigError for any other wrapper of a game.
     """
+    if isinstance(env, SeatsEnv):
+        return _wrapped_game(env, wrappers)
     made = [wrapper_of(each) for each in wrappers]
     if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env) and recorder(env) is None:
         env = RawRecorder(env)
     for text, each in zip(wrappers, made):
         env = _applied(each, env, text, gymnasium.Env)
+    return env
+
+
+def _wrapped_game(env: SeatsEnv, wrappers: Sequence[str | Wrap]) -> SeatsEnv:
+    for text in wrappers:
+        if wrapper_of(text) is not ActionMask:
+            raise ConfigError(
+                f"the wrapper {name_of(text)} is for an environment of one agent, but {env} is a game of "
+                f"{len(env.seating.agents)} (see flowrl.envs.games): leave it out, and wrap the game where it is made"
+            )
+        env = SeatsEnv(with_masks(env.game))
     return env
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from flowrl.envs.adapters import envpool, pettingzoo
+from flowrl.envs import games
+from flowrl.envs.adapters import by_agent, envpool, pettingzoo
 from flowrl.envs.adapters import gym as classic
+from flowrl.envs.games.seats import SeatsEnv
 from flowrl.errors import ConfigError
 
 #: The functions that make an environment by its name, for `gym:NAME` and so on.
@@ -17,6 +19,7 @@ LIBRARIES: dict[str, Callable[..., Any]] = {
     "gym": classic.make,
     "pettingzoo": pettingzoo.make,
     "envpool": envpool.EnvPool,
+    "flowrl": games.make,
 }
 
 
@@ -32,6 +35,8 @@ _FOREIGN = {
 def converted(made: Any, num_envs: int, another: Callable[[], Any]) -> Any:
     """Convert to a `gymnasium.Env`, or to a VectorEnv of `num_envs` for several agents; `another` makes one more.
 
+    A game, also one in gymnasium's own interface, becomes a `SeatsEnv`.
+
     Returns objects of unknown kinds unchanged.
 
     Raises: ConfigError for environments of libraries whose steps are others.
@@ -45,8 +50,10 @@ def converted(made: Any, num_envs: int, another: Callable[[], Any]) -> Any:
                 f"{type(made).__name__} is an EnvPool that answers for {made.config['batch_size']} of its "
                 f"{made.config['num_envs']} environments at a time: leave out batch_size, so that all step together"
             )
+    if isinstance(made, games.Game):
+        return SeatsEnv(made)
     if isinstance(made, gymnasium.Env | VectorEnv):
-        return made
+        return SeatsEnv(by_agent.DictGame(made)) if by_agent.is_one(made) else made
     if pettingzoo.is_one(made):
         return pettingzoo.converted(made, num_envs, another)
     return classic.ClassicEnv(made) if classic.is_one(made) else made

@@ -86,7 +86,7 @@ class PettingZooGame(Game):
     """
 
     def __init__(self, env: Any, masked: bool = False) -> None:
-        self.env, self.is_masked = env, masked
+        self.env, self._masked = env, masked
         agents = list(getattr(env, "possible_agents", None) or [])
         if not agents:
             raise ConfigError(
@@ -114,12 +114,21 @@ class PettingZooGame(Game):
         self.env.close()
 
     def _seen(self, agent: str, obs: Any, info: Mapping[str, Any], during: str) -> Any:
-        if not self.is_masked or agent not in self._ids:
+        if not self._masked or agent not in self._ids:
             return obs
         try:
             return masked(obs, info, self.action_spaces[agent], during)
         except SchemaError as error:
             raise SchemaError(f"{self}, agent {agent!r}: {error}") from None
+
+
+def with_masks(game: Game) -> PettingZooGame:
+    """The same game, with the masks of `info` in the observations. Raises: ConfigError if it cannot have them."""
+    if isinstance(game, PettingZooGame):
+        return type(game)(game.env, masked=True)
+    raise ConfigError(
+        f"{game} is no game of PettingZoo, whose masks are in info: put action_mask into its observations"
+    )
 
 
 class ParallelGame(PettingZooGame):

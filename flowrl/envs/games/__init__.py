@@ -1,5 +1,6 @@
-"""Games: environments of several agents, each with rows of its own."""
+"""Games: environments of several agents, each with rows of its own; and some small ones, `flowrl:NAME`."""
 
+from flowrl.envs.games.catalog import GAMES, make
 from flowrl.envs.games.game import Game, Turn
 
-__all__ = ["Game", "Turn"]
+__all__ = ["GAMES", "Game", "Turn", "make"]

@@ -1,0 +1,119 @@
+"""Games by name, from functions and in gymnasium's own interface, in every manager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from flowrl.envs import make_env, make_manager
+from flowrl.envs.games import Game, make
+from flowrl.envs.games.seats import Of, SeatsEnv
+from flowrl.errors import ConfigError
+
+
+class Countdown(gymnasium.Env[Any, Any]):
+    """Agents count down from 2 and from 3, as they say in dictionaries or, `shared`, together."""
+
+    observation_space = spaces.Dict(two=spaces.Discrete(4), three=spaces.Discrete(4))
+    action_space = spaces.Dict(two=spaces.Discrete(5), three=spaces.Box(-1, 1, (2,), np.float32))
+
+    def __init__(self, shared: bool = False, end: str = "") -> None:
+        self.shared, self.end = shared, end
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.left = {"two": 2, "three": 3}
+        return dict(self.left), {}
+
+    def step(self, action: Any) -> Any:
+        self.left = {agent: max(left - 1, 0) for agent, left in self.left.items()}
+        over = {agent: not left for agent, left in self.left.items()}
+        if self.shared:
+            return dict(self.left), 1.5, all(over.values()), False, {"is_success": True}
+        if self.end:
+            over = {"__all__": self.left["two"] == 0}
+        reward = dict.fromkeys(action, 1.0)
+        return dict(self.left), reward, over, {}, {"two": {"is_success": False}}
+
+
+def test_dictionaries_by_agent_are_a_game() -> None:
+    """M1: whose episode ended is not asked again, though its observation stays in the dictionary."""
+    env = make_env(Countdown)
+    assert isinstance(env, SeatsEnv)
+    obs, _ = env.reset(seed=0)
+    tables = [obs["seats"]]
+    over = False
+    while not over:
+        obs, _, over, _, _ = env.step(np.zeros(3))
+        tables.append(obs["seats"])
+    two, three = np.stack(tables).transpose(1, 0, 2)
+    agents = env.seating.agents
+    two, three = (two, three) if agents[0] == "two" else (three, two)
+    assert two[:, Of.TURN].tolist() == [1, 1, 0, 0]
+    assert three[:, Of.TURN].tolist() == [1, 1, 1, 0]
+    assert two[-1, [Of.RETURN, Of.SUCCESS]].tolist() == [2, 0]
+    assert three[-1, [Of.RETURN, Of.SUCCESS]].tolist() == [3, -1]
+
+
+def test_one_reward_and_one_end_are_those_of_all_agents() -> None:
+    env = make_env(Countdown, {"shared": True})
+    env.reset(seed=0)
+    over = False
+    while not over:
+        obs, _, over, _, _ = env.step(np.zeros(3))
+    assert obs["seats"][:, [Of.TERMINATED, Of.RETURN, Of.SUCCESS]].tolist() == [[1, 4.5, 1]] * 2
+    env = make_env(Countdown, {"end": "all"})
+    env.reset(seed=0)
+    env.step(np.zeros(3))
+    assert env.step(np.zeros(3))[0]["seats"][:, Of.TERMINATED].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("spec", ["flowrl:tic_tac_toe", "flowrl.envs.games.tic_tac_toe:TicTacToe", make("tic_tac_toe")])
+def test_a_game_is_an_environment_by_any_way(spec: Any) -> None:
+    env = make_env(spec)
+    assert isinstance(env, SeatsEnv)
+    assert isinstance(env.game, Game)
+    assert make_manager(spec, 1).num_envs == 1
+
+
+@pytest.mark.parametrize("kind", ["subprocess", "async", "thread"])
+@pytest.mark.parametrize("name", ["flowrl:two_cartpoles", "flowrl:kuhn_poker"])
+def test_every_manager_plays_the_same_games(kind: str, name: str) -> None:
+    """D1, D2, T11."""
+    with make_manager(name, 3) as here, make_manager(name, 3, kind=kind) as there:
+        for manager in (here, there):
+            manager.launch(5)
+        draw = np.random.default_rng(0)
+        for _ in range(40):
+            actions = draw.integers(2, size=(3, 2)).astype(np.float64)
+            one, other = here.step(actions), all_of(there, actions)
+            for seen, again in zip(one.next_obs.values(), other.values()):
+                np.testing.assert_array_equal(seen, again)
+        assert sorted(map(str, here.drain())) == sorted(map(str, there.drain()))
+
+
+def all_of(manager: Any, actions: Any) -> Any:
+    """The arrivals of one step of every environment, from however many answers."""
+    result = manager.step(actions)
+    if manager.ready is None:
+        return result.next_obs
+    arrived, missing = result.next_obs.map(np.copy), ~result.acted
+    while missing.any():
+        result = manager.step(actions, wait=~missing & manager.ready)
+        new = missing & result.acted
+        arrived[new] = result.next_obs[new]
+        missing &= ~new
+    return arrived
+
+
+def test_wrappers_are_for_one_agent() -> None:
+    """But for masks of infos, which each agent has its own of."""
+    with pytest.raises(
+        ConfigError, match=r"TimeLimit\(3\)' is for an environment of one agent, but TicTacToe is a game"
+    ):
+        make_env("flowrl:tic_tac_toe", wrappers=["TimeLimit(3)"])
+    with pytest.raises(ConfigError, match="TicTacToe is no game of PettingZoo"):
+        make_env("flowrl:tic_tac_toe", wrappers=["ActionMask"])
