@@ -308,7 +308,7 @@ def test_a_game_without_usable_spaces_is_refused(make: Any, message: str) -> Non
 def test_a_saved_game_goes_on_where_it_was() -> None:
     """D3: with its open rewards, and with stores that its copy writes to."""
     draw = np.random.default_rng(1)
-    for turns in [script(draw) for _ in range(20)]:
+    for turns in [script(draw) for _ in range(5)]:
         env = SeatsEnv(Scripted([[*turns]]))
         env.reset(seed=0)
         over, action = False, np.zeros(env.action_space.shape)
