@@ -211,6 +211,14 @@ def write_row(obs: object, store: Observations, at: int, shape: RowShape) -> Non
     row = checked_row(obs, shape)
     check_dtypes(row, store)
     with np.errstate(over="ignore"):  # too large for the store's dtype becomes infinite, which `find_unusable` finds
+        _put(row, store, at)
+
+
+def _put(row: Any, store: Observations, at: int) -> None:
+    if isinstance(store, Batch):
+        for key, column in store.items():  # a Batch takes a row too, at several times the cost
+            _put(row[key], column, at)
+    else:
         store[at] = row
 
 
