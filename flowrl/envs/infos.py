@@ -12,7 +12,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from flowrl.envs.adapters.pettingzoo import AgentsVectorEnv
 from flowrl.envs.spaces import row_of
 from flowrl.errors import ConfigError, SchemaError
 
@@ -92,8 +91,6 @@ class VectorInfoColumns(VectorWrapper[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
         self._mode = AutoresetMode(env.metadata["autoreset_mode"]) if "autoreset_mode" in env.metadata else None
         self._resetting = np.zeros(env.num_envs, np.bool_)
-        if isinstance(env.unwrapped, AgentsVectorEnv):
-            env.unwrapped.passed |= self._fills.keys()
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

@@ -9,14 +9,13 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.adapters.convert import converted
-from flowrl.envs.adapters.pettingzoo import AgentsVectorEnv
 from flowrl.envs.games.seats import Seating, SeatsEnv
 from flowrl.envs.goals import GoalFunctions, goal_functions
 from flowrl.envs.infos import InfoKeys, fills_of
@@ -249,8 +248,6 @@ def _remarks(first: Env | AnyVectorEnv, kind: str) -> Iterator[str]:
             "it has no vectorized implementation of its own, so gymnasium steps copies of it one after another, slower "
             "than env_manager=local"
         )
-    if isinstance(first.unwrapped, AgentsVectorEnv):
-        yield "each of its agents counts as an environment, and each of their steps as an env step"
     ours = {"NormalizeObservation": "normalize_obs", "NormalizeReward": "normalize_rewards"}
     for name in {type(layer).__name__ for layer in layers(first)} & ours.keys():
         yield (
@@ -351,20 +348,18 @@ class EnvFactory:
         if is_object(self.spec):
             if args:
                 raise ConfigError(f"env_args {args} come too late: {name_of(self.spec)} is made already")
-            made = converted(self.spec, num_envs, self._no_other)
+            made = converted(self.spec)
             if num_envs > 1 and not isinstance(made, VectorEnv) and isinstance(made, gymnasium.Env):
-                self._no_other()
+                raise ConfigError(
+                    f"{name_of(self.spec)} is one environment: pass a callable that makes a new one each time"
+                )
             return made
         if vectorized and is_native(self.spec):
             return call(native(self.spec, num_envs), args, self.spec)
         factory = factory_of(self.spec)
         if "num_envs" in parameters(factory):
             args.setdefault("num_envs", num_envs)
-        another = partial(call, factory, args, self.spec)
-        return converted(another(), num_envs, another)
-
-    def _no_other(self) -> NoReturn:
-        raise ConfigError(f"{name_of(self.spec)} is one environment: pass a callable that makes a new one each time")
+        return converted(call(factory, args, self.spec))
 
 
 def _check_spaces(env: Env) -> None:

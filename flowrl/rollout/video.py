@@ -13,8 +13,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import RecordVideo
 
-from flowrl.envs import EnvFactory, Environments, EnvManager, Manager, VectorEnvManager
-from flowrl.envs.adapters.pettingzoo import AgentsVectorEnv
+from flowrl.envs import EnvFactory, Environments, EnvManager, Manager
 from flowrl.errors import ConfigError
 
 Env = gymnasium.Env[Any, Any]
@@ -32,41 +31,11 @@ class _Film(RecordVideo[Any, Any]):
         return super().reset(**options)
 
 
-class _Agents(gymnasium.Env[Any, Any]):
-    """All agents of a parallel environment as one player, whose observation is the whole answer to a step."""
-
-    def __init__(self, env: Any) -> None:
-        self.env, self.metadata, self.render_mode = env, env.metadata, getattr(env, "render_mode", None)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self.env.reset(seed=seed, options=options)  # type: ignore[no-any-return]
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        answer = self.env.step(action)
-        return answer, 0.0, any(answer[2].values()), any(answer[3].values()), {}
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-
-class _FilmedAgents:
-    """A parallel environment that steps through its film."""
-
-    def __init__(self, film: _Film) -> None:
-        self.reset, self.close, self._step = film.reset, film.close, film.step
-
-    def step(self, actions: Any) -> Any:
-        return self._step(actions)[0]
-
-
 def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequence[int]) -> Manager:
     """Environments in this process, which play as many episodes each as `shares` says; three of these are filmed.
 
     They are the first ones of the first environment, eval-episode-0.mp4 and so on, and, where it plays fewer, those of
-    the next ones, eval-env-1-episode-0.mp4. Several agents of one environment are in one film.
+    the next ones, eval-env-1-episode-0.mp4. All agents of a game are in one film.
 
     Raises: ConfigError if the environment renders no pictures, or a package for them is not installed.
     """
@@ -90,15 +59,11 @@ def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequ
         warnings.simplefilter("ignore")  # gymnasium's, of what is refused here or of videos that are replaced
         try:
             _look(_made(camera, num_envs))
-            first = _made(camera, num_envs)
-            seen = film(_shown(first))
-            others = [] if isinstance(first, VectorEnv) else [i for i in range(1, num_envs) if counts[i]]
+            seen = film(_shown(_made(camera, num_envs)))
+            others = [i for i in range(1, num_envs) if counts[i]]
             films = [seen, *(film(_shown(_made(camera, num_envs)), i) for i in others)]
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(f"videos need what the extra `envs` of flowrl-engine brings: {error}") from error
-    if isinstance(first, VectorEnv):
-        first.unwrapped.envs[0] = _FilmedAgents(seen)  # type: ignore[attr-defined]
-        return VectorEnvManager(first)
     return EnvManager([*films, *(plain() for _ in range(num_envs - len(films)))])
 
 
@@ -113,8 +78,6 @@ def _shown(env: Any) -> Env:
     """The environment that a film is of."""
     if not isinstance(env, VectorEnv):
         return env  # type: ignore[no-any-return]
-    if isinstance(env.unwrapped, AgentsVectorEnv):
-        return _Agents(env.unwrapped.envs[0])
     raise ConfigError(f"no video: {env} steps its environments itself; name a single environment of that kind")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pettingzoo
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
@@ -50,27 +49,6 @@ class Told(gymnasium.Env[Any, Any]):
         return np.full(1, self.t, np.float32), 1.0, self.t == self.length, False, told(self.t)
 
 
-class Told2(pettingzoo.ParallelEnv):  # type: ignore[misc]
-    """The same for two agents."""
-
-    def __init__(self) -> None:
-        self.metadata, self.possible_agents, self.env = {"name": "told"}, ["a", "b"], Told()
-
-    def observation_space(self, agent: str) -> Any:
-        return Told.observation_space
-
-    def action_space(self, agent: str) -> Any:
-        return Told.action_space
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        return tuple(dict.fromkeys("ab", part) for part in self.env.reset())
-
-    def step(self, actions: Any) -> Any:
-        return tuple(dict.fromkeys("ab", part) for part in self.env.step(0))
-
-    def close(self) -> None: ...
-
-
 class Poisoned(VectorWrapper[Any, Any, Any]):
     """What masks exclude is nonsense (T10)."""
 
@@ -93,7 +71,6 @@ def policy(*spaces: Any) -> Any:
 
 MANAGERS: dict[str, dict[str, Any]] = {kind: {"spec": Told, "kind": kind} for kind in ("local", "subprocess", "async")}
 MANAGERS |= {"thread": {"spec": Told, "kind": "thread"}, "copies": {"spec": Told, "kind": "vector"}}
-MANAGERS |= {"agents": {"spec": Told2}}
 MANAGERS |= {mode: {"spec": poisoned, "env_args": {"mode": mode}} for mode in ("NextStep", "SameStep", "Disabled")}
 
 

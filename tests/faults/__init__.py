@@ -11,6 +11,7 @@ from tests.faults import (
     demonstrations,
     engine,
     envs,
+    games,
     hindsight,
     offline,
     on_policy,
@@ -26,5 +27,5 @@ from tests.faults.fault import Fault
 __all__ = ["FAULTS", "Fault"]
 
 PARTS = (data, demonstrations, engine, envs, hindsight, offline, on_policy, operators, policies, replay, rewards)
-PARTS += (rollout, value_based)
+PARTS += (games, rollout, value_based)
 FAULTS = [fault for part in PARTS for fault in part.FAULTS]

@@ -83,13 +83,6 @@ FAULTS = [
     ),
     Fault(
         "T2",
-        "flowrl/envs/adapters/pettingzoo.py",
-        '_KEPT = ("is_success", ACTION_MASK)',
-        '_KEPT = ("is_success",)',
-        "tests/envs/adapters/test_pettingzoo.py::test_masks_of_agents",
-    ),
-    Fault(
-        "T2",
         "flowrl/envs/managers/vector.py",
         "arrived[env_id] = self._final_obs(env_id, infos)",
         "pass",
@@ -192,20 +185,6 @@ FAULTS = [
         "                self.env.seed(seed)\n",
         "                pass\n",
         "tests/envs/adapters/test_gym.py::test_the_older_interface_is_seeded_before_every_episode",
-    ),
-    Fault(
-        "T2",
-        "flowrl/envs/adapters/pettingzoo.py",
-        '"final_obs": here[i]',
-        '"final_obs": here[0]',
-        "tests/envs/adapters/test_pettingzoo.py::test_each_agent_is_an_environment",
-    ),
-    Fault(
-        "M1",
-        "flowrl/envs/adapters/pettingzoo.py",
-        "                self._refuse_survivors(over, env)\n",
-        "",
-        "tests/envs/adapters/test_pettingzoo.py::test_agents_that_come_and_go_are_refused",
     ),
     Fault(
         "S3",

@@ -32,12 +32,10 @@ _FOREIGN = {
 }
 
 
-def converted(made: Any, num_envs: int, another: Callable[[], Any]) -> Any:
-    """Convert to a `gymnasium.Env`, or to a VectorEnv of `num_envs` for several agents; `another` makes one more.
+def converted(made: Any) -> Any:
+    """Convert to a `gymnasium.Env`: a game, also one in another library's interface, to a `SeatsEnv`.
 
-    A game, also one in gymnasium's own interface, becomes a `SeatsEnv`.
-
-    Returns objects of unknown kinds unchanged.
+    Returns a VectorEnv, and objects of unknown kinds, unchanged.
 
     Raises: ConfigError for environments of libraries whose steps are others.
     """
@@ -50,10 +48,12 @@ def converted(made: Any, num_envs: int, another: Callable[[], Any]) -> Any:
                 f"{type(made).__name__} is an EnvPool that answers for {made.config['batch_size']} of its "
                 f"{made.config['num_envs']} environments at a time: leave out batch_size, so that all step together"
             )
+    if by_agent.is_one(made):
+        made = by_agent.DictGame(made)
+    elif pettingzoo.is_one(made):
+        made = pettingzoo.converted(made)
     if isinstance(made, games.Game):
         return SeatsEnv(made)
     if isinstance(made, gymnasium.Env | VectorEnv):
-        return SeatsEnv(by_agent.DictGame(made)) if by_agent.is_one(made) else made
-    if pettingzoo.is_one(made):
-        return pettingzoo.converted(made, num_envs, another)
+        return made
     return classic.ClassicEnv(made) if classic.is_one(made) else made

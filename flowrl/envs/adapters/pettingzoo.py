@@ -1,25 +1,17 @@
-"""PettingZoo: environments of several agents, each of which acts like the agent of a separate environment."""
+"""PettingZoo: turn-based and parallel environments as games, and one agent as an environment."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
-import numpy as np
-import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from flowrl.data.columns import ACTION_MASK
 from flowrl.envs.games.game import Game, Turn
 from flowrl.envs.masks import masked, with_mask
 from flowrl.errors import ConfigError, SchemaError, closest
-
-#: The keys of an agent's final info that are passed on.
-_KEPT = ("is_success", ACTION_MASK)
 
 
 def make(env_id: str, /, **args: Any) -> Any:
@@ -49,32 +41,20 @@ def is_one(made: Any) -> bool:
     return zoo is not None and isinstance(made, zoo.ParallelEnv | zoo.AECEnv)
 
 
-def converted(
-    made: Any, num_envs: int, another: Callable[[], Any]
-) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
-    """One agent as an environment; several as environments that step together, in as many copies as needed.
+def converted(made: Any) -> OneAgentEnv | Game:
+    """One agent as an environment, several as a game.
 
-    A turn-based environment is accepted if its metadata says `is_parallelizable`.
+    A turn-based environment plays in parallel if its metadata says `is_parallelizable`.
 
-    Raises: ConfigError for any other turn-based environment, for agents that do not share their spaces, and if
-    `num_envs` is not a multiple of their number.
+    Raises: ConfigError for an environment that does not name its agents.
     """
-    env = _parallel(made)
-    agents = list(getattr(env, "possible_agents", []))
-    if not agents:
-        raise ConfigError(
-            f"{made} does not name its possible_agents: agents that appear on the way are not served (M2)"
-        )
-    if len(agents) == 1:
-        return OneAgentEnv(env, agents[0])
-    if num_envs % len(agents):
-        below = num_envs // len(agents) * len(agents)
-        fits = [str(count) for count in (below, below + len(agents)) if count]
-        raise ConfigError(
-            f"{made} has {len(agents)} agents, each of which is an environment here: num_envs={num_envs} is not "
-            f"a multiple of that; take {' or '.join(fits)}"
-        )
-    return AgentsVectorEnv([env, *(_parallel(another()) for _ in range(num_envs // len(agents) - 1))])
+    zoo = sys.modules["pettingzoo"]
+    if not isinstance(made, zoo.ParallelEnv):
+        if not made.metadata.get("is_parallelizable", False):
+            return TurnBasedGame(made)
+        made = importlib.import_module("pettingzoo.utils.conversions").aec_to_parallel(made)
+    agents = list(getattr(made, "possible_agents", None) or [])
+    return OneAgentEnv(made, agents[0]) if len(agents) == 1 else ParallelGame(made)
 
 
 class PettingZooGame(Game):
@@ -224,120 +204,3 @@ class OneAgentEnv(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         """Closes the environment."""
         self.env.close()
-
-
-class AgentsVectorEnv(VectorEnv[Any, Any, Any]):
-    """Each agent of several equal parallel environments, as a separate environment.
-
-    Rows are the agents of the first environment, in the order of `possible_agents`, then those of the next. When its
-    agents have ended, an environment resets in the same step (T2), with a new seed. Each agent has its own episodes,
-    returns and steps.
-
-    Raises: ConfigError if agents differ in their spaces; SchemaError if an agent ends, appears or leaves while others
-    go on (M1, M2), which is not supported.
-    """
-
-    def __init__(self, envs: Sequence[Any]) -> None:
-        self.envs, self.agents = list(envs), list(envs[0].possible_agents)
-        self.num_envs = len(envs) * len(self.agents)
-        self.metadata = {**envs[0].metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space = self._shared("observation", envs[0].observation_space)
-        self.single_action_space = self._shared("action", envs[0].action_space)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._seeds = [np.random.default_rng() for _ in envs]
-        #: Further keys of an agent's info that are passed on.
-        self.passed: set[str] = set()
-
-    def __str__(self) -> str:
-        return f"AgentsVectorEnv({len(self.envs)} x {self.envs[0]}, {len(self.agents)} agents)"
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins new episodes everywhere; `seed` determines their starts."""
-        if seed is not None:
-            self._seeds = [np.random.default_rng([seed, copy]) for copy in range(len(self.envs))]
-        rows: list[Any] = []
-        infos: dict[str, Any] = {}
-        for copy in range(len(self.envs)):
-            here, info = self._begin(copy, options)
-            infos = self._with_told(infos, info, len(rows))
-            rows += here
-        return self._rows(rows), infos
-
-    def step(
-        self, actions: npt.NDArray[Any]
-    ) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]:
-        """(obs, reward, terminated, truncated, infos), rows by agent."""
-        rows: list[Any] = []
-        reward = np.zeros(self.num_envs, np.float64)
-        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
-        infos: dict[str, Any] = {}
-        for copy, env in enumerate(self.envs):
-            start = len(rows)
-            obs, *outcome, info = env.step({agent: actions[start + i] for i, agent in enumerate(self.agents)})
-            for column, values in zip((reward, terminated, truncated), outcome):
-                column[start : start + len(self.agents)] = self._of_all(values, env)
-            over = (terminated | truncated)[start : start + len(self.agents)]
-            here = self._of_all(obs, env)
-            if over.any():
-                self._refuse_survivors(over, env)
-                for i, agent in enumerate(self.agents):
-                    kept = {key: value for key, value in info.get(agent, {}).items() if key in {*_KEPT, *self.passed}}
-                    infos = self._add_info(infos, {"final_obs": here[i], "final_info": kept}, start + i)
-                here, info = self._begin(copy, None)
-            infos = self._with_told(infos, info, start)
-            rows += here
-        return self._rows(rows), reward, terminated, truncated, infos
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Closes the environments."""
-        for env in self.envs:
-            env.close()
-
-    def _begin(self, copy: int, options: dict[str, Any] | None) -> tuple[list[Any], Mapping[Any, Any]]:
-        obs, info = self.envs[copy].reset(seed=int(self._seeds[copy].integers(2**31)), options=options)
-        return self._of_all(obs, self.envs[copy]), info
-
-    def _with_told(self, infos: dict[str, Any], info: Mapping[Any, Any], start: int) -> dict[str, Any]:
-        passed = {ACTION_MASK, *self.passed}
-        for i, agent in enumerate(self.agents):
-            told = {key: np.asarray(info[agent][key]) for key in passed & info.get(agent, {}).keys()}
-            infos = self._add_info(infos, told, start + i)
-        return infos
-
-    def _rows(self, rows: Sequence[Any]) -> Any:
-        space = self.single_observation_space
-        into: Any = create_empty_array(space, self.num_envs)
-        return concatenate(space, rows, into)
-
-    def _of_all(self, values: Mapping[Any, Any], env: Any) -> list[Any]:
-        if missing := [agent for agent in self.agents if agent not in values]:
-            raise SchemaError(f"{env}: agent {missing[0]!r} is not there while others are: that is not served yet (M2)")
-        return [values[agent] for agent in self.agents]
-
-    def _refuse_survivors(self, over: npt.NDArray[np.bool_], env: Any) -> None:
-        if not over.all():
-            ended, left = self.agents[int(over.argmax())], self.agents[int(over.argmin())]
-            raise SchemaError(f"{env}: agent {ended!r} has ended while {left!r} goes on: that is not served yet (M1)")
-
-    def _shared(self, role: str, of: Callable[[Any], Any]) -> gymnasium.Space[Any]:
-        first: gymnasium.Space[Any] = of(self.agents[0])
-        for agent in self.agents[1:]:
-            if of(agent) != first:
-                raise ConfigError(
-                    f"{self.envs[0]}: agent {self.agents[0]!r} has the {role} space {first}, agent {agent!r} has "
-                    f"{of(agent)}; one policy acts for all of them, so give them the same, as supersuit's wrappers do"
-                )
-        return first
-
-
-def _parallel(made: Any) -> Any:
-    zoo = sys.modules["pettingzoo"]
-    if isinstance(made, zoo.ParallelEnv):
-        return made
-    if not made.metadata.get("is_parallelizable", False):
-        raise ConfigError(
-            f"{made} is turn-based, and its agents cannot act at once (its metadata does not say is_parallelizable): "
-            "taking turns is not served yet (M1)"
-        )
-    return importlib.import_module("pettingzoo.utils.conversions").aec_to_parallel(made)

@@ -173,7 +173,7 @@ def plain(value: Any) -> Any:
 
 
 def test_every_transition_is_that_of_an_obvious_loop() -> None:
-    """M1, M2, M5, M6: rewards add up between own turns, agents come and go, games begin anew."""
+    """M1, M2, M5, M6, S5: rewards add up between own turns, agents come and go, games begin anew."""
     draw = np.random.default_rng(0)
     scripts = [script(draw) for _ in range(300)]
     game = Scripted(scripts)

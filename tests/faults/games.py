@@ -1,0 +1,45 @@
+"""Faults planted in games and their adapters."""
+
+from tests.faults.fault import Fault
+
+SEATS = "flowrl/envs/games/seats.py"
+ZOO = "flowrl/envs/adapters/pettingzoo.py"
+BY_HAND = "tests/envs/games/test_seats.py::test_every_transition_is_that_of_an_obvious_loop"
+LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
+
+FAULTS = [
+    Fault("M1", SEATS, "gained[at] = 0.0\n", "pass\n", BY_HAND),
+    Fault("M1", SEATS, "if agent in obs or agent in over]", "if agent in self._turn or agent in acting]", BY_HAND),
+    Fault("M2", SEATS, "[agent for agent in obs if agent not in over] if over else list(obs)", "list(obs)", BY_HAND),
+    Fault("M5", SEATS, "table[at, column], table[at, other] = 1.0, 0.0", "table[at, column] = 1.0", BY_HAND),
+    Fault("M6", SEATS, "self._gained[at] += gain", "self._gained[at] = gain", BY_HAND),
+    Fault("S5", SEATS, "self._standing[at, SUCCESS] = table[at, SUCCESS]", "table[at, SUCCESS]", BY_HAND),
+    Fault(
+        "M1",
+        SEATS,
+        "if gain and agent in self._ended:",
+        "if False:",
+        "tests/envs/games/test_seats.py::test_a_game_that_breaks_its_contract_is_told_for_which_agent",
+    ),
+    Fault(
+        "M1",
+        ZOO,
+        "            env.step(None)\n",
+        "            break\n",
+        LOOPS + "test_agents_take_turns_as_in_their_own_loop",
+    ),
+    Fault(
+        "M2",
+        ZOO,
+        "there = {*map(str, self.env.agents), *ended, *cut}",
+        "there = {*map(str, self.env.agents)}",
+        LOOPS + "test_parallel_agents_come_and_go_as_in_their_own_loop",
+    ),
+    Fault(
+        "M1",
+        "flowrl/envs/adapters/by_agent.py",
+        "if agent not in self._ended}",
+        "}",
+        "tests/envs/games/test_game_envs.py::test_dictionaries_by_agent_are_a_game",
+    ),
+]
