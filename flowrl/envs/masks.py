@@ -64,8 +64,18 @@ def without_choice(mask: npt.NDArray[np.bool_], action_space: Space) -> npt.NDAr
     return np.flatnonzero(~some)
 
 
+class ActionsOfMany(spaces.Box):
+    """Actions of several agents in one row of numbers, those of each from a space of its own."""
+
+    def sample_for(self, obs: Any) -> Any:
+        """Random actions, valid ones of the agents that have a mask in an observation of all."""
+        raise NotImplementedError
+
+
 def valid_sample(action_space: Space, obs: Any) -> Any:
     """A random action, a valid one if the observation has a mask: see `gymnasium.Space.sample`."""
+    if isinstance(action_space, ActionsOfMany):
+        return action_space.sample_for(obs)
     if not isinstance(obs, Mapping | Batch) or ACTION_MASK not in obs:
         return action_space.sample()
     mask = _as_mask(obs[ACTION_MASK], (_width(action_space),))

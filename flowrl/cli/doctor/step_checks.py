@@ -21,7 +21,7 @@ from flowrl.cli.doctor.report import Finding, Level
 from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs import Manager, VectorEnvManager
 from flowrl.envs.adapters.gym import ClassicEnv
-from flowrl.envs.masks import UNASKED, unasked_mask
+from flowrl.envs.masks import UNASKED, ActionsOfMany, unasked_mask
 from flowrl.envs.spaces import checked_row, dict_form, find_unusable, fits, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
 from flowrl.errors import SchemaError
@@ -39,7 +39,9 @@ def spaces(manager: Manager) -> Findings:
     if isinstance(manager, VectorEnvManager):
         yield ok("autoreset", manager.autoreset)
     actions = manager.action_space
-    if isinstance(actions, gymnasium.spaces.Box) and not actions.is_bounded():
+    if isinstance(actions, ActionsOfMany):
+        yield note("spaces", "a game: the agents' stacked observations, the table of seats, and all actions in one row")
+    elif isinstance(actions, gymnasium.spaces.Box) and not actions.is_bounded():
         yield note("spaces", f"actions are not bounded ({actions}): nothing is clipped or rescaled")
     yield ok("spaces", _plain(f"observations {manager.observation_space}, actions {actions}"))
 
@@ -186,6 +188,8 @@ def rendering(probe: Probe, env: Env) -> Findings:
 
 def gymnasium_checker(probe: Probe, env: Env) -> Findings:
     """Findings of gymnasium's own checker."""
+    if isinstance(env.action_space, ActionsOfMany):
+        return  # it judges what single agents can learn from
     env = probe.factory().unwrapped
     if isinstance(env, ClassicEnv):  # the checker expects attributes that only gymnasium's environments have
         return

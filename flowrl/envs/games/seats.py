@@ -14,9 +14,10 @@ import numpy.typing as npt
 from gymnasium.vector.utils import batch_space
 
 from flowrl.data.batch import Batch
+from flowrl.data.columns import ACTION_MASK
 from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs.games.game import Game, Turn
-from flowrl.envs.masks import check_mask
+from flowrl.envs.masks import ActionsOfMany, check_mask, valid_sample
 from flowrl.envs.spaces import (
     Observations,
     array_form,
@@ -119,12 +120,41 @@ class Seating:
     @property
     def action_space(self) -> gymnasium.spaces.Box:
         """All agents' actions as one row of numbers, which float64 holds exactly up to 2^53."""
-        size = max(taken.stop for taken in self.action_slices.values())
-        return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
+        return _Actions(self)
 
     def kind_of(self, agent: str) -> Kind:
         """The kind of an agent."""
         return next(kind for kind in self.kinds if agent in kind.agents)
+
+
+class _Actions(ActionsOfMany):
+    """The actions of a `SeatsEnv`; samples are of each agent's own space, which `seed` seeds."""
+
+    def __init__(self, seating: Seating) -> None:
+        self._seating = seating
+        size = max(taken.stop for taken in seating.action_slices.values())
+        super().__init__(-np.inf, np.inf, (size,), np.float64)
+
+    def seed(self, seed: Any = None) -> Any:
+        """Seed each agent's space."""
+        for at, kind in enumerate(self._seating.kinds):
+            kind.action_space.seed(None if seed is None else seed + at)
+        return super().seed(seed)
+
+    def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[np.float64]:
+        """Random actions of all."""
+        return self.sample_for({})
+
+    def sample_for(self, obs: Any) -> npt.NDArray[np.float64]:
+        """See `ActionsOfMany`; of agents whose turn it is not, the action is random or, without any valid, 0."""
+        row = np.zeros(self.shape)
+        for kind in self._seating.kinds:
+            stack = obs.get(kind.name)
+            for at, agent in enumerate(kind.agents):
+                own = {key: part[at] for key, part in stack.items()} if isinstance(stack, Mapping) else {}
+                if np.any(own.get(ACTION_MASK, True)):
+                    row[self._seating.action_slices[agent]] = np.ravel(valid_sample(kind.action_space, own))
+        return row
 
 
 class _Seat:

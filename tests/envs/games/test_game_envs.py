@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from flowrl.cli.doctor import diagnose
 from flowrl.envs import Environments, make_env, make_manager
 from flowrl.envs.games import Game, make
 from flowrl.envs.games.seats import Of, SeatsEnv
+from flowrl.envs.masks import valid_sample
 from flowrl.errors import ConfigError
 
 
@@ -119,3 +121,21 @@ def test_wrappers_are_for_one_agent() -> None:
         Environments("flowrl:tic_tac_toe", info_keys={"x": 0}).manager(2)
     with pytest.raises(ConfigError, match="TicTacToe is no game of PettingZoo"):
         make_env("flowrl:tic_tac_toe", wrappers=["ActionMask"])
+
+
+def test_samples_of_a_game_are_valid_actions_of_its_agents() -> None:
+    """D6: seeded; and the doctor plays whole games with them."""
+    found = []
+    for _ in range(2):
+        env = make_env("flowrl:tic_tac_toe")
+        env.action_space.seed(7)
+        obs, _ = env.reset(seed=0)
+        over = False
+        while not over:
+            action = valid_sample(env.action_space, obs)
+            obs, _, over, _, _ = env.step(action)
+            found.append(action.tolist())
+    half = len(found) // 2
+    assert found[:half] == found[half:]
+    report = diagnose("flowrl:kuhn_poker", steps=200, seconds=0.2)
+    assert {finding.about for finding in report.findings if finding.level == "problem"} == set()
