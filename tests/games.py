@@ -151,7 +151,9 @@ class Arrangement(NamedTuple):
         seating = Seating.of(RandomGame(self.order, self.alike))
         return PolicyMap(seating, tuple(self.policies()), self.agents)
 
-    def worker(self, make: Make = FROM_FACTORIES["local"], games: int = 3, game: Any = None, **options: Any) -> GameWorker:
+    def worker(
+        self, make: Make = FROM_FACTORIES["local"], games: int = 3, game: Any = None, **options: Any
+    ) -> GameWorker:
         manager = make([game or self.game] * games, **{"episode_seeds": SEEDS, **options})
         policy_map = self.policy_map
         return GameWorker(GameManager(manager, policy_map.seating), self.policies(), policy_map, seed=3, index=4)

@@ -12,12 +12,15 @@ import attrs
 import numpy as np
 
 from flowrl.data import Batch, DatasetWriter
+from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.dataset_spaces import origin
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy, RandomPolicy, ScriptedPolicy
 from flowrl.policies.devices import torch_threads
 from flowrl.rollout import RolloutWorker, WorkerSet
+from flowrl.rollout.groups import Group
+from flowrl.rollout.policy_map import policy_map
 from flowrl.storage.files import plain
 from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.loading import load
@@ -102,7 +105,7 @@ def record_run(
     with torch_threads(trained.config.torch_threads):
         worker = _worker(trained, SeedTree(seed).integer("record/command"), collect, episodes or steps or 1)
         try:
-            about |= origin(trained.environments, worker.manager.observation_space, worker.manager.action_space)
+            about |= origin(trained.environments, trained.policy.observation_space, trained.policy.action_space)
             if about["env"] is None:
                 raise ConfigError(
                     f"{trained.environments}, the environment of {run}, has no name that the dataset could keep: "
@@ -112,7 +115,7 @@ def record_run(
             for batch in _whole(worker, episodes) if steps is None else _fragments(worker, steps):
                 writer.add(batch)
                 real += batch.rows
-                returns += [episode.return_ for episode in worker.episodes()]
+                returns += [episode.return_ for episode in worker.episodes() if not episode.agent]
         finally:
             worker.close()
     writer.flush()
@@ -142,25 +145,31 @@ def _whole(worker: RolloutWorker, episodes: int | None) -> Iterator[Batch]:
     missing = episodes or 0
     while missing:
         count = min(missing, worker.manager.num_envs)
-        padded = worker.sample(episodes=count)
-        lengths = padded.pop("mask").sum(0)
-        yield from (padded[:length, i : i + 1] for i, length in enumerate(lengths.tolist()))
+        yield from _unpadded(worker.sample(episodes=count))
         missing -= count
+
+
+def _unpadded(padded: Batch) -> Iterator[Batch]:
+    """The columns of a batch, each without its padding."""
+    lengths = padded.pop("mask").sum(0)
+    yield from (padded[:length, i : i + 1] for i, length in enumerate(lengths.tolist()) if length)
 
 
 def _fragments(worker: RolloutWorker, steps: int) -> Iterator[Batch]:
     missing = -(-steps // worker.manager.num_envs)
     while missing:
         count = min(missing, FRAGMENT_STEPS)
-        yield worker.sample(count)
+        batch = worker.sample(count)
+        yield from _unpadded(batch) if "mask" in batch else [batch]
         missing -= count
 
 
 def _worker(trained: TrainedPolicy, seed: int, collect: bool, most: int) -> RolloutWorker:
-    manager = trained.environments.manager(min(most, trained.config.envs_per_worker))
+    num_envs, environments = min(most, trained.config.envs_per_worker), trained.environments
     mode = trained.policy.collect_mode if collect else trained.policy.eval_mode
-    policy: Any = _Recorded(trained.policy, _AsSent(mode, manager.action_space.dtype))
-    worker = RolloutWorker(manager, policy, seed=seed)
+    policy: Any = _Recorded(trained.policy, _AsSent(mode, trained.policy.action_space.dtype))
+    who = policy_map(environments, environments.look(num_envs).seating, (DEFAULT_POLICY,), None)
+    worker = Group(environments, num_envs, 0, 1, seed, policy_map=who).worker({DEFAULT_POLICY: policy})
     worker.env_steps = trained.env_steps  # the point of exploration schedules
     return worker
 

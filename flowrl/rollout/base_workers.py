@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import gymnasium
 
+from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.engine.workers import WORKER_TIMEOUT
 from flowrl.envs import Environments
 from flowrl.envs.dataset_spaces import SPACES, origin, space_to_json
+from flowrl.envs.make import Seen
 from flowrl.envs.spaces import are_alike
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.policies.weights import save_weights
 from flowrl.rollout.broadcast import Broadcast
+from flowrl.rollout.policy_map import policy_map
 from flowrl.schedules import end_schedules
 
 Space = gymnasium.Space[Any]
+Spaces = tuple[Space, Space]
 PolicyFactory = Callable[[Space, Space], Policy]
 
 
@@ -60,7 +64,6 @@ class BaseWorkers:
         self.environments, self.num_eval_envs = environments, num_eval_envs
         self.address, self.worker_timeout = address, worker_timeout
         self._spaces, self._evaluation_env = spaces, evaluation
-        self._env_spaces = spaces  # those of a game are of all its agents
         if policy is not None:
             self._policy_factory, self._worker_policy = policy, worker_policy or policy
             self._policy = self.new_policy()
@@ -140,13 +143,19 @@ class BaseWorkers:
 
     def check_evaluation(self, learned_in: object) -> None:
         """Raise ConfigError if the evaluation environments' spaces differ from those that the policy learned in."""
-        found = self._evaluation_env.spaces(self.num_eval_envs)
-        for role, ours, theirs in zip(("observation", "action"), self._env_spaces, found):
-            if not are_alike(ours, theirs):
-                raise ConfigError(
-                    f"eval_env: the {role} space of {self._evaluation_env} is {theirs}, that of {learned_in} is "
-                    f"{ours}: the policy cannot act in both"
-                )
+        found = self._evaluation_env.look(self.num_eval_envs)
+        for name, spaces, theirs in self._evaluated(found):
+            for role, ours, other in zip(("observation", "action"), spaces, theirs):
+                if not are_alike(ours, other):
+                    raise ConfigError(
+                        f"eval_env: the {role} space of {self._evaluation_env} is {other}, that of {learned_in} is "
+                        f"{ours}: the policy{name} cannot act in both"
+                    )
+
+    def _evaluated(self, found: Seen) -> Iterator[tuple[str, Spaces, Spaces]]:
+        """For each policy, by its name in words, its spaces and those that it would be evaluated in."""
+        who = policy_map(self._evaluation_env, found.seating, (DEFAULT_POLICY,), None)
+        yield "", self._spaces, found[:2] if who is None else who.spaces_of(DEFAULT_POLICY)
 
     def close(self) -> None:
         """Close the environments created here, but not an environment object passed as an argument."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -20,9 +20,10 @@ from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
 from flowrl.envs import Environments
 from flowrl.envs.goals import GoalFunctions
 from flowrl.envs.infos import InfoKeys, fills_of, shape_of
+from flowrl.envs.make import Seen
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
-from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory, PolicyWorkers
+from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory, PolicyWorkers, Spaces
 from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupLayout, LocalGroup
 from flowrl.rollout.policy_map import Agents, checked_names, policy_map
 from flowrl.rollout.worker import RolloutWorker, collected
@@ -148,7 +149,6 @@ class WorkerSet(BaseWorkers):
                 name: PolicyWorkers(name, lambda: self.env_steps, make, self.policy_map.spaces_of(name), *rest, **where)
                 for name, make in makes.items()
             }
-        self._env_spaces = seen[:2]
         if any(setting is not None for setting in others):
             self.check_evaluation(environments)
         self._hosts: RemoteGroups | None = None
@@ -325,6 +325,16 @@ class WorkerSet(BaseWorkers):
             return self.parts[policy]
         except KeyError:
             raise ConfigError(f"no policy {policy!r}: {did_you_mean(str(policy), self.parts)}") from None
+
+    def _evaluated(self, found: Seen) -> Iterator[tuple[str, Spaces, Spaces]]:
+        if len(self.parts) == 1:
+            yield from super()._evaluated(found)
+            return
+        assert self.policy_map is not None
+        who = policy_map(self.evaluation_env, found.seating, tuple(self.parts), self.policy_map.agents)
+        assert who is not None
+        for name in self.parts:
+            yield f" {name!r}", self.policy_map.spaces_of(name), who.spaces_of(name)
 
     @property
     def policy(self) -> Policy:

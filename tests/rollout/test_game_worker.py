@@ -6,8 +6,8 @@ import pytest
 
 from flowrl.data.multi_agent import MultiAgentBatch
 from flowrl.data.steps import real_steps
-from tests.games import ARRANGEMENTS, Arrangement, Seats, steps_of
-from tests.managers import FROM_FACTORIES, SLOW, Make
+from tests.games import ARRANGEMENTS, Seats, steps_of
+from tests.managers import FROM_FACTORIES, SLOW
 
 CASES = [pytest.param("local", name, id=f"local-{name}") for name in ARRANGEMENTS]
 CASES += [
