@@ -122,7 +122,7 @@ def test_what_the_caller_names_himself_is_his_word(folder: Path) -> None:
     [
         *("CartPole-v1", "gym:CartPole-v1", "pettingzoo:classic/rps-v2", "envpool:Pong-v5", "ale_py:ALE/Pong-v5"),
         *("minigrid:MiniGrid-Empty-8x8-v0", "minigrid.wrappers:ImgObsWrapper", "FrameStackObservation(4)"),
-        *("flowrl.envs.cartpole:without_velocities", "flowrl.envs.goals:bit_flipping"),
+        *("flowrl.envs.cartpole:without_velocities", "flowrl.envs.goals:bit_flipping", "flowrl:tic_tac_toe"),
     ],
 )
 def test_names_of_gymnasium_flowrl_and_its_extras_need_no_trust(harmless: str) -> None:

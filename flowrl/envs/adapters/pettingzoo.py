@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 import gymnasium
 
 from flowrl.envs.games.game import Game, Turn
-from flowrl.envs.masks import masked, with_mask
+from flowrl.envs.masks import UNASKED, masked, unasked_mask, with_mask
 from flowrl.errors import ConfigError, SchemaError, closest
+
+log = logging.getLogger("flowrl")
 
 
 def make(env_id: str, /, **args: Any) -> Any:
@@ -95,11 +99,18 @@ class PettingZooGame(Game):
 
     def _seen(self, agent: str, obs: Any, info: Mapping[str, Any], during: str) -> Any:
         if not self._masked or agent not in self._ids:
+            if during == "reset" and agent in self._ids and unasked_mask(info, self.observation_spaces[agent]):
+                _tell_of_masks(str(self))
             return obs
         try:
             return masked(obs, info, self.action_spaces[agent], during)
         except SchemaError as error:
             raise SchemaError(f"{self}, agent {agent!r}: {error}") from None
+
+
+@functools.cache  # once, however many copies there are
+def _tell_of_masks(game: str) -> None:
+    log.warning("%s: %s", game, UNASKED)
 
 
 def with_masks(game: Game) -> PettingZooGame:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from pettingzoo.utils import conversions
 
 from flowrl.envs import Environments, make_env, make_manager
-from flowrl.envs.adapters.pettingzoo import ParallelGame, PettingZooGame, TurnBasedGame, make
+from flowrl.envs.adapters.pettingzoo import ParallelGame, PettingZooGame, TurnBasedGame, _tell_of_masks, make
 from flowrl.envs.games.seats import Of, SeatsEnv
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.rollout.video import filmed
@@ -236,7 +236,11 @@ def test_masks_of_infos_belong_to_their_observations(make_game: Any) -> None:
                 assert each["action_mask"].argmax() == (each["obs"][1] + int(agent)) % 4
 
 
-def test_the_wrapper_of_masks_gives_each_agent_its_own() -> None:
+def test_the_wrapper_of_masks_gives_each_agent_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    _tell_of_masks.cache_clear()
+    for _ in range(2):
+        make_env(Visitors).reset(seed=0)
+    assert caplog.text.count("visitors_v0: info has an action_mask, which policies do not read") == 1
     env = make_env(Visitors, wrappers=["ActionMask"])
     assert isinstance(env, SeatsEnv)
     assert "action_mask" in env.game.observation_spaces["0"].spaces  # type: ignore[attr-defined]
