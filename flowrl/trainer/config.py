@@ -53,8 +53,8 @@ class Configuration(PolicySettings, Option):
     #: The counter that budgets, evaluations, checkpoints and results follow.
     clock: ClassVar[str] = "env_steps"
 
-    #: An id of `gymnasium.make`, "module:factory", or of another library "gym:ID", "pettingzoo:ID", "envpool:ID".
-    env: str = setting("CartPole-v1", "gymnasium id, module:factory, gym:ID, pettingzoo:ID or envpool:ID")
+    #: An id of `gymnasium.make`, "module:factory", a game "flowrl:NAME", or another library's "gym:ID", "pettingzoo:ID" ...
+    env: str = setting("CartPole-v1", "gymnasium id, module:factory, flowrl:GAME, gym:ID, pettingzoo:ID or envpool:ID")
     env_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the environment")
     #: Names of gymnasium.wrappers or "module:Wrapper", with arguments as in a call, "FrameStackObservation(4)".
     wrappers: list[str] = setting(attrs.Factory(list), "wrappers around each environment, the first one innermost")
@@ -227,7 +227,7 @@ def settings_text(cls: type[Configuration]) -> str:
     """The `sections` of a plan as text, a line for each setting, with type, values, default and meaning.
 
     >>> print(settings_text(Configuration).splitlines()[2])
-        env (str) = 'CartPole-v1': gymnasium id, module:factory, gym:ID, pettingzoo:ID or envpool:ID
+        env (str) = 'CartPole-v1': gymnasium id, module:factory, flowrl:GAME, gym:ID, pettingzoo:ID or envpool:ID
     """
     lines = []
     for title, fields in sections(cls):
