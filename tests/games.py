@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -95,7 +95,7 @@ class RandomGame(Game):
 
 
 class Following:
-    """Acts by the observation's last five numbers and its own number `k`; with `memory`, by those before too.
+    """Acts by an observation and its own number `k`; with `memory`, by those before too.
 
     With `draws` the noise has a part as well, which only comparisons can follow.
     """
@@ -108,8 +108,8 @@ class Following:
 
     def act(self, obs: Any, noise: Any, env_steps: int, state: Any = None) -> dict[str, Any]:
         before = np.zeros((len(obs), 1)) if state is None else state
-        memory = (before + obs[:, -4:-3] + 1) % 1000
-        action = (obs[:, -5] * 2 + obs[:, -1] + memory[:, 0] + (noise * ACTIONS).sum(1) // 1 + self.k) % ACTIONS
+        memory = (before + obs[:, 1:2] + 1) % 1000
+        action = (obs[:, 0] * 2 + obs[:, -1] + memory[:, 0] + (noise * ACTIONS).sum(1) // 1 + self.k) % ACTIONS
         row = {"action": action.astype(np.int64), "value": obs[:, -1] + before[:, 0]}
         return row if state is None else {**row, "next_state": memory}
 
@@ -151,10 +151,8 @@ class Arrangement(NamedTuple):
         seating = Seating.of(RandomGame(self.order, self.alike))
         return PolicyMap(seating, tuple(self.policies()), self.agents)
 
-    def worker(
-        self, make: Make = FROM_FACTORIES["local"], games: int = 3, game: Any = None, **options: Any
-    ) -> GameWorker:
-        manager = make([game or self.game] * games, **{"episode_seeds": SEEDS, **options})
+    def worker(self, make: Make = FROM_FACTORIES["local"], game: Any = None, **options: Any) -> GameWorker:
+        manager = make([game or self.game] * 3, episode_seeds=SEEDS, **options)
         policy_map = self.policy_map
         return GameWorker(GameManager(manager, policy_map.seating), self.policies(), policy_map, seed=3, index=4)
 
@@ -211,8 +209,8 @@ class Played(NamedTuple):
     length: int
 
 
-def by_hand(how: Arrangement, env_id: int, episode_id: int, games: int = 3) -> Played:
-    """One episode of one game, step by step."""
+def by_hand(how: Arrangement, env_id: int, episode_id: int) -> Played:
+    """One episode of one of three games, step by step."""
     game, policies = RandomGame(how.order, how.alike), how.policies()
     agents = how.agents if callable(how.agents) else {agent: _named(how.agents, agent) for agent in AGENTS}
     who = {a: agents(a, Match(env_id, episode_id)) if callable(agents) else agents[a] for a in AGENTS}
@@ -221,7 +219,7 @@ def by_hand(how: Arrangement, env_id: int, episode_id: int, games: int = 3) -> P
     returns, gained = dict.fromkeys(AGENTS, 0.0), dict.fromkeys(AGENTS, 0.0)
     success: dict[str, bool | None] = dict.fromkeys(AGENTS)
     sent: dict[str, Any] = {}
-    acting = dict(game.reset(SEEDS[(episode_id * games + env_id) % len(SEEDS)]))
+    acting = dict(game.reset(SEEDS[episode_id * 3 + env_id]))
     newest = dict(acting)
     length = 0
     while acting:
@@ -257,6 +255,16 @@ def _named(agents: Mapping[str, str], agent: str) -> str:
     return agents.get(agent) or agents["*"]
 
 
+def read(rows: Batch, policy: str) -> Iterator[tuple[int, Row]]:
+    """Rows `[B, ...]` of a batch, with their episode."""
+    for i in range(len(rows)):
+        row: Any = rows[i]
+        state = row.state.tolist() if "state" in row else None
+        known = [row.obs.tolist(), row.action.item(), row.value.item(), state, row.reward.item()]
+        ends = row.next_obs.tolist(), bool(row.terminated), bool(row.truncated), row.next_value.item()
+        yield int(row.episode_id), Row(policy, *known, *ends, int(row.t), 0)
+
+
 class Seats:
     """The rows of batches, by seat (env_id, agent), in the order in which they came."""
 
@@ -268,28 +276,27 @@ class Seats:
         for policy, part in batch.items() if isinstance(batch, MultiAgentBatch) else [(only, batch)]:
             rows = real_rows(part)
             assert (rows.worker == self.worker).all()
-            for i in range(len(rows)):
-                row: Any = rows[i]
-                state = row.state.tolist() if "state" in row else None
-                known = [row.obs.tolist(), row.action.item(), row.value.item(), state, row.reward.item()]
-                ends = row.next_obs.tolist(), bool(row.terminated), bool(row.truncated), row.next_value.item()
-                seat = int(row.env_id), AGENTS[int(row.agent)]
-                found = Row(policy, *known, *ends, int(row.t), 0)
-                self.rows.setdefault(seat, []).append((int(row.episode_id), found))
+            for env_id, agent, (episode_id, row) in zip(rows.env_id.tolist(), rows.agent.tolist(), read(rows, policy)):
+                self.rows.setdefault((env_id, AGENTS[agent]), []).append((episode_id, row))
 
-    def check(self, how: Arrangement, steps: list[int], games: int = 3) -> None:
+    def check(self, how: Arrangement, steps: list[int], *, lost: Mapping[tuple[int, int], int] = {}) -> None:
         """They are those of the first so many steps of each game, in their order, and no others.
 
         A seat that several policies play in turn has its episodes in their order, though batches have them by policy.
+
+        Args:
+            lost: Games (env_id, episode_id) that were cut, and the steps that they had by then.
         """
         for env_id, left in enumerate(steps):
             expected: dict[str, list[Any]] = {agent: [] for agent in AGENTS}
             episode_id = 0
             while left > 0:
-                played = by_hand(how, env_id, episode_id, games)
+                played = by_hand(how, env_id, episode_id)
+                length = lost.get((env_id, episode_id), played.length)
                 for agent, rows in played.rows.items():
-                    expected[agent] += [(episode_id, row._replace(at=0)) for row in rows if row.at <= left]
-                left -= played.length
+                    done = [row for row in rows if row.at <= min(left, length)]
+                    expected[agent] += [(episode_id, row._replace(at=0)) for row in done]
+                left -= length
                 episode_id += 1
             for agent in AGENTS:
                 found = self.rows.get((env_id, agent), [])

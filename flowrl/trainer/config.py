@@ -53,7 +53,7 @@ class Configuration(PolicySettings, Option):
     #: The counter that budgets, evaluations, checkpoints and results follow.
     clock: ClassVar[str] = "env_steps"
 
-    #: An id of `gymnasium.make`, "module:factory", a game "flowrl:NAME", or another library's "gym:ID", "pettingzoo:ID" ...
+    #: An id of `gymnasium.make`, "module:factory", a game "flowrl:NAME", or in another library "gym:ID" and so on.
     env: str = setting("CartPole-v1", "gymnasium id, module:factory, flowrl:GAME, gym:ID, pettingzoo:ID or envpool:ID")
     env_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the environment")
     #: Names of gymnasium.wrappers or "module:Wrapper", with arguments as in a call, "FrameStackObservation(4)".

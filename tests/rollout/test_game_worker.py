@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import copy
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
 import pytest
 
 from flowrl.data.multi_agent import MultiAgentBatch
-from flowrl.data.steps import real_steps
-from tests.games import ARRANGEMENTS, Seats, steps_of
-from tests.managers import FROM_FACTORIES, SLOW
+from flowrl.data.steps import real_rows, real_steps
+from flowrl.envs import Episode
+from flowrl.envs.games import Game, Turn
+from flowrl.envs.games.seats import Seating, SeatsEnv
+from flowrl.envs.managers.games import GameManager
+from flowrl.errors import FlowError
+from flowrl.rollout import RolloutWorker
+from flowrl.rollout.game_worker import GameWorker
+from flowrl.rollout.policy_map import PolicyMap
+from flowrl.testing import same
+from tests.clock_envs import TABLE, EchoEnv, clock_factories
+from tests.faulty_envs import KINDS, limits
+from tests.games import (
+    AGENTS,
+    ARRANGEMENTS,
+    SEEDS,
+    Following,
+    Played,
+    RandomGame,
+    Seats,
+    by_hand,
+    read,
+    steps_of,
+    two,
+)
+from tests.managers import FROM_FACTORIES, SLOW, Make, from_factories
 
 CASES = [pytest.param("local", name, id=f"local-{name}") for name in ARRANGEMENTS]
 CASES += [
@@ -26,7 +57,7 @@ def test_every_row_is_that_of_an_obvious_loop(manager: str, name: str) -> None:
     worker, lengths = how.worker(FROM_FACTORIES[manager]), dict[int, int]()
     before = [0, 0, 0]
     try:
-        for amount in ({"steps": 1}, {"steps": 4}, {"rows": 23}, {"steps": 60}, {"rows": 9}, {"steps": 2}):
+        for amount in ({"steps": 1}, {"steps": 4}, {"rows": 23}, {"steps": 30}, {"rows": 9}, {"steps": 2}):
             batch = worker.sample(**amount)
             now = steps_of(worker, lengths)
             assert worker.env_steps_of(batch) == sum(now) - sum(before)
@@ -43,3 +74,261 @@ def test_every_row_is_that_of_an_obvious_loop(manager: str, name: str) -> None:
             seats.check(how, now)
     finally:
         worker.close()
+
+
+@pytest.mark.parametrize("name", ["memory", "unlike", "by match"])
+@from_factories
+def test_whole_games_in_fixed_shares(make: Make, name: str) -> None:
+    """S2, M4, M5, M6, T8: each game plays its share of new episodes, of which every row is there, and no other one."""
+    how = ARRANGEMENTS[name]
+    worker = how.worker(make)
+    try:
+        worker.sample(2)
+        worker.episodes()
+        cut, first = worker.manager.cut_episodes, (worker.manager.episode_id + 1).tolist()
+        batch = worker.sample(episodes=7)
+        assert worker.manager.cut_episodes - cut <= 3  # those of the sample before
+        games = [(env_id, first[env_id] + k) for env_id, share in enumerate((3, 2, 2)) for k in range(share)]
+        played = {game: by_hand(how, *game) for game in games}
+        assert worker.env_steps_of(batch) == sum(game.length for game in played.values())
+        found: dict[tuple[int, int, str], Any] = {}
+        for policy, columns in batch.items() if isinstance(batch, MultiAgentBatch) else [("default_policy", batch)]:
+            assert len(columns) == columns.mask.sum(0).max()
+            for column in range(columns.reward.shape[1]):
+                rows = columns[:, column][columns.mask[:, column]]
+                seat = int(rows.env_id[0]), int(rows.episode_id[0]), AGENTS[int(rows.agent[0])]
+                assert seat not in found
+                found[seat] = [row._replace(at=0) for _, row in read(rows, policy)]
+        for game, hand in played.items():
+            for agent, expected in hand.rows.items():
+                assert found.pop((*game, agent), []) == [row._replace(at=0) for row in expected]
+            assert sum(row.reward for rows in hand.rows.values() for row in rows) == 0
+        assert not found
+        assert sorted(told(worker.episodes())) == sorted(each for game in games for each in of_game(game, played[game]))
+        assert sum(steps_of(worker, {})) == 0
+    finally:
+        worker.close()
+
+
+def told(episodes: list[Episode]) -> list[Any]:
+    return [(each.env_id, each.episode_id, each.agent, each.return_, each.length, each.success) for each in episodes]
+
+
+def of_game(game: tuple[int, int], played: Played) -> list[Any]:
+    """The episodes of a game, and of each agent that acted in it."""
+    own = [
+        (*game, agent, played.returns[agent], len(rows), played.success[agent])
+        for agent, rows in played.rows.items()
+        if rows
+    ]
+    return [(*game, "", 0.0, played.length, None), *own]
+
+
+@from_factories
+def test_a_game_resumes_in_the_middle(make: Make) -> None:
+    """D3, D5, M7, T8: with actions that wait for their answer, rewards between turns, memory, and who plays whom."""
+    noisy = {"policies": partial(two, memory=True, draws=2)}
+    worker, other = (ARRANGEMENTS["by match"]._replace(**noisy).worker(make) for _ in range(2))  # type: ignore[arg-type]
+    try:
+        for steps in (1, 3, 8, 2, 1):
+            worker.sample(steps)
+            state = copy.deepcopy(worker.state_dict())
+            assert same(worker.state_dict(), state)
+            assert other.load(state) == 0
+            assert same(other.state_dict(), state)
+            assert same(other.sample(7), expected := worker.sample(7))
+            assert expected.rows
+            assert sorted(told(other.episodes())) == sorted(told(worker.episodes()))
+    finally:
+        worker.close()
+        other.close()
+
+
+def test_noise_belongs_to_the_seat() -> None:
+    """D1, D2: each has a stream of its own, whoever steps the games."""
+    how = ARRANGEMENTS["mixed"]._replace(policies=lambda: {"default_policy": Following(draws=1)})
+    rows = []
+    for name in ("local", "thread", "async"):
+        seats, worker = Seats(), how.worker(FROM_FACTORIES[name])
+        try:
+            for _ in range(4):
+                seats.add(worker.sample(20))
+        finally:
+            worker.close()
+        rows.append(seats.rows)
+    assert rows[0] == rows[1] == rows[2]
+    drawn = {tuple(row.action for _, row in seat[:30]) for seat in rows[0].values()}
+    assert len(drawn) == 9
+
+
+class Broken(RandomGame):
+    """The first game of those with a file in a folder: in its third step this happens, once."""
+
+    def __init__(self, folder: Path, what: str) -> None:
+        super().__init__()
+        self.folder, self.what = folder, what
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        turn = super().step(actions)
+        if (
+            self.seed == SEEDS[LOST[1] * 3 + LOST[0]]
+            and self.clock == 3
+            and not (flag := self.folder / "failed").exists()
+        ):
+            flag.touch()
+            KINDS[self.what]()
+        return turn
+
+
+#: The game that is lost (env_id, episode_id), which lasts longer than three steps.
+LOST = next((env_id, k) for k in range(9) for env_id in (1,) if by_hand(ARRANGEMENTS["by match"], env_id, k).length > 5)
+
+
+@pytest.mark.parametrize(
+    ("manager", "what"),
+    [
+        ("subprocess-each", "exception"),
+        pytest.param("subprocess-each", "hang", marks=pytest.mark.slow),
+        ("subprocess-each", "killed"),
+        pytest.param("async", "exit", marks=pytest.mark.slow),
+        ("thread", "exception"),
+    ],
+)
+def test_a_fault_costs_one_game(manager: str, what: str, tmp_path: Path) -> None:
+    """F10, M5: what its seats had done and had no answer to vanishes; a new game begins, and others go on."""
+    how, seats, lengths = ARRANGEMENTS["by match"], Seats(), dict[int, int]()
+    game = partial(_broken, tmp_path, what)
+    limit = {} if manager == "thread" else limits(what)
+    worker = how.worker(FROM_FACTORIES[manager], game=game, **limit)
+    try:
+        for _ in range(12):
+            seats.add(worker.sample(5))
+            steps = steps_of(worker, lengths)
+        (fault,) = worker.faults()
+        assert (fault.env_id, fault.episode_id) == LOST
+        assert worker.manager.cut_episodes == 1
+        for policy, k in (("first", 0), ("second", 1)):  # each seat goes on with who plays it
+            assert worker.policies[policy].k == k + 1
+    finally:
+        worker.close()
+    steps[LOST[0]] += 2  # of the game that was lost
+    assert min(steps) >= 60
+    assert worker.env_steps == sum(steps)
+    seats.check(how, steps, lost={LOST: 2})
+
+
+def _broken(folder: Path, what: str) -> SeatsEnv:
+    return SeatsEnv(Broken(folder, what))
+
+
+class Locked(RandomGame):
+    """A game that cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_game_that_cannot_be_saved_begins_anew() -> None:
+    """D3, M5: no row of the old game is mixed with one of the new; noise, memory and fragments go on."""
+    how = ARRANGEMENTS["by match"]
+
+    def locked() -> SeatsEnv:
+        return SeatsEnv(Locked())
+
+    worker, other, seats = how.worker(game=locked), how.worker(game=locked), Seats()
+    seats.add(worker.sample(4))
+    state = copy.deepcopy(worker.state_dict())
+    running = worker.manager.episode_id.tolist()
+    steps = worker.manager.t.tolist()
+    assert other.load(state) == 3
+    assert other.manager.episode_id.tolist() == [k + 1 for k in running]
+    seats.add(other.sample(30))
+    now = [4 + 30] * 3
+    seats.check(how, now, lost={(env_id, k): steps[env_id] for env_id, k in enumerate(running)})
+
+
+def test_a_game_of_one_agent_is_the_plain_environment() -> None:
+    """M4, D2: row by row, bit for bit, whoever steps it, and also of a recurrent policy that draws noise."""
+    for name in ("local", "subprocess", "thread", "async"):
+        make = FROM_FACTORIES[name]
+        for memory in (False, True):
+            policies: list[Any] = [Following(memory=memory, draws=2) for _ in range(2)]
+            plain = RolloutWorker(make([partial(clock, i) for i in range(3)]), policies[0], seed=5)
+            games = make([partial(clock_game, i) for i in range(3)])
+            seating = Seating.of(OneAgent(clock(0)))
+            worker = GameWorker(
+                GameManager(games, seating), {"it": policies[1]}, PolicyMap(seating, ("it",), {"*": "it"}), seed=5
+            )
+            try:
+                for amounts in ({"steps": 1}, {"steps": 9}, {"episodes": 5}, {"steps": 3}):
+                    theirs, expected = worker.sample(**amounts), plain.sample(**amounts)
+                    assert (theirs.agent == 0).all()
+                    left = ["agent"] if "mask" in expected else ["agent", "mask"]
+                    assert theirs.select([key for key in theirs if key not in left]) == expected
+                    assert worker.env_steps_of(theirs) == plain.env_steps_of(expected)
+                    ours = [attrs.evolve(each, agent="") for each in worker.episodes() if each.agent]
+                    assert told(ours) == told(plain.episodes())
+            finally:
+                worker.close()
+                plain.close()
+
+
+class OneAgent(Game):
+    """A gymnasium environment as a game."""
+
+    possible_agents = ("it",)
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.observation_spaces, self.action_spaces = {"it": env.observation_space}, {"it": env.action_space}
+
+    def reset(self, seed: int) -> Mapping[str, Any]:
+        return {"it": self.env.reset(seed=seed)[0]}
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        obs, reward, terminated, truncated, info = self.env.step(actions["it"])
+        over = (["it"] * terminated, ["it"] * truncated)
+        return Turn({"it": obs}, {"it": reward}, *over, {"it": info})
+
+
+def clock(i: int) -> Any:
+    return clock_factories(TABLE, noisy=True, kind=EchoEnv)[i]()
+
+
+def clock_game(i: int) -> SeatsEnv:
+    return SeatsEnv(OneAgent(clock(i)))
+
+
+def test_another_policy_acts_from_now_on() -> None:
+    """T8, M7: under one name; its memory begins anew, the others go on."""
+    worker = ARRANGEMENTS["two"]._replace(policies=partial(two, memory=True)).worker()
+    worker.sample(6)
+    assert worker.policies["second"].k == 2
+    another: Any = Following(5, memory=True)
+    another.version = 9
+    worker.reset_policy(another, "second")
+    batch = worker.sample(8)
+    assert set(real_rows(batch["first"]).policy_version) == {0}
+    assert set(real_rows(batch["second"]).policy_version[3:]) == {9}
+    with pytest.raises(FlowError, match="needs the name of one of its policies, got 'third'"):
+        worker.reset_policy(another, "third")
+    with pytest.raises(FlowError, match="needs the name of one of its policies, got None"):
+        worker.reset_policy(another)
+    alone = ARRANGEMENTS["mixed"].worker()
+    alone.reset_policy(another)
+    assert alone.policy is alone.policies["default_policy"] is another
+    assert alone.get_weights() == {"k": 5}
+
+
+def test_new_games_begin_without_rows_of_the_old() -> None:
+    """M5, T8: reset_env cuts running games."""
+    worker, seats = ARRANGEMENTS["by match"].worker(), Seats()
+    seats.add(worker.sample(3))
+    begun = [(env_id, int(k)) for env_id, k in enumerate(worker.manager.episode_id)]
+    lost = dict(zip(begun, worker.manager.t.tolist()))
+    worker.reset_env()
+    seats.add(worker.sample(20))
+    seats.check(ARRANGEMENTS["by match"], [23] * 3, lost=lost)
+    with pytest.raises(ValueError, match=r"sample needs steps >= 1"):
+        worker.sample()
