@@ -60,6 +60,8 @@ class GameWorker(RolloutWorker):
     def sample(self, steps: int | None = None, *, rows: int | None = None, episodes: int | None = None) -> Any:
         """Collect `steps` steps of each game; running ones go on next time, as do actions without an answer yet.
 
+        Where one needs more time than the others, after a fault for example, those that cannot wait play on.
+
         With `rows` instead: steps of all games until there are this many rows, as rows `[B, ...]`. With `episodes`
         instead: this many whole new games, `[T, seats, ...]`.
 
@@ -74,7 +76,7 @@ class GameWorker(RolloutWorker):
         if steps is not None:
             missing = np.full(self.manager.num_envs, steps)
             while (missing > 0).any() or (self._shared and not self._rows()):
-                missing -= self._step_games(missing > 0 if (missing > 0).any() else None)
+                missing -= self._step_games(missing <= 0)
             return self._collected({name: self._cut(name) for name in self._with_rows()})
         while self._rows() < amounts[0]:
             self._step_games()
@@ -101,6 +103,8 @@ class GameWorker(RolloutWorker):
             name = next(iter(self._named))
         if name is None or name not in self._named:
             raise FlowError(f"{self!r}: reset_policy needs the name of one of its policies, got {name!r}")
+        if self.policy is self._named[name]:
+            self.policy = policy
         self._named[name] = self._players.of[name].policy = policy
         self._players.of[name].actor.use(self._mode_of(policy))
 
@@ -127,22 +131,21 @@ class GameWorker(RolloutWorker):
     def _mode_of(self, policy: Policy) -> Any:
         return collect_mode_of(policy, self.index)
 
-    def _step_games(self, wanted: Array | None = None) -> Array:
+    def _step_games(self, wait: Array | None = None, *, count_all: bool = True) -> Array:
         """One step of the games that are ready; returns the mask `[games]` of those that stepped.
 
         Args:
-            wanted: Mask of the games that count; the others wait, if their manager lets them.
+            wait: Mask of the games that wait, if their manager lets them and not all do.
+            count_all: Whether those that cannot wait count; else they are not in the returned mask, nor their rows kept.
         """
-        wait = None if wanted is None or self.manager.ready is None else ~wanted
-        stepped = self._players.step(self.env_steps, wait)
+        held = None if wait is None or wait.all() or self.manager.ready is None else wait
+        stepped = self._players.step(self.env_steps, held)
         moved: Array = np.ones(self.manager.num_envs, np.bool_) if stepped.acted is None else stepped.acted
-        if wanted is not None:
-            moved = moved & wanted
+        if wait is not None and not count_all:
+            moved = moved & ~wait
         for name, player in self._players.of.items():
             row, result = player.actor.sent, player.seats.result(stepped)
-            answered: Any = result.acted
-            if wanted is not None:
-                answered = answered & wanted[player.seats.env_id]
+            answered: Any = result.acted & moved[player.seats.env_id]
             if answered.any():
                 row["next_obs"], row["reward"], row["terminated"], row["truncated"], _ = result
                 if "value" not in row:
@@ -191,8 +194,8 @@ class GameWorker(RolloutWorker):
         missing, before = shares_of(episodes, self.manager.num_envs), self._games.drain()
         played: set[tuple[int, int]] = set()
         while (missing > 0).any():
-            wanted, numbers = missing > 0, self.manager.episode_id.copy()
-            ended = self._step_games(wanted) & self.manager.done
+            numbers = self.manager.episode_id.copy()
+            ended = self._step_games(missing <= 0, count_all=False) & self.manager.done
             played |= {(game, int(numbers[game])) for game in np.flatnonzero(ended).tolist()}
             missing -= ended
         batches = {name: self._cut_games(name, played) for name in self._with_rows()}

@@ -15,6 +15,7 @@ import torch
 
 from flowrl import Context, Plan
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.engine.futures import Future
 from flowrl.engine.subplan import packed, unpacked
 from flowrl.errors import CheckpointError, FlowError, PlanError, WorkerDied
@@ -59,7 +60,8 @@ def puts(workers: WorkerSet) -> list[Any]:
 
 def acting(workers: WorkerSet) -> list[Any]:
     """The policies that act, one of each process."""
-    return [worker.target._policy for worker in workers._hosts._actors.members if worker]  # type: ignore[union-attr]
+    members = workers._hosts._actors.members  # type: ignore[union-attr]
+    return [worker.target._policies[DEFAULT_POLICY] for worker in members if worker]
 
 
 def learn(workers: WorkerSet, mode: str, in_flight: int = 1) -> Plan:

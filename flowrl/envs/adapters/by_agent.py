@@ -15,7 +15,10 @@ def is_one(made: Any) -> TypeGuard[gymnasium.Env[Any, Any]]:
     """Whether an environment's actions and observations are Dicts with the same keys, its agents."""
     if not isinstance(made, gymnasium.Env):
         return False
-    action, observation = getattr(made, "action_space", None), getattr(made, "observation_space", None)
+    try:
+        action, observation = made.action_space, made.observation_space
+    except AttributeError:  # it does not say its spaces, which is told where it is made
+        return False
     if not isinstance(action, spaces.Dict) or not isinstance(observation, spaces.Dict):
         return False
     return bool(action.spaces) and action.spaces.keys() == observation.spaces.keys()
@@ -41,8 +44,9 @@ class DictGame(Game):
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
-        self.action_spaces = getattr(env.action_space, "spaces")  # noqa: B009 - a Dict: see `is_one`
-        self.observation_spaces = getattr(env.observation_space, "spaces")  # noqa: B009
+        assert isinstance(env.action_space, spaces.Dict)
+        assert isinstance(env.observation_space, spaces.Dict)
+        self.action_spaces, self.observation_spaces = env.action_space.spaces, env.observation_space.spaces
         self.possible_agents = tuple(map(str, self.action_spaces))
         self.metadata, self.render_mode = dict(env.metadata), env.render_mode
 

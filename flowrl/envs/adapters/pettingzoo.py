@@ -57,8 +57,13 @@ def converted(made: Any) -> OneAgentEnv | Game:
         if not made.metadata.get("is_parallelizable", False):
             return TurnBasedGame(made)
         made = importlib.import_module("pettingzoo.utils.conversions").aec_to_parallel(made)
-    agents = list(getattr(made, "possible_agents", None) or [])
+    agents = _agents(made)
     return OneAgentEnv(made, agents[0]) if len(agents) == 1 else ParallelGame(made)
+
+
+def _agents(env: Any) -> list[Any]:
+    """Those that it names."""
+    return list(getattr(env, "possible_agents", None) or [])
 
 
 class PettingZooGame(Game):
@@ -71,7 +76,7 @@ class PettingZooGame(Game):
 
     def __init__(self, env: Any, masked: bool = False) -> None:
         self.env, self._masked = env, masked
-        agents = list(getattr(env, "possible_agents", None) or [])
+        agents = _agents(env)
         if not agents:
             raise ConfigError(
                 f"{env} does not name its possible_agents, expected the names of all that may ever act: each has "

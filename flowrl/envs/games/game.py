@@ -34,6 +34,7 @@ class Game(abc.ABC):
 
     - `possible_agents`: the names of all agents that may ever act, in a fixed order.
     - `observation_spaces`, `action_spaces`: by agent. A Dict of observations may have an `action_mask`.
+    - `metadata`, `render_mode`: if it renders, as gymnasium's environments have them.
 
     Who acts is said by the observations: exactly the agents in `reset`'s answer act in the first step, those in
     `Turn.obs` that have not ended in the next. So agents that take turns, that act together, and that appear late or
@@ -55,9 +56,11 @@ class Game(abc.ABC):
     (dict_keys(['row', 'column']), {'row': 1, 'column': -1})
     """
 
-    possible_agents: Sequence[str]
-    observation_spaces: Mapping[str, gymnasium.Space[Any]]
-    action_spaces: Mapping[str, gymnasium.Space[Any]]
+    possible_agents: Sequence[str] = ()
+    observation_spaces: Mapping[str, gymnasium.Space[Any]] = {}
+    action_spaces: Mapping[str, gymnasium.Space[Any]] = {}
+    metadata: Mapping[str, Any] = {}
+    render_mode: str | None = None
 
     @abc.abstractmethod
     def reset(self, seed: int) -> Mapping[str, Any]:

@@ -81,12 +81,12 @@ class Seating:
     @classmethod
     def of(cls, game: Game) -> Seating:
         """The seating of a game."""
-        named = getattr(game, "possible_agents", None)
+        named = game.possible_agents
         agents = tuple(named or ())
         if not agents or len(set(agents)) < len(agents) or not all(isinstance(agent, str) for agent in agents):
             raise ConfigError(f"{game}: possible_agents is {named!r}, expected the names of its agents, each once")
-        for what in ("observation_spaces", "action_spaces"):
-            if missing := [agent for agent in agents if agent not in getattr(game, what, {})]:
+        for what, by_agent in (("observation_spaces", game.observation_spaces), ("action_spaces", game.action_spaces)):
+            if missing := [agent for agent in agents if agent not in by_agent]:
                 raise ConfigError(f"{game}: {what} has no entry for agent {missing[0]!r}")
         kinds: list[Kind] = []
         slices: dict[str, slice] = {}
@@ -208,7 +208,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self.game = game
         self.seating = Seating.of(game)
         self.observation_space, self.action_space = self.seating.observation_space, self.seating.action_space
-        self.metadata, self.render_mode = dict(getattr(game, "metadata", {})), getattr(game, "render_mode", None)
+        self.metadata, self.render_mode = dict(game.metadata), game.render_mode
         self._stores = {kind.name: make_store(kind.observation_space, len(kind.agents)) for kind in self.seating.kinds}
         self._seats: dict[str, _Seat] = {}
         for at, agent in enumerate(self.seating.agents):
@@ -319,8 +319,11 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
 
     def _end(self, turn: Turn, table: npt.NDArray[np.float64]) -> set[str]:
         over: set[str] = set()
-        for name, column, other in (("truncated", TRUNCATED, TERMINATED), ("terminated", TERMINATED, TRUNCATED)):
-            agents = getattr(turn, name)
+        ways = (
+            ("truncated", turn.truncated, TRUNCATED, TERMINATED),
+            ("terminated", turn.terminated, TERMINATED, TRUNCATED),
+        )
+        for name, agents, column, other in ways:
             if isinstance(agents, Mapping | str):
                 raise SchemaError(
                     f"{self.game}: {name} is a {type(agents).__name__}, expected the names of those who end now"
