@@ -110,7 +110,7 @@ def _cut(table: Batch, parts: Mapping[str, Index], running: Held) -> list[Trajec
     for env, rows in parts.items():
         count, length = running.get(env, (0, 0))
         last = first + len(rows)
-        ends = np.flatnonzero(over[first : last - 1]) + 1
+        ends = np.flatnonzero(over[first : max(last - 1, first)]) + 1  # a seat of a game may have no row yet
         for begin, end in zip([0, *ends.tolist()], [*ends.tolist(), len(rows)]):
             if begin == end:
                 continue
