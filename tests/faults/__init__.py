@@ -11,6 +11,7 @@ from tests.faults import (
     demonstrations,
     engine,
     envs,
+    game_workers,
     games,
     hindsight,
     offline,
@@ -27,5 +28,5 @@ from tests.faults.fault import Fault
 __all__ = ["FAULTS", "Fault"]
 
 PARTS = (data, demonstrations, engine, envs, hindsight, offline, on_policy, operators, policies, replay, rewards)
-PARTS += (games, rollout, value_based)
+PARTS += (game_workers, games, rollout, value_based)
 FAULTS = [fault for part in PARTS for fault in part.FAULTS]

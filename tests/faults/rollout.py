@@ -273,7 +273,7 @@ FAULTS = [
     Fault(
         "D3",
         "flowrl/rollout/worker_set.py",
-        "        self._broadcast.take()  # the policy's own state is taken after this one\n",
+        "        self._take_newest()  # the policies' own states are taken after this one\n",
         "",
         HOSTS + "test_a_checkpoint_has_what_was_published",
     ),
@@ -287,15 +287,15 @@ FAULTS = [
     Fault(
         "F3",
         "flowrl/rollout/remote_groups.py",
-        "        self._sent[process] = self._broadcast.number\n",
-        "        self._sent[process] = self._broadcast.number + 1\n",
+        "            self._sent[process, name] = broadcast.number\n",
+        "            self._sent[process, name] = broadcast.number + 1\n",
         HOSTS + "test_weights_pushed_after_an_item_make_the_next_one_of_that_worker",
     ),
     Fault(
         "F10",
         "flowrl/rollout/remote_groups.py",
-        "        self._sent.pop(process, None)\n",
-        "",
+        "            self._sent.pop((process, name), None)\n",
+        "            pass\n",
         HOSTS + "test_a_process_that_is_made_again_begins_afresh_with_the_newest_weights",
     ),
     Fault(

@@ -1,0 +1,104 @@
+"""Faults planted in workers that play games, and in what is made of their rows."""
+
+from tests.faults.fault import Fault
+
+GAMES = "flowrl/envs/managers/games.py"
+WORKER = "flowrl/rollout/game_worker.py"
+PLAYERS = "flowrl/rollout/players.py"
+OVER = "tests/rollout/test_game_worker.py::"
+SETS = "tests/rollout/test_game_worker_set.py::"
+ADDERS = "tests/operators/test_game_fragments.py::"
+
+FAULTS = [
+    Fault(
+        "M4",
+        WORKER,
+        "        self._steps += int(moved.sum())\n",
+        '        self._steps += int(stepped.next_obs["seats"][..., 1].sum())\n',
+        OVER + "test_every_row_is_that_of_an_obvious_loop",
+    ),
+    Fault(
+        "M4",
+        "flowrl/data/columns.py",
+        'STREAM = ("worker", "env_id", "agent")',
+        'STREAM = ("worker", "env_id")',
+        ADDERS + "test_episodes_are_the_whole_ones_of_each_seat",
+    ),
+    Fault(
+        "M4",
+        "operators/rollout.py",
+        "sum(not episode.agent for episode in episodes)",
+        "len(episodes)",
+        SETS + "test_results_have_the_returns_of_games_and_of_their_agents",
+    ),
+    Fault(
+        "M5",
+        WORKER,
+        "        if wait is not None and not count_all:\n",
+        "        if wait is not None:\n",
+        OVER + "test_a_fault_costs_one_game",
+    ),
+    Fault(
+        "M5",
+        WORKER,
+        "< written",
+        "<= written",
+        OVER + "test_every_row_is_that_of_an_obvious_loop",
+    ),
+    Fault(
+        "T8",
+        GAMES,
+        "self.t[game], self._episode[game] = 0, ",
+        "self._episode[game] = ",
+        OVER + "test_every_row_is_that_of_an_obvious_loop",
+    ),
+    Fault(
+        "S2",
+        WORKER,
+        "(game, int(table.episode_id[each[0]])) in played",
+        "True",
+        OVER + "test_whole_games_in_fixed_shares",
+    ),
+    Fault(
+        "N6",
+        "flowrl/data/trajectories.py",
+        "max(last - 1, first)",
+        "last - 1",
+        ADDERS + "test_a_fragment_in_which_nobody_of_a_seat_acts_is_nothing_to_it",
+    ),
+    Fault(
+        "M7",
+        PLAYERS,
+        "Match(game, int(self.games.games.episode_id[game]))",
+        "Match(game, 0)",
+        OVER + "test_every_row_is_that_of_an_obvious_loop",
+    ),
+    Fault(
+        "M7",
+        WORKER,
+        "        self._players.assign_all()\n",
+        "",
+        OVER + "test_a_game_resumes_in_the_middle",
+    ),
+    Fault(
+        "D2",
+        PLAYERS,
+        "seats.env_id * len(games.seating.agents) + seats.agent",
+        "seats.env_id",
+        OVER + "test_noise_belongs_to_the_seat",
+    ),
+    Fault(
+        "F3",
+        "flowrl/rollout/remote_groups.py",
+        "if new is not None and self._sent.get((process, name)) != broadcast.number:",
+        "if new is not None:",
+        SETS + "test_only_the_weights_that_changed_are_sent",
+    ),
+    Fault(
+        "S2",
+        "flowrl/rollout/evaluation.py",
+        "[*played, *(each for each in of_agents if (each.env_id, each.episode_id) in counted)]",
+        "[*played, *of_agents]",
+        SETS + "test_evaluation_plays_the_games_that_an_obvious_loop_plays",
+    ),
+]
