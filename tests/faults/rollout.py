@@ -21,7 +21,7 @@ FAULTS = [
     Fault(
         "F12",
         "operators/rollout.py",
-        'count("env_steps", real_steps(batch))',
+        'count("env_steps", worker.env_steps_of(batch))',
         'count("env_steps", batch.rows)',
         "tests/rollout/test_remote_groups.py::test_whole_episodes_are_the_same_over_0_1_and_2_workers",
     ),
@@ -91,8 +91,8 @@ FAULTS = [
     Fault(
         "D2",
         "flowrl/rollout/noise.py",
-        "spawn_key=(env_id,)",
-        "spawn_key=(env_id + num_envs,)",
+        "spawn_key=(number,)",
+        "spawn_key=(number + num_envs,)",
         ROLLOUT + "test_noise_comes_from_each_environments_own_stream",
     ),
     Fault(
