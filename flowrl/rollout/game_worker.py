@@ -136,7 +136,7 @@ class GameWorker(RolloutWorker):
 
         Args:
             wait: Mask of the games that wait, if their manager lets them and not all do.
-            count_all: Whether those that cannot wait count; else they are not in the returned mask, nor their rows kept.
+            count_all: Whether those that cannot wait count; else they are not in the returned mask, their rows dropped.
         """
         held = None if wait is None or wait.all() or self.manager.ready is None else wait
         stepped = self._players.step(self.env_steps, held)

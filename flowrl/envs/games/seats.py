@@ -319,11 +319,9 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
 
     def _end(self, turn: Turn, table: npt.NDArray[np.float64]) -> set[str]:
         over: set[str] = set()
-        ways = (
-            ("truncated", turn.truncated, TRUNCATED, TERMINATED),
-            ("terminated", turn.terminated, TERMINATED, TRUNCATED),
-        )
-        for name, agents, column, other in ways:
+        truncated = "truncated", turn.truncated, TRUNCATED, TERMINATED
+        terminated = "terminated", turn.terminated, TERMINATED, TRUNCATED
+        for name, agents, column, other in (truncated, terminated):
             if isinstance(agents, Mapping | str):
                 raise SchemaError(
                     f"{self.game}: {name} is a {type(agents).__name__}, expected the names of those who end now"

@@ -290,7 +290,7 @@ def without(name: str) -> Game:
     ("make", "message"),
     [
         (lambda: Scripted([], {}), r"possible_agents is \[\], expected the names of its agents, each once"),
-        (lambda: without("possible_agents"), "possible_agents is \(\)"),
+        (lambda: without("possible_agents"), r"possible_agents is \(\)"),
         (lambda: without("action_spaces"), "action_spaces has no entry for agent 'ann'"),
         (lambda: Scripted([], {"ann": (NUMBER, spaces.Dict())}), "agent 'ann': the action space Dict.* not one array"),
         (
