@@ -44,13 +44,22 @@ class GameWorker(RolloutWorker):
         self._games, self._shared, self._named = games, policy_map.shared, dict(policies)
         env_seed, noise_seed = split_seed(seed)
         games.launch(env_seed)
-        self._begin(games.games, next(iter(policies.values())), index)
+        self._begin(games.games, index)
         self._players = Players(games, policies, policy_map, self._mode_of, noise_seed)
         self._fragments = {name: Fragment(player.seats.num_envs) for name, player in self._players.of.items()}
         self._steps = 0  # of games, in the newest sample
 
     def __repr__(self) -> str:
         return f"GameWorker({self.manager.num_envs} games, {', '.join(self._named)})"
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that acts. Raises: FlowError: there are several."""
+        if not self._shared:
+            raise FlowError(
+                f"{self!r} has several policies: ask for policies[{next(iter(self._named))!r}], for example"
+            )
+        return next(iter(self._named.values()))
 
     @property
     def policies(self) -> Mapping[str, Policy]:
@@ -103,8 +112,6 @@ class GameWorker(RolloutWorker):
             name = next(iter(self._named))
         if name is None or name not in self._named:
             raise FlowError(f"{self!r}: reset_policy needs the name of one of its policies, got {name!r}")
-        if self.policy is self._named[name]:
-            self.policy = policy
         self._named[name] = self._players.of[name].policy = policy
         self._players.of[name].actor.use(self._mode_of(policy))
 
@@ -114,6 +121,7 @@ class GameWorker(RolloutWorker):
             "fragments": {name: fragment.state_dict() for name, fragment in self._fragments.items()},
             "actors": self._players.state_dict(),
             "env_steps": self.env_steps,
+            **self._learned(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -127,6 +135,8 @@ class GameWorker(RolloutWorker):
         self._games.load_state_dict(saved.get("manager", dict))
         self.env_steps = env_steps
         self._players.assign_all()
+        if "policy" in state:
+            self.policy.load_state_dict(state["policy"])
 
     def _mode_of(self, policy: Policy) -> Any:
         return collect_mode_of(policy, self.index)
@@ -136,7 +146,7 @@ class GameWorker(RolloutWorker):
 
         Args:
             wait: Mask of the games that wait, if their manager lets them and not all do.
-            count_all: Whether those that cannot wait count; else they are not in the returned mask, their rows dropped.
+            count_all: Whether those that cannot wait count; else neither the returned mask has them, nor are rows kept.
         """
         held = None if wait is None or wait.all() or self.manager.ready is None else wait
         stepped = self._players.step(self.env_steps, held)

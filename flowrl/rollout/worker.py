@@ -68,15 +68,16 @@ class RolloutWorker(SubplanWorker, Peer):
     def __init__(self, manager: Manager, policy: Policy, *, seed: int, index: int = 0) -> None:
         env_seed, noise_seed = split_seed(seed)
         manager.launch(env_seed)
-        self._begin(manager, policy, index)
+        self._begin(manager, index)
+        self._policy = policy
         self._ids = np.arange(manager.num_envs)
         self._idle_steps = 0  # in a row, see `MAX_IDLE_STEPS`
         self._fragment = Fragment(manager.num_envs)
         self._actor = Actor(manager, collect_mode_of(policy, index), noise_seed)
 
-    def _begin(self, manager: Manager, policy: Policy, index: int) -> None:
+    def _begin(self, manager: Manager, index: int) -> None:
         super().__init__()
-        self.manager, self.policy, self.index = manager, policy, index
+        self.manager, self.index = manager, index
         self.env_steps = 0
         if manager.unasked_mask and index == 0:
             log.warning("%s", UNASKED)
@@ -111,6 +112,11 @@ class RolloutWorker(SubplanWorker, Peer):
                 self._step(most=2 * steps)
             return checked(completed(self._fragment.cut(steps), self._ids, self.index, self.policy))
         return self._any_rows(amounts[0]) if episodes is None else self._whole_episodes(episodes)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that acts."""
+        return self._policy
 
     @property
     def policies(self) -> Mapping[str, Policy]:
@@ -150,7 +156,7 @@ class RolloutWorker(SubplanWorker, Peer):
 
         The recurrent states start anew, and the noise too if the policy draws another number of values.
         """
-        self.policy = policy
+        self._policy = policy
         self._actor.use(collect_mode_of(policy, self.index))
 
     def reset_env(self, seed: int | None = None) -> None:
@@ -170,13 +176,17 @@ class RolloutWorker(SubplanWorker, Peer):
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        state = {
+        return {
             "manager": self.manager.state_dict(),
             "fragment": self._fragment.state_dict(),
             "actor": self._actor.state_dict(),
             "env_steps": self.env_steps,
+            **self._learned(),
         }
-        return state | {"policy": self.policy.state_dict()} if self.peers else state
+
+    def _learned(self) -> dict[str, Any]:
+        """The state of the policy, if it learns here."""
+        return {"policy": self.policy.state_dict()} if self.peers else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = Saved(state, "the saved worker")
