@@ -316,6 +316,8 @@ def test_another_policy_acts_from_now_on() -> None:
         worker.reset_policy(another, "third")
     with pytest.raises(FlowError, match="needs the name of one of its policies, got None"):
         worker.reset_policy(another)
+    with pytest.raises(FlowError, match=r"several policies: ask for policies\['first'\]"):
+        worker.get_weights()
     alone = ARRANGEMENTS["mixed"].worker()
     alone.reset_policy(another)
     assert alone.policy is alone.policies["default_policy"] is another

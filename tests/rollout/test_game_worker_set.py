@@ -12,7 +12,14 @@ import pytest
 
 from flowrl.data.steps import real_rows
 from flowrl.errors import ConfigError
-from flowrl.operators import ParallelRollouts, StandardMetricsReporting, TrainOneStep
+from flowrl.operators import (
+    GAE,
+    FollowWorkers,
+    ParallelRollouts,
+    StandardMetricsReporting,
+    TrainAllReduce,
+    TrainOneStep,
+)
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet, evaluate
 from flowrl.rollout.evaluation import scores
@@ -265,3 +272,21 @@ def test_wrappers_of_a_game_are_refused(wrapper: str) -> None:
         ConfigError, match=r"the wrapper .* is for an environment of one agent, but RandomGame is a game of 3"
     ):
         make(wrappers=[wrapper])
+
+
+def test_a_policy_that_learns_on_the_workers_is_saved_with_them() -> None:
+    """D3: from games, as from environments of one agent: elsewhere it is not here, among the run's resources."""
+    settings: dict[str, Any] = {"envs_per_worker": 2, "seed": 3}
+
+    def learned_there(rounds: int, state: Any = None) -> tuple[list[Any], Any]:
+        with WorkerSet(partial(made, "mixed", True), learner, **settings) as workers:
+            plan = ParallelRollouts(workers, "raw", steps=8).for_each(GAE(0.9, 0.9)).for_each(TrainAllReduce())
+            with plan.gather_sync(FollowWorkers(workers)).run() as run:
+                if state is not None:
+                    run.load_state_dict(state)
+                return [next(run) for _ in range(rounds)], run.state_dict()
+
+    whole, (half, state) = learned_there(4)[0], learned_there(2)
+    (worker,) = state["resources"]["WorkerSet"]["workers"]
+    assert worker["policy"]["version"] == 2
+    assert same(half + learned_there(2, state)[0], whole)
