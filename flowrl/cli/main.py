@@ -34,10 +34,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 #: Paths, which the shell completes.
 FILE, FOLDER = click.Path(), click.Path(file_okay=False)
 
-#: Of the commands that read files which others may have written.
 #: The exit code after Ctrl-C.
 INTERRUPTED = 130
-
+#: Of the commands that read files which others may have written.
 TRUST = click.option("--trust", is_flag=True, help="Run code that RUN or FILE names; by default asks at a terminal.")
 
 #: Options of the commands that build a plan; they override its configuration.

@@ -123,7 +123,11 @@ class Peer:
         peers: Number of joint learners, including this one; 0 before any rendezvous.
     """
 
-    policy: Policy
+    @property
+    def policy(self) -> Policy:
+        """The policy that learns with the others'."""
+        raise NotImplementedError
+
     peers = 0
     all_reduce: GroupAllReduce | None = None
     _store: Any = None

@@ -49,10 +49,15 @@ class Learner(Peer):
     def __init__(
         self, policy: Callable[[], Policy], training: Training, seed: int, target: TargetNetwork | None = None
     ) -> None:
-        self.policy, self.training, self.target = policy(), training, target
+        self._policy, self.training, self.target = policy(), training, target
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._moved = 0
         self.peers = 1
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that learns."""
+        return self._policy
 
     def train(self, batch: Batch, env_steps: int) -> tuple[LearnerReport, dict[str, Any]]:
         """Train on a batch; returns a report and the weights.
