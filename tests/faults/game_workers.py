@@ -55,8 +55,8 @@ FAULTS = [
     Fault(
         "S2",
         WORKER,
-        "(game, int(table.episode_id[each[0]])) in played",
-        "True",
+        "missing, before = shares_of(episodes, self.manager.num_envs)",
+        "missing, before = shares_of(episodes, self.manager.num_envs)[::-1].copy()",
         OVER + "test_whole_games_in_fixed_shares",
     ),
     Fault(
