@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 
 from flowrl.data.multi_agent import MultiAgentBatch
@@ -144,9 +145,16 @@ def test_a_game_resumes_in_the_middle(make: Make) -> None:
         other.close()
 
 
+class ByNoise(Following):
+    """Acts by the noise alone."""
+
+    def act(self, obs: Any, noise: Any, env_steps: int, state: Any = None) -> dict[str, Any]:
+        return {**super().act(obs, noise, env_steps, state), "action": (noise[:, 0] * 7).astype(np.int64)}
+
+
 def test_noise_belongs_to_the_seat() -> None:
     """D1, D2: each has a stream of its own, whoever steps the games."""
-    how = ARRANGEMENTS["mixed"]._replace(policies=lambda: {"default_policy": Following(draws=1)})
+    how = ARRANGEMENTS["mixed"]._replace(policies=lambda: {"default_policy": ByNoise(draws=1)})
     rows = []
     for name in ("local", "thread", "async"):
         seats, worker = Seats(), how.worker(FROM_FACTORIES[name])
