@@ -66,7 +66,7 @@ class BaseWorkers:
         self._spaces, self._evaluation_env = spaces, evaluation
         if policy is not None:
             self._policy_factory, self._worker_policy = policy, worker_policy or policy
-            self._policy = self.new_policy()
+            self._policy = policy(*spaces)
             self._broadcast = Broadcast(self._policy)
 
     @property
@@ -90,7 +90,7 @@ class BaseWorkers:
 
         The next requests carry them, unless the workers have them `everywhere`. `policy` loads them on access.
         """
-        self._broadcast.publish(version, weights, everywhere)
+        self.broadcast.publish(version, weights, everywhere)
 
     def new_policy(self) -> Policy:
         """A new policy like that of the workers, before any learning."""

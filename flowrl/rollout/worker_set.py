@@ -24,6 +24,7 @@ from flowrl.envs.make import Seen
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
 from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory, PolicyWorkers, Spaces
+from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupLayout, LocalGroup
 from flowrl.rollout.policy_map import Agents, checked_names, policy_map
 from flowrl.rollout.worker import RolloutWorker, collected
@@ -339,12 +340,26 @@ class WorkerSet(BaseWorkers):
     @property
     def policy(self) -> Policy:
         """See `BaseWorkers.policy`. Raises: ConfigError: there are several."""
+        self._check_one()
+        return super().policy
+
+    @property
+    def broadcast(self) -> Broadcast:
+        """See `BaseWorkers.broadcast`. Raises: ConfigError: there are several policies."""
+        self._check_one()
+        return super().broadcast
+
+    def new_policy(self) -> Policy:
+        """See `BaseWorkers.new_policy`. Raises: ConfigError: there are several policies."""
+        self._check_one()
+        return super().new_policy()
+
+    def _check_one(self) -> None:
         if len(self.parts) > 1:
             raise ConfigError(
                 f"the workers have several policies, {', '.join(self.parts)}: pass those of one, "
                 f"workers.of({next(iter(self.parts))!r})"
             )
-        return super().policy
 
     @property
     def version(self) -> int:
