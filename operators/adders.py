@@ -17,6 +17,7 @@ from flowrl.engine.operator import context, operator, state
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
+from flowrl.policies.policies import check_alone
 from flowrl.policies.protocols import CorrectsFragments, Learns
 from flowrl.returns import n_step
 
@@ -35,6 +36,7 @@ _WHY_MISSING = {
 
 def _has_values(op: Any, attribute: Any, workers: WorkerSet) -> None:
     policy = WorkersContract(workers).policy
+    check_alone(policy, type(op).__name__)
     if not (isinstance(policy, Learns) and isinstance(policy.learn_mode, CorrectsFragments)):
         raise PlanError(f"VTrace needs the workers of an actor-critic policy, such as A2C's, got {policy or workers!r}")
 

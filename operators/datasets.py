@@ -23,6 +23,7 @@ from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.engine.stages import DONE, Signal
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operators.normalize import DatasetStatistics, normalizes
+from flowrl.policies.policies import check_alone
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
@@ -313,6 +314,7 @@ def OfflineRows(
 
     Raises: DatasetError, see `Demonstrations`.
     """
+    check_alone(workers.policy, "a plan of demonstrations")
     policy, data = workers.policy, open_dataset(source)
     rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
     if returns is not None:

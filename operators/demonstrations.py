@@ -17,6 +17,7 @@ from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_rates
 from flowrl.operators.concurrency import Sequentially
 from flowrl.operators.replay import Replay, StoreToReplay, UpdatePriorities
+from flowrl.policies.policies import check_alone
 from flowrl.policies.protocols import HasMemory
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def _root(name: str) -> str:
 
 
 def _remembers(op: Any, attribute: Any, workers: Any) -> None:
+    check_alone(workers.policy, type(op).__name__)
     if not isinstance(workers.policy.collect_mode, HasMemory):
         raise PlanError(f"{type(op).__name__} needs a recurrent policy, got {workers.policy!r}")
 

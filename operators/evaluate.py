@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.errors import PlanError
 
 if TYPE_CHECKING:
+    from flowrl.envs import Episode
     from flowrl.rollout import BaseWorkers, Scores
 
 Result = dict[str, Any]
@@ -41,9 +42,10 @@ def _play(
     from flowrl.rollout import evaluate, scores
 
     seed, watch = SeedTree(seed).integer(f"evaluation/{purpose}"), context.watch
-    options = {"num_envs": workers.num_eval_envs} | options  # the same number wherever the groups run
+    options = {"num_envs": workers.num_eval_envs, "agents": workers.agents} | options  # wherever the groups run
     with watch.evaluating():
-        found = scores(evaluate(policy, workers.evaluation_env, seed=seed, **options))
+        played = evaluate(policy, workers.evaluation_env, seed=seed, **options)
+        found = scores(played)
     share = watch.evaluation / watch.seconds
     if share > LARGE_SHARE and watch.evaluation > FEW_SECONDS and not watch.warned:
         watch.warned = True
@@ -52,7 +54,21 @@ def _play(
             "eval_every, or lower eval_episodes",
             *(100 * share, watch.seconds),
         )
-    return found, {"eval_seconds": watch.evaluation, "eval_share": share}
+    of_agents = _of_agents(played) if purpose == "fixed" else {}
+    return found, {"eval_seconds": watch.evaluation, "eval_share": share, **of_agents}
+
+
+def _of_agents(played: Sequence[Episode]) -> Result:
+    """In a game, the entries of a result for each agent."""
+    from flowrl.rollout import scores
+
+    found = {}
+    for agent in dict.fromkeys(episode.agent for episode in played if episode.agent):
+        of = scores(played, agent)
+        found[f"eval_return/{agent}"] = of.return_mean
+        if of.win_rate is not None:
+            found[f"eval_win_rate/{agent}"] = of.win_rate
+    return found
 
 
 def _side_by_side(workers: BaseWorkers, times: int) -> int:
@@ -81,8 +97,9 @@ class Evaluate:
     separate environments (S3); `best_eval_return` is the best so far, and `eval_episodes` their number. `episodes`
     screen: only where they reach the goal are `goal_episodes` played, unless a round of these misses it (see
     `flowrl.rollout.evaluate`). The same episodes give `eval_reward_per_step`; `eval_win_rate` if the environment
-    reports wins (S5, see `flowrl.rollout.scores`); and `eval_cut_episodes` if some did not end. `eval_seconds` and
-    `eval_share` are the time of all evaluations so far, in seconds and as a share of the run.
+    reports wins (S5, see `flowrl.rollout.scores`); in a game `eval_return/NAME` and `eval_win_rate/NAME` of each agent;
+    and `eval_cut_episodes` if some did not end. `eval_seconds` and `eval_share` are the time of all evaluations so far,
+    in seconds and as a share of the run.
 
     An evaluation is due `every` env steps, but not before the plan's first update, nor before training has taken
     `train_ratio` times the env steps of the last evaluation.

@@ -33,6 +33,7 @@ from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_fragment, check_rates
+from flowrl.policies.policies import check_alone
 from flowrl.policies.protocols import HasStatistics, HasTarget
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def normalizes(policy: Any) -> bool:
 
 def _normalizes(op: Any, attribute: Any, workers: BaseWorkers) -> None:
     policy = WorkersContract(workers).policy
+    check_alone(policy, type(op).__name__)
     if not normalizes(policy):
         raise PlanError(
             f"{type(op).__name__} needs the workers of a policy with statistics, made with normalize_obs=True or "

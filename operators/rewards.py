@@ -25,6 +25,7 @@ from flowrl.engine.operator import context, operator
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
+from flowrl.policies.policies import check_alone
 from flowrl.policies.protocols import KnowsLikelihoods, Learns
 
 if TYPE_CHECKING:
@@ -258,6 +259,7 @@ class CombineRewards:
 
 def _judges(op: Any, attribute: Any, workers: WorkerSet) -> None:
     policy = WorkersContract(workers).policy
+    check_alone(policy, type(op).__name__)
     learn = policy.learn_mode if isinstance(policy, Learns) else None
     if not isinstance(learn, KnowsLikelihoods) or learn.recurrent:
         raise PlanError(

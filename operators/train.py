@@ -17,6 +17,7 @@ from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
 from flowrl.learners.training import APART, LAG, Required, Training, reported, required
 from flowrl.operators.rollout import ParallelRollouts
+from flowrl.policies.policies import check_alone
 from flowrl.policies.protocols import HasKL, HasTarget, OwnsPolicy
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 def _has_policy(op: Any, attribute: Any, workers: Any) -> None:
     if not isinstance(workers, OwnsPolicy):
         raise PlanError(f"{type(op).__name__} needs the workers whose policy learns, got {workers!r}")
+    check_alone(workers.policy, type(op).__name__)
 
 
 def _has_target(op: Any, attribute: Any, workers: Any) -> None:

@@ -21,6 +21,7 @@ from flowrl.plans import her_dqn as _her_dqn
 from flowrl.plans import her_sac as _her_sac
 from flowrl.plans import icm_ppo as _icm_ppo
 from flowrl.plans import impala as _impala
+from flowrl.plans import ippo as _ippo
 from flowrl.plans import iql as _iql
 from flowrl.plans import marwil as _marwil
 from flowrl.plans import ppo as _ppo
@@ -40,6 +41,7 @@ from flowrl.trainer.config import Configuration
 class _Settings(TypedDict, total=False):
     act_backend: str
     address: str | None
+    agents: dict[str, str]
     checkpoint_every: int | None
     checkpoint_keep: int
     checkpoint_seconds: float | None
@@ -809,6 +811,45 @@ class IMPALA(_impala.IMPALA):
         init_from: str | Path | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_IMPALA],
+    ) -> None: ...
+
+class _IPPO(_Settings, total=False):
+    clip: float | str | list[list[float]]
+    clip_end: float | None
+    entropy_coef: float | str | list[list[float]]
+    entropy_coef_end: float | None
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    lam: float
+    learning_rate: float | str | list[list[float]]
+    learning_rate_end: float | None
+    log_std: float
+    minibatch_size: int
+    num_sgd_iter: int
+    report_every: int
+    schedule_steps: int | None
+    squash: bool
+    standardize: bool
+    target_kl: float | None
+    train_batch_size: int
+    value_clip: float | None
+    value_coef: float
+
+class IPPO(_ippo.IPPO):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_IPPO],
     ) -> None: ...
 
 class _IQL(_Settings, total=False):

@@ -28,11 +28,14 @@ class Evaluation:
     env_args: dict[str, Any]
     seed: int
     scores: Scores
+    #: In a game, those of each agent.
+    agents: Mapping[str, Scores] = attrs.field(factory=dict)
 
     def values(self) -> dict[str, Any]:
         """A flat dict of plain values."""
-        about = attrs.asdict(self, filter=attrs.filters.exclude("scores"))
-        return {**about, "run": str(self.run), **attrs.asdict(self.scores)}
+        about = attrs.asdict(self, filter=attrs.filters.exclude("scores", "agents"))
+        of_agents = {"agents": {name: attrs.asdict(of) for name, of in self.agents.items()}} if self.agents else {}
+        return {**about, "run": str(self.run), **attrs.asdict(self.scores), **of_agents}
 
     def lines(self) -> list[str]:
         """The report, line by line."""
@@ -49,6 +52,11 @@ class Evaluation:
             f"  steps            {scores.length_mean:,.2f} ± {scores.length_std:,.2f}",
             f"  reward per step  {scores.reward_per_step:,.4f}",
             f"  win rate         {wins}",
+            *(
+                f"  {name:<16} return {of.return_mean:,.2f} ± {of.return_std:,.2f}"
+                + ("" if of.win_rate is None else f", win rate {100 * of.win_rate:.1f} %")
+                for name, of in self.agents.items()
+            ),
         ]
 
 
@@ -80,13 +88,13 @@ def evaluate_run(
         ConfigError, CheckpointError: see `flowrl.load`.
     """
     trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
-    scores = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
+    found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
     assert trained.source is not None
     played = trained.evaluation_env
     source = trained.source
     inside = source.is_relative_to(run) and source != run
     where = (run, str(source.relative_to(run))) if inside else (source.parent, source.name)
-    return Evaluation(*where, str(played), dict(played.env_args), seed, scores)
+    return Evaluation(*where, str(played), dict(played.env_args), seed, found.pop(""), found)
 
 
 @attrs.frozen

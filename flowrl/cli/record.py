@@ -16,7 +16,7 @@ from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.dataset_spaces import origin
 from flowrl.errors import ConfigError
-from flowrl.policies import Policy, RandomPolicy, ScriptedPolicy
+from flowrl.policies import Policies, Policy, RandomPolicy, ScriptedPolicy
 from flowrl.policies.devices import torch_threads
 from flowrl.rollout import RolloutWorker, WorkerSet
 from flowrl.rollout.groups import Group
@@ -96,6 +96,10 @@ def record_run(
         trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
         assert trained.source is not None
         saved = trained.source.name
+        if isinstance(trained.policy, Policies):
+            raise ConfigError(
+                f"{run} has the policies {', '.join(trained.policy)}, and a recording is of one that plays all agents"
+            )
     else:
         assert policy is not None
         trained, saved = _untrained(policy, env, env_args or {}), policy

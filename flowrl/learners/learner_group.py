@@ -21,6 +21,7 @@ from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, Value
 from flowrl.learners.all_reduce import rendezvous, results
 from flowrl.learners.learner import Learner, LearnerReport, TargetNetwork
 from flowrl.learners.training import APART, Required, Training, reported, required
+from flowrl.policies.policies import check_alone
 from flowrl.policies.protocols import HasTarget
 
 log = logging.getLogger("flowrl")
@@ -104,6 +105,7 @@ class LearnerGroup:
             raise ConfigError(f"LearnerGroup: where={where!r}; {did_you_mean(where, WHERE)}")
         if num_learners < 1 or (num_learners > 1 and where != "actor"):
             raise ConfigError(f"{num_learners} learners {WHERE[where]}: take 1, or where='actor' for several")
+        check_alone(workers.policy, "LearnerGroup")
         if isinstance(workers.policy, HasTarget) != (target_every is not None):
             has = "has no" if target_every is not None else "has a"
             raise ConfigError(f"target_every={target_every}, but {type(workers.policy).__name__} {has} target network")

@@ -5,6 +5,7 @@ from flowrl._lazy import classes, lazy
 _names = classes(__name__, __file__, r"(\w+Policy)\(") | {
     name: f"{__name__}.{module}"
     for module, names in {
+        "policies": "Policies",
         "policy": "Policy",
         "functional": "policy_from",
         "heads": "CategoricalHead QuantileHead ValueHead",

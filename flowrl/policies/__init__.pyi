@@ -20,6 +20,7 @@ from flowrl.policies.marwil import MARWILPolicy as MARWILPolicy
 from flowrl.policies.masks import action_mask as action_mask
 from flowrl.policies.masks import masked as masked
 from flowrl.policies.normalize import Normalizer as Normalizer
+from flowrl.policies.policies import Policies as Policies
 from flowrl.policies.policy import Policy as Policy
 from flowrl.policies.ppo import PPOPolicy as PPOPolicy
 from flowrl.policies.protocols import OwnsPolicy as OwnsPolicy

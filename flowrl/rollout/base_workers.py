@@ -19,7 +19,7 @@ from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.policies.weights import save_weights
 from flowrl.rollout.broadcast import Broadcast
-from flowrl.rollout.policy_map import policy_map
+from flowrl.rollout.policy_map import Agents, policy_map
 from flowrl.schedules import end_schedules
 
 Space = gymnasium.Space[Any]
@@ -32,7 +32,7 @@ class BaseWorkers:
 
     Args:
         policy: Factory of policies, called with the spaces; the attribute `policy` learns. None for workers with
-            several policies, see `WorkerSet.of`.
+            several policies, see `GameWorkers`.
         spaces: Spaces of observations and actions.
         environments: Environments that the policy is created for.
         evaluation: Environments that evaluate the policy.
@@ -43,11 +43,13 @@ class BaseWorkers:
     Attributes:
         clock: The counter of a run that results, evaluations and schedules follow.
         environments, num_eval_envs, address, worker_timeout: The arguments.
+        agents: Which of several policies plays which agent; None: there is one policy.
         described: What a file of the policy says beside the spaces: how to make the policy, as JSON.
     """
 
     clock: ClassVar[str] = "env_steps"
     described: Mapping[str, Any] = {}
+    agents: Agents | None = None
 
     def __init__(
         self,
@@ -70,8 +72,11 @@ class BaseWorkers:
             self._broadcast = Broadcast(self._policy)
 
     @property
-    def policy(self) -> Policy:
-        """The policy that learns, with the newest weights, including those published by a learner elsewhere."""
+    def policy(self) -> Any:
+        """The policy that learns, with the newest weights, including those published by a learner elsewhere.
+
+        Several policies are a `flowrl.policies.Policies`.
+        """
         self._broadcast.take()
         return self._policy
 
@@ -92,7 +97,7 @@ class BaseWorkers:
         """
         self.broadcast.publish(version, weights, everywhere)
 
-    def new_policy(self) -> Policy:
+    def new_policy(self) -> Any:
         """A new policy like that of the workers, before any learning."""
         return self._policy_factory(*self._spaces)
 
@@ -134,8 +139,11 @@ class BaseWorkers:
 
     def about_policy(self) -> dict[str, Any]:
         """What `flowrl.load` needs beside the weights, as JSON."""
-        spaces = dict(zip(SPACES, map(space_to_json, self._spaces)))
-        return {**self.described, **self.about(), **spaces, "env_steps": self.env_steps}
+        return {**self.described, **self.about(), **self.about_spaces(), "env_steps": self.env_steps}
+
+    def about_spaces(self) -> dict[str, Any]:
+        """The spaces that the policy is made for, as JSON."""
+        return dict(zip(SPACES, map(space_to_json, self._spaces)))
 
     def save_policy(self, path: Path) -> None:
         """Write the policy to a file from which `flowrl.load` makes it again, without an environment."""
@@ -165,30 +173,6 @@ class BaseWorkers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class PolicyWorkers(BaseWorkers):
-    """One policy of workers with several, as whatever learns, evaluates or saves a policy takes workers.
-
-    Made by `WorkerSet`, whose method `of` returns it.
-
-    Args:
-        name: Name of the policy.
-        env_steps: Returns the env steps of the workers so far.
-        rest: See `BaseWorkers`.
-    """
-
-    def __init__(self, name: str, env_steps: Callable[[], int], *rest: Any, **options: Any) -> None:
-        self.name, self._env_steps = name, env_steps
-        super().__init__(*rest, **options)
-
-    def __repr__(self) -> str:
-        return f"the workers' policy {self.name!r}"
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps of all workers, which exploration follows."""
-        return self._env_steps()
 
 
 def _ended(factory: PolicyFactory, steps: int, *spaces: Space) -> Policy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -20,11 +20,10 @@ from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
 from flowrl.envs import Environments
 from flowrl.envs.goals import GoalFunctions
 from flowrl.envs.infos import InfoKeys, fills_of, shape_of
-from flowrl.envs.make import Seen
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
-from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory, PolicyWorkers, Spaces
-from flowrl.rollout.broadcast import Broadcast
+from flowrl.rollout.base_workers import PolicyFactory
+from flowrl.rollout.game_workers import GameWorkers
 from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupLayout, LocalGroup
 from flowrl.rollout.policy_map import Agents, checked_names, policy_map
 from flowrl.rollout.worker import RolloutWorker, collected
@@ -41,7 +40,7 @@ ON_DEATH = ("stop", "go_on")
 UNHEARD = "unheard"
 
 
-class WorkerSet(BaseWorkers):
+class WorkerSet(GameWorkers):
     """A policy and the workers that act with it.
 
     All environments form `env_groups` groups. Each group acts as one batch, in this process or in one of `num_workers`
@@ -54,12 +53,14 @@ class WorkerSet(BaseWorkers):
         env: A gymnasium id, "module:factory", a callable, or an existing environment object, such as a VectorEnv.
         policy: Factory of policies, called with the observation and the action space. The attribute `policy` learns,
             and acts if this process samples. In a game of several agents it plays all of them.
-        policies: Instead, in a game: factories of several policies, by name, which `of` gives apart.
+        policies: Instead, in a game: factories of several policies, by name, which `of` gives apart. The attribute
+            `policy` is then a `flowrl.policies.Policies`.
         agents: Which of them plays which agent: see `flowrl.rollout.policy_map`.
         num_workers: Processes that sample, on Ray; 0: this process samples.
         envs_per_worker: Environments per worker.
         env_groups: Groups of all environments; None: one per worker.
         worker_policy: Factory of the other processes' policies, which may lack a device of `policy`; None: `policy`.
+            Of `policies`: such factories by name.
         resources: Resources of each worker process.
         max_restarts: Restarts allowed per worker process.
         on_death: Reaction to a death beyond `max_restarts`: "stop" the run, or "go_on" with the others, if any.
@@ -98,7 +99,7 @@ class WorkerSet(BaseWorkers):
         num_workers: int = 0,
         envs_per_worker: int = 8,
         env_groups: int | None = None,
-        worker_policy: PolicyFactory | None = None,
+        worker_policy: PolicyFactory | Mapping[str, PolicyFactory] | None = None,
         resources: Resources | None = None,
         max_restarts: int = 10,
         on_death: str = "stop",
@@ -136,20 +137,16 @@ class WorkerSet(BaseWorkers):
         evaluation = environments.for_evaluation(*others)
         makes = _factories(policy, policies)
         self.policy_map = policy_map(environments, seen.seating, tuple(makes), agents)
-        rest = environments, evaluation, self.layout.envs_per_group
-        where: dict[str, Any] = {"address": address, "worker_timeout": worker_timeout}
-        if len(makes) == 1:
-            ((name, make),) = makes.items()
-            spaces = seen[:2] if self.policy_map is None else self.policy_map.spaces_of(name)
-            super().__init__(make, spaces, *rest, worker_policy=worker_policy, **where)
-            self.parts: dict[str, BaseWorkers] = {name: self}
-        else:
-            super().__init__(None, seen[:2], *rest, **where)
-            assert self.policy_map is not None
-            self.parts = {
-                name: PolicyWorkers(name, lambda: self.env_steps, make, self.policy_map.spaces_of(name), *rest, **where)
-                for name, make in makes.items()
-            }
+        there = worker_policy if isinstance(worker_policy, Mapping) else dict.fromkeys(makes, worker_policy)
+        super().__init__(
+            makes,
+            {name: seen[:2] if self.policy_map is None else self.policy_map.spaces_of(name) for name in makes},
+            *(environments, evaluation, self.layout.envs_per_group),
+            agents=None if self.policy_map is None or self.policy_map.shared else self.policy_map.agents,
+            worker_policies=there,
+            address=address,
+            worker_timeout=worker_timeout,
+        )
         if any(setting is not None for setting in others):
             self.check_evaluation(environments)
         self._hosts: RemoteGroups | None = None
@@ -307,78 +304,6 @@ class WorkerSet(BaseWorkers):
     def _group(self, index: int) -> Group:
         layout, policy_map = self.layout, self.policy_map
         return Group(self.environments, layout.envs_per_group, index, layout.groups, self._seed, policy_map=policy_map)
-
-    @property
-    def _policies(self) -> dict[str, Policy]:
-        return {name: part._policy for name, part in self.parts.items()}
-
-    def _take_newest(self) -> None:
-        """Load published weights into the policies here."""
-        for part in self.parts.values():
-            part.broadcast.take()
-
-    def of(self, policy: str) -> BaseWorkers:
-        """The workers of one policy: what learns, evaluates or saves it takes them in place of these.
-
-        Raises: ConfigError: there is none of this name.
-        """
-        try:
-            return self.parts[policy]
-        except KeyError:
-            raise ConfigError(f"no policy {policy!r}: {did_you_mean(str(policy), self.parts)}") from None
-
-    def _evaluated(self, found: Seen) -> Iterator[tuple[str, Spaces, Spaces]]:
-        if len(self.parts) == 1:
-            yield from super()._evaluated(found)
-            return
-        assert self.policy_map is not None
-        who = policy_map(self.evaluation_env, found.seating, tuple(self.parts), self.policy_map.agents)
-        assert who is not None
-        for name in self.parts:
-            yield f" {name!r}", self.policy_map.spaces_of(name), who.spaces_of(name)
-
-    @property
-    def policy(self) -> Policy:
-        """See `BaseWorkers.policy`. Raises: ConfigError: there are several."""
-        self._check_one()
-        return super().policy
-
-    @property
-    def broadcast(self) -> Broadcast:
-        """See `BaseWorkers.broadcast`. Raises: ConfigError: there are several policies."""
-        self._check_one()
-        return super().broadcast
-
-    def new_policy(self) -> Policy:
-        """See `BaseWorkers.new_policy`. Raises: ConfigError: there are several policies."""
-        self._check_one()
-        return super().new_policy()
-
-    def _check_one(self) -> None:
-        if len(self.parts) > 1:
-            raise ConfigError(
-                f"the workers have several policies, {', '.join(self.parts)}: pass those of one, "
-                f"workers.of({next(iter(self.parts))!r})"
-            )
-
-    @property
-    def version(self) -> int:
-        """See `BaseWorkers.version`; of several policies the sum, which grows with each."""
-        return sum(part.broadcast.version for part in self.parts.values())
-
-    @property
-    def resources(self) -> list[Any]:
-        """See `BaseWorkers.resources`."""
-        self._take_newest()
-        return list(self._policies.values())
-
-    def end_schedules(self, steps: int) -> None:
-        """See `BaseWorkers.end_schedules`."""
-        for part in self.parts.values():
-            if part is self:
-                super().end_schedules(steps)
-            else:
-                part.end_schedules(steps)
 
     def _before_pull(self, worker: RolloutWorker) -> None:
         """Update a local group as a request updates a remote one: newest weights, env steps of the run."""

@@ -56,6 +56,10 @@ class Configuration(PolicySettings, Option):
     #: An id of `gymnasium.make`, "module:factory", a game "flowrl:NAME", or in another library "gym:ID" and so on.
     env: str = setting("CartPole-v1", "gymnasium id, module:factory, flowrl:GAME, gym:ID, pettingzoo:ID or envpool:ID")
     env_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the environment")
+    #: Names of agents, or patterns such as "prey_*", of which the first that fits counts.
+    agents: dict[str, str] = setting(
+        attrs.Factory(dict), "in a game: the name of the policy that plays each agent; empty: one policy plays all"
+    )
     #: Names of gymnasium.wrappers or "module:Wrapper", with arguments as in a call, "FrameStackObservation(4)".
     wrappers: list[str] = setting(attrs.Factory(list), "wrappers around each environment, the first one innermost")
     env_manager: str = setting("local", "what steps the environments: local, subprocess, async, thread or vector")
@@ -207,7 +211,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('Settings of every plan.', 32), ('Settings of every policy.', 7)]
+    [('Settings of every plan.', 33), ('Settings of every policy.', 7)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}

@@ -111,10 +111,17 @@ def init_from(
         ConfigError: nothing there; weights, statistics or a buffer that do not fit, each of which is named.
         CheckpointError: a damaged file.
     """
+    from flowrl.policies import Policies
+
     taken = [taken] if isinstance(taken, str) else taken
     for word in taken:
         if word not in WITH:
             raise ConfigError(f"init_with={word!r}: {did_you_mean(str(word), WITH)}")
+    if isinstance(workers.policy, Policies):
+        raise ConfigError(
+            f"init_from: the plan learns the policies {', '.join(workers.policy)}, which begin fresh: "
+            "workers.of(NAME).policy.load_weights(...) gives one its weights"
+        )
     parent = Parent.find(name)
     left = _load_weights(parent, taken, workers.policy)
     if "buffer" in taken:

@@ -165,11 +165,16 @@ class _SavedPolicy:
         return values
 
     @property
-    def spaces(self) -> tuple[Any, Any] | None:
+    def spaces(self) -> Any:
+        """The observation and the action space; of several policies by name; None in files of earlier versions."""
         if self.said is None:
             return None
         try:
-            return space_from_json(self.said[SPACES[0]]), space_from_json(self.said[SPACES[1]])
+            if "policies" in self.said:
+                return {
+                    name: _spaces(each) for name, each in self._field("policies", dict[str, dict[str, Any]]).items()
+                }
+            return _spaces(self.said)
         except (KeyError, SchemaError) as error:
             raise CheckpointError(f"{self.file} is malformed: {error!r}") from error
 
@@ -207,12 +212,20 @@ class _SavedPolicy:
         if self.file.is_file():
             load_weights(policy, self.file)
             return
-        part = self._field("part", str)
-        state = load_checkpoint(self.file, parts=[part])["resources"]
+        part = self._field("part", str | dict[str, str])
+        several = isinstance(part, dict)
+        state = load_checkpoint(self.file, parts=list(part.values()) if several else [part])["resources"]
         try:
-            policy.load_state_dict(state[part.removeprefix("resources/")])
+            if several:
+                policy.load_state_dict({name: state[at.removeprefix("resources/")] for name, at in part.items()})
+            else:
+                policy.load_state_dict(state[part.removeprefix("resources/")])
         except CheckpointError as error:
             raise CheckpointError(f"{self.file} does not fit {type(policy).__name__}: {error}") from error
+
+
+def _spaces(said: Mapping[str, Any]) -> tuple[Any, Any]:
+    return space_from_json(said[SPACES[0]]), space_from_json(said[SPACES[1]])
 
 
 def _plan_of(run: Path) -> Path:

@@ -38,8 +38,18 @@ def may_differ(config: Configuration, then: Mapping[str, Any]) -> set[str]:
 
 def described(run: Run, owner: BaseWorkers) -> dict[str, Any]:
     """What a checkpoint says of its policy: see `BaseWorkers.about_policy`, and the part of the state that it is."""
-    parts = [name for name, resource in run.resources.items() if resource is owner.policy]
-    return {**owner.about_policy(), "part": f"resources/{parts[0]}" if parts else None}
+    from flowrl.policies import Policies
+
+    policy = owner.policy
+    if isinstance(policy, Policies):
+        found = {name: _part(run, each) for name, each in policy.items()}
+        return {**owner.about_policy(), "part": None if None in found.values() else found}
+    return {**owner.about_policy(), "part": _part(run, policy)}
+
+
+def _part(run: Run, policy: Any) -> str | None:
+    parts = [name for name, resource in run.resources.items() if resource is policy]
+    return f"resources/{parts[0]}" if parts else None
 
 
 def may_change(cls: type[Configuration]) -> str:

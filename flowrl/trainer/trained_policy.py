@@ -19,12 +19,13 @@ from flowrl.envs.spaces import keyed
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.policies.devices import torch_threads
 from flowrl.policies.masks import action_mask
+from flowrl.policies.policies import Policies
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.rollout.acting import initial_states
+from flowrl.rollout.game_workers import GameWorkers
 
 if TYPE_CHECKING:
     from flowrl.envs import Environments
-    from flowrl.policies import Policy
     from flowrl.rollout import BaseWorkers
     from flowrl.trainer.config import Configuration
 
@@ -33,7 +34,7 @@ class TrainedPolicy:
     """A policy: `act`, and `evaluate` in the environment of its training.
 
     Attributes:
-        policy: Its model is `policy.model`.
+        policy: Its model is `policy.model`. Of several a `flowrl.policies.Policies`, which `of` gives apart.
         source: The file or checkpoint that it was loaded from; None: a Trainer's.
         config: Configuration of the training.
         env_steps: Point of exploration schedules for stochastic actions.
@@ -48,7 +49,7 @@ class TrainedPolicy:
         source: Path | None = None,
         allow: Callable[[], None] | None = None,
     ) -> None:
-        self.policy: Policy = workers.policy
+        self.policy: Any = workers.policy
         self.source, self._allow = source, allow
         self.config, self.env_steps, self._workers = config, env_steps, workers
         self._noise = SeedTree(config.seed).generator("act")
@@ -73,6 +74,14 @@ class TrainedPolicy:
             self._allow = None
         return self._workers.evaluation_env
 
+    def of(self, policy: str) -> TrainedPolicy:
+        """One of several policies, by name, to `act`. Raises: ConfigError: there is none of this name."""
+        if not isinstance(self._workers, GameWorkers):
+            raise ConfigError(f"of({policy!r}): {self!r} is one policy")
+        return TrainedPolicy(
+            self._workers.of(policy), self.config, env_steps=self.env_steps, source=self.source, allow=self._allow
+        )
+
     def act(self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None) -> Any:
         """Return an action for `env.step`, in the action space's dtype; a recurrent policy returns (action, state).
 
@@ -89,6 +98,10 @@ class TrainedPolicy:
             SchemaError: the observation does not fit the observation space, its action mask leaves no action, or the
                 state does not fit the observations.
         """
+        if isinstance(self.policy, Policies):
+            raise ConfigError(
+                f"act: there are the policies {', '.join(self.policy)}: say which acts, .of(NAME).act(obs)"
+            )
         space: Any = self.policy.observation_space
         alone = _of_tuple(space) and isinstance(space[str(len(space) - 1)], gymnasium.spaces.Dict)
         if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping) and not alone:
@@ -129,6 +142,7 @@ class TrainedPolicy:
         """Play whole episodes in the eval mode, in separate environments (S3); see `flowrl.rollout.Scores`.
 
         Without arguments it plays the `goal_episodes` of the configuration, from the seed of the plan's own evaluation.
+        In a game of several agents `agents` has those of each by name.
         `video` is a folder for films of the first episodes of one environment.
 
         Raises:
@@ -147,10 +161,16 @@ class TrainedPolicy:
             if not isinstance(value, Integral) or value < least:
                 raise ConfigError(f"{name}={value!r}: expected a whole number of at least {least}")
         films = None if video is None else Path(video)
-        return attrs.asdict(self.play(episodes, SeedTree(seed).integer("evaluation/fixed"), video=films))
+        found = self.play(episodes, SeedTree(seed).integer("evaluation/fixed"), video=films)
+        of_agents = {agent: attrs.asdict(of) for agent, of in found.items() if agent}
+        return {**attrs.asdict(found[""]), **({"agents": of_agents} if of_agents else {})}
 
-    def play(self, episodes: int, seed: int, max_steps: int | None = None, video: Path | None = None) -> Scores:
+    def play(
+        self, episodes: int, seed: int, max_steps: int | None = None, video: Path | None = None
+    ) -> dict[str, Scores]:
         """The scores of `episodes` episodes in the eval mode; environments and noise follow from `seed` alone.
+
+        They are those of all agents together, under "", and in a game those of each agent by name.
 
         `max_steps` and `video`: see `flowrl.rollout.evaluate`; `max_steps` defaults to `config.eval_max_steps`.
         """
@@ -163,8 +183,9 @@ class TrainedPolicy:
                 num_envs=self.config.grouping[1],
                 max_steps=max_steps or self.config.eval_max_steps,
                 video=video,
+                agents=self._workers.agents,
             )
-        return scores(played)
+        return {agent: scores(played, agent) for agent in dict.fromkeys(each.agent for each in played)}
 
 
 def _of_tuple(space: Any) -> bool:

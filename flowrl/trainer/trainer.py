@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import attrs
 
+from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.engine.graph import graph, paths
 from flowrl.engine.plan import Plan
 from flowrl.engine.run import resources_of
@@ -214,6 +215,18 @@ class Trainer:
         """The policy that acts and learns; a subclass or the argument `policy` provides it."""
         raise PlanError("there is no policy: pass policy=..., or override `policy` in a subclass of Trainer")
 
+    @classmethod
+    def policies(cls, config: Any) -> dict[str, tuple[Any, Any]]:
+        """In a game: the policies by name, each as what `policy` may be, and the configuration that it is made by.
+
+        By default those that `config.agents` names, all made by `policy`, each from a seed of its own.
+        """
+        names = list(dict.fromkeys(config.agents.values()))
+        if len(names) < 2:
+            return {DEFAULT_POLICY: (cls.policy, config)}
+        seeds = SeedTree(config.seed)
+        return {name: (cls.policy, attrs.evolve(config, seed=seeds.integer(f"policy/{name}"))) for name in names}
+
     @staticmethod
     def execution_plan(workers: Any, config: Any) -> Plan:
         """The plan whose items are results. By default the simplest one: act, learn once from each fragment, report."""
@@ -229,23 +242,28 @@ class Trainer:
         from flowrl.policies.devices import torch_threads
         from flowrl.rollout import WorkerSet
 
-        make = cls.policy if policy is None else policy
-        check_policy(make)
+        makes = {name: (made[0] if policy is None else policy, made[1]) for name, made in cls.policies(config).items()}
+        for make, _ in makes.values():
+            check_policy(make)
 
         # A worker process without a GPU must not ask for one.
-        there = config if config.worker_gpus else attrs.evolve(config, device="cpu")
+        device = {} if config.worker_gpus else {"device": "cpu"}
+        agents = config.agents if len(makes) > 1 else dict.fromkeys(config.agents, next(iter(makes)))
         resources = Resources(
             config.worker_cpus, config.worker_gpus, config.worker_memory, dict(config.worker_resources)
         )
         with torch_threads(config.torch_threads):
             return WorkerSet(
                 env=config.env if env is None else env,
-                policy=PolicyFactory(make, config),
+                policies={name: PolicyFactory(*made) for name, made in makes.items()},
+                agents=agents or None,
                 num_workers=config.num_workers,
                 **config.for_actors,
                 envs_per_worker=config.envs_per_worker,
                 env_groups=config.env_groups,
-                worker_policy=PolicyFactory(make, there),
+                worker_policy={
+                    name: PolicyFactory(make, attrs.evolve(of, **device)) for name, (make, of) in makes.items()
+                },
                 resources=resources,
                 max_restarts=config.max_worker_restarts,
                 on_death=config.on_worker_death,
@@ -263,27 +281,33 @@ class Trainer:
             )
 
     @classmethod
-    def workers_of_run(
-        cls, config: Configuration, env: Any, about: Mapping[str, Any], spaces: tuple[Any, Any] | None
-    ) -> BaseWorkers:
+    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any], spaces: Any) -> BaseWorkers:
         """The workers for a saved policy, with what its file or run.json says; they make no environment.
 
-        Without `spaces`, which files of earlier versions lack, one environment is made to look at them.
+        `spaces` are those of the policy, or of several by name. Without them, which files of earlier versions lack, one
+        environment is made to look at them.
         """
         from flowrl.envs import Environments
         from flowrl.policies.devices import torch_threads
-        from flowrl.rollout import BaseWorkers
+        from flowrl.rollout.game_workers import GameWorkers
 
         if spaces is None:
             return cls.make_workers(config, env)
-        check_policy(cls.policy)
+        makes = cls.policies(config)
+        for make, _ in makes.values():
+            check_policy(make)
         place = config.env if env is None else env
         how = dict(config.env_args), tuple(config.wrappers), config.env_manager, dict(config.env_manager_args)
         environments = Environments(place, *how)
         others = config.eval_env, config.eval_env_args, config.eval_wrappers, config.eval_env_manager
         evaluation = environments.for_evaluation(*others)
         with torch_threads(config.torch_threads):
-            return BaseWorkers(PolicyFactory(cls.policy, config), spaces, environments, evaluation, config.grouping[1])
+            return GameWorkers(
+                {name: PolicyFactory(*made) for name, made in makes.items()},
+                spaces if isinstance(spaces, Mapping) else dict.fromkeys(makes, spaces),
+                *(environments, evaluation, config.grouping[1]),
+                agents=config.agents if len(makes) > 1 else None,
+            )
 
     @classmethod
     def place_of_run(cls, config: Configuration, about: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -42,6 +42,17 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "ippo": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "train_batch_size": 20,
+        "minibatch_size": 8,
+        "num_sgd_iter": 2,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
     "ddppo": {
         "hidden": (16,),
         "envs_per_worker": 2,
