@@ -17,8 +17,7 @@ from flowrl.engine.operator import context, operator, state
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
-from flowrl.policies.policies import check_alone
-from flowrl.policies.protocols import CorrectsFragments, Learns
+from flowrl.policies.protocols import CorrectsFragments, Learns, check_alone
 from flowrl.returns import n_step
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.engine.stages import DONE, Signal
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operators.normalize import DatasetStatistics, normalizes
-from flowrl.policies.policies import check_alone
+from flowrl.policies.protocols import check_alone
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers

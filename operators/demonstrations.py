@@ -17,8 +17,7 @@ from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_rates
 from flowrl.operators.concurrency import Sequentially
 from flowrl.operators.replay import Replay, StoreToReplay, UpdatePriorities
-from flowrl.policies.policies import check_alone
-from flowrl.policies.protocols import HasMemory
+from flowrl.policies.protocols import HasMemory, check_alone
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet

@@ -33,8 +33,7 @@ from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_fragment, check_rates
-from flowrl.policies.policies import check_alone
-from flowrl.policies.protocols import HasStatistics, HasTarget
+from flowrl.policies.protocols import HasStatistics, HasTarget, check_alone
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers

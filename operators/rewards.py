@@ -25,8 +25,7 @@ from flowrl.engine.operator import context, operator
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
-from flowrl.policies.policies import check_alone
-from flowrl.policies.protocols import KnowsLikelihoods, Learns
+from flowrl.policies.protocols import KnowsLikelihoods, Learns, check_alone
 
 if TYPE_CHECKING:
     from flowrl.rewards import RewardModel

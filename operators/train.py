@@ -17,8 +17,7 @@ from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
 from flowrl.learners.training import APART, LAG, Required, Training, reported, required
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.policies.policies import check_alone
-from flowrl.policies.protocols import HasKL, HasTarget, OwnsPolicy
+from flowrl.policies.protocols import HasKL, HasTarget, OwnsPolicy, check_alone
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Gradients

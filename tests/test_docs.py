@@ -132,7 +132,9 @@ def test_a_page_explains_all_that_a_result_holds(plan):
     """The keys of the table are those of the results of a run."""
     text = (ROOT / "docs" / f"{plan}.md").read_text()
     table = text.partition("## What a result holds\n")[2]
-    told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w/]+)`", row)}
+    told = {
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w/]+)`", row)
+    }
     offline = load_plan_file(plan).Config.clock == "updates"
     steps = 20 if offline else 500
     evaluated = {} if offline else {"eval_episodes": 1, "eval_every": steps // 2}

@@ -21,8 +21,7 @@ from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, Value
 from flowrl.learners.all_reduce import rendezvous, results
 from flowrl.learners.learner import Learner, LearnerReport, TargetNetwork
 from flowrl.learners.training import APART, Required, Training, reported, required
-from flowrl.policies.policies import check_alone
-from flowrl.policies.protocols import HasTarget
+from flowrl.policies.protocols import HasTarget, check_alone
 
 log = logging.getLogger("flowrl")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flowrl.errors import CheckpointError, ConfigError, PlanError
+from flowrl.errors import CheckpointError, ConfigError
 from flowrl.policies.policy import Policy
 from flowrl.policies.protocols import HasModel
 from flowrl.policies.weights import check_numbers
@@ -90,13 +90,3 @@ class Policies(Mapping[str, Policy]):
             raise CheckpointError(
                 f"{what} are of the policies {', '.join(map(str, found))}, here they are {', '.join(self)}"
             )
-
-
-def check_alone(policy: Any, who: str) -> None:
-    """Refuse several policies in place of one that learns. Raises: PlanError, naming the way out."""
-    if isinstance(policy, Policies):
-        names = " and ".join(map(repr, policy))
-        raise PlanError(
-            f"{who} learns one policy, but these workers have {names}: pass the workers of one, "
-            f"workers.of({next(iter(policy))!r}); the plan ippo does so for all that `agents` names"
-        )

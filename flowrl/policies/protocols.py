@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flowrl.data import Batch
+from flowrl.errors import PlanError
 from flowrl.policies.sampling import Array
 
 # -- the owner of a policy
@@ -22,6 +23,16 @@ class OwnsPolicy(Protocol):
 
     @property
     def policy(self) -> Any: ...
+
+
+def check_alone(policy: Any, who: str) -> None:
+    """Refuse several policies by name in place of one that learns. Raises: PlanError, naming the way out."""
+    if isinstance(policy, Mapping):
+        names = " and ".join(map(repr, policy))
+        raise PlanError(
+            f"{who} learns one policy, but these workers have {names}: pass the workers of one, "
+            f"workers.of({next(iter(policy))!r}); the plan ippo does so for all that `agents` names"
+        )
 
 
 # -- a policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Collection, Mapping
 from enum import IntEnum
@@ -113,7 +114,11 @@ class Seating:
     @property
     def observation_space(self) -> gymnasium.spaces.Dict:
         """The space of a `SeatsEnv`: the stacked observations of each kind, and the table."""
-        stacks = {kind.name: batch_space(kind.observation_space, len(kind.agents)) for kind in self.kinds}
+        stacks = {}
+        for kind in self.kinds:
+            one = copy.deepcopy(kind.observation_space)
+            one.seed(0)  # batch_space copies its generator, which would otherwise begin anywhere, into states
+            stacks[kind.name] = batch_space(one, len(kind.agents))
         shape = (len(self.agents), len(Of))
         return gymnasium.spaces.Dict({**stacks, TABLE: gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float64)})
 
