@@ -255,7 +255,7 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(
             ConfigError, match=r"several policies, first, second: pass those of one, workers.of\('first'\)"
         ):
-            _ = workers.policy
+            workers.publish(1, {})
     for policies in ({}, {"policy": learner, "policies": {"a": learner}}):
         with pytest.raises(ConfigError, match="give one of the two"):
             WorkerSet(partial(made, "mixed", True), **policies)  # type: ignore[arg-type]
