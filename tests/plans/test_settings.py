@@ -41,7 +41,7 @@ UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd")}
 LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100, "priority_beta_steps": 100}
 
 #: Where settings show that do nothing in CartPole-v1 with one group of environments.
-PLACES: list[Settings] = [{"env": "Pendulum-v1"}, {"env_groups": 2, "envs_per_worker": 4}]
+PLACES: list[Settings] = [{"env": "Pendulum-v1", "agents": {}}, {"env_groups": 2, "envs_per_worker": 4}]
 
 #: Who learns where, and how long: see test_async_plans.py, test_on_policy_plans.py and tests/trainer/test_offline.py.
 NOT_LEARNED = {"num_learners", "learn_in_flight", "num_aggregators", "max_weight_lag", "microbatches", "data", "epochs"}
