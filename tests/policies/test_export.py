@@ -147,11 +147,12 @@ def test_the_policies_of_the_plans_are_onnx_programs(name: str, tmp_path: Path) 
     """But for those with a memory."""
     workers, _ = make(name)
     with workers:
-        if hasattr(workers.policy.eval_mode, "initial_state"):
-            with pytest.raises(ConfigError, match="it is recurrent"):
-                workers.policy.export(tmp_path / "policy.onnx")
-        else:
-            check_onnx(workers.policy, tmp_path)
+        for policy in workers.resources:
+            if hasattr(policy.eval_mode, "initial_state"):
+                with pytest.raises(ConfigError, match="it is recurrent"):
+                    policy.export(tmp_path / "policy.onnx")
+            else:
+                check_onnx(policy, tmp_path)
 
 
 def check_onnx(policy: Any, tmp_path: Path) -> None:
