@@ -12,6 +12,8 @@ from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages
 from flowrl.data.columns import OF_LAST, STREAM, TRANSITION, episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
+from flowrl.data.trajectories import Held, Trajectory, hold, of_seats, side_by_side, still_open, trajectories
+from flowrl.data.types import Array
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
 from flowrl.engine.protocols import WorkersContract
@@ -49,13 +51,13 @@ class NStep:
     column (obs, action, provenance ...) is that of its first step.
 
     With the columns `worker` and `env_id`, streams of several workers may interleave; with `episode_id` and `t`, a
-    window also stops where an episode was lost (its worker died, or it was reset). A batch with a `mask`, of whole
-    episodes or sequences, is complete in itself: windows skip padded steps (`mask` 0) and do not continue in the next
-    batch.
+    window also stops where an episode was lost (its worker died, or it was reset). Windows skip padded steps (`mask`
+    0). Those of a game's seats, which `agent` tells apart, continue in the next fragment; any other batch with a
+    `mask`, of whole episodes or sequences, is complete in itself.
 
     Emits: a row once its window is complete or its episode ended, ordered by the window's start, then by
         environment; a batch of 0 rows for a fragment that completes no window.
-    State: the last n − 1 steps of every environment.
+    State: the last n − 1 steps of every environment, or of every seat.
     Raises: SchemaError if a column is missing or the number of environments changes.
     Source: Sutton & Barto 2018, section 7.1.
 
@@ -74,6 +76,8 @@ class NStep:
     n: int
     gamma: float
     tails: dict[str, Batch] = state(factory=dict)
+    held: Batch = state(factory=Batch)
+    running: Held = state(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         if self.n < 1:
@@ -95,6 +99,8 @@ class NStep:
         if self.n == 1 or not batch["reward"].shape[0]:
             terminated = np.asarray(batch["terminated"])
             return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
+        if of_seats(batch):
+            return self._of_seats(*trajectories(self.held, self.running, batch))
         key, rows, before = _stream(batch), batch.to_numpy(), 0
         tail = self.tails.get(key)
         if tail is not None:
@@ -110,10 +116,24 @@ class NStep:
         """Flush at the end of the stream: open windows, shorter than n."""
         tails, self.tails = self.tails, {}
         flushed = [self._windows(tail, len(tail), flush=True) for tail in tails.values()]
+        if self.running:
+            flushed.append(self._of_seats(self.held, [each._replace(open=False) for each in still_open(self.running)]))
         return [rows for rows in flushed if not rows.is_empty]
 
-    def _windows(self, rows: Batch, before: int, *, flush: bool) -> Batch:
-        """The windows that the steps from `before` on closed, or with `flush` those still open."""
+    def _of_seats(self, table: Batch, found: Sequence[Trajectory]) -> Batch:
+        """The windows of each seat's steps, but for those that its next fragment completes."""
+        columns = [each.rows for each in found]
+        waiting = [each._replace(rows=each.rows[1 - self.n :]) for each in found if each.open]
+        rows = side_by_side(table, columns, max(map(len, columns), default=0))
+        ripe = rows["mask"].copy()
+        for column, each in enumerate(found):
+            if each.open:
+                ripe[max(0, len(each.rows) - self.n + 1) :, column] = False
+        self.held, self.running = hold(table, waiting)
+        return self._windows(rows, 0, flush=False, among=ripe)
+
+    def _windows(self, rows: Batch, before: int, *, flush: bool, among: Array | None = None) -> Batch:
+        """The windows that the steps from `before` on closed, or with `flush` those still open; or `among` these."""
         reward, terminated = rows["reward"], rows["terminated"]
         length, envs = reward.shape
         flagged = (terminated != 0) | (rows["truncated"] != 0)
@@ -132,7 +152,7 @@ class NStep:
             missing = (ended & ~flagged)[before - 1] if before else 0
             emit = closed & (last >= before - missing)
         if "mask" in rows:
-            emit &= rows["mask"] != 0
+            emit &= rows["mask"] != 0 if among is None else among
         start = np.flatnonzero(emit)  # time-major, then by environment
         flat, end = rows.flat(), last.ravel()[start] * envs + start % envs
         result: Batch = flat.select([name for name in flat if name not in OF_LAST])[start]

@@ -7,7 +7,7 @@ import numpy as np
 from flowrl.data.advantages import trace_ends
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE
-from flowrl.data.trajectories import env_names
+from flowrl.data.trajectories import env_names, of_seats
 from flowrl.data.types import Array
 
 Running = dict[str, tuple[float, int, int]]
@@ -21,7 +21,7 @@ def running_returns(fragment: Batch, gamma: float, running: Running) -> Array:
     """The discounted return `[T, N]` of each episode up to each row: Gₜ = rₜ + γ Gₜ₋₁ per environment (O3).
 
     It starts from 0 with each episode. Episodes end at their end, and where provenance shows that they were cut. A
-    fragment with a `mask` is complete in itself.
+    fragment with a `mask` is complete in itself, unless its columns are seats of games; padded rows mean nothing.
 
     Args:
         fragment: the next fragment of the stream, `[T, N, ...]`.
@@ -29,17 +29,23 @@ def running_returns(fragment: Batch, gamma: float, running: Running) -> Array:
     """
     used = fragment.select([name for name in _USED if name in fragment]).to_numpy()
     over = trace_ends(used) | (used["terminated"] != 0)
-    names, first, last = env_names(used), _places(used, 0), _places(used, -1)
-    carries_on = "mask" not in used
-    carried = np.array([_so_far(running, *each) if carries_on else 0.0 for each in zip(names, first)])
+    steps, columns = len(over), np.arange(over.shape[1])
+    ragged = of_seats(used)
+    lengths = used["mask"].astype(bool).sum(0) if ragged else np.full(len(columns), steps)
+    newest = lengths - 1, columns
+    if ragged:  # padding follows, but the episode goes on
+        over[newest] = (used["terminated"] != 0)[newest] | (used["truncated"] != 0)[newest]
+    names, first, last = env_names(used), _places(used, 0 * lengths), _places(used, lengths - 1)
+    carries_on = (lengths > 0) & (ragged or "mask" not in used)
+    known = zip(names, first, carries_on.tolist())
+    carried = np.array([_so_far(running, name, place) if goes else 0.0 for name, place, goes in known])
     returns = np.empty(over.shape)
     for step, reward in enumerate(used["reward"]):
         returns[step] = reward + gamma * carried
-        carried = np.where(over[step], 0.0, returns[step])
-    if carries_on:
-        found = zip(names, carried.tolist(), last, over[-1].tolist())
-        steps = int("t" in used)
-        running.update({name: (g, episode, t + steps) for name, g, (episode, t), done in found if not done})
+        carried = np.where(step < lengths, np.where(over[step], 0.0, returns[step]), carried)
+    found = zip(names, carried.tolist(), last, (carries_on & ~over[newest]).tolist())
+    counted = int("t" in used)
+    running.update({name: (g, episode, t + counted) for name, g, (episode, t), goes in found if goes})
     return returns
 
 
@@ -49,8 +55,8 @@ def _so_far(running: Running, name: str, place: tuple[int, int]) -> float:
     return so_far if tuple(expected) == place else 0.0
 
 
-def _places(fragment: Batch, row: int) -> list[tuple[int, int]]:
-    """Episode and step of each environment in a row, 0 if unknown."""
-    nowhere = np.zeros(fragment["reward"].shape[1], np.int64)
-    columns = [fragment[name][row] if name in fragment else nowhere for name in ("episode_id", "t")]
+def _places(fragment: Batch, rows: Array) -> list[tuple[int, int]]:
+    """Episode and step of each environment in a row of its own, 0 if unknown."""
+    each = rows, np.arange(len(rows))
+    columns = [fragment[name][each] if name in fragment else np.zeros_like(rows) for name in ("episode_id", "t")]
     return list(zip(*(column.tolist() for column in columns)))

@@ -136,6 +136,11 @@ def env_names(fragment: Batch) -> list[str]:
     return ["/".join(map(str, each)) for each in zip(*ids)]
 
 
+def of_seats(fragment: Batch) -> bool:
+    """Whether the columns are seats of games, which have rows in later fragments although there is a `mask` (M5)."""
+    return "mask" in fragment and "agent" in fragment
+
+
 def _columns(name: str) -> int | None:
     """The number of columns, if only their order identifies them."""
     return int(name.rpartition(" of ")[2]) if name.startswith("column") else None

@@ -3,6 +3,7 @@
 from tests.faults.fault import Fault
 
 ADDERS = "tests/operators/test_adders.py::"
+GAMES = "tests/operators/test_game_fragments.py::"
 RESULTS = "tests/operators/test_metrics.py::"
 EVALUATE = "tests/operators/test_evaluate.py::"
 BATCHES = "tests/operators/test_batches.py::"
@@ -245,9 +246,23 @@ FAULTS = [
     Fault(
         "O3",
         "flowrl/data/running_returns.py",
-        "carried = np.where(over[step], 0.0, returns[step])",
-        "carried = returns[step]",
+        "np.where(over[step], 0.0, returns[step])",
+        "returns[step]",
         NORMALIZING + "test_returns_are_discounted_within_an_episode",
+    ),
+    Fault(
+        "M5",
+        "flowrl/data/running_returns.py",
+        "    if ragged:  # padding follows, but the episode goes on\n",
+        "    if not ragged:\n",
+        GAMES + "test_running_returns_are_those_of_a_loop_over_each_seat",
+    ),
+    Fault(
+        "M5",
+        "operators/adders.py",
+        "                ripe[max(0, len(each.rows) - self.n + 1) :, column] = False\n",
+        "                pass\n",
+        GAMES + "test_windows_are_those_of_a_loop_over_each_seat",
     ),
     Fault(
         "O3",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flowrl.data import Batch, ReplayBuffer
+from flowrl.data.running_returns import Running, running_returns
 from flowrl.operators import GAE, Episodes, NStep, ParallelRollouts, StoreToReplay, Unroll
 from flowrl.rollout import WorkerSet
 from tests.games import AGENTS, ARRANGEMENTS, Following, by_hand, read
@@ -80,29 +82,50 @@ def test_advantages_are_those_of_a_loop_over_each_seat() -> None:
                 np.testing.assert_allclose(rows.target[i], trace + rows.value[i], rtol=1e-5)
 
 
-def test_windows_stay_in_the_episode_of_a_seat() -> None:
-    """N1, N2, N3, M5: every step begins one, of at most n steps in its fragment."""
-    adder = NStep(n=3, gamma=0.5)
-    for batch in fragments(12, 7):
-        made, count = adder(batch), 0
-        of = {
-            (int(r.env_id), int(r.agent), int(r.episode_id), int(r.t)): r for r in (made[i] for i in range(len(made)))
-        }
-        for seat, rows in seats(batch):
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_windows_are_those_of_a_loop_over_each_seat(steps: int) -> None:
+    """N1, N2, N3, M5, D3: every step begins one, of at most n steps of its episode, over fragments of any length."""
+    adder, found, given = NStep(n=3, gamma=0.5), dict[Any, Any](), dict[Any, list[Any]]()
+    for batch in [*fragments(42 // steps, steps), None]:
+        for made in [adder(batch)] if batch is not None else adder.finish():
+            for i in range(len(made)):
+                row = made[i]
+                key = int(row.env_id), int(row.agent), int(row.episode_id), int(row.t)
+                assert key not in found
+                found[key] = row
+        for seat, rows in seats(batch) if batch is not None else []:
+            given.setdefault(seat, []).extend(rows[i] for i in range(len(rows)))
+        adder = pickle.loads(pickle.dumps(adder))
+    for seat, of in given.items():
+        for i, first in enumerate(of):
+            last, reward = i, first.reward
+            while last - i < 2 and last + 1 < len(of) and not (of[last].terminated or of[last].truncated):
+                last += 1
+                reward += 0.5 ** (last - i) * of[last].reward
+            window: Any = found.pop((*seat, int(first.episode_id), int(first.t)))
+            assert window.reward == reward
+            assert window.discount == 0.5 ** (last - i + 1) * (not of[last].terminated)
+            assert (window.terminated, window.truncated) == (of[last].terminated, of[last].truncated)
+            np.testing.assert_array_equal(window.next_obs, of[last].next_obs)
+            np.testing.assert_array_equal(window.obs, first.obs)
+    assert not found
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_running_returns_are_those_of_a_loop_over_each_seat(steps: int) -> None:
+    """O3, M5: over fragments of any length, also where a seat has no turn in one."""
+    running: Running = {}
+    so_far, counted = dict[Any, float](), 0
+    for batch in fragments(42 // steps, steps):
+        with_returns = batch.replace(returns=running_returns(batch, 0.9, running))
+        for seat, rows in seats(with_returns):
             for i in range(len(rows)):
-                last, reward = i, rows.reward[i]
-                while last - i < 2 and last + 1 < len(rows) and not (rows.terminated | rows.truncated)[last]:
-                    last += 1
-                    reward += 0.5 ** (last - i) * rows.reward[last]
-                window: Any = of[(*seat, int(rows.episode_id[i]), int(rows.t[i]))]
-                assert window.reward == reward
-                assert window.discount == 0.5 ** (last - i + 1) * (not rows.terminated[last])
-                assert (window.terminated, window.truncated) == (rows.terminated[last], rows.truncated[last])
-                np.testing.assert_array_equal(window.next_obs, rows.next_obs[last])
-                np.testing.assert_array_equal(window.obs, rows.obs[i])
-                count += 1
-        assert count == len(made)
-    assert not adder.finish()
+                so_far[seat] = rows.reward[i] + 0.9 * so_far.get(seat, 0.0)
+                assert rows.returns[i] == so_far[seat]
+                counted += 1
+                if rows.terminated[i] or rows.truncated[i]:
+                    so_far[seat] = 0.0
+    assert counted > 100
 
 
 def test_replay_stores_the_rows_of_all_seats() -> None:
