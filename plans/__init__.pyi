@@ -36,6 +36,7 @@ from flowrl.plans import sac as _sac
 from flowrl.plans import sacfd as _sacfd
 from flowrl.plans import sqil as _sqil
 from flowrl.plans import td3 as _td3
+from flowrl.plans import two_trainers as _two_trainers
 from flowrl.trainer.config import Configuration
 
 class _Settings(TypedDict, total=False):
@@ -1448,4 +1449,26 @@ class TD3(_td3.TD3):
         init_from: str | Path | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_TD3],
+    ) -> None: ...
+
+class _TwoTrainers(_Settings, total=False):
+    dqn: dict[str, Any]
+    fragment_steps: int
+    ppo: dict[str, Any]
+    report_every: int
+    schedule_steps: int | None
+
+class TwoTrainers(_two_trainers.TwoTrainers):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_TwoTrainers],
     ) -> None: ...

@@ -33,7 +33,7 @@ from flowrl.trainer.trainer import ActingConfig, Trainer
 
 
 @attrs.define(kw_only=True)
-class DQNConfig(DQNPolicy.Settings, EpsilonSettings, NStepReplay, ActingConfig):
+class DQNSettings(DQNPolicy.Settings, EpsilonSettings, NStepReplay, ActingConfig):
     """DQN's own settings."""
 
     hidden: tuple[int, ...] = (128, 128)
@@ -77,7 +77,7 @@ class Config(ActingConfig):
 
 
 #: The settings of each policy, and which of them is how long its schedules last.
-POLICIES = {"ppo": (ippo.Config, "schedule_steps"), "dqn": (DQNConfig, "priority_beta_steps")}
+POLICIES = {"ppo": (ippo.Config, "schedule_steps"), "dqn": (DQNSettings, "priority_beta_steps")}
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

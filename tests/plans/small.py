@@ -53,6 +53,15 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "two_trainers": {
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "ppo": {"hidden": (16,), "train_batch_size": 20, "minibatch_size": 8, "num_sgd_iter": 2},
+        "dqn": {"hidden": (16,), "batch_size": 8, "buffer_size": 200, "learning_starts": 40, "target_every": 7},
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
     "ddppo": {
         "hidden": (16,),
         "envs_per_worker": 2,
