@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +13,16 @@ from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages
 from flowrl.data.columns import OF_LAST, STREAM, TRANSITION, episode_breaks
 from flowrl.data.steps import is_fragment, real_rows
-from flowrl.data.trajectories import Held, Trajectory, hold, of_seats, side_by_side, still_open, trajectories
+from flowrl.data.trajectories import (
+    Held,
+    Trajectory,
+    env_names,
+    hold,
+    of_seats,
+    side_by_side,
+    still_open,
+    trajectories,
+)
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
@@ -25,6 +35,7 @@ from flowrl.returns import n_step
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
+_SEATS = "seats"
 _MAKERS = {"discount": "an NStep", "advantage": "a GAE or VTrace", "target": "a GAE or VTrace"}
 _NO_VALUES = "collect with a policy that records values, such as an actor-critic policy"
 _NO_LOGP = "collect with a policy that records it, such as an actor-critic policy"
@@ -76,8 +87,6 @@ class NStep:
     n: int
     gamma: float
     tails: dict[str, Batch] = state(factory=dict)
-    held: Batch = state(factory=Batch)
-    running: Held = state(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         if self.n < 1:
@@ -100,7 +109,7 @@ class NStep:
             terminated = np.asarray(batch["terminated"])
             return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
         if of_seats(batch):
-            return self._of_seats(*trajectories(self.held, self.running, batch))
+            return self._of_seats(*trajectories(*self._held(), batch))
         key, rows, before = _stream(batch), batch.to_numpy(), 0
         tail = self.tails.get(key)
         if tail is not None:
@@ -114,11 +123,19 @@ class NStep:
 
     def finish(self) -> list[Batch]:
         """Flush at the end of the stream: open windows, shorter than n."""
+        table, running = self._held()
+        flushed = (
+            [self._of_seats(table, [each._replace(open=False) for each in still_open(running)])] if running else []
+        )
         tails, self.tails = self.tails, {}
-        flushed = [self._windows(tail, len(tail), flush=True) for tail in tails.values()]
-        if self.running:
-            flushed.append(self._of_seats(self.held, [each._replace(open=False) for each in still_open(self.running)]))
+        flushed += [self._windows(tail, len(tail), flush=True) for key, tail in tails.items() if key != _SEATS]
         return [rows for rows in flushed if not rows.is_empty]
+
+    def _held(self) -> tuple[Batch, Held]:
+        """The rows `[B, ...]` of seats that wait for their next fragment, as `trajectories` takes them."""
+        rows = self.tails.get(_SEATS, Batch())
+        counts = Counter(env_names(rows[None])) if rows else {}
+        return rows, {seat: (count, count) for seat, count in counts.items()}
 
     def _of_seats(self, table: Batch, found: Sequence[Trajectory]) -> Batch:
         """The windows of each seat's steps, but for those that its next fragment completes."""
@@ -129,7 +146,7 @@ class NStep:
         for column, each in enumerate(found):
             if each.open:
                 ripe[max(0, len(each.rows) - self.n + 1) :, column] = False
-        self.held, self.running = hold(table, waiting)
+        self.tails[_SEATS], _ = hold(table, waiting)
         return self._windows(rows, 0, flush=False, among=ripe)
 
     def _windows(self, rows: Batch, before: int, *, flush: bool, among: Array | None = None) -> Batch:

@@ -138,7 +138,7 @@ def env_names(fragment: Batch) -> list[str]:
 
 def of_seats(fragment: Batch) -> bool:
     """Whether the columns are seats of games, which have rows in later fragments although there is a `mask` (M5)."""
-    return "mask" in fragment and "agent" in fragment
+    return fragment.keys() >= {"mask", "agent", "env_id"}
 
 
 def _columns(name: str) -> int | None:

@@ -252,6 +252,6 @@ def final(name: str, results: int, **kwargs: Any) -> tuple[list[Any], dict[str, 
 
 
 def weights(state: dict[str, Any]) -> Any:
-    """The policy's part of a run's state."""
-    (found,) = [part for name, part in state["resources"].items() if name.endswith("Policy")]
-    return found
+    """The policy's part of a run's state, or those of several."""
+    found = [part for name, part in state["resources"].items() if name.endswith("Policy")]
+    return found[0] if len(found) == 1 else found

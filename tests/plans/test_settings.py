@@ -27,8 +27,9 @@ Field = attrs.Attribute
 
 SPACES = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
 
-#: Other values of settings that are texts, of which one is needed here; what does not fit the environment is refused.
-TEXTS: dict[str, Callable[[], list[str]]] = {
+#: Other values of settings that are texts or tables, of which one is needed here; what does not fit is refused.
+TEXTS: dict[str, Callable[[], list[Any]]] = {
+    **dict.fromkeys(("ppo", "dqn"), lambda: [{"gamma": 0.5}]),
     "data": lambda: [cartpole()],
     "demonstrations": lambda: [one_episode(), fewer_of_pendulum()],
 }
