@@ -21,7 +21,8 @@ from flowrl.errors import PlanError
 
 if TYPE_CHECKING:
     from flowrl.envs import Episode
-    from flowrl.rollout import BaseWorkers, Scores
+    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout.evaluation import Goal
 
 Result = dict[str, Any]
 
@@ -37,15 +38,14 @@ SIDE_BY_SIDE, CONFIRM_SIDE_BY_SIDE = 4, 8
 
 def _play(
     context: Context, workers: BaseWorkers, policy: Any, seed: int, purpose: str, **options: Any
-) -> tuple[Scores, Result]:
-    """Evaluate a policy: its scores, and what a result says of the time that evaluation has taken so far."""
-    from flowrl.rollout import evaluate, scores
+) -> tuple[list[Episode], Result]:
+    """Evaluate a policy: its episodes, and what a result says of the time that evaluation has taken so far."""
+    from flowrl.rollout import evaluate
 
     seed, watch = SeedTree(seed).integer(f"evaluation/{purpose}"), context.watch
     options = {"num_envs": workers.num_eval_envs, "agents": workers.agents} | options  # wherever the groups run
     with watch.evaluating():
         played = evaluate(policy, workers.evaluation_env, seed=seed, **options)
-        found = scores(played)
     share = watch.evaluation / watch.seconds
     if share > LARGE_SHARE and watch.evaluation > FEW_SECONDS and not watch.warned:
         watch.warned = True
@@ -54,8 +54,7 @@ def _play(
             "eval_every, or lower eval_episodes",
             *(100 * share, watch.seconds),
         )
-    of_agents = _of_agents(played) if purpose == "fixed" else {}
-    return found, {"eval_seconds": watch.evaluation, "eval_share": share, **of_agents}
+    return played, {"eval_seconds": watch.evaluation, "eval_share": share}
 
 
 def _of_agents(played: Sequence[Episode]) -> Result:
@@ -94,12 +93,12 @@ class Evaluate:
     """Adds `eval_return` to the first result at which an evaluation is due, and passes all results on.
 
     It is the mean raw return of whole episodes of the policy in its eval mode, from the same starts each time (S6), in
-    separate environments (S3); `best_eval_return` is the best so far, and `eval_episodes` their number. `episodes`
-    screen: only where they reach the goal are `goal_episodes` played, unless a round of these misses it (see
-    `flowrl.rollout.evaluate`). The same episodes give `eval_reward_per_step`; `eval_win_rate` if the environment
-    reports wins (S5, see `flowrl.rollout.scores`); in a game `eval_return/NAME` and `eval_win_rate/NAME` of each agent;
-    and `eval_cut_episodes` if some did not end. `eval_seconds` and `eval_share` are the time of all evaluations so far,
-    in seconds and as a share of the run.
+    separate environments (S3); `best_eval_return` is the best so far, of the agents that the goal names, and
+    `eval_episodes` their number. `episodes` screen: only where they reach the goal are `goal_episodes` played, unless a
+    round of these misses it (see `flowrl.rollout.evaluate`). The same episodes give `eval_reward_per_step`;
+    `eval_win_rate` if the environment reports wins (S5, see `flowrl.rollout.scores`); in a game `eval_return/NAME` and
+    `eval_win_rate/NAME` of each agent; and `eval_cut_episodes` if some did not end. `eval_seconds` and `eval_share` are
+    the time of all evaluations so far, in seconds and as a share of the run.
 
     An evaluation is due `every` env steps, but not before the plan's first update, nor before training has taken
     `train_ratio` times the env steps of the last evaluation.
@@ -111,7 +110,7 @@ class Evaluate:
         episodes: Episodes of an evaluation.
         seed: Seed of the starts.
         save: File for the weights of the best policy so far, the latest of equals.
-        goal: Return to reach; None: `stop_value`.
+        goal: Return to reach, or those of agents of a game by name; None: `stop_value`.
         goal_episodes: Episodes that decide whether the goal is reached.
         train_ratio: Env steps of training per env step of the last evaluation, before the next one.
         stop_value: The stream ends after the first result whose `eval_return` is at least this.
@@ -133,7 +132,7 @@ class Evaluate:
     episodes: int = attrs.field(default=5, validator=attrs.validators.ge(1))
     seed: int = 0
     save: Path | None = None
-    goal: float | None = None
+    goal: Goal | None = None
     goal_episodes: int = attrs.field(default=100, validator=attrs.validators.ge(1))
     train_ratio: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
     stop_value: float | None = None
@@ -153,40 +152,45 @@ class Evaluate:
             return result
         if self.context.learns and not self.context.counters.get("updates"):
             return result
+        from flowrl.rollout.evaluation import reaches, return_of, scores
+
         of = self.context, self.workers, self.workers.policy, self.seed, "fixed"
         video = None if self.video is None else Path(self.video, f"step-{now:09}")
-        scores, timing = _play(*of, episodes=self.episodes, max_steps=self.max_steps, video=video)
-        steps = scores.steps
+        played, timing = _play(*of, episodes=self.episodes, max_steps=self.max_steps, video=video)
+        steps = scores(played).steps
         goal = self.stop_value if self.goal is None else self.goal
-        if goal is not None and scores.return_mean >= goal and self.episodes < self.goal_episodes:
+        if goal is not None and reaches(goal, played) and self.episodes < self.goal_episodes:
             num_envs = _side_by_side(self.workers, SIDE_BY_SIDE)
             many = self.goal_episodes
-            scores, timing = _play(*of, episodes=many, num_envs=num_envs, goal=goal, max_steps=self.max_steps)
-            steps += scores.steps
+            played, timing = _play(*of, episodes=many, num_envs=num_envs, goal=goal, max_steps=self.max_steps)
+            steps += scores(played).steps
+        found = scores(played)
         self.due = (now // self.every + 1) * self.every
         if clock_of(self.workers) == "env_steps":
             self.due = max(self.due, now + math.ceil(self.train_ratio * steps))
-        self.latest = score = scores.return_mean
+        self.latest = found.return_mean
+        score = self.latest if self.goal is None else return_of(self.goal, played)
         if self.best is None or not math.isfinite(self.best) or score >= self.best:  # an older state may hold NaN
             self.best = score
             if self.save is not None:
                 self.workers.save_policy(self.save)
-        found = {"eval_return": score, "best_eval_return": self.best, "eval_episodes": scores.episodes}
-        found["eval_reward_per_step"] = scores.reward_per_step
-        if scores.win_rate is not None:
-            found["eval_win_rate"] = scores.win_rate
-        if scores.cut:
-            found["eval_cut_episodes"] = scores.cut
-        return {**result, **found, **timing}
+        shown = {"eval_return": self.latest, "best_eval_return": self.best, "eval_episodes": found.episodes}
+        shown["eval_reward_per_step"] = found.reward_per_step
+        if found.win_rate is not None:
+            shown["eval_win_rate"] = found.win_rate
+        if found.cut:
+            shown["eval_cut_episodes"] = found.cut
+        return {**result, **shown, **timing, **_of_agents(played)}
 
 
 @operator
 class Confirm:
-    """Adds `confirmed_return` to a result whose `eval_return` reaches a goal within a budget of steps.
+    """Adds `confirmed_return` to a result whose evaluation reaches a goal within a budget of steps.
 
     It saves the evaluated policy beside `path`, loads it into a separate policy and plays on new seeds: a goal reached
     on the fixed seeds alone may be luck (S6). Each policy is tried once. Only a confirmed policy replaces the file at
-    `path`, the best policy of the evaluations.
+    `path`, the best policy of the evaluations. A goal of agents by name adds `confirmed_return/NAME` of each, and
+    `confirmed_return`, of them together, once all reach it.
 
     State: how often a goal was reached, so that the seeds are new each time.
     """
@@ -194,7 +198,7 @@ class Confirm:
     requires = ("eval_return",)
     provides = ("confirmed_return",)
     workers: BaseWorkers = attrs.field(validator=_can_be_made_again)
-    goal: float
+    goal: Goal
     path: Path
     within: float = math.inf
     episodes: int = 100
@@ -206,9 +210,13 @@ class Confirm:
     def __call__(self, result: Result) -> Result:
         if not isinstance(result, Mapping) or "eval_return" not in result:
             return result
-        if not result["eval_return"] >= self.goal or result[clock_of(self.workers)] > self.within:
-            return result
         from flowrl.policies.weights import load_weights
+        from flowrl.rollout.evaluation import by_agent, reaches, return_of
+
+        found = {name: f"eval_return/{name}" if name else "eval_return" for name in by_agent(self.goal)}
+        evaluated = all(result.get(found[name], -math.inf) >= least for name, least in by_agent(self.goal).items())
+        if not evaluated or result[clock_of(self.workers)] > self.within:
+            return result
 
         self.tries += 1
         saved = self.workers.new_policy()
@@ -218,13 +226,16 @@ class Confirm:
             load_weights(saved, candidate)
             purpose = f"fresh-{self.tries}"
             num_envs = _side_by_side(self.workers, CONFIRM_SIDE_BY_SIDE)
-            played = {"episodes": self.episodes, "num_envs": num_envs, "max_steps": self.max_steps}
-            scores, timing = _play(self.context, self.workers, saved, self.seed, purpose, **played)
-            if scores.return_mean >= self.goal:
+            options = {"episodes": self.episodes, "num_envs": num_envs, "max_steps": self.max_steps}
+            played, timing = _play(self.context, self.workers, saved, self.seed, purpose, **options)
+            if confirmed := reaches(self.goal, played):
                 candidate.replace(self.path)
         finally:
             candidate.unlink(missing_ok=True)
-        return {**result, "confirmed_return": scores.return_mean, **timing}
+        shown = {f"confirmed_return/{name}": return_of({name: 0}, played) for name in by_agent(self.goal) if name}
+        if confirmed or not shown:
+            shown["confirmed_return"] = return_of(self.goal, played)
+        return {**result, **shown, **timing}
 
 
 @operator

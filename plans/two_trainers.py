@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -45,7 +46,7 @@ class Config(ActingConfig):
 
     env: str = "flowrl:two_cartpoles"
     agents: dict[str, str] = attrs.Factory(lambda: {"left": "ppo", "right": "dqn"})
-    fragment_steps: int = 32
+    fragment_steps: int = 4
     ppo: dict[str, Any] = setting(attrs.Factory(dict), "settings of PPO, as the plan ippo has them")
     dqn: dict[str, Any] = setting(attrs.Factory(dict), "settings of DQN, as the plan dqn has them")
     schedule_steps: int | None = span("env steps over which settings with an _end change")
@@ -61,9 +62,9 @@ class Config(ActingConfig):
         of_run = {field.name for field in attrs.fields(ActingConfig)} - set(POLICY_SETTINGS)
         if refused := sorted(of_run & self[name].keys()):
             raise ConfigError(f"{name}: {refused[0]!r} is of the whole run: set it beside, not in {name!r}")
-        kind, length = POLICIES[name]
+        kind, over = POLICIES[name]
         run: dict[str, Any] = {field.name: self[field.name] for field in attrs.fields(ActingConfig)}
-        own = {"seed": SeedTree(self.seed).integer(f"policy/{name}"), length: self.schedule_steps}
+        own = {"seed": SeedTree(self.seed).integer(f"policy/{name}"), **over(self.schedule_steps)}
         try:
             return build_config(kind, {**run, **own}, self[name])
         except ConfigError as error:
@@ -76,8 +77,16 @@ class Config(ActingConfig):
         return plan
 
 
-#: The settings of each policy, and which of them is how long its schedules last.
-POLICIES = {"ppo": (ippo.Config, "schedule_steps"), "dqn": (DQNSettings, "priority_beta_steps")}
+def _of_dqn(steps: int | None) -> dict[str, Any]:
+    """DQN's learning rate falls to 0, as PPO's does: late in a run both shall be good at the same time."""
+    return {"priority_beta_steps": steps, "learning_rate": f"linear(1e-3, 0, {steps})"}
+
+
+#: The settings of each policy, and those that depend on how long schedules last: None is as long as the run.
+POLICIES: dict[str, tuple[type, Callable[[int | None], dict[str, Any]]]] = {
+    "ppo": (ippo.Config, lambda steps: {"schedule_steps": steps}),
+    "dqn": (DQNSettings, _of_dqn),
+}
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

@@ -8,7 +8,7 @@ import math
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,7 @@ from flowrl.errors import ConfigError, FlowError, PlanError, notes_of, printable
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
     from flowrl.rollout import BaseWorkers
+    from flowrl.rollout.evaluation import Goal
     from flowrl.trainer.config import Configuration
     from flowrl.trainer.plan_file import PlanFile
     from flowrl.trainer.progress import Budget
@@ -100,6 +101,16 @@ class Number(click.ParamType[float]):
         self.fail(
             f"{value!r} is not a finite number" + (f" above {self.above:g}." if self.above == 0 else "."), param, ctx
         )
+
+
+class ReturnGoal(click.ParamType[str]):
+    """A return to reach, or AGENT=RETURN."""
+
+    name = "goal"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        Number().convert(value.rpartition("=")[2], param, ctx)
+        return str(value)
 
 
 class PlanName(click.ParamType[str]):
@@ -197,7 +208,12 @@ def cli() -> None:
 @_plan_argument(required=False)
 @_plan_options
 @click.option(
-    "--stop-return", "goal", type=Number(), metavar="R", help="Goal: mean return of an evaluation, confirmed."
+    "--stop-return",
+    "goals",
+    type=ReturnGoal(),
+    metavar="[AGENT=]R",
+    multiple=True,
+    help="Goal: mean return of an evaluation, confirmed; in a game also of each AGENT.",
 )
 @click.option(
     "--stop-steps",
@@ -246,7 +262,7 @@ def run(
     ctx: click.Context,
     /,
     plan: str | None,
-    goal: float | None,
+    goals: tuple[str, ...],
     steps: int | None,
     seconds: float | None,
     updates: int | None,
@@ -296,7 +312,7 @@ def run(
             )
         again = arguments_of(ctx, without=("resume", "jobs", "quiet"))
         ctx.exit(SeedsRun.resume(Path(resume), again, jobs or 1, quiet).run())
-    budget = Budget(goal, steps, seconds, updates)
+    budget = Budget(_goal(goals), steps, seconds, updates)
     earlier, forked = _earlier(plan, resume, out), dict[str, Any]()
     if earlier is None:
         assert plan is not None
@@ -667,6 +683,14 @@ def _built(plan: str, inserts: tuple[str, ...], **options: Any) -> Plan:
     workers, built = plan_file.build(_configured(plan_file, {}, **options))
     workers.close()
     return inserted(built, inserts)
+
+
+def _goal(goals: Sequence[str]) -> Goal | None:
+    """What `--stop-return` asks for."""
+    by_agent = {agent: float(least) for agent, _, least in (goal.rpartition("=") for goal in goals)}
+    if len(by_agent) < len(goals) or ("" in by_agent and len(by_agent) > 1):
+        raise ConfigError(f"--stop-return {' '.join(goals)}: expected one number, or AGENT=NUMBER once for each agent")
+    return by_agent.get("", by_agent or None)
 
 
 def _reporting(config: Configuration, budget: Budget) -> Configuration:

@@ -27,6 +27,9 @@ log = logging.getLogger("flowrl")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+Goal = float | Mapping[str, float]
+"""A mean return to reach; of a game, that of all agents together, or those of agents by name."""
+
 #: Default number of steps after which an evaluation cuts an episode.
 MAX_STEPS = 10_000
 
@@ -41,13 +44,13 @@ def evaluate(
     env_args: Mapping[str, Any] | None = None,
     max_steps: int = MAX_STEPS,
     video: Path | None = None,
-    goal: float | None = None,
+    goal: Goal | None = None,
     agents: Agents | None = None,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them, environment by environment.
 
     With a `goal` the episodes end early where it is missed (S6): after the first, second, fourth, eighth ... round of
-    all environments, if the mean return is below the goal.
+    all environments, if a mean return is below the goal.
 
     `env` is what `flowrl.envs.make_manager` takes, made with `env_args`, or the `Environments` of a worker set.
 
@@ -82,14 +85,23 @@ def evaluate(
             env_seed, noise_seed = split_seed(seed)
             manager.launch(env_seed)
             actor = Actor(manager, policy.eval_mode, noise_seed)
-        played = _play(actor, manager, episodes, max_steps, goal)
+
+        def missed(counted: list[Episode]) -> bool:
+            return goal is not None and not reaches(goal, [*counted, *_of_agents(of_agents, counted)])
+
+        played = _play(actor, manager, episodes, max_steps, None if goal is None else missed)
     if cut := sum(episode.cut for episode in played):
         log.warning(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
             *(environments, cut, len(played), max_steps),
         )
-    counted = {(episode.env_id, episode.episode_id) for episode in played}
-    return [*played, *(each for each in of_agents if (each.env_id, each.episode_id) in counted)]
+    return [*played, *_of_agents(of_agents, played)]
+
+
+def _of_agents(episodes: Sequence[Episode], games: Sequence[Episode]) -> list[Episode]:
+    """Those of the agents in these games."""
+    counted = {(game.env_id, game.episode_id) for game in games}
+    return [each for each in episodes if (each.env_id, each.episode_id) in counted]
 
 
 class _InGames:
@@ -133,13 +145,17 @@ def _fewest(make: Callable[[int], Manager], needed: int, num_envs: int) -> Manag
 
 
 def _play(
-    actor: Actor | _InGames, manager: Manager, episodes: int, max_steps: int, goal: float | None
+    actor: Actor | _InGames,
+    manager: Manager,
+    episodes: int,
+    max_steps: int,
+    missed: Callable[[list[Episode]], bool] | None,
 ) -> list[Episode]:
-    """Each environment's share of the episodes, or of the first ones with a mean below the goal."""
+    """Each environment's share of the episodes, or of the first ones if these have missed the goal."""
     played: list[list[Episode]] = [[] for _ in range(manager.num_envs)]
     counts, most = np.zeros(manager.num_envs, np.int64), shares_of(episodes, manager.num_envs)
     returns = np.zeros(manager.num_envs)
-    rounds, least = (int(most.max()), -math.inf) if goal is None else (1, goal)
+    rounds = int(most.max()) if missed is None else 1
 
     def keep(episode: Episode) -> None:
         played[episode.env_id].append(episode)
@@ -160,7 +176,7 @@ def _play(
                 most[i] = counts[i]  # it plays no more
                 share[i] = min(share[i], most[i])
         counted = [episode for of, n in zip(played, share.tolist()) for episode in of[:n]]
-        if rounds >= most.max() or not float(np.mean([episode.return_ for episode in counted])) >= least:
+        if rounds >= most.max() or (missed is not None and missed(counted)):
             break
         rounds *= 2
     for fault in manager.drain_faults():
@@ -232,3 +248,24 @@ def scores(episodes: Sequence[Episode], agent: str = "") -> Scores:
         judged=len(judged),
         cut=sum(episode.cut for episode in episodes),
     )
+
+
+def by_agent(goal: Goal) -> Mapping[str, float]:
+    """The least mean return of each agent that a goal names; "" stands for all of them together."""
+    return goal if isinstance(goal, Mapping) else {"": goal}
+
+
+def return_of(goal: Goal, episodes: Sequence[Episode]) -> float:
+    """The mean return of the agents that a goal names, together; NaN if one of them ended no episode."""
+    known = {episode.agent for episode in episodes}
+    return sum(scores(episodes, name).return_mean if name in known else math.nan for name in by_agent(goal))
+
+
+def reaches(goal: Goal, episodes: Sequence[Episode]) -> bool:
+    """Whether each mean return that a goal names is at least as large in these episodes.
+
+    >>> both = [Episode(0, 0, 5.0, 2, agent="left"), Episode(0, 0, 1.0, 2, agent="right")]
+    >>> reaches({"left": 4, "right": 1}, both), reaches({"left": 4, "right": 2}, both)
+    (True, False)
+    """
+    return all(return_of({name: least}, episodes) >= least for name, least in by_agent(goal).items())

@@ -12,11 +12,12 @@ import attrs
 
 from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
-from flowrl.errors import ConfigError, PlanError
+from flowrl.errors import ConfigError, PlanError, did_you_mean
 from flowrl.trainer.config import Configuration
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
+    from flowrl.rollout.evaluation import Goal
     from flowrl.trainer.progress import Budget
 
 #: What `with_end` is told to be the origin of operators, in the command line and in a Trainer.
@@ -35,7 +36,7 @@ def with_end(
     site: str,
     *,
     save: Path | None = None,
-    goal: float | None = None,
+    goal: Goal | None = None,
     steps: int | None = None,
     seconds: float | None = None,
     updates: int | None = None,
@@ -46,11 +47,16 @@ def with_end(
         workers: Their policy is evaluated every `config.eval_every` steps of the plan's clock; None or 0: never.
         site: Shown as the operators' origin in messages, in place of a file and line.
         save: File for the best policy, if the policy has weights.
-        goal: Mean return of an evaluation that ends the plan once it is confirmed; it needs `save`.
+        goal: Mean return of an evaluation, or those of agents by name, that end the plan once they are confirmed;
+            it needs `save`.
         steps, seconds, updates: Budgets that end the plan too.
     """
     from flowrl.operators import Confirm, Evaluate, StopWhen
     from flowrl.policies.protocols import HasWeights
+    from flowrl.trainer.progress import Budget
+
+    if isinstance(goal, Mapping):
+        _check_agents(goal, workers)
 
     def added(op: Any, option: str = "") -> Plan:
         return attrs.evolve(plan.for_each(op), site=site + option)
@@ -63,7 +69,7 @@ def with_end(
         assert save is not None, "a goal is confirmed with the saved policy"
         played = {"episodes": config.goal_episodes, "seed": config.seed, "max_steps": config.eval_max_steps}
         plan = added(Confirm(workers, goal=goal, path=save, within=steps or math.inf, **played), " --stop-return")
-        bounds["confirmed_return"] = goal
+        bounds["confirmed_return"] = Budget(goal).least
     if steps is not None:
         bounds[config.clock] = steps
     if updates is not None:
@@ -73,11 +79,26 @@ def with_end(
     return plan
 
 
+def _check_agents(goal: Mapping[str, float], workers: BaseWorkers) -> None:
+    """Raise unless the environment of evaluations is a game of these agents."""
+    environments = workers.evaluation_env
+    seating = environments.look(workers.num_eval_envs).seating
+    for name, least in goal.items():
+        if seating is None:
+            raise ConfigError(f"--stop-return {name}={least:g}: {environments} has one agent: give the number alone")
+        if name not in seating.agents:
+            raise ConfigError(f"--stop-return {name}={least:g}: no such agent: {did_you_mean(name, seating.agents)}")
+
+
 def eval_every_of(config: Configuration, budget: Budget) -> int | None:
     """Env steps, or updates, between evaluations; None for no evaluation."""
+    from flowrl.trainer.progress import goal_text
+
     every = config.eval_every
     if every == 0 and budget.goal is not None:
-        raise ConfigError(f"eval_every=0: --stop-return {budget.goal:g} needs evaluations; leave eval_every out")
+        raise ConfigError(
+            f"eval_every=0: --stop-return {goal_text(budget.goal)} needs evaluations; leave eval_every out"
+        )
     if every is None and budget.goal is None and config.clock != "env_steps":
         return None  # no environment is created, unless the user asks for one
     if every is None and budget.steps is not None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
 from time import perf_counter as clock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import click
+
+if TYPE_CHECKING:
+    from flowrl.rollout.evaluation import Goal
 
 #: Approximate number of plain lines per budget, besides one for each evaluation.
 LINES_PER_BUDGET = 20
@@ -38,10 +42,17 @@ class Budget:
     `steps` counts the run's clock: env steps, or updates of an offline plan.
     """
 
-    goal: float | None = None
+    goal: Goal | None = None
     steps: int | None = None
     seconds: float | None = None
     updates: int | None = None
+
+    @property
+    def least(self) -> float:
+        """The `confirmed_return` that a run with a goal needs: that of all the agents that it names together."""
+        from flowrl.rollout.evaluation import by_agent
+
+        return math.inf if self.goal is None else sum(by_agent(self.goal).values())
 
     def share(self, steps: int, seconds: float, updates: int = 0) -> float | None:
         """The used share of the nearest limit, 0 to 1; None without limits."""
@@ -204,7 +215,7 @@ class Live:
         head.add_row(*cells)
         texts = shown_texts(self.result, self.counter) or ["waiting for the first result"]
         if "eval_return" in self.evaluation:
-            goal = "" if self.budget.goal is None else f" of {self.budget.goal:,g}"
+            goal = "" if self.budget.goal is None else f" of {goal_text(self.budget.goal)}"
             texts.insert(0, f"eval {score_text(self.evaluation['eval_return'])}{goal}")
         body = Table.grid()
         body.add_row(head)
@@ -253,6 +264,16 @@ def score_text(score: float) -> str:
     ('1,474.7', '-152.0', '0.947')
     """
     return f"{score:,.1f}" if abs(score) >= 2 else f"{score:.3f}"
+
+
+def goal_text(goal: Goal) -> str:
+    """A goal as `--stop-return` takes it.
+
+    >>> goal_text(1500.0), goal_text({"left": 475.0, "right": 400.0})
+    ('1500', 'left=475 right=400')
+    """
+    named = goal.items() if isinstance(goal, Mapping) else [("", goal)]
+    return " ".join(f"{name}={least:g}" if name else f"{least:g}" for name, least in named)
 
 
 def share_text(share: float) -> str:

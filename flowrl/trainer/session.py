@@ -420,7 +420,7 @@ class Session:
     def _outcome(self, interrupted: bool) -> str:
         if self.error is not None:
             return "failed"
-        if self.budget.goal is not None and self.confirmed is not None and self.confirmed >= self.budget.goal:
+        if self.confirmed is not None and self.confirmed >= self.budget.least:
             return "goal"
         if interrupted:
             return "interrupted"

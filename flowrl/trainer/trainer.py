@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from flowrl.engine.run import Run
     from flowrl.policies import Policy
     from flowrl.rollout import BaseWorkers
+    from flowrl.rollout.evaluation import Goal
     from flowrl.trainer.directory import RunDirectory
     from flowrl.trainer.resume import EarlierRun
     from flowrl.trainer.session import Session
@@ -145,7 +146,7 @@ class Trainer:
         self._trained: TrainedPolicy | None = None
         self._session: Session | None = None  # of a run that is kept
         self._earlier: EarlierRun | None = None  # which it resumes
-        self._goal: float | None = None
+        self._goal: Goal | None = None
         self._keys: set[str] = set()  # of all results so far
 
     @classmethod
@@ -323,7 +324,7 @@ class Trainer:
         env_steps: int | None = None,
         updates: int | None = None,
         seconds: float | None = None,
-        goal: float | None = None,
+        goal: Goal | None = None,
         progress: bool | None = None,
     ) -> Result:
         """Train up to the next result and return it; with a bound, up to the first result that reaches it.
@@ -338,7 +339,8 @@ class Trainer:
             env_steps, updates: Bounds too; the first call's is the budget of the run.
             seconds: Bound of the time that the run has been open.
             goal: Mean return of an evaluation that ends training once the saved policy confirms it, as `--stop-return`;
-                only of a run that is kept in `out`, and of its first call.
+                in a game also those of agents, as in `{"prey": 475}`. Only of a run that is kept in `out`, and of its
+                first call.
             progress: Whether to show progress; None: if the run is kept.
 
         The first call says how long the run is: schedules without a length of their own, as PPO's learning rate by
@@ -636,10 +638,11 @@ class Trainer:
         return RunDirectory.choose(ClassSource.of(type(self)), self.config, out, sinks)
 
     def _bounds(
-        self, until: Until | None, env_steps: int | None, updates: int | None, goal: float | None
+        self, until: Until | None, env_steps: int | None, updates: int | None, goal: Goal | None
     ) -> dict[str, float]:
         """The lower bounds of entries of results that end a call of `train`."""
-        direct = {"env_steps": env_steps, "updates": updates, "confirmed_return": goal}
+        least = None if goal is None else Budget(goal).least
+        direct = {"env_steps": env_steps, "updates": updates, "confirmed_return": least}
         given = {name: bound for name, bound in direct.items() if bound is not None}
         bounds = {} if until is None or callable(until) else _checked(until)
         return bounds | (_checked(given) if given else {})

@@ -417,6 +417,18 @@ BAD = {
     "budget": (("run", "tiny.py", "--stop-steps", "1.5"), "'1.5' is not a whole number"),
     "seconds": (("run", "tiny.py", "--stop-seconds", "0"), "'0' is not a finite number above 0"),
     "goal": (("run", "tiny.py", "--stop-return", "nan"), "'nan' is not a finite number"),
+    "goal of an agent, and of none": (
+        ("run", "ippo", "--stop-return", "left=475", "--stop-return", "475"),
+        "--stop-return left=475 475: expected one number, or AGENT=NUMBER once for each agent",
+    ),
+    "goal of nobody": (
+        ("run", "ippo", "--stop-return", "lift=475"),
+        "--stop-return lift=475: no such agent: did you mean 'left'",
+    ),
+    "goal of an agent where there is one": (
+        ("run", "tiny.py", "--stop-return", "left=475"),
+        "has one agent: give the number alone",
+    ),
     "goal out of sight": (
         ("run", "tiny.py", "--stop-return", "1", "--stop-steps", "9", "--set", "eval_every=10"),
         "the goal would never be tested",

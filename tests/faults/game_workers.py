@@ -97,7 +97,7 @@ FAULTS = [
     Fault(
         "S2",
         "flowrl/rollout/evaluation.py",
-        "[*played, *(each for each in of_agents if (each.env_id, each.episode_id) in counted)]",
+        "[*played, *_of_agents(of_agents, played)]",
         "[*played, *of_agents]",
         SETS + "test_evaluation_plays_the_games_that_an_obvious_loop_plays",
     ),

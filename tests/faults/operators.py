@@ -53,16 +53,23 @@ FAULTS = [
     Fault(
         "S6",
         "operators/evaluate.py",
-        "            steps += scores.steps\n",
-        "            steps = scores.steps\n",
+        "            steps += scores(played).steps\n",
+        "            steps = scores(played).steps\n",
         EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
     ),
     Fault(
         "S6",
-        "operators/evaluate.py",
-        "goal is not None and scores.return_mean >= goal and",
-        "goal is not None and scores.return_mean > goal and",
+        "flowrl/rollout/evaluation.py",
+        "episodes) >= least for",
+        "episodes) > least for",
         EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
+    ),
+    Fault(
+        "S6",
+        "flowrl/rollout/evaluation.py",
+        "return all(return_of(",
+        "return any(return_of(",
+        EVALUATE + "test_a_goal_may_be_that_of_agents_by_name",
     ),
     Fault(
         "D3",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -251,6 +252,26 @@ def test_a_candidate_that_is_not_confirmed_replaces_nothing(workers: WorkerSet, 
     assert confirm({"env_steps": 50, "eval_return": 460.0})["confirmed_return"] < 400
     assert path.read_bytes() == b"the best so far"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_goal_may_be_that_of_agents_by_name(tmp_path: Path) -> None:
+    """S6: every agent that it names reaches it, in the evaluation and again on fresh seeds; another one need not."""
+    path = tmp_path / "policy.pt"
+    result = {"env_steps": 1, "eval_return/left": 5.0, "eval_return/right": 5.0, "eval_return": 10.0}
+    make = partial(DQNPolicy, hidden=(8,), device="cpu")
+    with WorkerSet("flowrl:two_cartpoles", make) as workers:
+        ends: dict[str, Any] = {"workers": workers, "path": path, "episodes": 4}
+        found = Evaluate(workers, every=1, episodes=4, goal={"left": 1e3})({"env_steps": 1})
+        assert found["best_eval_return"] == found["eval_return/left"] < found["eval_return"]
+        assert Confirm(goal={"left": 5.0, "right": 6.0}, **ends)(result) == result, "not reached: nothing is played"
+        missed = Confirm(goal={"left": 5.0, "right": 1e3}, **ends)({**result, "eval_return/right": 1e3})
+        assert missed["confirmed_return/left"] >= 5.0
+        assert missed["confirmed_return/right"] < 1e3
+        assert "confirmed_return" not in missed
+        assert not path.exists()
+        both = Confirm(goal={"left": 5.0, "right": 5.0}, **ends)(result)
+    assert both["confirmed_return"] == both["confirmed_return/left"] + both["confirmed_return/right"] >= 10
+    assert path.exists()
 
 
 def test_an_evaluation_that_is_not_finite_ends_the_run_and_is_not_the_best(tmp_path: Path) -> None:
