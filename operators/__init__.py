@@ -21,6 +21,7 @@ from flowrl.operators.normalize import DatasetStatistics, GatherStatistics, Norm
 from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
 from flowrl.operators.rewards import CombineRewards, EstimateLogp, EstimateReward, TrainReward
 from flowrl.operators.rollout import ParallelRollouts
+from flowrl.operators.teams import JoinTeam
 from flowrl.operators.train import (
     ApplyGradients,
     AsyncGradients,
@@ -59,6 +60,7 @@ __all__ = [
     "GatherStatistics",
     "HindsightRelabel",
     "InitialState",
+    "JoinTeam",
     "KeepOneStep",
     "MixInDemonstrations",
     "MixInReplay",

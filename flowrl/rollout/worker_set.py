@@ -183,6 +183,13 @@ class WorkerSet(GameWorkers):
         return self.environments.spec
 
     @property
+    def game_agents(self) -> tuple[str, ...]:
+        """The names of all agents, in the order of `possible_agents`. Raises: ConfigError: there is but one."""
+        if self.policy_map is None:
+            raise ConfigError(f"a team needs a game of several agents, but {self.environments} has one")
+        return self.policy_map.seating.agents
+
+    @property
     def goal_functions(self) -> GoalFunctions:
         """The goal functions of the environment. Raises: ConfigError: it has no goals."""
         if isinstance(self._goals, str):

@@ -5,6 +5,8 @@ from tests.faults.fault import Fault
 SEATS = "flowrl/envs/games/seats.py"
 ZOO = "flowrl/envs/adapters/pettingzoo.py"
 BY_HAND = "tests/envs/games/test_seats.py::test_every_transition_is_that_of_an_obvious_loop"
+TEAMS = "operators/teams.py"
+BY_TEAM = "tests/operators/test_teams.py::test_rows_of_a_team_are_those_of_a_loop_over_all_games"
 LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
 
 FAULTS = [
@@ -35,6 +37,8 @@ FAULTS = [
         "there = {*map(str, self.env.agents)}",
         LOOPS + "test_parallel_agents_come_and_go_as_in_their_own_loop",
     ),
+    Fault("M8", TEAMS, "np.lexsort((agent, step))", "np.lexsort((-agent, step))", BY_TEAM),
+    Fault("M8", TEAMS, 'joint["reward"].mean(1)', 'joint["reward"].sum(1)', BY_TEAM),
     Fault(
         "M1",
         "flowrl/envs/adapters/by_agent.py",

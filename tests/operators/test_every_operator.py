@@ -95,6 +95,14 @@ def with_goals() -> list[Batch]:
     ]
 
 
+def of_a_team() -> list[Batch]:
+    """Of two agents in one game."""
+    one = {"env_id": np.zeros((3, 2), np.int64), "episode_id": np.zeros((3, 2), np.int64)}
+    one |= {"t": np.array([[0, 0], [1, 1], [2, 2]]), "agent": np.array([[0, 1]] * 3)}
+    never = np.zeros((3, 2), bool)
+    return [batch.replace(**one, terminated=never, truncated=never) for batch in fragments()]
+
+
 def extra_rewards() -> list[Batch]:
     return [batch.replace(obs_reward=batch.obs[..., 0]) for batch in fragments()]
 
@@ -165,6 +173,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "GatherStatistics": (lambda _: ops.GatherStatistics(normalizing(), 0.9), fragments, "for_each"),
     "HindsightRelabel": (lambda _: hindsight(), with_goals, "for_each"),
     "InitialState": (lambda _: ops.InitialState(with_a_memory()), fragments, "for_each"),
+    "JoinTeam": (lambda _: ops.JoinTeam(["left", "right"]), of_a_team, "for_each"),
     "KeepOneStep": (lambda _: ops.KeepOneStep(0.9), fragments, "for_each"),
     "MixInReplay": (lambda _: ops.MixInReplay(2, 1.5), fragments, "combine"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
