@@ -1,0 +1,80 @@
+"""Two algorithms that learn from one stream: what they owe each other."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from flowrl import Plan
+from flowrl.learners import LearnerGroup
+from flowrl.operators import GAE, Concurrently, NStep, OfPolicy, ParallelRollouts, TrainOneStep, UpdateTargetNetwork
+from flowrl.policies import DQNPolicy, PPOPolicy
+from flowrl.rollout import WorkerSet
+from flowrl.testing import same
+from tests.plans.small import make
+
+KINDS = {"ppo": PPOPolicy, "dqn": DQNPolicy}
+
+
+def workers_of_both(num_workers: int = 0) -> WorkerSet:
+    policies = {name: partial(kind, hidden=(8,), device="cpu", seed=1) for name, kind in KINDS.items()}
+    layout: dict[str, Any] = {"num_workers": num_workers, "envs_per_worker": 4 // max(1, num_workers), "env_groups": 2}
+    return WorkerSet("flowrl:two_cartpoles", policies=policies, agents={"left": "ppo", "right": "dqn"}, **layout)
+
+
+def both(workers: WorkerSet, where: Any = None) -> Plan:
+    """PPO and DQN learn from each fragment: here, or each in learners of its own."""
+    ppo, dqn = workers.of("ppo"), workers.of("dqn")
+    for_ppo, for_dqn = ParallelRollouts(workers, steps=8).duplicate(2)
+    of_ppo = for_ppo.combine(OfPolicy("ppo")).for_each(GAE(0.9, 0.8))
+    of_dqn = for_dqn.combine(OfPolicy("dqn")).for_each(NStep(1, 0.9))
+    if where is None:
+        learned = of_dqn.for_each(TrainOneStep(dqn)).for_each(UpdateTargetNetwork(dqn, every=2))
+        branches = {"ppo": of_ppo.for_each(TrainOneStep(ppo)), "dqn": learned}
+    else:
+        number = 2 if where == "actor" else 1
+        learners = {"ppo": LearnerGroup(ppo, number, where), "dqn": LearnerGroup(dqn, number, where, target_every=2)}
+        streams = {"ppo": of_ppo, "dqn": of_dqn}
+        branches = {name: stream.call(learners[name], "train") for name, stream in streams.items()}
+    return Concurrently(branches, round_robin_weights=[1, 1])
+
+
+def trained(num_workers: int = 0, where: Any = None) -> tuple[list[Any], dict[str, float], list[Any]]:
+    """Scalars, counters and weights after some steps of both."""
+    with workers_of_both(num_workers) as workers, both(workers, where).run(seed=1) as run:
+        found = list(islice(run, 8))
+        return found, dict(run.counters), [workers.of(name).policy.weights() for name in KINDS]
+
+
+def test_each_of_two_learner_groups_learns_its_own_policy() -> None:
+    """D1, F12: the same bits as where both learn in the plan."""
+    assert same(trained(where="inline"), trained())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_each_of_two_learner_groups_may_be_several_processes() -> None:
+    """D2, F13: with 2 workers and 2 learners for each policy, near what one process learns."""
+    (apart, counted, _), (here, expected, _) = trained(2, "actor"), trained()
+    assert counted == expected
+    for scalars, others in zip(apart, here, strict=True):
+        assert scalars == pytest.approx(others, rel=1e-2, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_branch_that_fails_names_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the path of its operator; nothing of the other branch is in it."""
+    workers, plan = make("two_trainers")
+
+    def fail(*_: Any) -> None:
+        raise ValueError("the loss is wrong")
+
+    with workers, plan.run(seed=0) as run:
+        monkeypatch.setattr(workers.of(name).policy.learn_mode, "loss", fail)
+        with pytest.raises(ValueError, match="the loss is wrong") as failed:
+            list(islice(run, 20))
+    (note,) = failed.value.__notes__
+    assert f"in operator {name}.TrainOneStep (" in note
