@@ -65,8 +65,9 @@ class Outcome(NamedTuple):
 
 def options_of(task: Task) -> list[str]:
     """What `flowrl run` is given, but for seed and directory."""
-    goal = [] if task.peer else ["--stop-return", f"{task.goal}"]
-    return [task.plan, "--env", task.env, *task.settings.split(), *goal, "--stop-steps", f"{task.budget}"]
+    goals = [] if task.peer else [f"{agent}={task.goal}" for agent in task.agents] or [f"{task.goal}"]
+    stop = [*(word for goal in goals for word in ("--stop-return", goal)), "--stop-steps", f"{task.budget}"]
+    return [task.plan, "--env", task.env, *task.settings.split(), *stop]
 
 
 def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
@@ -166,7 +167,7 @@ def told(one: Outcome, mark: str) -> Outcome:
 
 def below(task: Task, one: Outcome) -> str:
     """A mark of seeds that have not reached the goal, where it is known before."""
-    return "  below the goal" if task.goal is not None and one.score < task.goal else ""
+    return "  below the goal" if one.score < task.least else ""
 
 
 def beside_peer(task: Task, peers: Sequence[Outcome]) -> Task:
@@ -186,7 +187,7 @@ def row(name: str, task: Task, outcomes: Sequence[Outcome]) -> list[str]:
     steps = interquartile_mean([one.env_steps for one in outcomes])
     seconds = interquartile_mean([one.seconds for one in outcomes])
     goal = "the peer's" if task.peer else f"{task.goal:g}"
-    goal += f", {task.share:.0%} of seeds" if task.share else ""
+    goal += f", {task.share:.0%} of seeds" if task.share else " each" if task.agents else ""
     return [
         *(name, task.env, f"{task.budget:,}", goal, score_text(interquartile_mean(scores))),
         *("-" if bounds is None else f"{score_text(bounds[0])} .. {score_text(bounds[1])}", f"{len(scores)}"),
@@ -197,9 +198,9 @@ def row(name: str, task: Task, outcomes: Sequence[Outcome]) -> list[str]:
 def passes(task: Task, outcomes: Sequence[Outcome]) -> bool:
     """Whether the seeds come to what is expected of them."""
     if task.share:
-        reached = sum(one.score >= task.goal for one in outcomes) >= task.share * len(outcomes)
+        reached = sum(one.score >= task.least for one in outcomes) >= task.share * len(outcomes)
     else:
-        reached = bool(interquartile_mean([one.score for one in outcomes]) >= task.goal)
+        reached = bool(interquartile_mean([one.score for one in outcomes]) >= task.least)
     return reached != task.control
 
 

@@ -24,6 +24,12 @@ class Task(NamedTuple):
     share: float = 0.0  #: of the seeds that must come to the goal; 0: their interquartile mean must
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
     peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
+    agents: tuple[str, ...] = ()  #: of a game: each must come to the goal; the return is that of all together
+
+    @property
+    def least(self) -> float:
+        """The return of a seed that has come to the goal."""
+        return float("-inf") if self.goal is None else self.goal * max(1, len(self.agents))
 
 
 def pendulum_in_other_units() -> gymnasium.Env[Any, Any]:
@@ -121,6 +127,10 @@ TASKS = {
     "a2c-cartpole": Task("a2c", 475, 500_000, published="500"),
     "ppo-cartpole": Task("ppo", 475, 100_000, published="500"),
     "ppo-positions": Task("ppo", 450, 100_000, POSITIONS, f"{MEMORY} --set recurrent=lstm", "500 (recurrent PPO)"),
+    **{
+        f"{plan}-cartpoles": Task(plan, 475, 100_000, "flowrl:two_cartpoles", agents=("left", "right"))
+        for plan in ("ippo", "two_trainers")
+    },
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
