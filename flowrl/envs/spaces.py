@@ -47,7 +47,8 @@ def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...],
     if isinstance(space, ARRAY_SPACES) and space.shape is not None and space.dtype is not None:
         if role in ("action", "observation") and not math.prod(space.shape):
             raise ConfigError(f"the {role} space {space} holds no number: it needs at least one, if only a constant")
-        return space.shape, np.dtype(space.dtype)
+        # By its name: that of a copied space is equal to numpy's own dtype, but another object, which is slow to tell.
+        return space.shape, np.dtype(np.dtype(space.dtype).str)
     if not isinstance(space, gymnasium.Space):
         raise ConfigError(f"the {role} space is {space!r}, expected a space: set {role}_space in the environment")
     raise ConfigError(f"the {role} space {space} is not one array: {_way_out(space, role)}")
