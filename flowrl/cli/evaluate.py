@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,8 +12,11 @@ import attrs
 from flowrl.cli.curves import RunRecord, find_runs, grouped, is_run
 from flowrl.cli.seeds import middle, middle_text
 from flowrl.engine.seeds import SeedTree
+from flowrl.envs import Environments
 from flowrl.errors import CheckpointError, ConfigError
-from flowrl.rollout import Scores
+from flowrl.policies.devices import torch_threads
+from flowrl.rollout import Payoffs, Scores, payoffs
+from flowrl.rollout.evaluation import MAX_STEPS
 from flowrl.trainer.loading import load
 from flowrl.trainer.trust import Trust
 
@@ -142,10 +146,104 @@ def _middles(group: Sequence[Evaluation]) -> dict[str, Any]:
     return {name: middle([each[name] for each in scores]) for name in _WORDS}
 
 
-def evaluate_given(paths: Sequence[Path], **options: Any) -> Evaluation | Comparison:
-    """Evaluate one run, or compare several or a folder of them. See `evaluate_run` and `evaluate_runs`."""
+#: Players without a run, by name.
+SCRIPTED = {
+    "random": "flowrl.policies.scripted:RandomPolicy",
+    "one_ply": "flowrl.policies.line_players:OnePly",
+    "perfect": "flowrl.policies.line_players:Perfect",
+}
+
+
+@attrs.frozen
+class Tournament:
+    """The pay-offs of players in a game."""
+
+    left_out: ClassVar[Sequence[str]] = ()
+    env: str
+    seed: int
+    payoffs: Payoffs
+
+    def values(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"env": self.env, "seed": self.seed, "players": self.payoffs.values()}
+
+    def lines(self) -> list[str]:
+        """The report, line by line."""
+        table, ranked = self.payoffs, self.payoffs.ranked
+        first, second = table.agents
+        games = 2 * table.returns.shape[2]
+        head = f"{self.env}: each pair plays {games} games, half of them as {first!r} and half as {second!r}"
+        of_returns = [["return of", *ranked, "all others"]]
+        of_games = [["more / equal / less", *ranked]]
+        for player in ranked:
+            against = [table.mean(player, other) for other in ranked]
+            shares = [table.shares(player, other) for other in ranked]
+            overall = f"{table.overall(player):,.3f}"
+            of_returns.append([player, *(f"{mean:,.3f} ± {half:.3f}" for mean, half in against), overall])
+            of_games.append([player, *(" / ".join(f"{100 * share:.1f}" for share in each) + " %" for each in shares)])
+        return [f"{head}, seed {self.seed}", *_aligned(of_returns), "", *_aligned(of_games)]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+
+
+def play_each_other(
+    players: Sequence[str],
+    *,
+    env: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    max_steps: int | None = None,
+    last: bool = False,
+    video: Path | None = None,
+    trusted: Trust = False,
+) -> Tournament:
+    """Let saved policies and the players of `SCRIPTED` play a game of two agents against each other.
+
+    Args:
+        players: Runs, checkpoints and policy files, and names of `SCRIPTED`.
+        episodes: Games of each ordered pair. The others: see `evaluate_run`.
+
+    Raises: ConfigError, CheckpointError: see `flowrl.load` and `flowrl.rollout.payoffs`.
+    """
+    if env is None:
+        raise ConfigError(f"{', '.join(players)}: to let them play each other give the game, --env GAME")
+    if video is not None:
+        raise ConfigError("--video records the policy of one run: give one run directory")
+    if twice := [name for at, name in enumerate(players) if name in players[:at]]:
+        raise ConfigError(f"{twice[0]} is given twice: every player plays itself anyway")
+    found: dict[str, Any] = {}
+    for name in players:
+        if name in SCRIPTED and not Path(name).exists():
+            found[name] = pkgutil.resolve_name(SCRIPTED[name])
+        else:
+            found[name] = load(name, last=last, env=env, env_args=env_args, trusted=trusted).players
+    start = SeedTree(seed).integer("evaluation/command")
+    cut = max_steps or MAX_STEPS
+    with torch_threads(1):
+        table = payoffs(found, env, env_args=env_args, episodes=episodes, seed=start, max_steps=cut)
+    return Tournament(env, seed, table)
+
+
+def evaluate_given(names: Sequence[str], **options: Any) -> Evaluation | Comparison | Tournament:
+    """Evaluate one run, compare several or a folder of them, or let several play each other in a game.
+
+    See `evaluate_run`, `evaluate_runs` and `play_each_other`.
+    """
+    env = options.get("env")
+    scripted = any(name in SCRIPTED and not Path(name).exists() for name in names)
+    if scripted or (len(names) > 1 and env is not None and _is_game(env, options["env_args"])):
+        return play_each_other(names, **options)
+    paths = [Path(name) for name in names]
     several = len(paths) > 1 or (not is_run(paths[0]) and any(paths[0].rglob("metrics.jsonl")))
     return evaluate_runs(paths, **options) if several else evaluate_run(paths[0], **options)
+
+
+def _is_game(env: str, env_args: Mapping[str, Any]) -> bool:
+    return Environments(env, env_args).look(1).seating is not None
 
 
 def evaluate_runs(paths: Sequence[Path], **options: Any) -> Comparison:

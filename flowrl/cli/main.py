@@ -408,13 +408,17 @@ def evaluate(
 
     For several runs, or a folder of them as --seeds writes it, also print the interquartile mean (the mean of fewer
     than 4), with a 95 % bootstrap interval.
+
+    Several with --env GAME, a game for two, play each other: `flowrl evaluate RUN_A RUN_B random --env GAME` prints
+    what each gains against each. random, one_ply (of tic-tac-toe and connect four) and perfect (of tic-tac-toe) are
+    players by name.
     """
     from flowrl.cli.evaluate import evaluate_given
     from flowrl.storage.files import json_text
 
     options |= {"env_args": _pairs("--env-arg", env_args), "video": None if video is None else Path(video)}
     options["trusted"] = _trusted(trust)
-    evaluation = evaluate_given([Path(run) for run in runs], **options)
+    evaluation = evaluate_given(runs, **options)
     for words in evaluation.left_out:
         _show(f"left out: {words}", err=True)
     _show(json_text(evaluation.values()) if as_json else "\n".join(evaluation.lines()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import gymnasium
@@ -23,9 +23,11 @@ from flowrl.policies.policies import Policies
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.rollout.acting import initial_states
 from flowrl.rollout.game_workers import GameWorkers
+from flowrl.rollout.policy_map import policy_map
 
 if TYPE_CHECKING:
     from flowrl.envs import Environments
+    from flowrl.policies import Policy
     from flowrl.rollout import BaseWorkers
     from flowrl.trainer.config import Configuration
 
@@ -81,6 +83,16 @@ class TrainedPolicy:
         return TrainedPolicy(
             self._workers.of(policy), self.config, env_steps=self.env_steps, source=self.source, allow=self._allow
         )
+
+    @property
+    def players(self) -> Policy | dict[str, Policy]:
+        """The policy, or of several that of each agent of the game: a player of `flowrl.rollout.payoffs`."""
+        if not isinstance(self.policy, Policies):
+            return cast("Policy", self.policy)
+        seating = self.evaluation_env.look(self.config.grouping[1]).seating
+        who = policy_map(self.evaluation_env, seating, tuple(self.policy), self._workers.agents)
+        assert who is not None, "several policies play a game"
+        return {agent: self.policy[name] for name in self.policy for agent in who.agents_of(name)}
 
     def act(self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None) -> Any:
         """Return an action for `env.step`, in the action space's dtype; a recurrent policy returns (action, state).

@@ -205,3 +205,21 @@ def test_what_cannot_be_evaluated_is_bad_input(run: Path, tiny: Path, tmp_path: 
         done = flowrl("evaluate", *arguments)
         assert done.exit_code == 2, done.output
         assert message in done.stderr
+
+
+def test_several_play_each_other_in_a_game(tmp_path: Path) -> None:
+    """The table of `flowrl.rollout.payoffs`, saved policies and players by name alike."""
+    settings = ("--env", "flowrl:tic_tac_toe", "--set", "fragment_steps=8", "--set", "report_every=16")
+    assert flowrl("run", "ppo", *settings, "--stop-steps", 32, "--out", tmp_path / "run", "--quiet").exit_code == 0
+    play = ("evaluate", tmp_path / "run", "perfect", "random", "--env", "flowrl:tic_tac_toe", "--episodes", 4)
+    done = flowrl(*play, "--json")
+    found = json.loads(done.stdout)["players"]
+    assert set(found) == {str(tmp_path / "run"), "perfect", "random"}
+    assert found["perfect"]["against"]["random"]["less"] == 0
+    assert found["perfect"]["overall"] == max(each["overall"] for each in found.values())
+    shown = flowrl(*play).stdout
+    assert "each pair plays 8 games, half of them as 'x' and half as 'o', seed 0" in shown
+    done = flowrl("evaluate", "random", "perfect")
+    assert (done.exit_code, "random, perfect: to let them play each other give the game" in done.stderr) == (2, True)
+    done = flowrl("evaluate", "random", "random", "--env", "flowrl:tic_tac_toe")
+    assert "random is given twice" in done.stderr

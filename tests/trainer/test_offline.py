@@ -103,7 +103,7 @@ def test_workers_have_nothing_to_do() -> None:
     with pytest.raises(ConfigError, match="num_workers=2: an offline plan does not sample"):
         BC(data=offline_data(), num_workers=2, **SMALL)
     with pytest.raises(
-        ConfigError, match="agents=.*: an offline plan trains one policy.*left, right: leave agents out"
+        ConfigError, match=r"agents=.*: an offline plan trains one policy.*left, right: leave agents out"
     ):
         BC(data=offline_data(), agents={"a": "left", "b": "right"}, **SMALL)
 

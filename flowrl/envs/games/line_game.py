@@ -35,7 +35,7 @@ class LineGame(Game):
         self.action_spaces = dict.fromkeys(self.possible_agents, spaces.Discrete(moves))
         lines = _lines(self.rows, self.columns, self.length)
         #: Of each square, the lines through it, as sets of bits.
-        self._lines = [[line for line in lines if line >> square & 1] for square in range(squares)]
+        self.lines = [[line for line in lines if line >> square & 1] for square in range(squares)]
 
     def reset(self, seed: int) -> Mapping[str, Any]:
         """The empty board, before `x`."""
@@ -54,7 +54,7 @@ class LineGame(Game):
         self._board[square] = 1.0 if agent == "x" else -1.0
         self._left -= 1
         other = "o" if agent == "x" else "x"
-        won = any(own & line == line for line in self._lines[square])
+        won = any(own & line == line for line in self.lines[square])
         if not won and self._left:
             return Turn({other: self._seen(other)})
         obs = {each: self._seen(each) for each in self.possible_agents}

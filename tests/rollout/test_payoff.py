@@ -1,0 +1,91 @@
+"""Pay-offs: players of a game against each other."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.data import Batch
+from flowrl.envs import Environments
+from flowrl.errors import ConfigError
+from flowrl.policies import DQNPolicy, RandomPolicy
+from flowrl.policies.line_players import OnePly, Perfect
+from flowrl.policies.scripted import ScriptedPolicy
+from flowrl.rollout import evaluate, payoffs
+
+
+def showing(side: int) -> ScriptedPolicy:
+    return ScriptedPolicy(lambda obs: np.full(len(obs), side))
+
+
+def test_returns_are_those_of_every_pair_in_both_seatings() -> None:
+    """Of matching pennies the even one wins if both show the same side."""
+    table = payoffs({"heads": showing(0), "tails": showing(1)}, "flowrl:matching_pennies", episodes=3)
+    even = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    np.testing.assert_array_equal(table.returns, np.stack([even, -even], -1)[:, :, None].repeat(3, 2))
+    assert table.mean("heads", "tails")[0] == 0
+    assert table.shares("heads", "tails") == (0.5, 0.0, 0.5)
+
+
+def test_the_games_are_those_of_evaluate_from_one_seed() -> None:
+    players: dict[str, Any] = {"a": RandomPolicy, "b": partial(DQNPolicy, hidden=(4,), device="cpu", seed=1)}
+    table = payoffs(players, "flowrl:tic_tac_toe", episodes=6, seed=3, num_envs=2)
+    again = payoffs(players, "flowrl:tic_tac_toe", episodes=6, seed=3, num_envs=2)
+    np.testing.assert_array_equal(table.returns, again.returns)
+    np.testing.assert_array_equal(table.returns.sum(-1), 0, "it is zero-sum")
+    assert table.mean("a", "b")[0] == -table.mean("b", "a")[0]
+    assert table.mean("a", "a") == (0, 0)
+    spaces = _spaces("flowrl:tic_tac_toe")
+    made = {name: make(*spaces) for name, make in players.items()}
+    sides = {"x": made["a"], "o": made["b"]}
+    played = evaluate(sides, "flowrl:tic_tac_toe", episodes=6, seed=3, num_envs=2, agents={"x": "x", "o": "o"})
+    assert table.returns[0, 1, :, 0].tolist() == [each.return_ for each in played if each.agent == "x"]
+
+
+def test_perfect_play_never_loses() -> None:
+    """And draws with itself; a look one move ahead wins where it can, and stops a line."""
+    table = payoffs(
+        {"perfect": Perfect, "one_ply": OnePly, "random": RandomPolicy}, "flowrl:tic_tac_toe", episodes=100, num_envs=50
+    )
+    assert table.ranked == ["perfect", "one_ply", "random"]
+    assert [table.shares("perfect", other)[2] for other in table.players] == [0, 0, 0]
+    assert table.shares("perfect", "perfect") == (0, 1, 0)
+
+
+def test_a_player_of_one_ply_wins_before_it_defends() -> None:
+    player = OnePly(*_spaces("flowrl:connect_four"))
+    board = np.zeros((2, 6, 7), np.float32)
+    board[:, 5, :3] = -1  # the other one threatens column 3
+    board[1, 3:, 6] = 1  # its own threat is in column 6
+    obs = Batch(board=board.reshape(2, -1), action_mask=np.ones((2, 7), np.int8))
+    for noise in (0.0, 0.99):
+        assert player.act(obs, np.full((2, 1), noise), 0)["action"].tolist() == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("players", "env", "words"),
+    [
+        ({"a": RandomPolicy, "b": RandomPolicy}, "CartPole-v1", "has one agent: a pay-off table is of a game for two"),
+        ({"a": RandomPolicy}, "flowrl:tic_tac_toe", "1 players, 4 games: expected at least 2 of each"),
+        ({"a": Perfect, "b": RandomPolicy}, "flowrl:connect_four", "player 'a' as agent 'x': Perfect plays TicTacToe"),
+        ({"a": {"x": showing(0)}, "b": showing(0)}, "flowrl:tic_tac_toe", "player 'a' has no policy for agent 'o'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(players: Any, env: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        payoffs(players, env, episodes=4)
+
+
+def test_a_policy_of_another_game_is_refused() -> None:
+    of_tic_tac_toe = DQNPolicy(*_spaces("flowrl:tic_tac_toe"), hidden=(4,), device="cpu")
+    with pytest.raises(ConfigError, match=r"player 'a' has the observation space .*, but agent 'x' has"):
+        payoffs({"a": of_tic_tac_toe, "b": RandomPolicy}, "flowrl:connect_four", episodes=4)
+
+
+def _spaces(game: str) -> tuple[Any, Any]:
+    seating = Environments(game).look(1).seating
+    assert seating is not None
+    return seating.kinds[0].observation_space, seating.kinds[0].action_space
