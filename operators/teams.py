@@ -19,7 +19,7 @@ from flowrl.errors import SchemaError
 #: The columns that identify a step of a game.
 _STEP = tuple(name for name in PROVENANCE if name != "agent")
 #: The columns that are the same for all agents of a team, and stay one number per row.
-SHARED = (*_STEP, *ENDS, "discount", "policy_version")
+_SHARED = (*_STEP, *ENDS, "discount", "policy_version")
 _WAY_OUT = "a team's agents act together in every step, from first to last; others learn as with the plan dqn or ippo"
 
 
@@ -68,7 +68,7 @@ class JoinTeam:
         rows = given.without("mask", "agent").rows()
         columns = {
             name: column
-            if name in SHARED or name == "reward"
+            if name in _SHARED or name == "reward"
             else ColumnSchema(column.dtype, ("B", len(self.agents), *column.shape[1:]))
             for name, column in rows.columns.items()
         }
@@ -81,7 +81,7 @@ class JoinTeam:
                 raise SchemaError(f"JoinTeam needs the column {name!r}: {why or 'as collected rows have it'}")
         rows = real_rows(batch.to_numpy())
         joint: Batch = rows[self._together(rows)]
-        joint.update({name: self._shared(name, joint) for name in SHARED if name in joint})
+        joint.update({name: self._shared(name, joint) for name in _SHARED if name in joint})
         joint["reward"] = joint["reward"].mean(1)
         return joint.select([name for name in joint if name not in ("agent", "mask")])
 

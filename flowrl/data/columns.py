@@ -38,6 +38,12 @@ PLACE = ("index", "generation", "shard", "part")
 ACTION_MASK = "action_mask"
 """The entry of dictionary observations that marks the valid actions."""
 
+AGENT = "agent"
+"""The entry of dictionary observations that tells an agent of a game its number among all."""
+
+STATE = "state"
+"""The entry of dictionary observations for the state of a whole game, which only learners read."""
+
 GOALS = ("achieved_goal", "desired_goal")
 """The observation entries of goal environments, as in gymnasium-robotics."""
 

@@ -13,6 +13,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 
 from flowrl.envs.adapters.pettingzoo import with_masks
 from flowrl.envs.games.seats import SeatsEnv
+from flowrl.envs.games.wrappers import AgentId, GameWrapper, GlobalState
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.envs.spec import import_module, name_of
@@ -24,6 +25,8 @@ Wrap = Callable[[Any], Any]
 #: flowrl's wrappers, of single and of vector environments.
 _OWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "ActionMask": (ActionMask, VectorActionMask),
+    "AgentId": (AgentId, AgentId),
+    "GlobalState": (GlobalState, GlobalState),
     "InfoColumns": (InfoColumns, VectorInfoColumns),
 }
 
@@ -41,8 +44,9 @@ class _WithArguments:
 def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
-    A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask` and `InfoColumns`, or `module:Wrapper`;
-    arguments follow as in a call, as Python literals. A callable is returned unchanged.
+    A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask` and `InfoColumns`, of games `AgentId` and
+    `GlobalState`, or `module:Wrapper`; arguments follow as in a call, as Python literals. A callable is returned
+    unchanged.
 
     Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.
 
@@ -62,8 +66,8 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
 def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnasium.Env[Any, Any]:
     """The environment in these wrappers, the first one innermost.
 
-    If one of them may change rewards, a recorder goes below all, so that returns stay raw (S1). Of a game, only
-    `ActionMask` wraps each agent.
+    If one of them may change rewards, a recorder goes below all, so that returns stay raw (S1). A game takes
+    `ActionMask`, for each agent, and any `GameWrapper`.
 
     Raises: ConfigError for any other wrapper of a game.
     """
@@ -79,7 +83,11 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
 
 def _wrapped_game(env: SeatsEnv, wrappers: Sequence[str | Wrap]) -> SeatsEnv:
     for text in wrappers:
-        if wrapper_of(text) is not ActionMask:
+        made = wrapper_of(text)
+        if _is_subclass(made, GameWrapper):
+            env = SeatsEnv(made(env.game))
+            continue
+        if made is not ActionMask:
             raise ConfigError(
                 f"the wrapper {name_of(text)} is for an environment of one agent, but {env} is a game of "
                 f"{len(env.seating.agents)} (see flowrl.envs.games): leave it out, and wrap the game where it is made"

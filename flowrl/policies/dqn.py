@@ -123,16 +123,19 @@ class DQNPolicy(Policy):
         super().__init__(observation_space, action_space, **settings)
 
     def _build(self) -> None:
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
-        given = self.settings
-        parts: dict[str, Any] = {"dueling": given.dueling, "head": self.head, "noisy": given.noisy}
-        network = QNetwork(encoding, self.actions, given.hidden, **parts)
-        self.model = network.to(self.device)
+        self.model = self._network(self.observation_space).to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode = self.exploring(self.epsilon)
         self.eval_mode = ValueActing(self, argmax_sample())
         self.learn_mode = DQNLearning(self)
+
+    def _network(self, space: gymnasium.Space[Any]) -> QNetwork:
+        """The values of actions for observations of a space."""
+        given = self.settings
+        encoding = encoder(space, normalize=self.normalize_obs, network=given.network)
+        parts: dict[str, Any] = {"dueling": given.dueling, "head": self.head, "noisy": given.noisy}
+        return QNetwork(encoding, self.actions, given.hidden, **parts)
 
     def exploring(self, epsilon: Schedule) -> ValueActing:
         """A collect mode with this epsilon, and with noise in the weights if the network is noisy."""
@@ -177,19 +180,26 @@ class DQNLearning(Learning):
     @torch.no_grad()
     def target(self, rows: Batch) -> torch.Tensor:
         """Targets `[B, ...]` of the head for windows with `reward`, `next_obs` and `discount`."""
+        return self.policy.model.head.target(rows.reward.float(), rows.discount, self.of_best(rows.next_obs))
+
+    def of_best(self, obs_t: Any) -> torch.Tensor:
+        """The target network's outputs `[B, ...]` for the best action in `obs_t [B, ...]`: see `best_action`."""
         policy, head, double = self.policy, self.policy.model.head, self.policy.settings.double
-        outputs_t = policy.target(rows.next_obs, policy.noise(), values=False)
+        outputs_t = policy.target(obs_t, policy.noise(), values=False)
         q_target_t = head(outputs_t)
-        q_online_t = policy.model(rows.next_obs, policy.noise()) if double else q_target_t
-        mask_t = action_mask(rows.next_obs)
-        best = best_action(q_online_t, q_target_t, double=double, mask_t=mask_t)
-        return head.target(rows.reward.float(), rows.discount, of_action(outputs_t, best))
+        q_online_t = policy.model(obs_t, policy.noise()) if double else q_target_t
+        best = best_action(q_online_t, q_target_t, double=double, mask_t=action_mask(obs_t))
+        return of_action(outputs_t, best)
+
+    def of_taken(self, obs: Any, action: torch.Tensor) -> torch.Tensor:
+        """The online network's outputs `[B, ...]` for the actions `[B]` taken in `obs [B, ...]`."""
+        return of_action(self.policy.model(obs, self.policy.noise(), values=False), action.long())
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""
-        policy, head = self.policy, self.policy.model.head
+        head = self.policy.model.head
         target = self.target(rows)
-        outputs = of_action(policy.model(rows.obs, policy.noise(), values=False), rows.action.long())
+        outputs = self.of_taken(rows.obs, rows.action)
         errors, q = head.errors(outputs, target), head(outputs.detach()).mean()
         if "weight" not in rows:
             loss = errors.mean()

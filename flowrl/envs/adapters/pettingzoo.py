@@ -90,9 +90,14 @@ class PettingZooGame(Game):
         if masked:
             spaces = {name: with_mask(space, self.action_spaces[name]) for name, space in spaces.items()}
         self.observation_spaces = spaces
+        self.state_space = getattr(env, "state_space", None)
 
     def __str__(self) -> str:
         return str(self.env)
+
+    def state(self) -> Any:
+        """That of the environment."""
+        return self.env.state()
 
     def render(self) -> Any:
         """The rendering of the environment."""

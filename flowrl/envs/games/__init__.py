@@ -2,5 +2,6 @@
 
 from flowrl.envs.games.catalog import GAMES, make
 from flowrl.envs.games.game import Game, Turn
+from flowrl.envs.games.wrappers import AgentId, GameWrapper, GlobalState
 
-__all__ = ["GAMES", "Game", "Turn", "make"]
+__all__ = ["GAMES", "AgentId", "Game", "GameWrapper", "GlobalState", "Turn", "make"]

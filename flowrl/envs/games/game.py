@@ -35,6 +35,7 @@ class Game(abc.ABC):
     - `possible_agents`: the names of all agents that may ever act, in a fixed order.
     - `observation_spaces`, `action_spaces`: by agent. A Dict of observations may have an `action_mask`.
     - `metadata`, `render_mode`: if it renders, as gymnasium's environments have them.
+    - `state_space`: that of `state`, if it says what no single agent sees; None: it does not.
 
     Who acts is said by the observations: exactly the agents in `reset`'s answer act in the first step, those in
     `Turn.obs` that have not ended in the next. So agents that take turns, that act together, and that appear late or
@@ -61,6 +62,7 @@ class Game(abc.ABC):
     action_spaces: Mapping[str, gymnasium.Space[Any]] = {}
     metadata: Mapping[str, Any] = {}
     render_mode: str | None = None
+    state_space: gymnasium.Space[Any] | None = None
 
     @abc.abstractmethod
     def reset(self, seed: int) -> Mapping[str, Any]:
@@ -69,6 +71,10 @@ class Game(abc.ABC):
     @abc.abstractmethod
     def step(self, actions: Mapping[str, Any]) -> Turn:
         """Play the actions of exactly the agents whose turn it is."""
+
+    def state(self) -> Any:
+        """The state of the whole game now, in `state_space`. Raises: NotImplementedError: it has none."""
+        raise NotImplementedError(f"{self} has no state of the whole game")
 
     def render(self) -> Any:
         """A picture `[height, width, 3]` of the game, or whatever its library renders; None if it renders nothing."""

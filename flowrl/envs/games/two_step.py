@@ -31,19 +31,24 @@ class TwoStep(Game):
     possible_agents = ("first", "second")
     observation_spaces: Mapping[str, Any] = dict.fromkeys(possible_agents, spaces.Box(0, 1, (3,), np.float32))
     action_spaces: Mapping[str, Any] = dict.fromkeys(possible_agents, spaces.Discrete(2))
+    state_space = spaces.Discrete(3)
 
     def reset(self, seed: int) -> Mapping[str, Any]:
         """State 0."""
-        self.state = 0
+        self._at = 0
         return self._obs()
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
         """To the second state, or to its payoff."""
-        if not self.state:
-            self.state = 1 + int(actions["first"])
+        if not self._at:
+            self._at = 1 + int(actions["first"])
             return Turn(self._obs())
-        payoff = float(PAYOFF[self.state - 1][actions["first"]][actions["second"]])
+        payoff = float(PAYOFF[self._at - 1][actions["first"]][actions["second"]])
         return Turn({}, dict.fromkeys(self.possible_agents, payoff), terminated=self.possible_agents)
 
+    def state(self) -> Any:
+        """0, 1 or 2."""
+        return np.int64(self._at)
+
     def _obs(self) -> Mapping[str, Any]:
-        return dict.fromkeys(self.possible_agents, np.eye(3, dtype=np.float32)[self.state])
+        return dict.fromkeys(self.possible_agents, np.eye(3, dtype=np.float32)[self._at])
