@@ -25,6 +25,7 @@ from flowrl.plans import ippo as _ippo
 from flowrl.plans import iql as _iql
 from flowrl.plans import marwil as _marwil
 from flowrl.plans import ppo as _ppo
+from flowrl.plans import qmix as _qmix
 from flowrl.plans import qrdqn as _qrdqn
 from flowrl.plans import r2d2 as _r2d2
 from flowrl.plans import r2d3 as _r2d3
@@ -37,6 +38,7 @@ from flowrl.plans import sacfd as _sacfd
 from flowrl.plans import sqil as _sqil
 from flowrl.plans import td3 as _td3
 from flowrl.plans import two_trainers as _two_trainers
+from flowrl.plans import vdn as _vdn
 from flowrl.trainer.config import Configuration
 
 class _Settings(TypedDict, total=False):
@@ -961,6 +963,51 @@ class PPO(_ppo.PPO):
         **settings: Unpack[_PPO],
     ) -> None: ...
 
+class _QMIX(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    double: bool
+    dueling: bool
+    epsilon_end: float
+    epsilon_start: float | str | list[list[float]]
+    epsilon_steps: int
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    learning_rate: float | str | list[list[float]]
+    learning_starts: int
+    mixer: Literal["sum", "monotonic"]
+    mixer_width: int
+    n_step: int
+    noisy: bool
+    normalize_obs: bool
+    normalize_rewards: bool
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float | str | list[list[float]]
+    priority_beta_end: float
+    priority_beta_steps: int | None
+    replay_ratio: float
+    report_every: int
+    target_every: int
+    tau: float
+
+class QMIX(_qmix.QMIX):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_QMIX],
+    ) -> None: ...
+
 class _QRDQN(_Settings, total=False):
     batch_size: int
     buffer_size: int
@@ -1471,4 +1518,49 @@ class TwoTrainers(_two_trainers.TwoTrainers):
         init_from: str | Path | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_TwoTrainers],
+    ) -> None: ...
+
+class _VDN(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    double: bool
+    dueling: bool
+    epsilon_end: float
+    epsilon_start: float | str | list[list[float]]
+    epsilon_steps: int
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    learning_rate: float | str | list[list[float]]
+    learning_starts: int
+    mixer: Literal["sum", "monotonic"]
+    mixer_width: int
+    n_step: int
+    noisy: bool
+    normalize_obs: bool
+    normalize_rewards: bool
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float | str | list[list[float]]
+    priority_beta_end: float
+    priority_beta_steps: int | None
+    replay_ratio: float
+    report_every: int
+    target_every: int
+    tau: float
+
+class VDN(_vdn.VDN):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_VDN],
     ) -> None: ...

@@ -25,6 +25,7 @@ from flowrl.policies.policy import Policy as Policy
 from flowrl.policies.ppo import PPOPolicy as PPOPolicy
 from flowrl.policies.protocols import OwnsPolicy as OwnsPolicy
 from flowrl.policies.q_actor_critic import QActorCriticPolicy as QActorCriticPolicy
+from flowrl.policies.qmix import QMIXPolicy as QMIXPolicy
 from flowrl.policies.r2d2 import R2D2Policy as R2D2Policy
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy as RecurrentPPOPolicy
 from flowrl.policies.sac import SACPolicy as SACPolicy

@@ -14,10 +14,21 @@ from flowrl.data import Batch
 from flowrl.data.columns import AGENT, STATE
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.dqn import DoubleQSettings, DQNLearning, DQNPolicy
+from flowrl.policies.heads import MeanHead
 from flowrl.policies.networks import QNetwork, encoder
 from flowrl.settings import positive, setting
 
 Mixer = Literal["sum", "monotonic"]
+
+
+class SquaredHead(MeanHead):
+    """The mean return, y = r + d · Q_t, learned by the squared error, as both papers do.
+
+    A mixer may be unable to represent all values of a team, and what it makes of them depends on the loss.
+    """
+
+    def errors(self, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (outputs_tm1 - target).square()
 
 
 class SumMixer(nn.Module):
@@ -120,7 +131,7 @@ class QMIXPolicy(DQNPolicy):
     def __init__(self, *spaces: Any, **settings: Any) -> None:
         if settings.get("head") is not None:
             raise ConfigError(f"head={settings['head']!r}: a team mixes mean values, not distributions")
-        super().__init__(*spaces, **{"algorithm": "QMIX", **settings})
+        super().__init__(*spaces, **{"algorithm": "QMIX", **settings, "head": SquaredHead()})
 
     def _network(self, space: gymnasium.Space[Any]) -> QNetwork:
         own = space.spaces if isinstance(space, spaces.Dict) else {}
@@ -142,7 +153,7 @@ class QMIXPolicy(DQNPolicy):
 
 
 class TeamLearning(DQNLearning):
-    """The loss of DQN on the value of a team, y = r + d · Q_tot,target(s', (argmax_u Q_a(s'_a, u))_a).
+    """The squared error of a team's value, y = r + d · Q_tot,target(s', (argmax_u Q_a(s'_a, u))_a).
 
     Each agent's best action is that of its own values (Q1); both networks have a mixer of their own.
 

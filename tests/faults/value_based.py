@@ -9,10 +9,24 @@ HEADS = "tests/policies/test_heads.py::"
 NOISY = "tests/policies/test_noisy.py::"
 ABLATIONS = "tests/plans/test_ablations.py::"
 NORMALIZER = "tests/policies/test_normalizer.py::"
+QMIX = "flowrl/policies/qmix.py"
+TEAM = "tests/policies/test_qmix_policy.py::"
 R2D2 = "tests/policies/test_r2d2_policy.py::"
 OPTIONS = "tests/policies/test_learner_options.py::"
 
 FAULTS = [
+    Fault("Q10", QMIX, "self.last(state).abs()", "self.last(state)", TEAM + "test_the_best_of_each_is_the_best_of_all"),
+    Fault(
+        "Q10", QMIX, "self.first(state).abs()", "self.first(state)", TEAM + "test_the_best_of_each_is_the_best_of_all"
+    ),
+    Fault("Q10", QMIX, "without(space, STATE))", "space)", TEAM + "test_acting_leaves_the_state_out"),
+    Fault(
+        "Q1",
+        QMIX,
+        "self.policy.target.mixer",
+        "self.policy.model.mixer",
+        TEAM + "test_targets_are_those_of_a_loop_over_agents",
+    ),
     Fault(
         "Q1",
         "flowrl/policies/heads.py",
@@ -37,8 +51,8 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/dqn.py",
-        "rows.discount, of_action(outputs_t, best)",
-        "rows.discount, outputs_t.amax(1)",
+        "return of_action(outputs_t, best)",
+        "return outputs_t.amax(1)",
         HEADS + "test_losses_and_priorities_of_rows_against_a_loop",
     ),
     Fault(  # the paper's pseudocode, word by word: a target on an atom has no neighbours to go to
@@ -86,8 +100,8 @@ FAULTS = [
     Fault(
         "Q6",
         "flowrl/policies/dqn.py",
-        "policy.target(rows.next_obs, policy.noise(), values=False)",
-        "policy.target(rows.next_obs, values=False)",
+        "policy.target(obs_t, policy.noise(), values=False)",
+        "policy.target(obs_t, values=False)",
         NOISY + "test_learning_has_fresh_noise_in_every_forward",
     ),
     Fault(
@@ -142,8 +156,8 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/dqn.py",
-        "mask_t = action_mask(rows.next_obs)",
-        "mask_t = action_mask(rows.obs)",
+        "mask_t=action_mask(obs_t)",
+        "mask_t=None",
         DQN + "test_masks_and_weights_in_the_loss",
     ),
     Fault(
@@ -219,8 +233,8 @@ FAULTS = [
     Fault(
         "O1",
         "flowrl/policies/dqn.py",
-        "policy.model(rows.obs, policy.noise(), values=False)",
-        "policy.model(policy.model.trunk[0].normalizer(rows.obs), policy.noise(), values=False)",
+        "self.policy.model(obs, self.policy.noise(), values=False)",
+        "self.policy.model(self.policy.model.trunk[0].normalizer(obs), self.policy.noise(), values=False)",
         NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
     ),
     Fault(

@@ -34,8 +34,8 @@ TEXTS: dict[str, Callable[[], list[Any]]] = {
     "demonstrations": lambda: [one_episode(), fewer_of_pendulum()],
 }
 
-#: Sizes of a memory that the plan refuses; and what counts for discrete actions only.
-UNUSED = {"airl_ppo": ["memory_size", "sequence_length"]}
+#: Sizes of a memory that the plan refuses; what a sum lacks; and what counts for discrete actions only.
+UNUSED = {"airl_ppo": ["memory_size", "sequence_length"], "vdn": ["mixer_width"]}
 UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd")}
 
 #: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.

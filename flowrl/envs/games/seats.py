@@ -335,8 +335,8 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
                 if agent not in self._seats:
                     raise self._stranger(agent, "an end")
                 if agent not in self._ended:
-                    over.add(agent)
                     at = self._seats[agent].at
+                    over.add(self.seating.agents[at])
                     table[at, column], table[at, other] = 1.0, 0.0  # terminated comes last: it wins (T4)
         for agent in over:
             success = turn.info[agent].get("is_success") if agent in turn.info else None
@@ -347,7 +347,8 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         return over
 
     def _let_act(self, agents: list[str], table: npt.NDArray[np.float64]) -> None:
-        self._turn = agents
+        # By the seating's names, not by equal ones of the game, so that the bytes of equal states are equal (D5).
+        self._turn = [self.seating.agents[self._seats[agent].at] for agent in agents]
         for agent in agents:
             if agent in self._ended:
                 raise SchemaError(f"{self.game}: agent {agent!r} has ended, but has an observation to act from (M1)")

@@ -80,8 +80,9 @@ class GameWrapper(Game):
             return obs
         found = {}
         for agent, seen in obs.items():
-            if agent not in self.possible_agents:  # which who reads this refuses by name
-                return obs
+            if agent not in self.possible_agents:  # who reads this refuses it by name
+                found[agent] = seen
+                continue
             parts = seen if isinstance(self.game.observation_spaces[agent], spaces.Dict) else {"obs": seen}
             found[agent] = {**parts, self.name: self.entry(agent)}
         return found
