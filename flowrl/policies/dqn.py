@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
@@ -170,7 +171,10 @@ class DQNLearning(Learning):
     policy: DQNPolicy
     columns: tuple[str, ...] = ("obs", "action", "reward", "next_obs", "discount")
     optional = ("weight",)
-    requires: ClassVar[tuple[str, ...]] = ("obs", "action", "reward", "next_obs", "discount or terminated")
+    requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = (
+        *("obs", "action", "reward", "next_obs"),
+        "discount or terminated",
+    )
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:

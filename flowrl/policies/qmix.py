@@ -126,7 +126,8 @@ class QMIXPolicy(DQNPolicy):
         """The settings of Q-learning, and the mixer."""
 
     settings: Settings
-    model: Any  #: a `QNetwork` with a `mixer`
+    model: Any  #: a `QNetwork` with a `mixer`, as is the target network
+    target: Any
 
     def __init__(self, *spaces: Any, **settings: Any) -> None:
         if settings.get("head") is not None:

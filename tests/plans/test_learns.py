@@ -45,6 +45,18 @@ def test_three_plans_learn(plan: str, goal: float, budget: int, settings: list[s
     assert code == 0, summary
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("plan", "reward"), [("qmix", 8), ("vdn", 7)])
+def test_a_team_gets_what_its_mixer_can_tell(plan: str, reward: float, tmp_path: Path) -> None:
+    """M8, Q10: in the two-step game, as in the paper, from random actions; the return is that of both agents."""
+    settings = ["epsilon_end=1", "batch_size=32", "replay_ratio=16", "learning_starts=200"]
+    given = [text for setting in settings for text in ("--set", setting)]
+    run_seeds(tmp_path / "runs", 2, plan, *given, "--stop-steps", "6000")
+    for seed in range(2):
+        trained = flowrl.load(tmp_path / "runs" / f"seed-{seed}", last=True)
+        assert trained.evaluate(episodes=2)["return_mean"] == 2 * reward
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("plan", "budget"), [("dqn", 50_000), ("ppo", 100_000), ("a2c", 500_000)])
 def test_solves_cartpole_within_the_budget(plan: str, budget: int, tmp_path: Path) -> None:
