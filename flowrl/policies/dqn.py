@@ -171,10 +171,7 @@ class DQNLearning(Learning):
     policy: DQNPolicy
     columns: tuple[str, ...] = ("obs", "action", "reward", "next_obs", "discount")
     optional = ("weight",)
-    requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = (
-        *("obs", "action", "reward", "next_obs"),
-        "discount or terminated",
-    )
+    requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = (*columns[:-1], "discount or terminated")
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:

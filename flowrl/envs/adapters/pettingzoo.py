@@ -63,7 +63,12 @@ def converted(made: Any) -> OneAgentEnv | Game:
 
 def _agents(env: Any) -> list[Any]:
     """Those that it names."""
-    return list(getattr(env, "possible_agents", None) or [])
+    return list(_said(env, "possible_agents") or [])
+
+
+def _said(env: Any, name: str) -> Any:
+    """What it need not say; None if it does not."""
+    return getattr(env, name, None)
 
 
 class PettingZooGame(Game):
@@ -84,13 +89,13 @@ class PettingZooGame(Game):
             )
         self._ids = {str(agent): agent for agent in agents}
         self.possible_agents = tuple(self._ids)
-        self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
+        self.metadata, self.render_mode = dict(env.metadata), _said(env, "render_mode")
         self.action_spaces = {name: env.action_space(agent) for name, agent in self._ids.items()}
         spaces = {name: env.observation_space(agent) for name, agent in self._ids.items()}
         if masked:
             spaces = {name: with_mask(space, self.action_spaces[name]) for name, space in spaces.items()}
         self.observation_spaces = spaces
-        self.state_space = getattr(env, "state_space", None)
+        self.state_space = _said(env, "state_space")
 
     def __str__(self) -> str:
         return str(self.env)
@@ -205,7 +210,7 @@ class OneAgentEnv(gymnasium.Env[Any, Any]):
     def __init__(self, env: Any, agent: Any) -> None:
         self.env, self.agent = env, agent
         self.observation_space, self.action_space = env.observation_space(agent), env.action_space(agent)
-        self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
+        self.metadata, self.render_mode = dict(env.metadata), _said(env, "render_mode")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """The agent's first observation of an episode."""
