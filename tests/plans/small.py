@@ -234,7 +234,7 @@ SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory
 #: One plan of each kind of policy, and of DQN's other heads and noisy weights. What a policy promises is tested with
 #: these; the exhaustive tests take all.
 KINDS = ("dqn", "c51", "rainbow", "apex_dqn", "r2d2", "dqfd", "sqil", "rbc", "ppo", "ppo recurrent", "a2c", "impala")
-KINDS += ("appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
+KINDS += ("qmix", "appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
 
 #: One for each way to store, to learn and to be resumed. What every plan promises is tested quickly with these; the
 #: slow tests take all.
