@@ -94,7 +94,7 @@ class AgentId(GameWrapper):
     >>> from flowrl.envs.games import make
     >>> game = AgentId(make("two_step"))
     >>> game.reset(seed=0)["second"]
-    {'obs': array([1., 0., 0.], dtype=float32), 'agent': 1}
+    {'obs': array([1., 0., 0.], dtype=float32), 'agent': np.int64(1)}
     """
 
     name = AGENT
