@@ -243,7 +243,10 @@ def evaluate_given(names: Sequence[str], **options: Any) -> Evaluation | Compari
 
 
 def _is_game(env: str, env_args: Mapping[str, Any]) -> bool:
-    return Environments(env, env_args).look(1).seating is not None
+    try:
+        return Environments(env, env_args).look(1).seating is not None
+    except ConfigError:  # as of spaces that the runs' wrappers make usable, which games do not have
+        return False
 
 
 def evaluate_runs(paths: Sequence[Path], **options: Any) -> Comparison:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from flowrl.envs import Environments
+from flowrl.envs import Environments, Episode
 from flowrl.envs.spaces import are_alike, dict_form
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
@@ -135,15 +135,25 @@ def payoffs(
             policies = {agent: seats[name, agent] for agent, name in sides.items()}
             options: dict[str, Any] = {"episodes": episodes, "seed": seed, "num_envs": num_envs, "max_steps": max_steps}
             played = evaluate(policies, environments, agents={agent: agent for agent in sides}, **options)
-            for at, agent in enumerate(seating.agents):
-                own = [episode.return_ for episode in played if episode.agent == agent]
-                if len(own) != episodes:
-                    raise ConfigError(
-                        f"{first} against {second}: {episodes - len(own)} of {episodes} games had not ended after "
-                        f"{max_steps} steps: give the game a limit, or raise max_steps"
-                    )
-                returns[a, b, :, at] = own
+            if cut := sum(episode.cut for episode in played):
+                raise ConfigError(
+                    f"{first} against {second}: {cut} of {episodes} games had not ended after {max_steps} steps: give "
+                    "the game a limit, or raise max_steps"
+                )
+            returns[a, b] = _by_game(played, seating.agents)
     return Payoffs(tuple(players), (seating.agents[0], seating.agents[1]), returns)
+
+
+def _by_game(played: Sequence[Episode], agents: Sequence[str]) -> npt.NDArray[np.float64]:
+    """`[games, 2]`: the returns of both agents; one that never acted has no episode, but may have gained."""
+    found = {(each.env_id, each.episode_id, each.agent): each.return_ for each in played}
+    rows = []
+    for game in (each for each in played if not each.agent):
+        first, second = (found.get((game.env_id, game.episode_id, agent)) for agent in agents)
+        if first is None:
+            first = game.return_ - (0.0 if second is None else second)
+        rows.append((first, game.return_ - first if second is None else second))
+    return np.array(rows)
 
 
 def _seated(name: str, player: Player, agent: str, *spaces: Space) -> Any:

@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 
-from flowrl.cli.evaluate import evaluate_run
+from flowrl.cli.evaluate import evaluate_given, evaluate_run
 from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.engine.seeds import SeedTree
+from flowrl.errors import ConfigError
 from flowrl.rollout import evaluate, scores
 from flowrl.trainer.plan_file import load_plan_file
 from tests.cli.parts import TINY, flowrl
@@ -223,3 +225,16 @@ def test_several_play_each_other_in_a_game(tmp_path: Path) -> None:
     assert (done.exit_code, "random, perfect: to let them play each other give the game" in done.stderr) == (2, True)
     done = flowrl("evaluate", "random", "random", "--env", "flowrl:tic_tac_toe")
     assert "random is given twice" in done.stderr
+
+
+def test_runs_are_compared_in_an_environment_that_only_their_wrappers_make_usable() -> None:
+    """It is no game: the comparison is asked, and not refused before."""
+    with pytest.raises(ConfigError, match="is not there; expected a run directory"):
+        evaluate_given(["a", "b"], env="tests.cli.test_evaluate_run:Worded", env_args={})
+
+
+class Worded(gymnasium.Env[Any, Any]):
+    """Its observations are texts, which a wrapper has to turn into numbers."""
+
+    observation_space = gymnasium.spaces.Text(3)
+    action_space = gymnasium.spaces.Discrete(2)

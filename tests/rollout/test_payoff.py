@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 
 from flowrl.data import Batch
 from flowrl.envs import Environments
+from flowrl.envs.games import Game, Turn
 from flowrl.errors import ConfigError
 from flowrl.policies import DQNPolicy, RandomPolicy
 from flowrl.policies.line_players import OnePly, Perfect
@@ -63,6 +65,27 @@ def test_a_player_of_one_ply_wins_before_it_defends() -> None:
     obs = Batch(board=board.reshape(2, -1), action_mask=np.ones((2, 7), np.int8))
     for noise in (0.0, 0.99):
         assert player.act(obs, np.full((2, 1), noise), 0)["action"].tolist() == [3, 6]
+
+
+class Short(Game):
+    """`first` may take the prize before `second` has acted, whose loss it is."""
+
+    possible_agents = ("first", "second")
+    observation_spaces: ClassVar[Any] = dict.fromkeys(possible_agents, gymnasium.spaces.Box(0, 1, (1,)))
+    action_spaces: ClassVar[Any] = dict.fromkeys(possible_agents, gymnasium.spaces.Discrete(2))
+
+    def reset(self, seed: int) -> dict[str, Any]:
+        return {"first": np.zeros(1, np.float32)}
+
+    def step(self, actions: Any) -> Turn:
+        if actions.get("first") == 0:
+            return Turn({"second": np.zeros(1, np.float32)})
+        return Turn({}, {"first": 1.0, "second": -1.0}, terminated=self.possible_agents)
+
+
+def test_who_never_acts_in_a_game_may_gain_or_lose_in_it() -> None:
+    table = payoffs({"a": showing(0), "b": showing(1), "c": RandomPolicy}, Short, episodes=5, num_envs=2)
+    np.testing.assert_array_equal(table.returns, np.broadcast_to([1.0, -1.0], table.returns.shape))
 
 
 @pytest.mark.parametrize(
