@@ -211,10 +211,10 @@ class Confirm:
         if not isinstance(result, Mapping) or "eval_return" not in result:
             return result
         from flowrl.policies.weights import load_weights
-        from flowrl.rollout.evaluation import by_agent, reaches, return_of
+        from flowrl.rollout.evaluation import bounds_of, by_agent, reaches, return_of
 
-        found = {name: f"eval_return/{name}" if name else "eval_return" for name in by_agent(self.goal)}
-        evaluated = all(result.get(found[name], -math.inf) >= least for name, least in by_agent(self.goal).items())
+        wanted = bounds_of(self.goal, "eval_return")
+        evaluated = all(result.get(name, -math.inf) >= least for name, least in wanted.items())
         if not evaluated or result[clock_of(self.workers)] > self.within:
             return result
 
@@ -240,11 +240,12 @@ class Confirm:
 
 @operator
 class StopWhen:
-    """Ends the stream after the first result that reaches one of the bounds.
+    """Ends the stream after the first result that reaches one of the bounds, or all those of the goal.
 
     Args:
         bounds: Lower bounds of entries of a result, by name; a missing entry does not reach its bound.
         seconds: Bound of the time that the run has been open.
+        goal: Lower bounds that only count together.
 
     State: these entries of the last result, so that an ended run can continue with larger bounds.
 
@@ -256,18 +257,24 @@ class StopWhen:
     provides = ()
     bounds: dict[str, float]
     seconds: float | None = None
+    goal: dict[str, float] = attrs.field(factory=dict)
     last: dict[str, float] = state(factory=dict)
     elapsed: float | None = state(default=None)
     context: Context = context()
 
     @property
     def done(self) -> bool:
-        reached = any(name in self.last and self.last[name] >= bound for name, bound in self.bounds.items())
-        return reached or (self.seconds is not None and self.elapsed is not None and self.elapsed >= self.seconds)
+        if any(map(self._reached, self.bounds.items())) or (self.goal and all(map(self._reached, self.goal.items()))):
+            return True
+        return self.seconds is not None and self.elapsed is not None and self.elapsed >= self.seconds
 
     def __call__(self, result: Any) -> Any:
         if not isinstance(result, Mapping):
             return result
-        self.last = {name: result[name] for name in self.bounds if result.get(name) is not None}
+        self.last = {name: result[name] for name in (*self.bounds, *self.goal) if result.get(name) is not None}
         self.elapsed = None if self.seconds is None else self.context.watch.seconds
         return result
+
+    def _reached(self, bound: tuple[str, float]) -> bool:
+        name, least = bound
+        return name in self.last and self.last[name] >= least

@@ -255,6 +255,15 @@ def by_agent(goal: Goal) -> Mapping[str, float]:
     return goal if isinstance(goal, Mapping) else {"": goal}
 
 
+def bounds_of(goal: Goal, entry: str) -> dict[str, float]:
+    """What a goal asks of a result: the least value of `entry`, or of `entry/NAME` for each agent that it names.
+
+    >>> bounds_of(475, "eval_return"), bounds_of({"left": 475}, "eval_return")
+    ({'eval_return': 475}, {'eval_return/left': 475})
+    """
+    return {f"{entry}/{name}" if name else entry: least for name, least in by_agent(goal).items()}
+
+
 def return_of(goal: Goal, episodes: Sequence[Episode]) -> float:
     """The mean return of the agents that a goal names, together; NaN if one of them ended no episode."""
     known = {episode.agent for episode in episodes}

@@ -69,13 +69,12 @@ def with_end(
         assert save is not None, "a goal is confirmed with the saved policy"
         played = {"episodes": config.goal_episodes, "seed": config.seed, "max_steps": config.eval_max_steps}
         plan = added(Confirm(workers, goal=goal, path=save, within=steps or math.inf, **played), " --stop-return")
-        bounds["confirmed_return"] = Budget(goal).least
     if steps is not None:
         bounds[config.clock] = steps
     if updates is not None:
         bounds["updates"] = min(updates, bounds.get("updates", updates))  # an offline plan's steps are updates
-    if bounds or seconds is not None:
-        plan = added(StopWhen(bounds, seconds=seconds), " --stop-...")
+    if bounds or seconds is not None or goal is not None:
+        plan = added(StopWhen(bounds, seconds=seconds, goal=Budget(goal).wanted), " --stop-...")
     return plan
 
 

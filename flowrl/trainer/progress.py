@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -48,11 +47,11 @@ class Budget:
     updates: int | None = None
 
     @property
-    def least(self) -> float:
-        """The `confirmed_return` that a run with a goal needs: that of all the agents that it names together."""
-        from flowrl.rollout.evaluation import by_agent
+    def wanted(self) -> dict[str, float]:
+        """The entries of a result, with their least values, that say together that the goal is confirmed."""
+        from flowrl.rollout.evaluation import bounds_of
 
-        return math.inf if self.goal is None else sum(by_agent(self.goal).values())
+        return {} if self.goal is None else bounds_of(self.goal, "confirmed_return")
 
     def share(self, steps: int, seconds: float, updates: int = 0) -> float | None:
         """The used share of the nearest limit, 0 to 1; None without limits."""
@@ -272,7 +271,9 @@ def goal_text(goal: Goal) -> str:
     >>> goal_text(1500.0), goal_text({"left": 475.0, "right": 400.0})
     ('1500', 'left=475 right=400')
     """
-    named = goal.items() if isinstance(goal, Mapping) else [("", goal)]
+    from flowrl.rollout.evaluation import by_agent
+
+    named = by_agent(goal).items()
     return " ".join(f"{name}={least:g}" if name else f"{least:g}" for name, least in named)
 
 

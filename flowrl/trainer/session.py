@@ -44,7 +44,7 @@ CHECKPOINT_EVERY = 10_000
 LAST_RESULT_SECONDS = 30.0
 
 #: The scores in a saved session, with their types.
-_SESSION = {"last": dict[str, Any], "best": float | None, "confirmed": float | None}
+_SESSION = {"last": dict[str, Any], "best": float | None, "confirmed": float | dict[str, float] | None}
 
 #: Exit code by outcome.
 EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130}
@@ -91,7 +91,7 @@ class Session:
     forked: Mapping[str, Any] = attrs.field(factory=dict)
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
-    confirmed: float | None = attrs.field(default=None, init=False)
+    confirmed: dict[str, float] = attrs.field(factory=dict, init=False)  #: entries of the newest confirmation
     error: Exception | None = attrs.field(default=None, init=False)
     words: str = attrs.field(default="", init=False)  #: how it ended, in a line
     ended: bool = attrs.field(default=False, init=False)
@@ -213,7 +213,7 @@ class Session:
             self.error, outcome = error, "failed"
             if self.complain is not None:
                 self.complain(error)
-        scores, place = (self.best, self.confirmed), self.directory.path
+        scores, place = (self.best, self.confirmed.get("confirmed_return")), self.directory.path
         words = summary(outcome, last, *scores, watch.seconds, place, self.counter, watch.evaluation)
         self.words = words + self._way_on(outcome)
         return outcome
@@ -287,6 +287,8 @@ class Session:
         for path in [path for path in operators.keys() - fresh.keys() if END.fullmatch(path)]:  # of one that is gone
             del operators[path]
         run.load_state_dict(state)
+        if not isinstance(confirmed, dict):  # of an earlier version
+            confirmed = {} if confirmed is None else {"confirmed_return": confirmed}
         self.last, self.best, self.confirmed = last, best, confirmed
         self._results, watch = results, run.context.watch
         watch.earlier_training, watch.earlier_evaluation = seconds, evaluated
@@ -372,8 +374,8 @@ class Session:
         self._whole = self._complete = False
         if result.get("best_eval_return") is not None:
             self.best = result["best_eval_return"]
-        if result.get("confirmed_return") is not None:
-            self.confirmed = result["confirmed_return"]
+        newest = {name: score for name, score in result.items() if name.startswith("confirmed_return")}
+        self.confirmed = newest or self.confirmed
 
     def _save_policy(self) -> None:
         """Write policy_last.pt, and policy.pt unless it holds the best policy of an evaluation."""
@@ -420,7 +422,8 @@ class Session:
     def _outcome(self, interrupted: bool) -> str:
         if self.error is not None:
             return "failed"
-        if self.confirmed is not None and self.confirmed >= self.budget.least:
+        wanted = self.budget.wanted
+        if wanted and all(self.confirmed.get(name, -math.inf) >= least for name, least in wanted.items()):
             return "goal"
         if interrupted:
             return "interrupted"
@@ -434,7 +437,7 @@ class Session:
             "eval_seconds": watch.evaluation,
             "stop": attrs.asdict(self.budget),
             "best_eval_return": self.best,
-            "confirmed_return": self.confirmed,
+            "confirmed_return": self.confirmed.get("confirmed_return"),
             "last": self.last,
         }
         if self.error is not None:

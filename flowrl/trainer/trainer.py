@@ -357,11 +357,12 @@ class Trainer:
         from flowrl.policies.devices import torch_threads
         from flowrl.trainer.progress import progress as shown
 
-        bounds, clock = self._bounds(until, env_steps, updates, goal), self.config.clock
+        bounds, clock = self._bounds(until, env_steps, updates), self.config.clock
         steps = bounds.get(clock)
         budget = Budget(
             goal, None if steps is None else math.ceil(steps), seconds, None if clock == "updates" else updates
         )
+        wanted = {} if goal is None else _checked(budget.wanted)
         if self.run is None:
             self._plan_schedules(budget.steps)
         run, session = self._open(budget), self._session
@@ -370,10 +371,10 @@ class Trainer:
                 f"goal={goal}: the run's is {self._goal}, which its first train() sets; to stop elsewhere use "
                 f"until={{'eval_return': {goal}}}"
             )
-        tested = self._reaches(bounds)
-        if bounds and tested(self.result):
+        tested = self._reaches(bounds, wanted)
+        if tested(self.result):
             return self.result
-        bounded = bool(bounds) or until is not None or seconds is not None
+        bounded = bool(bounds) or any(bound is not None for bound in (until, seconds, goal))
 
         def over(result: Mapping[str, Any]) -> bool:
             self._take(result)
@@ -637,12 +638,9 @@ class Trainer:
             return None
         return RunDirectory.choose(ClassSource.of(type(self)), self.config, out, sinks)
 
-    def _bounds(
-        self, until: Until | None, env_steps: int | None, updates: int | None, goal: Goal | None
-    ) -> dict[str, float]:
+    def _bounds(self, until: Until | None, env_steps: int | None, updates: int | None) -> dict[str, float]:
         """The lower bounds of entries of results that end a call of `train`."""
-        least = None if goal is None else Budget(goal).least
-        direct = {"env_steps": env_steps, "updates": updates, "confirmed_return": least}
+        direct = {"env_steps": env_steps, "updates": updates}
         given = {name: bound for name, bound in direct.items() if bound is not None}
         bounds = {} if until is None or callable(until) else _checked(until)
         return bounds | (_checked(given) if given else {})
@@ -681,10 +679,10 @@ class Trainer:
         self.result = dict(as_result(result, self.plan))
         self._keys |= self.result.keys()
 
-    def _reaches(self, bounds: Mapping[str, float]) -> Callable[[Result], bool]:
+    def _reaches(self, bounds: Mapping[str, float], goal: Mapping[str, float]) -> Callable[[Result], bool]:
         from flowrl.operators import StopWhen
 
-        stop = StopWhen(dict(bounds))
+        stop = StopWhen(dict(bounds), goal=dict(goal))
 
         def reached(result: Result) -> bool:
             stop(result)

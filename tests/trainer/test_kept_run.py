@@ -169,6 +169,26 @@ def test_a_goal_is_confirmed(tmp_path: Path) -> None:
         trainer.train(goal=1.0)
 
 
+def test_a_goal_of_agents_is_confirmed_for_each_of_them(tmp_path: Path) -> None:
+    """S6: also where the run goes on with another goal, whatever the first one had confirmed."""
+    small: dict[str, Any] = {
+        "env": "flowrl:two_cartpoles",
+        "hidden": (4,),
+        "goal_episodes": 2,
+        "report_every": 64,
+        "eval_every": 64,
+    }
+    with PPO(out=tmp_path / "run", device="cpu", **small) as trainer:
+        result = trainer.train(env_steps=10_000, goal={"left": 1.0, "right": 1.0}, progress=False)
+    assert result["confirmed_return"] == result["confirmed_return/left"] + result["confirmed_return/right"]
+    assert parts.summary_of(tmp_path / "run")["outcome"] == "goal"
+    later = ("--stop-return", "left=1e6", "--stop-return", "right=-1e6", "--stop-steps", result["env_steps"] + 512)
+    assert parts.flowrl("run", "--resume", tmp_path / "run", *later, "--quiet").exit_code == 3
+    assert parts.summary_of(tmp_path / "run")["outcome"] == "budget"
+    with PPO(out=tmp_path / "no run", **small) as trainer, pytest.raises(ConfigError, match="expected a number"):
+        trainer.train(env_steps=512, goal={"left": "far"})  # type: ignore[dict-item]
+
+
 def test_what_does_not_go_is_refused_before_any_work(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not empty; a run needs a new directory, .*flowrl\.resume"):
         DQN(out=whole, **SMALL)
