@@ -35,7 +35,7 @@ from flowrl.returns import n_step
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
 
-_SEATS = "seats"
+_SEATS = "seats"  # the key of their rows among `NStep.tails`, which are by stream
 _MAKERS = {"discount": "an NStep", "advantage": "a GAE or VTrace", "target": "a GAE or VTrace"}
 _NO_VALUES = "collect with a policy that records values, such as an actor-critic policy"
 _NO_LOGP = "collect with a policy that records it, such as an actor-critic policy"
@@ -124,9 +124,8 @@ class NStep:
     def finish(self) -> list[Batch]:
         """Flush at the end of the stream: open windows, shorter than n."""
         table, running = self._held()
-        flushed = (
-            [self._of_seats(table, [each._replace(open=False) for each in still_open(running)])] if running else []
-        )
+        lost = [each._replace(open=False) for each in still_open(running)]
+        flushed = [self._of_seats(table, lost)] if lost else []
         tails, self.tails = self.tails, {}
         flushed += [self._windows(tail, len(tail), flush=True) for key, tail in tails.items() if key != _SEATS]
         return [rows for rows in flushed if not rows.is_empty]

@@ -20,8 +20,7 @@ from flowrl.rollout.evaluation import MAX_STEPS, evaluate
 
 Space = gymnasium.Space[Any]
 
-Fixed = Policy | FixedPolicy
-Player = Fixed | Mapping[str, Fixed] | Callable[[Space, Space], Fixed]
+Player = Policy | FixedPolicy | Mapping[str, Any] | Callable[[Space, Space], Any]
 """A policy that plays any agent; policies by agent; or what makes one for an observation and an action space."""
 
 #: The share of intervals that hold the true mean.
@@ -68,11 +67,9 @@ class Payoffs:
 
     def values(self) -> dict[str, Any]:
         """Plain values: for each player and other the mean return, its interval, and the shares of games."""
-        return {
-            player: {"overall": self.overall(player), "against": {other: self._pair(player, other) for other in ranked}}
-            for ranked in [self.ranked]
-            for player in ranked
-        }
+        ranked = self.ranked
+        against = {player: {other: self._pair(player, other) for other in ranked} for player in ranked}
+        return {player: {"overall": self.overall(player), "against": against[player]} for player in ranked}
 
     def _pair(self, player: str, other: str) -> dict[str, Any]:
         mean, half = self.mean(player, other)
