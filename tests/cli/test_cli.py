@@ -418,15 +418,19 @@ BAD = {
     "seconds": (("run", "tiny.py", "--stop-seconds", "0"), "'0' is not a finite number above 0"),
     "goal": (("run", "tiny.py", "--stop-return", "nan"), "'nan' is not a finite number"),
     "goal of an agent, and of none": (
-        ("run", "ippo", "--stop-return", "left=475", "--stop-return", "475"),
+        ("run", "ippo", "--stop-return", "left=475", "--stop-return", "475", "--stop-steps", "9"),
         "--stop-return left=475 475: expected one number, or AGENT=NUMBER once for each agent",
     ),
+    "goals of one agent": (
+        ("run", "ippo", "--stop-return", "left=475", "--stop-return", "left=9", "--stop-steps", "9"),
+        "--stop-return left=475 left=9: expected one number, or AGENT=NUMBER once for each agent",
+    ),
     "goal of nobody": (
-        ("run", "ippo", "--stop-return", "lift=475"),
+        ("run", "ippo", "--stop-return", "lift=475", "--stop-steps", "9"),
         "--stop-return lift=475: no such agent: did you mean 'left'",
     ),
     "goal of an agent where there is one": (
-        ("run", "tiny.py", "--stop-return", "left=475"),
+        ("run", "tiny.py", "--stop-return", "left=475", "--stop-steps", "9"),
         "has one agent: give the number alone",
     ),
     "goal out of sight": (

@@ -102,6 +102,11 @@ def test_what_does_not_fit_is_refused(players: Any, env: str, words: str) -> Non
         payoffs(players, env, episodes=4)
 
 
+def test_games_that_have_no_end_are_refused() -> None:
+    with pytest.raises(ConfigError, match="a against a: 4 of 4 games had not ended after 2 steps"):
+        payoffs({"a": RandomPolicy, "b": RandomPolicy}, "flowrl:tic_tac_toe", episodes=4, max_steps=2)
+
+
 def test_a_policy_of_another_game_is_refused() -> None:
     of_tic_tac_toe = DQNPolicy(*_spaces("flowrl:tic_tac_toe"), hidden=(4,), device="cpu")
     with pytest.raises(ConfigError, match=r"player 'a' has the observation space .*, but agent 'x' has"):
