@@ -36,8 +36,8 @@ actors = Actors([Player] * 2, kind="player", remote=True)
 actors.start()
 if "busy" in sys.argv:
     actors.members[0].submit("work")
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     command = input()
 except KeyboardInterrupt:
     print(actors.members[1].submit("hello").result(30), flush=True)
