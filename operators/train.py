@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import numpy as np
 
-from flowrl.data import Batch
+from flowrl.data import Batch, MultiAgentBatch
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
 from flowrl.engine.plan import Plan
@@ -17,11 +17,17 @@ from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
 from flowrl.learners.training import APART, LAG, Required, Training, reported, required
 from flowrl.operators.rollout import ParallelRollouts
-from flowrl.policies.protocols import HasKL, HasTarget, OwnsPolicy, check_alone
+from flowrl.policies.protocols import HasKL, HasParts, HasTarget, OwnsPolicy, check_alone
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Gradients
     from flowrl.rollout import WorkerSet
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not (names := tuple(given)):
+        raise PlanError(f"policies={given!r}: expected the names of one or more, such as ['ppo']")
+    return names
 
 
 def _has_policy(op: Any, attribute: Any, workers: Any) -> None:
@@ -62,22 +68,28 @@ class TrainOneStep:
     It takes one optimizer step on the whole batch, or `num_sgd_iter` epochs over shuffled minibatches; none on a batch
     without rows.
 
+    With `policies` it takes a `MultiAgentBatch`, and trains each of them on its own experience, one after the other.
+    The scalars, counters and records of several carry their names, as in `loss/ppo` (F16).
+
     Args:
         workers: Workers of the policy.
         num_sgd_iter: Epochs over each batch.
         minibatch_size: Rows per optimizer step, maybe fewer in the last of an epoch; None: the whole batch.
         target_kl: Ends the epochs over a batch after the first step whose minibatch has a larger `kl` (G5).
+        policies: Names of those to train, where `workers` have several. One that has not acted is not trained.
 
     Counts: trained (rows through an optimizer step), updates (optimizer steps).
     Records: policy_lag of the rows of each batch, at its first step.
-    Raises: SchemaError if the loss misses a column; PlanError for `target_kl` if the learner reports no `kl`.
+    Raises: SchemaError if the loss misses a column, or `policies` get a plain batch; PlanError for `target_kl` if the
+        learner reports no `kl`; ConfigError if there is no policy of a name.
     """
 
     provides = ("scalars",)
-    workers: OwnsPolicy = attrs.field(validator=_has_policy)
+    workers: OwnsPolicy = attrs.field()
     num_sgd_iter: int = 1
     minibatch_size: int | None = None
     target_kl: float | None = None
+    policies: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
     context: Context = context()
 
     def __new__(cls, workers: Any = None, *args: Any, all_reduce: bool = False, **settings: Any) -> Any:
@@ -92,23 +104,51 @@ class TrainOneStep:
     def __attrs_post_init__(self) -> None:
         #: How it trains, whichever policy.
         self.training = Training(self.num_sgd_iter, self.minibatch_size, self.target_kl)
+        for workers in self._parts().values():
+            _has_policy(self, None, workers)
+
+    def _parts(self) -> dict[str, Any]:
+        """The workers of each policy that it trains."""
+        if self.policies is None:
+            return {"": self.workers}
+        if not isinstance(self.workers, HasParts):
+            raise PlanError(
+                f"TrainOneStep(policies={list(self.policies)}) needs workers of several, got {self.workers!r}"
+            )
+        return {name: self.workers.of(name) for name in self.policies}
 
     @property
     def requires(self) -> Required:
-        return required(self.workers.policy)
+        return required(self.workers.policy) if self.policies is None else ()
 
     @property
     def learns(self) -> Any:
-        return self.workers.policy
+        policies = [workers.policy for workers in self._parts().values()]
+        return policies[0] if len(policies) == 1 else self.workers.policy
 
     def schema(self, given: Schema) -> Schema:
-        return reported(self.workers.policy, given)
+        return reported(self.workers.policy if self.policies is None else None, given)
 
-    def __call__(self, batch: Batch) -> dict[str, Any]:
-        learn = self.workers.policy.learn_mode
-        learn.schedule(self.context.counters.get(self.workers.clock, 0))
-        trained = self.training(learn, batch, self.context.generator("minibatches"))
-        self.context.learned(trained.counters, trained.records)
+    def __call__(self, batch: Batch | MultiAgentBatch) -> dict[str, Any]:
+        if self.policies is None:
+            return self._train(self.workers, batch)
+        if not isinstance(batch, MultiAgentBatch):
+            raise SchemaError(
+                f"TrainOneStep(policies={list(self.policies)}) got {batch!r}, the experience of one policy: pass its "
+                "workers, TrainOneStep(workers.of(NAME))"
+            )
+        parts = {name: workers for name, workers in self._parts().items() if name in batch}
+        if len(self.policies) == 1:
+            return next((self._train(workers, batch[name]) for name, workers in parts.items()), {})
+        scalars = {name: self._train(workers, batch[name], name) for name, workers in parts.items()}
+        return {f"{key}/{name}": value for name, of in scalars.items() for key, value in of.items()}
+
+    def _train(self, workers: OwnsPolicy, batch: Any, name: str = "") -> dict[str, Any]:
+        """Train one policy, of this name if there are several; returns its scalars."""
+        learn = workers.policy.learn_mode
+        learn.schedule(self.context.counters.get(workers.clock, 0))
+        trained = self.training(learn, batch, self.context.generator(f"minibatches/{name}" if name else "minibatches"))
+        self.context.learned(trained.counters, trained.records, name)
         return trained.scalars
 
 

@@ -180,12 +180,12 @@ class Context:
         """Keep values for the next report, at most `RECORD_LIMIT` of a name."""
         self.metrics.record(_text(name), *values)
 
-    def learned(self, counters: Mapping[str, int], records: Mapping[str, list[Any]]) -> None:
+    def learned(self, counters: Mapping[str, int], records: Mapping[str, list[Any]], learner: str = "") -> None:
         """Add the counters and records of learning. Of several learners, each counts under its own name too, such as
-        `updates/dqn`, and records under its own name only."""
-        if self.learner:
-            counters = {**counters, **{f"{unit}/{self.learner}": n for unit, n in counters.items()}}
-            records = {f"{name}/{self.learner}": values for name, values in records.items()}
+        `updates/dqn`, and records under its own name only; `learner` is that name where an operator trains several."""
+        if learner := learner or self.learner:
+            counters = {**counters, **{f"{unit}/{learner}": n for unit, n in counters.items()}}
+            records = {f"{name}/{learner}": values for name, values in records.items()}
         self.metrics.merge(counters, records)
 
     def generator(self, name: str = "") -> np.random.Generator:

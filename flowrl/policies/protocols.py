@@ -25,6 +25,15 @@ class OwnsPolicy(Protocol):
     def policy(self) -> Any: ...
 
 
+@runtime_checkable
+class HasParts(Protocol):
+    """Workers of one policy or of several."""
+
+    def of(self, policy: str, /) -> Any:
+        """The workers of one of them."""
+        ...
+
+
 def check_alone(policy: Any, who: str) -> None:
     """Refuse several policies by name in place of one that learns. Raises: PlanError, naming the way out."""
     if isinstance(policy, Mapping):

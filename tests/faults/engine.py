@@ -59,6 +59,13 @@ FAULTS = [
     ),
     Fault(
         "F16",
+        "operators/train.py",
+        "self.context.learned(trained.counters, trained.records, name)",
+        "self.context.learned(trained.counters, trained.records)",
+        "tests/plans/test_two_trainers.py::test_policies_are_trained_by_their_names",
+    ),
+    Fault(
+        "F16",
         "flowrl/engine/subplan.py",
         "if any(learners):",
         "if not any(learners):",

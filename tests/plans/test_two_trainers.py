@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from flowrl import Plan
+from flowrl.data import Batch
+from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.learners import LearnerGroup
 from flowrl.operators import GAE, Concurrently, NStep, OfPolicy, ParallelRollouts, TrainOneStep, UpdateTargetNetwork
 from flowrl.policies import DQNPolicy, PPOPolicy
@@ -52,6 +54,39 @@ def trained(num_workers: int = 0, where: Any = None) -> tuple[list[Any], dict[st
 def test_each_of_two_learner_groups_learns_its_own_policy() -> None:
     """D1, F12: the same bits as where both learn in the plan."""
     assert same(trained(where="inline"), trained())
+
+
+def by_name(*names: str) -> tuple[list[Any], dict[str, float], list[Any]]:
+    """As `trained`, by one operator that trains the policies of these names."""
+    with workers_of_both() as workers:
+        plan = ParallelRollouts(workers, steps=8).for_each(TrainOneStep(workers, policies=names))
+        with plan.run(seed=1) as run:
+            found = list(islice(run, 4))
+            return found, dict(run.counters), [workers.of(name).policy.weights() for name in KINDS]
+
+
+def test_policies_are_trained_by_their_names() -> None:
+    """F16, M3: each from its own rows, in any order; where there are several, all that is told carries the names."""
+    scalars, counters, weights = by_name("ppo", "dqn")
+    assert {"loss/ppo", "loss/dqn", "kl/ppo"} <= scalars[-1].keys()
+    assert "loss" not in scalars[-1]
+    assert counters["updates/ppo"] == counters["updates/dqn"] == counters["updates"] / 2 == 4
+    assert same(by_name("dqn", "ppo")[2], weights)
+
+    alone, counted, of_one = by_name("ppo")
+    assert alone[0] == {name.removesuffix("/ppo"): scalars[0][name] for name in scalars[0] if name.endswith("/ppo")}
+    assert counted["updates"] == 4
+    assert not same(of_one, weights)
+
+
+def test_names_of_policies_are_checked_before_work_starts() -> None:
+    workers = workers_of_both()
+    with pytest.raises(ConfigError, match="no policy 'pop': did you mean 'ppo'"):
+        TrainOneStep(workers, policies=["pop"])
+    with pytest.raises(PlanError, match="expected the names of one or more"):
+        TrainOneStep(workers, policies="ppo")
+    with pytest.raises(SchemaError, match=r"pass its workers, TrainOneStep\(workers.of\(NAME\)\)"):
+        TrainOneStep(workers, policies=["ppo"])(Batch(reward=[1.0]))
 
 
 @pytest.mark.slow
