@@ -23,9 +23,11 @@ CLOCKS = {"env_steps": "steps", "updates": "updates"}
 #: The outcomes of runs that stopped before their time.
 STOPPED = ("interrupted", "failed")
 
-#: The result keys that a line shows, in order, with their format.
+#: The most agents of a game that a line shows apart.
+MOST_AGENTS = 4
+
+#: The result keys that a line shows after the return, in order, with their format.
 SHOWN: tuple[tuple[str, Callable[[Any], str]], ...] = (
-    ("episode_return", lambda score: f"return {score_text(score)}"),
     ("steps_per_second", "{:,.0f} steps/s".format),
     ("updates", "updates {:,}".format),
     ("ratio", "ratio {:.3g}".format),
@@ -215,7 +217,7 @@ class Live:
         texts = shown_texts(self.result, self.counter) or ["waiting for the first result"]
         if "eval_return" in self.evaluation:
             goal = "" if self.budget.goal is None else f" of {goal_text(self.budget.goal)}"
-            texts.insert(0, f"eval {score_text(self.evaluation['eval_return'])}{goal}")
+            texts.insert(0, f"eval {return_text(self.evaluation, 'eval_return')}{goal}")
         body = Table.grid()
         body.add_row(head)
         body.add_row(Text("  ".join(texts)))
@@ -265,6 +267,18 @@ def score_text(score: float) -> str:
     return f"{score:,.1f}" if abs(score) >= 2 else f"{score:.3f}"
 
 
+def return_text(result: Result, key: str) -> str:
+    """The return under a key; of a game with few agents also what each of them has.
+
+    >>> return_text({"eval_return": 0.0, "eval_return/first": 0.25, "eval_return/second": -0.25}, "eval_return")
+    '0.000 (first 0.250, second -0.250)'
+    """
+    named = {name.removeprefix(f"{key}/"): value for name, value in result.items() if name.startswith(f"{key}/")}
+    each = [f"{agent} {score_text(score)}" for agent, score in named.items() if isinstance(score, (int, float))]
+    parts = f" ({', '.join(each)})" if 0 < len(each) <= MOST_AGENTS else ""
+    return f"{score_text(result[key])}{parts}"
+
+
 def goal_text(goal: Goal) -> str:
     """A goal as `--stop-return` takes it.
 
@@ -312,7 +326,7 @@ def evaluation_texts(result: Result, before: float | None = None) -> list[str]:
     texts = []
     if result.get("eval_return") is not None:
         best = result["eval_return"] == result.get("best_eval_return") != before
-        texts.append(f"eval {score_text(result['eval_return'])}" + (" (best)" if best else ""))
+        texts.append(f"eval {return_text(result, 'eval_return')}" + (" (best)" if best else ""))
     if result.get("confirmed_return") is not None:
         texts.append(f"confirmed {score_text(result['confirmed_return'])}")
     if isinstance(result.get("eval_share"), (int, float)):
@@ -323,7 +337,9 @@ def evaluation_texts(result: Result, before: float | None = None) -> list[str]:
 def shown_texts(result: Result, counter: str = "env_steps") -> list[str]:
     """The usual numbers of a result, as far as it has them."""
     there = [(key, words) for key, words in SHOWN if key != counter and isinstance(result.get(key), (int, float))]
-    return [words(result[key]).replace("steps/s", f"{CLOCKS[counter]}/s") for key, words in there]
+    known = isinstance(result.get("episode_return"), (int, float))
+    texts = [f"return {return_text(result, 'episode_return')}"] if known else []
+    return texts + [words(result[key]).replace("steps/s", f"{CLOCKS[counter]}/s") for key, words in there]
 
 
 def _number(result: Result, key: str) -> int:
