@@ -275,9 +275,9 @@ class NStepReplay(ReplaySettings, PrioritySettings, Option):
         """A bound on the rows stored at once, (steps + n - 1) * environments; see `RateLimiter`."""
         return int(self.fragment_steps * self.num_envs * self.n_step)
 
-    def replay_buffer(self, share: float = 1.0) -> ReplayBuffer:
-        """The plan's buffer, which provides this share of the rows of an update."""
-        limiter = self.limiter(self.batch_size, self.rows_at_once, share)
+    def replay_buffer(self, share: float = 1.0, agents: int = 1) -> ReplayBuffer:
+        """The plan's buffer, which provides this share of the rows of an update, of so many agents of a game."""
+        limiter = self.limiter(self.batch_size, self.rows_at_once * agents, share)
         return self._buffer(self.buffer_size, self.priority_beta, limiter)
 
     def demonstration_buffer(self, rows: int) -> ReplayBuffer:

@@ -42,11 +42,12 @@ class Config(
     replay_shards: int = positive(2, "shards of the replay memory; Ray processes if there are workers")
     draws_in_flight: int = positive(2, "batches requested from the memory ahead of learning")
 
-    def replay_memory(self) -> ReplayActors:
-        """Shards, and a rate limiter that keeps `replay_ratio` between storing and learning."""
+    def replay_memory(self, agents: int = 1) -> ReplayActors:
+        """Shards, and a rate limiter that keeps `replay_ratio` between storing and learning of so many agents."""
         rows, beta = -(-self.buffer_size // self.replay_shards), schedule(self.priority_beta)
         shard = partial(PrioritizedReplayBuffer, rows, alpha=self.priority_alpha, beta=beta, gamma=self.gamma)
-        limiter = self.limiter(self.batch_size, self.fragment_steps * self.grouping[1] * self.n_step)
+        added = self.fragment_steps * self.grouping[1] * self.n_step * agents
+        limiter = self.limiter(self.batch_size, added)
         remote = self.num_workers > 0
         return ReplayActors(shard, self.replay_shards, remote=remote, limiter=limiter, **self.for_actors)
 
@@ -58,7 +59,7 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> ApexDQN
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches, which meet only in the replay memory."""
-    memory = config.replay_memory()
+    memory = config.replay_memory(workers.num_agents())
 
     # (1) Workers act, and build n-step transitions, which go into the memory.
     rollouts = ParallelRollouts(workers, mode="raw", steps=config.fragment_steps)

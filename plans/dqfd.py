@@ -46,7 +46,7 @@ class Config(DQfDPolicy.Settings, DemonstrationShareSettings, dqn.Config):
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Three phases: store demonstrations, learn from them alone, then learn from them and fresh rows as DQN does."""
     data, share = demonstrations_in(config.demonstrations), 1 - config.demonstration_fraction
-    fresh, shown = config.replay_buffer(share), config.demonstration_buffer(data.rows)
+    fresh, shown = config.replay_buffer(share, workers.num_agents()), config.demonstration_buffer(data.rows)
     mixture = MixedReplay(fresh=(fresh, share), demonstrations=(shown, config.demonstration_fraction))
 
     def stored(steps: Plan, buffer: ReplayBuffer, *, demonstration: bool) -> Plan:

@@ -35,7 +35,7 @@ class Config(DQNPolicy.Settings, EpsilonSettings, NStepReplay, NormalizedReplay,
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them. SAC and DDPG share it."""
-    buffer = config.replay_buffer()
+    buffer = config.replay_buffer(agents=workers.num_agents())
 
     # (1) Act, and store n-step transitions.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)

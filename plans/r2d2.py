@@ -77,8 +77,8 @@ class Config(SequenceSettings, MemorySettings, EpsilonSettings, ReplaySettings, 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
-    drawn, added = config.batch_size * config.steps, config.fragment_steps * config.num_envs  # steps at once
-    buffer = config.sequences(config.buffer_size, limiter=config.limiter(drawn, added))
+    added = config.fragment_steps * config.num_envs * workers.num_agents()  # steps at once
+    buffer = config.sequences(config.buffer_size, limiter=config.limiter(config.batch_size * config.steps, added))
 
     # (1) Act, and store steps with the recurrent states before them.
     store = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps).for_each(StoreToReplay(buffer))

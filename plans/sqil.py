@@ -45,7 +45,8 @@ class Config(SoftQSettings, DemonstrationShareSettings, ReplaySettings, Normaliz
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Store demonstrations first; then two branches take turns, in the ratio of the fresh buffer's rate limiter."""
     data, share = demonstrations_in(config.demonstrations), 1 - config.demonstration_fraction
-    limiter = config.limiter(config.batch_size, config.fragment_steps * config.num_envs, share)
+    added = config.fragment_steps * config.num_envs * workers.num_agents()
+    limiter = config.limiter(config.batch_size, added, share)
     shown, fresh = ReplayBuffer(data.rows), ReplayBuffer(config.buffer_size, limiter=limiter)
     mixture = MixedReplay(fresh=(fresh, share), demonstrations=(shown, config.demonstration_fraction))
 

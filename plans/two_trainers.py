@@ -92,7 +92,7 @@ POLICIES: dict[str, tuple[type, Callable[[int | None], dict[str, Any]]]] = {
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Sampling happens once; the branch `ppo` learns from it at once, and `dqn` through a replay buffer."""
     ppo, dqn = config.of("ppo"), config.of("dqn")
-    buffer = dqn.replay_buffer()
+    buffer = dqn.replay_buffer(agents=workers.num_agents("dqn"))
 
     # (1) Act with the newest weights of both; each learner gets the whole stream.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)

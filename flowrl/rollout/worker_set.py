@@ -189,6 +189,12 @@ class WorkerSet(GameWorkers):
             raise ConfigError(f"a team needs a game of several agents, but {self.environments} has one")
         return self.policy_map.seating.agents
 
+    def num_agents(self, policy: str | None = None) -> int:
+        """The agents in a copy of the game, of one policy or of all, each with a row in a step; 1 if it is no game."""
+        if self.policy_map is None:
+            return 1
+        return len(self.policy_map.seating.agents if policy is None else self.policy_map.agents_of(policy))
+
     @property
     def goal_functions(self) -> GoalFunctions:
         """The goal functions of the environment. Raises: ConfigError: it has no goals."""

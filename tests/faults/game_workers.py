@@ -11,6 +11,13 @@ ADDERS = "tests/operators/test_game_fragments.py::"
 
 FAULTS = [
     Fault(
+        "M5",
+        "flowrl/data/replay/seat_runs.py",
+        "        goes_on = ~ended & ~newest\n",
+        "        goes_on = ~ended & ~newest & (rows['count'] == 0)\n",
+        ADDERS + "test_replayed_sequences_and_episodes_are_those_of_whole_games",
+    ),
+    Fault(
         "M4",
         WORKER,
         "        self._steps += int(moved.sum())\n",

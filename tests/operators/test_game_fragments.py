@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowrl.data import Batch, ReplayBuffer
+from flowrl.data import Batch, EpisodeReplayBuffer, ReplayBuffer, SequenceReplayBuffer
 from flowrl.data.running_returns import Running, running_returns
-from flowrl.operators import GAE, Episodes, NStep, ParallelRollouts, StoreToReplay, Unroll
+from flowrl.operators import GAE, Episodes, NStep, ParallelRollouts, StoreToReplay, Unroll, VTrace
+from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
 from tests.games import AGENTS, ARRANGEMENTS, Following, by_hand, read
 
@@ -67,6 +69,32 @@ def test_unrolls_hold_every_step_once() -> None:
     assert pieces == given
 
 
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_replayed_sequences_and_episodes_are_those_of_whole_games(steps: int) -> None:
+    """M5, N7, H5, T8, D3: cut from each seat's rows as the loop has them, with the actor's memory, whatever fragments
+    they came in.
+    """
+    in_sequences, whole = SequenceReplayBuffer(2000, length=3, seed=0), EpisodeReplayBuffer(2000, seed=0)
+    for batch in fragments(84 // steps, steps):
+        in_sequences.add(batch)
+        whole.add(batch)
+        in_sequences, whole = pickle.loads(pickle.dumps((in_sequences, whole)))
+    for buffer, length in ((in_sequences, 3), (whole, 99)):
+        found, expected = dict[Any, Any](), dict[Any, Any]()
+        drawn = buffer.sample(3000)
+        for seat, rows in seats(drawn):
+            found[*seat, int(rows.episode_id[0]), int(rows.t[0])] = [row for _, row in read(rows, "default_policy")]
+        for env_id in range(3):
+            for episode in range(max(each[2] for each in found if each[0] == env_id)):
+                for agent, rows in by_hand(HOW, env_id, episode).rows.items():
+                    for t in range(0, len(rows), length):
+                        key = env_id, AGENTS.index(agent), episode, t
+                        # Every step of a drawn sequence has the state of the first: the learner unrolls from it (T8).
+                        expected[key] = [row._replace(at=0, state=rows[t].state) for row in rows[t : t + length]]
+        assert len(expected) > 50
+        assert {key: rows for key, rows in found.items() if key in expected} == expected
+
+
 def test_advantages_are_those_of_a_loop_over_each_seat() -> None:
     """G1, T5, T7, M1: from own turn to own turn; padding gets 0."""
     for batch in fragments(12, 7):
@@ -80,6 +108,21 @@ def test_advantages_are_those_of_a_loop_over_each_seat() -> None:
                 trace = delta + (0.0 if end else 0.9 * 0.7 * trace)
                 np.testing.assert_allclose(rows.advantage[i], trace, rtol=1e-5)
                 np.testing.assert_allclose(rows.target[i], trace + rows.value[i], rtol=1e-5)
+
+
+def test_corrected_advantages_are_those_of_each_seat_alone() -> None:
+    """V1, V2, M5: padding, and other seats beside, change nothing."""
+    settings: dict[str, Any] = {"env_groups": 1, "envs_per_worker": 3, "seed": 3}
+    with WorkerSet("flowrl:tic_tac_toe", partial(A2CPolicy, hidden=(8,), device="cpu", seed=1), **settings) as workers:
+        workers.start()
+        batch = workers.sample(7)
+        correct = VTrace(workers, gamma=0.9, lam=0.7)
+        together = correct(batch)
+    assert not together.advantage[~together.mask].any()
+    for column, (_, rows) in enumerate(seats(batch)):
+        alone = correct(rows.select([name for name in rows if name != "mask"])[:, None])
+        for name in ("advantage", "target"):
+            np.testing.assert_allclose(together[name][: len(rows), column], alone[name][:, 0], atol=1e-6)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])

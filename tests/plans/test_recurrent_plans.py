@@ -14,6 +14,7 @@ from flowrl.operators import ParallelRollouts, Replay, StoreToReplay, TrainOneSt
 from flowrl.operators.concurrency import Concurrently
 from flowrl.plans import PPO, R2D2
 from flowrl.rollout import evaluate
+from flowrl.testing import check_plan
 from flowrl.trainer.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from tests.plans.small import SMALL, final, make
@@ -48,6 +49,22 @@ def test_what_is_trained_on_are_the_steps_that_count() -> None:
         for _ in range(10):
             next(run)
         assert run.counters["trained"] == run.counters["sampled"] > 0
+
+
+@pytest.mark.parametrize("name", ["r2d2", pytest.param("ppo recurrent", marks=pytest.mark.slow)])
+def test_in_a_game_they_remember_each_seat(name: str) -> None:
+    """D1, D3, M5: sequences of 6 steps go on over fragments in which a seat has 2 turns."""
+    check_plan(lambda: make(name, env="flowrl:tic_tac_toe")[1], items=2, steps=2)
+
+
+@pytest.mark.parametrize("name", ["r2d2", "dqn", "dqfd", "sqil", "apex_dqn"])
+def test_replay_has_room_for_every_seat_of_a_game(name: str) -> None:
+    """B8: the rate limiter expects a row of each agent in each step."""
+    shared = {"env": "flowrl:two_cartpoles", **({} if name in ("r2d2", "sqil") else {"n_step": 1})}
+    workers, plan = make(name, **shared)
+    with workers, plan.run(seed=0) as run:
+        next(run)
+        assert run.counters["inserted"] > run.counters["env_steps"]
 
 
 def not_in_sequences(name: str) -> Any:

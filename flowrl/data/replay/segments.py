@@ -13,9 +13,11 @@ from flowrl.data.replay.buffer import ReplayBuffer
 from flowrl.data.replay.columnar import Spec
 from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.ring_storage import Rings
+from flowrl.data.replay.seat_runs import AHEAD, BACK, SeatRuns
 from flowrl.data.replay.transitions import transitions
 from flowrl.data.replay.tree import Leaf
 from flowrl.data.steps import is_fragment, real_steps
+from flowrl.data.trajectories import of_seats
 from flowrl.data.types import Array, Index, Mask
 from flowrl.engine.schema import Schema
 from flowrl.errors import CheckpointError, SchemaError, did_you_mean
@@ -39,7 +41,8 @@ class SegmentStorage(Rings):
 
     Each step is tested once whether it completes a span: when its successor is written, which shows whether the episode
     goes on, or at once if the step ended it. Steps are numbered 0, 1, 2 ... in each ring, in the order of writing. A
-    run is the part of an episode that was written without a gap, including steps overwritten since.
+    run is the part of an episode that was written without a gap, including steps overwritten since. Its steps are side
+    by side in their ring; only seats of games, whose rows name them by `env_id` and `agent`, share one: `SeatRuns`.
     """
 
     def __init__(self, capacity: int, spans: Spans, **options: Any) -> None:
@@ -53,14 +56,17 @@ class SegmentStorage(Rings):
         self.longest_run = 0
         """Steps of the longest run so far."""
         self._begin: Index = np.zeros(0, np.int64)  # by ring, the first step of the newest step's run
+        self._seats: SeatRuns | None = None
 
     def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool) -> None:
         super()._allocate(specs, envs, flat=flat)
         self.span = np.zeros((2, self.length * envs), np.int32)
+        if envs == 1 and {("env_id",), ("agent",)} <= specs.keys():
+            self._seats = SeatRuns(self.length)
 
     @property
     def bytes(self) -> int:
-        return super().bytes + self.span.nbytes
+        return super().bytes + self.span.nbytes + (0 if self._seats is None else self._seats.apart.nbytes)
 
     def write(
         self, batch: Batch, *, slots: bool = False, begins: Array | None = None, uses: Array | None = None
@@ -69,12 +75,16 @@ class SegmentStorage(Rings):
         if before and self.columns is not None:
             newest = self._tell(self.columns)[[(before - 1) % self.length]]
         cut = np.zeros(batch.shape, np.bool_) if begins is None else begins.copy()
-        cut[:1] |= self.cut
+        over = self.cut
         written, _ = super().write(batch, slots=True, begins=begins, uses=uses)
         if self.written == before:
             return written, written
         self.span[:, written] = 0
-        return written, self._opened(newest, self._tell(batch).to_numpy(), cut)
+        told = self._tell(batch).to_numpy()
+        if self._seats is not None:
+            return written, self._opened_of_seats(self._seats, told.flat(), cut.ravel(), over)
+        cut[:1] |= over
+        return written, self._opened(newest, told, cut)
 
     @staticmethod
     def _tell(steps: Batch) -> Batch:
@@ -106,8 +116,45 @@ class SegmentStorage(Rings):
         self.span[:, slot] = steps[complete], warm_up[complete]
         return slot
 
+    def _opened_of_seats(self, seats: SeatRuns, told: Batch, begins: Mask, cut: bool) -> Index:
+        """The same for new steps `[B]` of seats that share the ring."""
+        rows, number, count, ended, over, settled = seats.add(told, self.written, begins, cut=cut)
+        self.longest_run = max(self.longest_run, int(count.max()))
+        known = rows["t"] == count - 1 if "t" in rows else np.ones_like(ended)
+        complete, steps, warm_up = self.spans.completed(count, over, ended, known)
+        complete &= settled & (number >= self.written - self.length)
+        last, steps, warm_up = number[complete] % self.length, steps[complete], warm_up[complete]
+        if not len(last):
+            return last
+        way, missing = seats.walk(last, int(steps.max()), BACK, self._age(last))
+        each = np.arange(len(last))
+        stored = (steps == 1) | ~np.logical_or.accumulate(missing)[steps - 2, each]
+        slot: Index = way[steps - 1, each][stored]
+        self.span[:, slot] = steps[stored], warm_up[stored]
+        return slot
+
+    def following(self, slot: Index, n: int) -> tuple[Index, Mask]:
+        """See `Rings.following`; of a seat, those of its run."""
+        if self._seats is None:
+            return super().following(slot, n)
+        return self._seats.walk(slot, n, AHEAD, min(self.written, self.length) - 1 - self._age(slot))
+
+    def preceding(self, slot: Index, n: int) -> tuple[Index, Mask]:
+        """See `Rings.preceding`; of a seat, those of its run."""
+        if self._seats is None:
+            return super().preceding(slot, n)
+        return self._seats.walk(slot, n, BACK, self._age(slot))
+
+    def begins(self, slot: Index) -> Mask:
+        """See `Rings.begins`; of a seat, whether its step does not continue the step before it in its run."""
+        return super().begins(slot) if self._seats is None else self._seats.begins(slot, self._age(slot))
+
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
-        own = {"spans": repr(self.spans), "span": self.span[:, : self.size].copy(), "begin": self._begin.copy()}
+        own: dict[str, Any] = {"spans": repr(self.spans), "span": self.span[:, : self.size].copy()}
+        if self._seats is None:
+            own["begin"] = self._begin.copy()
+        else:
+            own["seats"] = self._seats.state_dict(self.size)
         return {**super().state_dict(copy=copy), **own}
 
     def _load(self, saved: Saved) -> None:
@@ -120,7 +167,14 @@ class SegmentStorage(Rings):
         if not np.all(there & (warm_up <= steps)):
             saved.refuse("span", "spans of stored steps, at most all of which warm up")
         self.span[:, : self.size] = span
-        self._begin = saved.array("begin", np.int64, (self.envs,), least=0, most=max(0, self.written - 1)).copy()
+        if self._seats is None:
+            begin = saved.array("begin", np.int64, (self.envs,), least=0, most=max(0, self.written - 1))
+            self._begin = begin.copy()
+        elif "seats" in saved and self.columns is not None:
+            dtypes = {name: column.dtype for name, column in self._tell(self.columns).items()}
+            self._seats.load(saved.inside("seats"), self._age(np.arange(self.size)), self.written, dtypes)
+        else:  # of before seats shared a ring
+            self._seats.in_a_row(self.size)
 
     def drawable_slots(self) -> Mask:
         return self.span[0, : self.size] > 0
@@ -158,7 +212,8 @@ class SpanReplayBuffer(ReplayBuffer):
         """Add a fragment `[T, N, ...]`, overwriting the oldest steps; 0 rows are nothing.
 
         Padded columns (`mask` 0), such as whole episodes side by side, are written one after another into one ring,
-        without padding. The end of a column ends or cuts its episode.
+        without padding. The end of a column ends or cuts its episode, except for seats of games, which `env_id` and
+        `agent` name: they go on in the next fragment.
 
         Raises: see `ReplayBuffer.add`.
         """
@@ -167,9 +222,16 @@ class SpanReplayBuffer(ReplayBuffer):
             return
         if not is_fragment(batch):
             raise self._needs_fragments(batch)
+        steps = batch.select([name for name in batch if name != "mask"])
+        if of_seats(batch):
+            with self._lock:
+                if self._rings.columns is None and not steps.is_empty:
+                    self._check_spans(steps)
+                column, time = np.nonzero(np.asarray(batch["mask"] != 0).T)
+                super().add(steps[time, column][:, None])
+            return
         if self.limiter is not None:
             self.limiter.check_insert(real_steps(batch))
-        steps = batch.select([name for name in batch if name != "mask"])
         with self._lock:
             cut = self._rings.cut
             try:

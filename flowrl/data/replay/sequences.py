@@ -84,8 +84,8 @@ class SequenceReplayBuffer(SpanReplayBuffer):
         envs = batch.shape[1]
         if (length := self.capacity // envs) <= self.steps:
             raise ValueError(
-                f"capacity is {self.capacity}: {envs} environments have rings of {length} rows each, which must be "
-                f"more than the {self.steps} steps of a sequence"
+                f"capacity is {self.capacity}: {envs} environments have {length} rows each, which must be more than "
+                f"the {self.steps} steps of a sequence"
             )
 
 

@@ -14,6 +14,7 @@ from flowrl.data.replay.base import Store
 from flowrl.data.replay.rate_limiter import RateLimiter
 from flowrl.data.replay.shard import Shard, ShardCounts, ShardRecord, ShardRequest
 from flowrl.data.steps import is_fragment
+from flowrl.data.trajectories import of_seats
 from flowrl.data.types import Array, Floats, Index
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future, wait
@@ -483,7 +484,7 @@ class ShardRouting:
     """Sends items to stores in turn, and fragments `[T, N, ...]` that must be consecutive to the store of their worker.
 
     That is store `worker % count`. A fragment of several workers side by side is split. Padded batches (`mask`) are
-    complete, so nothing need follow them.
+    complete, so nothing need follow them, but for fragments of games.
 
     >>> from flowrl.data.batch import Batch
     >>> routes = ShardRouting(2, in_order=True)
@@ -510,7 +511,8 @@ class ShardRouting:
             stores = workers % self.count
             for store in np.unique(stores).tolist():
                 mine = np.flatnonzero(stores == store)
-                self._note(store, tuple(np.unique(workers[mine]).tolist()))
+                if isinstance(item, Remote) or "mask" not in item:  # seats of games find what they follow
+                    self._note(store, tuple(np.unique(workers[mine]).tolist()))
                 yield store, item if len(mine) == len(stores) else item[:, mine]
             return
         yield self.turn, item
@@ -533,6 +535,6 @@ def _workers(item: Any) -> Array | None:
     """The worker of each environment `[N]` of a fragment that must be continued; None for anything else."""
     if isinstance(item, Remote):
         return np.array([item.worker or 0])
-    if "mask" in item or not is_fragment(item):
+    if not is_fragment(item) or ("mask" in item and not of_seats(item)):
         return None
     return np.asarray(item["worker"][0]) if "worker" in item else np.zeros(item.shape[1], np.int64)

@@ -306,7 +306,7 @@ def test_what_cannot_be_cut_into_sequences_is_refused() -> None:
         (whole.flat(), SchemaError, r"needs fragments \[T, N, ...\], in the order of time.* batch\[:, None\]"),
         (whole.flat().replace(mask=np.arange(8) < 2), SchemaError, r"needs fragments \[T, N"),
         (whole.select(["reward", "terminated"]), SchemaError, "needs the column 'truncated'"),
-        (whole, ValueError, "2 environments have rings of 5 rows each, which must be more than the 5 steps"),
+        (whole, ValueError, "2 environments have 5 rows each, which must be more than the 5 steps"),
     ]:
         with pytest.raises(error, match=message):
             buffer.add(batch)
