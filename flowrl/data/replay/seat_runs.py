@@ -20,7 +20,7 @@ class Steps(NamedTuple):
 
     told: Batch  #: their ends and provenance
     number: Index  #: the number of each in the ring
-    count: Index  #: steps of the run so far
+    so_far: Index  #: steps of the run with it
     ended: Mask  #: whether it ended its episode
     over: Mask  #: whether it is known to be the last step of its run
     settled: Mask  #: whether it is known if it is: its seat's next step is there, or it ended the episode
@@ -96,7 +96,8 @@ class SeatRuns:
     def begins(self, slot: Index, age: Index) -> Mask:
         """Whether the step before each slot's is missing: there was none, or it was overwritten."""
         back = self.apart[BACK, slot]
-        return (back == 0) | (back > age)
+        missing: Mask = (back == 0) | (back > age)
+        return missing
 
     def state_dict(self, size: int) -> dict[str, Any]:
         """The state, of a ring in which the first `size` slots are in use."""

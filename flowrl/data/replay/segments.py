@@ -227,8 +227,8 @@ class SpanReplayBuffer(ReplayBuffer):
             with self._lock:
                 if self._rings.columns is None and not steps.is_empty:
                     self._check_spans(steps)
-                column, time = np.nonzero(np.asarray(batch["mask"] != 0).T)
-                super().add(steps[time, column][:, None])
+                seat, time = np.nonzero(np.asarray(batch["mask"] != 0).T)
+                super().add(steps[time, seat][:, None])
             return
         if self.limiter is not None:
             self.limiter.check_insert(real_steps(batch))
