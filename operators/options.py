@@ -6,6 +6,7 @@ A plan's `Config` lists them among its bases, and a `Trainer` applies the option
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -14,7 +15,7 @@ from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
 from flowrl.engine.graph import graph, paths, select
 from flowrl.engine.operator import configuration
 from flowrl.engine.plan import Plan
-from flowrl.errors import PlanError
+from flowrl.errors import ConfigError, PlanError, did_you_mean
 from flowrl.learners import Aggregators, LearnerGroup
 from flowrl.operators.batches import CollectBatches, ScaleRewards, SplitBatch
 from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
@@ -122,6 +123,24 @@ class ReplaySettings(TargetNetworkSettings):
     def limiter(self, drawn: int, added: int, share: float = 1.0) -> RateLimiter:
         """A rate limiter for `replay_ratio` * `share`, with batches of `drawn` rows and insertions of `added`."""
         return RateLimiter(self.replay_ratio * share, self.learning_starts, sample_batch=drawn, insert_batch=added)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class FrozenSettings(Settings):
+    """Several policies, of which some may play without learning."""
+
+    frozen: tuple[str, ...] = setting((), "policies that play and are saved, and learn nothing")
+
+    def learning(self, policies: Iterable[str]) -> list[str]:
+        """Those of these policies that learn. Raises: ConfigError: an unknown policy is frozen, or none is left."""
+        names = list(policies)
+        for name in self.frozen:
+            if name not in names:
+                raise ConfigError(f"frozen: no policy {name!r}: {did_you_mean(name, names)}")
+        left = [name for name in names if name not in self.frozen]
+        if not left:
+            raise ConfigError(f"frozen={list(self.frozen)}: no policy is left to learn")
+        return left
 
 
 @attrs.frozen(kw_only=True, slots=False)

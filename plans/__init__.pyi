@@ -112,7 +112,7 @@ class A2C(_a2c.A2C):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_A2C],
     ) -> None: ...
@@ -143,7 +143,7 @@ class A3C(_a3c.A3C):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_A3C],
     ) -> None: ...
@@ -200,7 +200,7 @@ class AIRLPPO(_airl_ppo.AIRLPPO):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_AIRLPPO],
     ) -> None: ...
@@ -247,7 +247,7 @@ class APPO(_appo.APPO):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_APPO],
     ) -> None: ...
@@ -287,7 +287,7 @@ class ApexDQN(_apex_dqn.ApexDQN):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_ApexDQN],
     ) -> None: ...
@@ -312,7 +312,7 @@ class BC(_bc.BC):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_BC],
     ) -> None: ...
@@ -358,7 +358,7 @@ class C51(_c51.C51):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_C51],
     ) -> None: ...
@@ -393,7 +393,7 @@ class CQL(_cql.CQL):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_CQL],
     ) -> None: ...
@@ -433,7 +433,7 @@ class DDPG(_ddpg.DDPG):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_DDPG],
     ) -> None: ...
@@ -473,7 +473,7 @@ class DDPPO(_ddppo.DDPPO):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_DDPPO],
     ) -> None: ...
@@ -516,7 +516,7 @@ class DQN(_dqn.DQN):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_DQN],
     ) -> None: ...
@@ -566,7 +566,7 @@ class DQfD(_dqfd.DQfD):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_DQfD],
     ) -> None: ...
@@ -623,7 +623,7 @@ class GAILPPO(_gail_ppo.GAILPPO):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_GAILPPO],
     ) -> None: ...
@@ -668,7 +668,7 @@ class HERDQN(_her_dqn.HERDQN):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_HERDQN],
     ) -> None: ...
@@ -713,7 +713,7 @@ class HERSAC(_her_sac.HERSAC):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_HERSAC],
     ) -> None: ...
@@ -768,7 +768,7 @@ class ICMPPO(_icm_ppo.ICMPPO):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_ICMPPO],
     ) -> None: ...
@@ -811,7 +811,7 @@ class IMPALA(_impala.IMPALA):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_IMPALA],
     ) -> None: ...
@@ -822,6 +822,7 @@ class _IPPO(_Settings, total=False):
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     fragment_steps: int
+    frozen: Sequence[str]
     gamma: float
     grad_clip: float | None
     hidden: Sequence[int]
@@ -850,7 +851,7 @@ class IPPO(_ippo.IPPO):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_IPPO],
     ) -> None: ...
@@ -881,7 +882,7 @@ class IQL(_iql.IQL):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_IQL],
     ) -> None: ...
@@ -911,7 +912,7 @@ class MARWIL(_marwil.MARWIL):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_MARWIL],
     ) -> None: ...
@@ -958,7 +959,7 @@ class PPO(_ppo.PPO):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_PPO],
     ) -> None: ...
@@ -1003,7 +1004,7 @@ class QMIX(_qmix.QMIX):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_QMIX],
     ) -> None: ...
@@ -1047,7 +1048,7 @@ class QRDQN(_qrdqn.QRDQN):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_QRDQN],
     ) -> None: ...
@@ -1094,7 +1095,7 @@ class R2D2(_r2d2.R2D2):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_R2D2],
     ) -> None: ...
@@ -1143,7 +1144,7 @@ class R2D3(_r2d3.R2D3):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_R2D3],
     ) -> None: ...
@@ -1178,7 +1179,7 @@ class RBC(_rbc.RBC):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_RBC],
     ) -> None: ...
@@ -1228,7 +1229,7 @@ class RNDDQN(_rnd_dqn.RNDDQN):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_RNDDQN],
     ) -> None: ...
@@ -1282,7 +1283,7 @@ class RNDPPO(_rnd_ppo.RNDPPO):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_RNDPPO],
     ) -> None: ...
@@ -1328,7 +1329,7 @@ class Rainbow(_rainbow.Rainbow):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_Rainbow],
     ) -> None: ...
@@ -1371,7 +1372,7 @@ class SAC(_sac.SAC):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_SAC],
     ) -> None: ...
@@ -1416,7 +1417,7 @@ class SACfD(_sacfd.SACfD):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_SACfD],
     ) -> None: ...
@@ -1450,7 +1451,7 @@ class SQIL(_sqil.SQIL):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_SQIL],
     ) -> None: ...
@@ -1493,7 +1494,7 @@ class TD3(_td3.TD3):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_TD3],
     ) -> None: ...
@@ -1515,7 +1516,7 @@ class TwoTrainers(_two_trainers.TwoTrainers):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_TwoTrainers],
     ) -> None: ...
@@ -1560,7 +1561,7 @@ class VDN(_vdn.VDN):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_VDN],
     ) -> None: ...

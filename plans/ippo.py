@@ -16,7 +16,7 @@ from flowrl.operators import (
     StandardMetricsReporting,
     TrainOneStep,
 )
-from flowrl.operators.options import EarlyStoppingSettings
+from flowrl.operators.options import EarlyStoppingSettings, FrozenSettings
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import NumberOrSchedule
@@ -26,7 +26,7 @@ policy = PPOPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(PPOPolicy.Settings, EarlyStoppingSettings, ActingConfig):
+class Config(PPOPolicy.Settings, EarlyStoppingSettings, FrozenSettings, ActingConfig):
     """PPO's defaults, for two agents that have nothing to do with each other."""
 
     env: str = "flowrl:two_cartpoles"
@@ -44,8 +44,8 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     # (1) Act with the newest weights of all policies; each branch gets the whole stream.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
     epochs: dict[str, Any] = {"num_sgd_iter": config.num_sgd_iter, "minibatch_size": config.minibatch_size}
-    branches = {}
-    for name, stream in zip(workers.parts, rollouts.duplicate(len(workers.parts))):
+    branches, learning = {}, config.learning(workers.parts)
+    for name, stream in zip(learning, rollouts.duplicate(len(learning))):
         # (2) Of one policy: estimate advantages for each seat, and learn in several epochs.
         samples = stream.combine(OfPolicy(name)).for_each(GAE(config.gamma, config.lam))
         batches = samples.combine(ConcatBatches(config.train_batch_size))

@@ -249,7 +249,11 @@ def cli() -> None:
     help="Go on with a run, or --seeds, that you trust, or from RUN/checkpoints/STEP.",
 )
 @click.option(
-    "--from", "init_from", metavar="RUN", help="Begin with the weights of a run, a checkpoint or a policy file."
+    "--from",
+    "init_from",
+    metavar="RUN",
+    multiple=True,
+    help="Begin with the weights of a run, a checkpoint or a policy file; NAME=RUN[:POLICY] for one of several.",
 )
 @click.option(
     "--from-with", metavar="WHAT", help="Take from there too: buffer, statistics; partial: leave out what does not fit."
@@ -272,7 +276,7 @@ def run(
     debug: bool,
     out: str | None,
     resume: str | None,
-    init_from: str | None,
+    init_from: tuple[str, ...],
     from_with: str | None,
     sinks: tuple[str, ...],
     quiet: bool,
@@ -453,13 +457,15 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], trust: bool, **
 @click.option(
     "--out", type=FILE, required=True, metavar="FILE", help="A .pt2 file (torch.export) or an .onnx file (extra onnx)."
 )
+@click.option("--policy", metavar="NAME", help="Of several policies, the one to export.")
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @TRUST
-def export(run: str, out: str, last: bool, trust: bool) -> None:
+def export(run: str, out: str, policy: str | None, last: bool, trust: bool) -> None:
     """Write the saved policy of the run directory RUN as a program: observations in, greedy actions out."""
     from flowrl.trainer.loading import load
 
-    load(run, last=last, device="cpu", trusted=_trusted(trust)).policy.export(out)
+    trained = load(run, last=last, device="cpu", trusted=_trusted(trust))
+    (trained if policy is None else trained.of(policy)).policy.export(out)
     click.echo(out)
 
 
@@ -605,7 +611,7 @@ def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRu
 
 
 def _begun(
-    parent: str | None,
+    parents: tuple[str, ...],
     taken: str | None,
     earlier: EarlierRun | None,
     plan: Plan,
@@ -616,15 +622,22 @@ def _begun(
     from flowrl.trainer.init_from import init_from
 
     if earlier is not None:
-        if parent is not None:
+        if parents:
             raise ConfigError("--from begins a new run, --resume goes on with one: use only one of them")
         return {key: value for key, value in earlier.about.items() if key == "from"}
-    if parent is None:
+    if not parents:
         if taken is not None:
             raise ConfigError(f"--from-with {taken} needs --from RUN")
         return {}
     words = [word.strip() for word in (taken or "").split(",") if word.strip()]
-    return {"from": init_from(parent, words, plan, workers, config)}
+    return {"from": init_from(_parents(parents), words, plan, workers, config)}
+
+
+def _parents(given: tuple[str, ...]) -> str | dict[str, str]:
+    """What --from names: one run, or a table of runs by policy."""
+    if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
+        return given[0]
+    return {name: str(run) for name, run in _pairs("--from", given).items()}
 
 
 def _configured(

@@ -68,8 +68,8 @@ class Policies(Mapping[str, Policy]):
     def export(self, path: str | Path) -> None:
         """Refused: a file holds one policy. Raises: ConfigError, naming the way out."""
         raise ConfigError(
-            f"{path} would hold one policy, but there are {' and '.join(self)}: export one in Python, "
-            f"flowrl.load(RUN).of({next(iter(self))!r}).policy.export({str(path)!r})"
+            f"{path} would hold one policy, but there are {' and '.join(self)}: export one, with --policy "
+            f"{next(iter(self))}, or flowrl.load(RUN).of({next(iter(self))!r}).policy.export({str(path)!r})"
         )
 
     def state_dict(self) -> dict[str, Any]:

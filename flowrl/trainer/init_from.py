@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowrl")
 
+Source: TypeAlias = str | Path | Mapping[str, str | Path]
+"""What a run begins with, as `Parent.find` takes it; of several policies a table by name, or one for all of them."""
+
 #: What a new run may take besides weights, and whether parts that do not fit may stay behind.
 WITH = ("buffer", "statistics", "partial")
 
@@ -45,20 +48,27 @@ class Parent:
         weights: The file of weights; None: those in the checkpoint.
         checkpoint: The checkpoint that has the buffers; None: there is none.
         env_steps: Of the run when it ended, or when the checkpoint was taken; 0 if unknown.
+        policy: The one of its policies that is meant; None: nobody said.
     """
 
     path: Path
     weights: Path | None
     checkpoint: Path | None
     env_steps: int
+    policy: str | None = None
 
     @classmethod
     def find(cls, name: str | Path) -> Parent:
         """Find a run's directory (its best policy, else its newest checkpoint), a checkpoint, or a file of weights.
 
+        `name:POLICY` means one of several policies there.
+
         Raises: ConfigError: there is none of them.
         """
         path = Path(name)
+        before, colon, policy = str(name).rpartition(":")
+        if colon and policy and not path.exists() and Path(before).exists():
+            return attrs.evolve(cls.find(before), policy=policy)
         if path.is_file():
             return cls(path, path, None, _steps_of(path.parent))
         if (path / MANIFEST).is_file():
@@ -80,30 +90,58 @@ class Parent:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         return {"path": str(self.path.resolve()), "sha256": digest, "env_steps": self.env_steps}
 
-    def read_weights(self) -> dict[str, torch.Tensor]:
-        """The tensors of the model by name. Raises: CheckpointError; nothing in them can run code."""
+    def read_weights(self, name: str | None = None) -> dict[str, torch.Tensor]:
+        """The tensors of the model by name: those of the only policy, or of `policy`, else of the one called `name`.
+
+        Raises: CheckpointError, nothing in them can run code; ConfigError: it does not have this policy, or several.
+        """
+        found = self._read()
+        if self.policy is None and len(found) == 1:
+            return next(iter(found.values()))
+        wanted = name if self.policy is None else self.policy
+        if wanted not in found:
+            here = "it has one policy" if list(found) == [""] else f"it has the policies {', '.join(found)}"
+            raise ConfigError(f"{self.path}: which policy is {wanted or 'meant'!r}? {here}: give {self.path}:POLICY")
+        return found[wanted]
+
+    def _read(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The tensors of each policy, by the name that it has among several."""
         from flowrl.policies.weights import read_weights
 
         if self.weights is not None:
             weights: dict[str, torch.Tensor] = read_weights(self.weights)
-            return weights
+            if not all("/" in name for name in weights):
+                return {"": weights}
+            names = dict.fromkeys(name.partition("/")[0] for name in weights)
+            return {
+                of: {name.removeprefix(f"{of}/"): each for name, each in weights.items() if name.startswith(f"{of}/")}
+                for of in names
+            }
         assert self.checkpoint is not None, "find() found one of the two"
-        for name in resources_in(self.checkpoint):
-            modules = read_resource(self.checkpoint, name).get("modules") if name.endswith("Policy") else None
-            if isinstance(modules, Mapping) and isinstance(modules.get("model"), Mapping):
-                return dict(modules["model"])
-        raise CheckpointError(f"{self.checkpoint} holds no policy")
+        said = verify_checkpoint(self.checkpoint).get("about", {}).get("policy")
+        part = said.get("part") if isinstance(said, Mapping) else None
+        if isinstance(part, Mapping):
+            models = {
+                str(of): _model_in(self.checkpoint, str(at).removeprefix("resources/")) for of, at in part.items()
+            }
+        else:
+            names_here = [name for name in resources_in(self.checkpoint) if name.partition("-")[0].endswith("Policy")]
+            models = {"": next(filter(None, (_model_in(self.checkpoint, name) for name in names_here)), None)}
+        if not models or None in models.values():
+            raise CheckpointError(f"{self.checkpoint} holds no policy")
+        return {of: model for of, model in models.items() if model is not None}
 
 
 def init_from(
-    name: str | Path, taken: Collection[str], plan: Plan, workers: BaseWorkers, config: Configuration
+    name: Source, taken: Collection[str], plan: Plan, workers: BaseWorkers, config: Configuration
 ) -> dict[str, Any]:
     """Give a plan that has not run yet the weights of a `Parent`; return what the new run records of it.
 
-    The optimizer begins fresh; a target network begins equal.
+    The optimizer begins fresh; a target network begins equal. Of several policies those that a table names begin with
+    what it says; one parent for all gives each the weights of its policy of the same name, or of its only one.
 
     Args:
-        name: See `Parent.find`.
+        name: See `Source`.
         taken: Of `WITH`. "statistics": those of normalisation. "buffer": the rows of the replay buffers, with their
             priorities. "partial": load what fits, and log what does not; else that is an error.
 
@@ -117,21 +155,33 @@ def init_from(
     for word in taken:
         if word not in WITH:
             raise ConfigError(f"init_with={word!r}: {did_you_mean(str(word), WITH)}")
-    if isinstance(workers.policy, Policies):
-        raise ConfigError(
-            f"init_from: the plan learns the policies {', '.join(workers.policy)}, which begin fresh: "
-            "workers.of(NAME).policy.load_weights(...) gives one its weights"
-        )
-    parent = Parent.find(name)
-    left = _load_weights(parent, taken, workers.policy)
+    policy = workers.policy
+    if isinstance(policy, Policies):
+        if "buffer" in taken:
+            raise ConfigError("init_with=['buffer']: of several policies only weights and statistics can be taken over")
+        table = name if isinstance(name, Mapping) else dict.fromkeys(policy, name)
+        for each in table:
+            if each not in policy:
+                raise ConfigError(f"init_from: no policy {each!r}: {did_you_mean(str(each), policy)}")
+        return {"policies": {each: _begin(Parent.find(at), taken, policy[each], each) for each, at in table.items()}}
+    if isinstance(name, Mapping):
+        raise ConfigError(f"init_from={dict(name)}: this plan has one policy: give the one run that it begins with")
+    begun = _begin(parent := Parent.find(name), taken, policy)
     if "buffer" in taken:
         _load_buffers(parent, plan, workers, config)
+    return begun
+
+
+def _begin(parent: Parent, taken: Collection[str], policy: Policy, name: str | None = None) -> dict[str, Any]:
+    """Give a policy of this name the weights of a parent; returns what the new run records of it."""
+    left = _load_weights(parent, taken, policy, name)
     if left:
         log.warning("left out of %s: %s", parent.path, "; ".join(left))
-    return {**parent.about, "with": sorted(taken), "left_out": left}
+    which = {} if parent.policy is None else {"policy": parent.policy}
+    return {**parent.about, **which, "with": sorted(taken), "left_out": left}
 
 
-def _load_weights(parent: Parent, taken: Collection[str], policy: Policy) -> list[str]:
+def _load_weights(parent: Parent, taken: Collection[str], policy: Policy, called: str | None) -> list[str]:
     """Load the weights that fit; returns what was left out, in words."""
     from flowrl.policies import Policy
     from flowrl.policies.protocols import HasTarget
@@ -140,7 +190,7 @@ def _load_weights(parent: Parent, taken: Collection[str], policy: Policy) -> lis
 
     if not isinstance(policy, Policy):
         raise ConfigError(f"a {type(policy).__name__} is no flowrl.policies.Policy, whose weights have names")
-    theirs, ours = parent.read_weights(), policy.model.state_dict()
+    theirs, ours = parent.read_weights(called), policy.model.state_dict()
     check_numbers(policy.model, theirs, f"the weights of {parent.path}")
     measured = _statistics(theirs)
     if "statistics" in taken and not measured:
@@ -216,6 +266,13 @@ def _check_rows(what: str, buffer: ReplayBuffer, workers: BaseWorkers) -> None:
         there = f"{stored[name].dtype}{list(stored[name].shape[1:])}" if name in stored else "missing"
         if here != there:
             raise ConfigError(f"{what} does not fit: {name} is {there} there, {here} here")
+
+
+def _model_in(checkpoint: Path, name: str) -> dict[str, torch.Tensor] | None:
+    """The tensors of the model of a policy in a checkpoint; None if it has none."""
+    modules = read_resource(checkpoint, name).get("modules")
+    model = modules.get("model") if isinstance(modules, Mapping) else None
+    return dict(model) if isinstance(model, Mapping) else None
 
 
 def resources_in(checkpoint: Path) -> list[str]:

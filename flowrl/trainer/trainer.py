@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
     from flowrl.rollout.evaluation import Goal
     from flowrl.trainer.directory import RunDirectory
+    from flowrl.trainer.init_from import Source
     from flowrl.trainer.resume import EarlierRun
     from flowrl.trainer.session import Session
     from flowrl.trainer.trained_policy import TrainedPolicy
@@ -88,7 +89,8 @@ class Trainer:
         sinks: Other formats of the results in `out`, as `--sink` has them: "csv", "tensorboard".
         seed: Root of all random streams; the same as the key `seed`.
         policy: Replaces the class's `policy`: a function with its signature, or a `Policy` class.
-        init_from: A run's directory, a checkpoint, or a file of weights to begin with; `parent` then says which.
+        init_from: A run's directory, a checkpoint, or a file of weights to begin with; `parent` then says which. Of
+            several policies a table of such by name, as in `{"left": "runs/a", "right": "runs/b:main"}`.
         init_with: What else to take from there, of "buffer" and "statistics"; "partial" leaves out what does not fit.
         settings: Keys of `Config`; they override `config`.
 
@@ -109,7 +111,7 @@ class Trainer:
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Any,
     ) -> None:
@@ -176,7 +178,7 @@ class Trainer:
             raise
         return trainer
 
-    def _begun(self, parent: str | Path | None, taken: Collection[str]) -> dict[str, Any] | None:
+    def _begun(self, parent: Source | None, taken: Collection[str]) -> dict[str, Any] | None:
         from flowrl.trainer.init_from import init_from
 
         if parent is None and taken:

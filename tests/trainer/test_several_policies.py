@@ -14,6 +14,7 @@ from flowrl.operators import TrainOneStep, UpdateTargetNetwork
 from flowrl.plans import DQN, IPPO, PPO
 from flowrl.policies import DQNPolicy, Policies, PPOPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.testing import same
 from flowrl.trainer.trainer import Trainer
 from tests.cli.parts import flowrl as command
 from tests.plans.small import SMALL
@@ -22,8 +23,8 @@ GAME = "flowrl:two_cartpoles"
 APART = {"left": "a", "right": "b"}
 
 
-def small(**settings: Any) -> IPPO:
-    return IPPO(config={**SMALL["ippo"], **settings})
+def small(init_from: Any = None, **settings: Any) -> IPPO:
+    return IPPO(config={**SMALL["ippo"], **settings}, init_from=init_from)
 
 
 @pytest.mark.parametrize("plan", [PPO, DQN])
@@ -96,6 +97,78 @@ def test_a_run_of_several_policies_is_resumed_bit_for_bit(tmp_path: Path) -> Non
         assert all((ours[name] == theirs[name]).all() for name in ours)
 
 
+def trained(place: Path, seed: int = 0, **settings: Any) -> dict[str, Any]:
+    """The run directory of two policies, with a checkpoint; returns their newest weights."""
+    with small(seed=seed, **settings) as trainer:
+        trainer.train()
+        trainer.save(place)
+        return trainer.workers.policy.weights()
+
+
+def of(weights: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key.removeprefix(f"{name}/"): value for key, value in weights.items() if key.startswith(f"{name}/")}
+
+
+def test_each_of_several_policies_may_begin_with_another_run(tmp_path: Path) -> None:
+    """By name: from one of several, from a run of one policy, or all from those of the same names."""
+    both = trained(tmp_path / "both")
+    with small(agents={}, seed=3) as alone:
+        alone.train()
+        alone.save(tmp_path / "alone")
+        one = alone.workers.policy.weights()
+    table = {"left": f"{tmp_path}/both:right", "right": tmp_path / "alone"}
+    with small(seed=5, init_from=table) as run, small(seed=5, init_from={"right": table["left"]}) as part:
+        found, fresh = run.workers.policy.weights(), part.workers.policy.weights()
+        assert run.parent is not None
+        assert run.parent["policies"]["left"]["policy"] == "right"
+    assert same((of(found, "left"), of(found, "right")), (of(both, "right"), one))
+    assert same(of(fresh, "right"), of(both, "right"))
+    assert not same(of(fresh, "left"), of(both, "left"))
+    with small(seed=5, init_from=tmp_path / "both") as run:
+        assert same(run.workers.policy.weights(), both)
+    with small(seed=5, agents={}, init_from=f"{tmp_path}/both:left") as single:
+        assert same(single.workers.policy.weights(), of(both, "left"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "init_from", "message"),
+    [
+        ({}, {"middle": "both"}, "no policy 'middle'"),
+        ({}, {"left": "both:middle"}, "which policy is 'middle'.* policies left, right"),
+        ({"agents": APART}, "both", "which policy is 'a'.* policies left, right: give .*:POLICY"),
+        ({"agents": {}}, "both", "which policy is 'meant'"),
+        ({"agents": {}}, {"left": "both"}, "this plan has one policy"),
+    ],
+)
+def test_a_beginning_that_names_no_policy_is_refused(
+    tmp_path: Path, settings: dict[str, Any], init_from: Any, message: str
+) -> None:
+    trained(tmp_path / "both")
+    places = {name: f"{tmp_path}/{at}" for name, at in init_from.items()} if isinstance(init_from, dict) else None
+    with pytest.raises(ConfigError, match=message):
+        small(init_from=places or f"{tmp_path}/{init_from}", **settings)
+
+
+def test_a_frozen_policy_plays_and_learns_nothing(tmp_path: Path) -> None:
+    """M7, D3: it is saved with the others."""
+    with small(frozen=["left"]) as trainer:
+        before = trainer.workers.policy.weights()
+        result = trainer.train()
+        after = trainer.workers.policy.weights()
+        assert same(of(before, "left"), of(after, "left"))
+        assert not same(of(before, "right"), of(after, "right"))
+        assert result["trained"] == 2 * result["env_steps"], "2 epochs over the rows of one agent"
+        point, expected = trainer.save(tmp_path / "point"), trainer.train()
+    with small(frozen=["left"]) as again:
+        again.restore(point)
+        clock = {"seconds", "steps_per_second"}
+        assert {**again.train(), **dict.fromkeys(clock)} == {**expected, **dict.fromkeys(clock)}
+    assert same(flowrl.load(point).of("left").policy.weights(), of(after, "left"))
+    for frozen, message in ((["lefd"], "no policy 'lefd'.*left"), (["left", "right"], "no policy is left to learn")):
+        with pytest.raises(ConfigError, match=message):
+            small(frozen=frozen)
+
+
 def test_a_kept_run_is_evaluated_loaded_and_played(tmp_path: Path) -> None:
     """S3: best policy and checkpoint play as all agents; of one policy only `act` makes sense."""
     run = tmp_path / "run"
@@ -119,8 +192,11 @@ def test_a_kept_run_is_evaluated_loaded_and_played(tmp_path: Path) -> None:
             refused()
     with pytest.raises(PlanError, match="play together"):
         last.of("left").evaluate(1)
-    with pytest.raises(ConfigError, match="begin fresh"):
-        IPPO(config=SMALL["ippo"], init_from=run)
+    exported = command("export", run, "--policy", "left", "--out", tmp_path / "left.pt2")
+    assert exported.exit_code == 0, exported.output
+    assert (tmp_path / "left.pt2").is_file()
+    refused = command("export", run, "--out", tmp_path / "both.pt2")
+    assert "--policy left" in refused.output
 
     told = command("evaluate", run, "--episodes", 2)
     assert told.exit_code == 0, told.output
