@@ -264,18 +264,23 @@ class NormalizedReplay(Normalized):
 class NormalizedRollouts(Normalized):
     """Normalization of fresh experience.
 
-    New statistics apply once the policy has learned from the experience collected under the old ones.
+    New statistics apply once the policy has learned from the experience collected under the old ones. Each of several
+    policies has its own.
     """
 
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
-        if (self.normalize_obs or self.normalize_rewards) and not has(plan, GatherStatistics):
-            for path in rollouts_of(plan):
-                if self.normalize_rewards:
-                    plan = plan.insert_after(path, NormalizeRewards(workers))
-                plan = plan.insert_after(path, GatherStatistics(workers, self.gamma))
-            plan = plan.insert_before("Report", UpdateStatistics(workers))
-        return plan
+        if not (self.normalize_obs or self.normalize_rewards) or has(plan, GatherStatistics):
+            return plan
+        branches = named(plan, "OfPolicy")
+        for path in branches or rollouts_of(plan):
+            of = workers.of(select(plan, path).op.policy_id) if branches else workers
+            if branches:
+                plan = plan.insert_after(path.replace("OfPolicy", "TrainOneStep"), UpdateStatistics(of))
+            if self.normalize_rewards:
+                plan = plan.insert_after(path, NormalizeRewards(of))
+            plan = plan.insert_after(path, GatherStatistics(of, self.gamma))
+        return plan if branches else plan.insert_before("Report", UpdateStatistics(workers))
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -23,6 +23,7 @@ from flowrl.plans import icm_ppo as _icm_ppo
 from flowrl.plans import impala as _impala
 from flowrl.plans import ippo as _ippo
 from flowrl.plans import iql as _iql
+from flowrl.plans import mappo as _mappo
 from flowrl.plans import marwil as _marwil
 from flowrl.plans import ppo as _ppo
 from flowrl.plans import qmix as _qmix
@@ -82,6 +83,7 @@ class _Settings(TypedDict, total=False):
     wrappers: list[str]
 
 class _A2C(_Settings, total=False):
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     fragment_steps: int
@@ -95,6 +97,7 @@ class _A2C(_Settings, total=False):
     microbatches: int
     normalize_obs: bool
     normalize_rewards: bool
+    privileged: Sequence[str]
     report_every: int
     reward_scale: float
     schedule_steps: int | None
@@ -118,6 +121,7 @@ class A2C(_a2c.A2C):
     ) -> None: ...
 
 class _A3C(_Settings, total=False):
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     fragment_steps: int
     gamma: float
@@ -128,6 +132,7 @@ class _A3C(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
+    privileged: Sequence[str]
     report_every: int
     schedule_steps: int | None
     squash: bool
@@ -152,6 +157,7 @@ class _AIRLPPO(_Settings, total=False):
     absorbing: bool
     clip: float | str | list[list[float]]
     clip_end: float | None
+    critic_obs: Sequence[str] | None
     demonstration_batch_size: int
     demonstrations: str | None
     entropy_coef: float | str | list[list[float]]
@@ -173,6 +179,7 @@ class _AIRLPPO(_Settings, total=False):
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
+    privileged: Sequence[str]
     recurrent: Literal["lstm", "gru"] | None
     report_every: int
     reward_hidden: Sequence[int]
@@ -208,6 +215,7 @@ class AIRLPPO(_airl_ppo.AIRLPPO):
 class _APPO(_Settings, total=False):
     c_bar: float
     clip: float | str | list[list[float]]
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     fragment_steps: int
@@ -225,6 +233,7 @@ class _APPO(_Settings, total=False):
     minibatch_size: int
     num_sgd_iter: int
     old_weight: float
+    privileged: Sequence[str]
     report_every: int
     reward_scale: float
     rho_bar: float
@@ -441,6 +450,7 @@ class DDPG(_ddpg.DDPG):
 class _DDPPO(_Settings, total=False):
     clip: float | str | list[list[float]]
     clip_end: float | None
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     fragment_steps: int
@@ -453,6 +463,7 @@ class _DDPPO(_Settings, total=False):
     log_std: float
     minibatch_size: int
     num_sgd_iter: int
+    privileged: Sequence[str]
     report_every: int
     reward_scale: float
     schedule_steps: int | None
@@ -574,6 +585,7 @@ class DQfD(_dqfd.DQfD):
 class _GAILPPO(_Settings, total=False):
     clip: float | str | list[list[float]]
     clip_end: float | None
+    critic_obs: Sequence[str] | None
     demonstration_batch_size: int
     demonstrations: str | None
     entropy_coef: float | str | list[list[float]]
@@ -596,6 +608,7 @@ class _GAILPPO(_Settings, total=False):
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
+    privileged: Sequence[str]
     recurrent: Literal["lstm", "gru"] | None
     report_every: int
     reward_form: Literal["positive", "negative", "both"]
@@ -721,6 +734,7 @@ class HERSAC(_her_sac.HERSAC):
 class _ICMPPO(_Settings, total=False):
     clip: float | str | list[list[float]]
     clip_end: float | None
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     extrinsic_weight: float
@@ -741,6 +755,7 @@ class _ICMPPO(_Settings, total=False):
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
+    privileged: Sequence[str]
     recurrent: Literal["lstm", "gru"] | None
     report_every: int
     reward_features: int
@@ -775,6 +790,7 @@ class ICMPPO(_icm_ppo.ICMPPO):
 
 class _IMPALA(_Settings, total=False):
     c_bar: float
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     fragment_steps: int
@@ -790,6 +806,7 @@ class _IMPALA(_Settings, total=False):
     max_weight_lag: int | None
     num_aggregators: int
     num_learners: int
+    privileged: Sequence[str]
     replay_ratio: float
     replay_slots: int
     report_every: int
@@ -819,6 +836,7 @@ class IMPALA(_impala.IMPALA):
 class _IPPO(_Settings, total=False):
     clip: float | str | list[list[float]]
     clip_end: float | None
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     fragment_steps: int
@@ -831,7 +849,10 @@ class _IPPO(_Settings, total=False):
     learning_rate_end: float | None
     log_std: float
     minibatch_size: int
+    normalize_obs: bool
+    normalize_rewards: bool
     num_sgd_iter: int
+    privileged: Sequence[str]
     report_every: int
     schedule_steps: int | None
     squash: bool
@@ -887,6 +908,50 @@ class IQL(_iql.IQL):
         **settings: Unpack[_IQL],
     ) -> None: ...
 
+class _MAPPO(_Settings, total=False):
+    clip: float | str | list[list[float]]
+    clip_end: float | None
+    critic_obs: Sequence[str] | None
+    entropy_coef: float | str | list[list[float]]
+    entropy_coef_end: float | None
+    fragment_steps: int
+    frozen: Sequence[str]
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    lam: float
+    learning_rate: float | str | list[list[float]]
+    learning_rate_end: float | None
+    log_std: float
+    minibatch_size: int
+    normalize_obs: bool
+    normalize_rewards: bool
+    num_sgd_iter: int
+    privileged: Sequence[str]
+    report_every: int
+    schedule_steps: int | None
+    squash: bool
+    standardize: bool
+    target_kl: float | None
+    train_batch_size: int
+    value_clip: float | None
+    value_coef: float
+
+class MAPPO(_mappo.MAPPO):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_MAPPO],
+    ) -> None: ...
+
 class _MARWIL(_Settings, total=False):
     batch_size: int
     beta: float
@@ -920,6 +985,7 @@ class MARWIL(_marwil.MARWIL):
 class _PPO(_Settings, total=False):
     clip: float | str | list[list[float]]
     clip_end: float | None
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     fragment_steps: int
@@ -937,6 +1003,7 @@ class _PPO(_Settings, total=False):
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
+    privileged: Sequence[str]
     recurrent: Literal["lstm", "gru"] | None
     report_every: int
     reward_scale: float
@@ -1237,6 +1304,7 @@ class RNDDQN(_rnd_dqn.RNDDQN):
 class _RNDPPO(_Settings, total=False):
     clip: float | str | list[list[float]]
     clip_end: float | None
+    critic_obs: Sequence[str] | None
     entropy_coef: float | str | list[list[float]]
     entropy_coef_end: float | None
     extrinsic_weight: float
@@ -1256,6 +1324,7 @@ class _RNDPPO(_Settings, total=False):
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
+    privileged: Sequence[str]
     recurrent: Literal["lstm", "gru"] | None
     report_every: int
     reward_features: int

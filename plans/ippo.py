@@ -16,7 +16,7 @@ from flowrl.operators import (
     StandardMetricsReporting,
     TrainOneStep,
 )
-from flowrl.operators.options import EarlyStoppingSettings, FrozenSettings
+from flowrl.operators.options import EarlyStoppingSettings, FrozenSettings, NormalizedRollouts
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import NumberOrSchedule
@@ -26,7 +26,7 @@ policy = PPOPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(PPOPolicy.Settings, EarlyStoppingSettings, FrozenSettings, ActingConfig):
+class Config(PPOPolicy.Settings, NormalizedRollouts, EarlyStoppingSettings, FrozenSettings, ActingConfig):
     """PPO's defaults, for two agents that have nothing to do with each other."""
 
     env: str = "flowrl:two_cartpoles"

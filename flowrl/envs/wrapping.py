@@ -13,7 +13,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 
 from flowrl.envs.adapters.pettingzoo import with_masks
 from flowrl.envs.games.seats import SeatsEnv
-from flowrl.envs.games.wrappers import AgentId, GameWrapper, GlobalState
+from flowrl.envs.games.wrappers import AgentId, GameWrapper, GlobalState, PadSpaces
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.envs.spec import import_module, name_of
@@ -28,6 +28,7 @@ _OWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "AgentId": (AgentId, AgentId),
     "GlobalState": (GlobalState, GlobalState),
     "InfoColumns": (InfoColumns, VectorInfoColumns),
+    "PadSpaces": (PadSpaces, PadSpaces),
 }
 
 
@@ -44,9 +45,9 @@ class _WithArguments:
 def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
-    A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask` and `InfoColumns`, of games `AgentId` and
-    `GlobalState`, or `module:Wrapper`; arguments follow as in a call, as Python literals. A callable is returned
-    unchanged.
+    A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask` and `InfoColumns`, of games `AgentId`,
+    `GlobalState` and `PadSpaces`, or `module:Wrapper`; arguments follow as in a call, as Python literals. A callable is
+    returned unchanged.
 
     Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.
 

@@ -6,17 +6,19 @@ import abc
 from typing import Any, ClassVar
 
 import attrs
+import gymnasium
 import torch
 
 from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages, with_v_trace
+from flowrl.data.columns import ACTION_MASK, STATE
 from flowrl.data.steps import is_fragment, real_rows
-from flowrl.errors import SchemaError
+from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.adam import Adam
 from flowrl.policies.distributions import Acting, Distribution, distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
-from flowrl.policies.networks import ActorCritic, encoder
+from flowrl.policies.networks import ActorCritic, Encoder, PartEncoder, encoder, without
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array
 from flowrl.schedules import NumberOrSchedule, value_at
@@ -38,8 +40,14 @@ class ActorCriticPolicy(Policy):
     Actions may be discrete, multi-discrete or continuous; see `distribution`.
     collect: draws from the policy; eval: its most probable action.
 
+    A critic may read entries of the observations that the actor does not: `privileged` information of a simulator, or
+    the state of a whole game. Acting by the eval mode, and an exported policy, do not need them.
+
+    Source: Pinto et al. 2018, "Asymmetric Actor Critic for Image-Based Robot Learning", section IV.
+
     Raises:
-        ConfigError: no distribution fits the actions, or no network the observations; see `Policy` too.
+        ConfigError: no distribution fits the actions, or no network the observations; entries that the observations
+            lack; see `Policy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
@@ -59,6 +67,8 @@ class ActorCriticPolicy(Policy):
         )
         schedule_steps: int | None = span("env steps over which the settings with an _end change")
         grad_clip: float | None = 0.5
+        privileged: tuple[str, ...] = setting((), "entries of the observations that the critic alone reads")
+        critic_obs: tuple[str, ...] | None = setting(None, "entries that the critic reads; None: all")
 
     settings: Settings
     model: ActorCritic
@@ -73,8 +83,45 @@ class ActorCriticPolicy(Policy):
 
     def _network(self) -> ActorCritic:
         """The model."""
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
-        return ActorCritic(encoding, self._distribution(), self.settings.hidden)
+        given = self.settings
+        judged = None if given.critic_obs is None and not given.privileged else self._encoder(self._critic_space())
+        return ActorCritic(self._encoder(self.actor_space), self._distribution(), given.hidden, judged)
+
+    def _encoder(self, space: gymnasium.Space[Any]) -> Encoder:
+        encoding = encoder(space, normalize=self.normalize_obs, network=self.settings.network)
+        if self.settings.network is None or space is self.observation_space:
+            return encoding
+        assert isinstance(space, gymnasium.spaces.Dict)
+        return PartEncoder(encoding, tuple(space))
+
+    @property
+    def actor_space(self) -> gymnasium.Space[Any]:
+        """See `Policy.actor_space`: without what is `privileged`."""
+        names = self.settings.privileged
+        return without(self._parts("privileged", names), *names) if names else self.observation_space
+
+    def _critic_space(self) -> gymnasium.Space[Any]:
+        names = self.settings.critic_obs
+        if names is None:
+            return self.observation_space
+        parts = self._parts("critic_obs", names)
+        return without(parts, *(name for name in parts if name not in names))
+
+    def _parts(self, setting: str, names: tuple[str, ...]) -> gymnasium.spaces.Dict:
+        """The observations, which have these entries and others. Raises: ConfigError if they do not."""
+        space = self.observation_space
+        parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
+        readable = [name for name in parts if name != ACTION_MASK]
+        for name in names:
+            if name not in readable:
+                way_out = f"; the wrapper {GIVE_STATE}" if name == STATE else ""
+                raise ConfigError(f"{setting}={list(names)}: the observations have no entry {name!r}: {space}{way_out}")
+        if setting == "privileged" and set(readable) <= set(names):
+            raise ConfigError(f"{setting}={list(names)} leaves the actor nothing to act on: {space}")
+        if not names:
+            raise ConfigError(f"{setting}=[]: the critic needs something to read, of {', '.join(readable)}")
+        assert isinstance(space, gymnasium.spaces.Dict)
+        return space
 
     def _distribution(self) -> Distribution:
         return distribution(self.action_space, squash=self.settings.squash, log_std=self.settings.log_std)
@@ -138,18 +185,21 @@ class MostProbable:
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         model = self.policy.acting()
         with torch.inference_mode():
-            action = model.distribution.mode(model(self.policy.observed(obs))[0])
+            action = model.distribution.mode(model.outputs(self.policy.observed(obs)))
         return {"action": action, "env_action": model.distribution.for_env(action)}
 
     def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
         """The same action in the environment's scale, for `Policy.export`."""
-        action: torch.Tensor = model.distribution.mode_for_env(model(obs)[0])
+        action: torch.Tensor = model.distribution.mode_for_env(model.outputs(obs))
         return action
 
     def value(self, obs: Any) -> Array:
         """The same as when collecting."""
         return Drawing(self.policy).value(obs)
 
+
+#: What adds the state to a game's observations.
+GIVE_STATE = "GlobalState adds that of a game that says its state; where none is said, the plan ippo needs none"
 
 #: Why a loss needs fragments unless advantages are estimated already.
 OVER_TIME = "advantages are estimated along fragments: put GAE before it, or leave it out"

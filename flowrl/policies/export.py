@@ -57,7 +57,7 @@ class Program(nn.Module):
 
 
 def export(policy: Policy, path: str | Path) -> None:
-    """Write a `Program` to a file; it takes batches of any size.
+    """Write a `Program` to a file; it takes batches of any size, of the policy's `actor_space`.
 
     `torch.export.load(path).module()(obs)` runs a ".pt2" file. An ONNX runtime runs an ".onnx" file, which needs the
     extra `onnx`; its input is `obs`, or `obs.KEY` for each key of a dictionary, its output `action`.
@@ -70,7 +70,7 @@ def export(policy: Policy, path: str | Path) -> None:
         raise ConfigError(f"export to {path}: expected a file .pt2 (torch.export) or .onnx")
     if path.suffix == ".onnx" and find_spec("onnxscript") is None:
         raise ConfigError(f"export to {path} needs the extra onnx: pip install 'flowrl-engine[onnx]'; or take .pt2")
-    obs = _example(policy.observation_space)
+    obs = _example(policy.actor_space)
     batch = torch.export.Dim("batch", min=1)
     with warnings.catch_warnings():  # torch warns about its own internals
         warnings.simplefilter("ignore")

@@ -98,6 +98,25 @@ class FlatEncoder(Encoder):
         return lambda obs: obs.reshape(len(obs), features).astype(np.float32, copy=False)
 
 
+class PartEncoder(Encoder):
+    """A user's network on some entries of a dictionary alone."""
+
+    def __init__(self, network: Encoder, names: Sequence[str]) -> None:
+        super().__init__()
+        self.network, self.names, self.features = network, tuple(names), network.features
+
+    def forward(self, obs: Any) -> torch.Tensor:
+        features: torch.Tensor = self.network(self._part(obs))
+        return features
+
+    def in_numpy(self) -> Function:
+        network = in_numpy(self.network)
+        return lambda obs: network(self._part(obs))
+
+    def _part(self, obs: Any) -> Batch:
+        return Batch({name: obs[name] for name in self.names})
+
+
 class OneHotEncoder(Encoder):
     """Discrete values `[B]` or `[B, k]` as one-hot vectors side by side."""
 
@@ -175,6 +194,11 @@ class DictEncoder(Encoder):
     def in_numpy(self) -> Function:
         parts = list(zip(self.names, map(in_numpy, self.parts)))
         return lambda obs: np.concatenate([part(obs[name]) for name, part in parts], 1)
+
+
+def without(space: spaces.Dict, *names: str) -> spaces.Dict:
+    """The space without some of its entries."""
+    return spaces.Dict({key: part for key, part in space.spaces.items() if key not in names})
 
 
 def actions_of(space: gymnasium.Space[Any], algorithm: str) -> int:
@@ -331,32 +355,48 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
 class ActorCritic(nn.Module):
     """The outputs of an action distribution, `[B, outputs]`, and values `[B]`.
 
-    Two networks of tanh units, which share an encoder that has weights (of images, say). Invalid actions have
-    probability 0.
+    Two networks of tanh units, which share an encoder that has weights (of images, say), unless the critic reads other
+    entries of the observations by a `critic_encoder`. Invalid actions have probability 0.
     """
 
-    def __init__(self, encoder: Encoder, distribution: Distribution, hidden: Sequence[int]) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        distribution: Distribution,
+        hidden: Sequence[int],
+        critic_encoder: Encoder | None = None,
+    ) -> None:
         super().__init__()
-        self.encoder, self.distribution = encoder, distribution
+        self.encoder, self.distribution, self.critic_encoder = encoder, distribution, critic_encoder
         self.actor = mlp([encoder.features, *hidden, distribution.outputs], nn.Tanh)
-        self.critic = mlp([encoder.features, *hidden, 1], nn.Tanh)
+        self.critic = mlp([(critic_encoder or encoder).features, *hidden, 1], nn.Tanh)
         orthogonal(self.encoder, last=math.sqrt(2))
+        if critic_encoder is not None:
+            orthogonal(critic_encoder, last=math.sqrt(2))
         orthogonal(self.actor, last=0.01)
         orthogonal(self.critic, last=1.0)
 
     def forward(self, obs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.encoder(obs)
-        logits = masked(self.actor(features).float(), action_mask(obs))  # whatever precision the layers use
-        return logits, self.critic(features).float().squeeze(1)
+        seen = features if self.critic_encoder is None else self.critic_encoder(obs)
+        return self._outputs(features, obs), self.critic(seen).float().squeeze(1)
+
+    def outputs(self, obs: Any) -> torch.Tensor:
+        """The outputs of the distribution alone, for which the actor's part of the observations is enough."""
+        return self._outputs(self.encoder(obs), obs)
+
+    def _outputs(self, features: torch.Tensor, obs: Any) -> torch.Tensor:
+        logits: torch.Tensor = masked(self.actor(features).float(), action_mask(obs))  # whatever precision layers use
+        return logits
 
     def value(self, obs: Any) -> torch.Tensor:
         """Values `[B]` alone."""
-        value: torch.Tensor = self.critic(self.encoder(obs)).squeeze(1)
+        value: torch.Tensor = self.critic((self.critic_encoder or self.encoder)(obs)).squeeze(1)
         return value
 
     def in_numpy(self) -> ActorCriticInNumpy:
-        parts = in_numpy(self.encoder), in_numpy(self.actor), in_numpy(self.critic)
-        return ActorCriticInNumpy(*parts, self.distribution.in_numpy())
+        parts = in_numpy(self.encoder), in_numpy(self.actor), in_numpy(self.critic), self.distribution.in_numpy()
+        return ActorCriticInNumpy(*parts, None if self.critic_encoder is None else in_numpy(self.critic_encoder))
 
 
 @attrs.frozen
@@ -367,14 +407,21 @@ class ActorCriticInNumpy:
     actor: Function
     critic: Function
     distribution: Acting
+    critic_encoder: Function | None
 
     def __call__(self, obs: Any) -> tuple[Array, Array]:
         features = self.encoder(obs)
-        return masked(self.actor(features), action_mask(obs)), self.critic(features)[:, 0]
+        seen = features if self.critic_encoder is None else self.critic_encoder(obs)
+        return masked(self.actor(features), action_mask(obs)), self.critic(seen)[:, 0]
+
+    def outputs(self, obs: Any) -> Array:
+        """The outputs of the distribution alone."""
+        logits: Array = masked(self.actor(self.encoder(obs)), action_mask(obs))
+        return logits
 
     def value(self, obs: Any) -> Array:
         """Values `[B]` alone."""
-        value: Array = self.critic(self.encoder(obs))[:, 0]
+        value: Array = self.critic((self.critic_encoder or self.encoder)(obs))[:, 0]
         return value
 
 

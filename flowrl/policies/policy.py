@@ -250,6 +250,11 @@ class Policy(abc.ABC):
         self._eager = copy.copy(self.model)  # shares weights and parts
         compile_networks(self.modules().values())
 
+    @property
+    def actor_space(self) -> gymnasium.Space[Any]:
+        """The part of the observations that its eval mode reads; here all of it."""
+        return self.observation_space
+
     def collect_mode_of(self, worker: int) -> ActMode | RecurrentMode:
         """The collect mode of the worker of this index; here the same for all."""
         return self.collect_mode

@@ -15,7 +15,7 @@ from flowrl.data.columns import AGENT, STATE
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.dqn import DoubleQSettings, DQNLearning, DQNPolicy
 from flowrl.policies.heads import MeanHead
-from flowrl.policies.networks import QNetwork, encoder
+from flowrl.policies.networks import QNetwork, encoder, without
 from flowrl.settings import positive, setting
 
 Mixer = Literal["sum", "monotonic"]
@@ -96,11 +96,6 @@ class TeamState(nn.Module):
         return self.encoder(obs.flat()).reshape(len(obs), -1)  # type: ignore[no-any-return]
 
 
-def without(space: spaces.Dict, name: str) -> spaces.Dict:
-    """The space without an entry."""
-    return spaces.Dict({key: part for key, part in space.spaces.items() if key != name})
-
-
 @attrs.frozen(kw_only=True, slots=False)
 class TeamSettings(DoubleQSettings):
     """Q-learning of a team."""
@@ -147,6 +142,12 @@ class QMIXPolicy(DQNPolicy):
         monotonic = given.mixer == "monotonic"
         network.mixer = MonotonicMixer(encoding, self.agents, given.mixer_width) if monotonic else SumMixer()
         return network
+
+    @property
+    def actor_space(self) -> gymnasium.Space[Any]:
+        """See `Policy.actor_space`: without the state."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        return without(self.observation_space, STATE)
 
     def _build(self) -> None:
         super()._build()

@@ -8,7 +8,7 @@ import attrs
 import torch
 
 from flowrl.data import Batch
-from flowrl.errors import SchemaError
+from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.actor_critic import drawn_columns
 from flowrl.policies.distributions import Distribution
 from flowrl.policies.in_numpy import host
@@ -31,6 +31,9 @@ class RecurrentPPOPolicy(PPOPolicy):
     Args:
         units: Size of the recurrent layer, between the encoder and the hidden layers.
         cell: "lstm" or "gru".
+
+    Raises:
+        ConfigError: `privileged` or `critic_obs`, which a shared memory rules out; see `PPOPolicy` too.
     """
 
     model: Any  #: a `RecurrentNetwork` of an `ActorCritic`
@@ -40,6 +43,12 @@ class RecurrentPPOPolicy(PPOPolicy):
         super().__init__(*spaces, **settings)
 
     def _network(self) -> Any:
+        for name in ("privileged", "critic_obs"):
+            if value := self.settings.get(name):
+                raise ConfigError(
+                    f"{name}={list(value)}: a recurrent policy has one memory of what actor and critic both read: "
+                    "leave it out, or take a policy without memory"
+                )
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
         chosen = self._distribution()
         memory = Memory(encoding.features, self.units, self.cell)

@@ -11,6 +11,7 @@ import attrs
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector.utils import create_empty_array
 
 from flowrl.data import Batch
 from flowrl.engine.seeds import SeedTree
@@ -101,7 +102,8 @@ class TrainedPolicy:
 
         Args:
             obs: One observation, or a batch `[N, ...]` for actions `[N, ...]`; for a Dict space a mapping, or a list
-                of mappings; for a Tuple space a tuple, or a list of tuples.
+                of mappings; for a Tuple space a tuple, or a list of tuples. What only learning reads, such as the
+                state of a whole game, may be left out.
             deterministic: Use the eval mode; else the collect mode, with noise from a separate stream.
             state: Returned with the previous action; None at the start of all episodes.
             episode_start: Whether an episode begins with this observation, bool or `[N]`; its state is reset.
@@ -119,7 +121,10 @@ class TrainedPolicy:
         if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping) and not alone:
             call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
             raise SchemaError(f"act needs the observation alone, the first element of {call}")
-        rows, count = _rows(obs, space)
+        rows, count = _rows(_acted_on(obs, space, self.policy.actor_space), self.policy.actor_space)
+        if not deterministic and space is not self.policy.actor_space:  # drawing gives a value too, which nobody reads
+            rest: Any = create_empty_array(space, count or 1, np.zeros)
+            rows = Batch({**rest, **rows})
         mask = action_mask(rows)
         if mask is not None and (stuck := without_choice(mask, self.policy.action_space)).size:
             raise SchemaError(f"the action_mask leaves no valid action in observation {stuck[0]}: the episode is over")
@@ -203,6 +208,17 @@ class TrainedPolicy:
 def _of_tuple(space: Any) -> bool:
     """Whether a space is the Dict in place of a Tuple: see `flowrl.envs.spaces.dict_form`."""
     return isinstance(space, gymnasium.spaces.Dict) and list(space) == [str(at) for at in range(len(space))]
+
+
+def _acted_on(obs: Any, space: gymnasium.Space[Any], actor_space: gymnasium.Space[Any]) -> Any:
+    """Observations, one or several, without what only learning reads."""
+    if actor_space is space or not isinstance(space, gymnasium.spaces.Dict):
+        return obs
+    assert isinstance(actor_space, gymnasium.spaces.Dict)
+    if isinstance(obs, (list, tuple)):
+        return [_acted_on(each, space, actor_space) for each in obs]
+    learned = set(space) - set(actor_space)
+    return {name: part for name, part in obs.items() if name not in learned} if isinstance(obs, Mapping) else obs
 
 
 def _rows(obs: Any, space: gymnasium.Space[Any]) -> tuple[Any, int | None]:

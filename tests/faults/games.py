@@ -37,6 +37,20 @@ FAULTS = [
         "there = {*map(str, self.env.agents)}",
         LOOPS + "test_parallel_agents_come_and_go_as_in_their_own_loop",
     ),
+    Fault(
+        "M9",
+        "flowrl/envs/games/wrappers.py",
+        "return action[tuple(map(slice, own.shape))]",
+        "return action",
+        "tests/envs/games/test_game_wrappers.py::test_of_a_longer_action_an_agent_plays_its_own_part",
+    ),
+    Fault(
+        "M9",
+        "flowrl/envs/games/wrappers.py",
+        "np.arange(max(own.values())) < n)",
+        "np.arange(max(own.values())) <= n)",
+        "tests/envs/games/test_game_wrappers.py::test_agents_of_other_sizes_become_of_one_kind",
+    ),
     Fault("M8", TEAMS, "np.lexsort((agent, step))", "np.lexsort((-agent, step))", BY_TEAM),
     Fault("M8", TEAMS, 'joint["reward"].mean(1)', 'joint["reward"].sum(1)', BY_TEAM),
     Fault(

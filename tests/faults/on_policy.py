@@ -8,8 +8,30 @@ CHOICES = "tests/policies/test_distributions.py::"
 VTRACE = "tests/operators/test_v_trace.py::"
 RECURRENT_PPO = "tests/policies/test_recurrent_ppo.py::"
 IN_NUMPY = "tests/policies/test_in_numpy.py::"
+CENTRAL = "tests/policies/test_central_critic.py::"
 
 FAULTS = [
+    Fault(
+        "G8",
+        "flowrl/policies/actor_critic.py",
+        "self._encoder(self.actor_space)",
+        "self._encoder(self.observation_space)",
+        CENTRAL + "test_the_actor_does_not_see_what_is_privileged",
+    ),
+    Fault(
+        "G8",
+        "flowrl/policies/actor_critic.py",
+        "self._encoder(self._critic_space())",
+        "self._encoder(self.observation_space)",
+        CENTRAL + "test_a_critic_may_read_less",
+    ),
+    Fault(
+        "G8",
+        "flowrl/policies/export.py",
+        "_example(policy.actor_space)",
+        "_example(policy.observation_space)",
+        CENTRAL + "test_an_exported_policy_takes_what_the_actor_sees",
+    ),
     Fault(
         "T8",
         "flowrl/policies/recurrent_ppo.py",

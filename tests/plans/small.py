@@ -53,6 +53,17 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "mappo": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "train_batch_size": 20,
+        "minibatch_size": 8,
+        "num_sgd_iter": 2,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
     "two_trainers": {
         "envs_per_worker": 2,
         "fragment_steps": 5,
@@ -201,7 +212,8 @@ SMALL["rainbow"] = {**SMALL["c51"], "priority_beta_steps": 200}
 SMALL["impala replayed"] = {**SMALL["impala"], "replay_ratio": 0.5, "replay_slots": 3}
 SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
 SMALL |= {
-    f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True} for name in ("dqn", "ppo")
+    f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True}
+    for name in ("dqn", "ppo", "ippo")
 }
 SMALL["sqil"] = {**SMALL["dqn"], "demonstrations": cartpole}
 SMALL["rbc"] = SMALL["sqil"]
@@ -234,7 +246,7 @@ SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory
 #: One plan of each kind of policy, and of DQN's other heads and noisy weights. What a policy promises is tested with
 #: these; the exhaustive tests take all.
 KINDS = ("dqn", "c51", "rainbow", "apex_dqn", "r2d2", "dqfd", "sqil", "rbc", "ppo", "ppo recurrent", "a2c", "impala")
-KINDS += ("qmix", "appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
+KINDS += ("qmix", "mappo", "appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
 
 #: One for each way to store, to learn and to be resumed. What every plan promises is tested quickly with these; the
 #: slow tests take all.

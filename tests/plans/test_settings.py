@@ -30,6 +30,7 @@ SPACES = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discret
 #: Other values of settings that are texts or tables, of which one is needed here; what does not fit is refused.
 TEXTS: dict[str, Callable[[], list[Any]]] = {
     **dict.fromkeys(("ppo", "dqn"), lambda: [{"gamma": 0.5}]),
+    **dict.fromkeys(("privileged", "critic_obs"), lambda: [("obs",), ("agent",), ("nothing",)]),
     "data": lambda: [cartpole()],
     "demonstrations": lambda: [one_episode(), fewer_of_pendulum()],
 }

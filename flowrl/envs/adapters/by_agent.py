@@ -1,4 +1,4 @@
-"""gymnasium environments of several agents, whose actions and observations are dictionaries by agent, as games."""
+"""gymnasium environments of several agents, whose actions and observations are dictionaries or tuples, as games."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 
 from flowrl.envs.games.game import Game, Turn
 
 
 def is_one(made: Any) -> TypeGuard[gymnasium.Env[Any, Any]]:
-    """Whether an environment's actions and observations are Dicts with the same keys, its agents."""
+    """Whether actions and observations are Dicts with the same keys, its agents, or Tuples with one entry for each."""
     if not isinstance(made, gymnasium.Env):
         return False
     try:
         action, observation = made.action_space, made.observation_space
     except AttributeError:  # it does not say its spaces, which is told where it is made
         return False
+    if isinstance(action, spaces.Tuple) and isinstance(observation, spaces.Tuple):
+        return 0 < len(action.spaces) == len(observation.spaces)
     if not isinstance(action, spaces.Dict) or not isinstance(observation, spaces.Dict):
         return False
     return bool(action.spaces) and action.spaces.keys() == observation.spaces.keys()
+
+
+def game_of(env: gymnasium.Env[Any, Any]) -> DictGame:
+    """An environment that `is_one` as a game."""
+    return TupleGame(env) if isinstance(env.action_space, spaces.Tuple) else DictGame(env)
 
 
 class DictGame(Game):
@@ -86,3 +94,74 @@ class DictGame(Game):
         if flags.get("__all__"):
             return list(self.possible_agents)
         return [agent for agent, flag in flags.items() if flag and agent != "__all__"]
+
+
+class NamedAgents(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Dictionaries by agent, `agent_0` and so on, in place of tuples.
+
+    Of an agent that has ended before others the last action counts on, since a tuple has one of everybody.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        assert isinstance(env.observation_space, spaces.Tuple)
+        assert isinstance(env.action_space, spaces.Tuple)
+        observations, actions = env.observation_space.spaces, env.action_space.spaces
+        self.names = tuple(f"agent_{number}" for number in range(len(actions)))
+        self.observation_space = spaces.Dict([*zip(self.names, observations)])
+        self.action_space = spaces.Dict([*zip(self.names, actions)])  # a list keeps the order
+        self._newest: dict[str, Any] = {}
+        self.seen: tuple[Any, ...] = ()  #: the newest observations of all
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """The observations of all."""
+        self.seen, info = self.env.reset(seed=seed, options=options)
+        return self._named(self.seen), info
+
+    def step(self, action: Mapping[str, Any]) -> Any:
+        """All actions at once."""
+        self._newest.update(action)
+        self.seen, *answer, info = self.env.step(tuple(self._newest[name] for name in self.names))
+        return (self._named(self.seen), *map(self._named, answer), info)
+
+    def _named(self, values: Any) -> Any:
+        """What each agent has, by its name; what all have together as it is."""
+        return dict(zip(self.names, values)) if isinstance(values, tuple | list | np.ndarray) else values
+
+
+class TupleGame(DictGame):
+    """All agents act together, as in a `DictGame`; their names are `agent_0` and so on.
+
+    `reward`, `terminated` and `truncated` have one entry for each agent, or are one value for all. Agents whose
+    observations are Boxes of one type have a state of the game: all of them side by side.
+
+    >>> class Sum(gymnasium.Env):
+    ...     observation_space = spaces.Tuple([spaces.Box(0, 1, (2,)), spaces.Box(0, 1, (2,))])
+    ...     action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
+    ...     def reset(self, seed=None, options=None):
+    ...         return (np.zeros(2, np.float32), np.ones(2, np.float32)), {}
+    ...     def step(self, action):
+    ...         return self.reset()[0], [sum(action), 0.0], True, False, {}
+    >>> game = TupleGame(Sum())
+    >>> game.reset(seed=0)["agent_1"], game.state(), game.step({"agent_0": 1, "agent_1": 2}).reward["agent_0"]
+    (array([1., 1.], dtype=float32), array([0., 0., 1., 1.], dtype=float32), 3)
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._named = NamedAgents(env)
+        super().__init__(self._named)
+        boxes = [space for space in self.observation_spaces.values() if isinstance(space, spaces.Box)]
+        if len(boxes) == len(self.possible_agents) and len({box.dtype for box in boxes}) == 1:
+            low, high = (
+                np.concatenate([*map(np.ravel, sides)]) for sides in zip(*((box.low, box.high) for box in boxes))
+            )
+            self.state_space = spaces.Box(low, high, low.shape, low.dtype.type)
+
+    def __str__(self) -> str:
+        return str(self._named.env)
+
+    def state(self) -> Any:
+        """The observations of all, side by side."""
+        if self.state_space is None:
+            return super().state()
+        return np.concatenate([np.ravel(seen) for seen in self._named.seen])

@@ -49,7 +49,7 @@ def converted(made: Any) -> Any:
                 f"{made.config['num_envs']} environments at a time: leave out batch_size, so that all step together"
             )
     if by_agent.is_one(made):
-        made = by_agent.DictGame(made)
+        made = by_agent.game_of(made)
     elif pettingzoo.is_one(made):
         made = pettingzoo.converted(made)
     if isinstance(made, games.Game):

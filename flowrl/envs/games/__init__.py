@@ -2,6 +2,6 @@
 
 from flowrl.envs.games.catalog import GAMES, make
 from flowrl.envs.games.game import Game, Turn
-from flowrl.envs.games.wrappers import AgentId, GameWrapper, GlobalState
+from flowrl.envs.games.wrappers import AgentId, EntryWrapper, GameWrapper, GlobalState, PadSpaces
 
-__all__ = ["GAMES", "AgentId", "Game", "GameWrapper", "GlobalState", "Turn", "make"]
+__all__ = ["GAMES", "AgentId", "EntryWrapper", "Game", "GameWrapper", "GlobalState", "PadSpaces", "Turn", "make"]

@@ -60,6 +60,60 @@ def test_dictionaries_by_agent_are_a_game() -> None:
     assert three[-1, [Of.RETURN, Of.SUCCESS]].tolist() == [3, -1]
 
 
+class Foragers(gymnasium.Env[Any, Any]):
+    """Two agents whose actions and observations are tuples: each sees the action that the other did before.
+
+    The second ends after two steps, the first after three, unless they end together.
+    """
+
+    observation_space = spaces.Tuple([spaces.Box(0, 9, (1,), np.float32), spaces.Box(0, 9, (2,), np.float32)])
+    action_space = spaces.Tuple([spaces.Discrete(4), spaces.Discrete(5)])
+
+    def __init__(self, together: bool = False, images: bool = False) -> None:
+        self.together = together
+        if images:
+            self.observation_space = spaces.Tuple([spaces.Discrete(4), spaces.Box(0, 9, (2,), np.float32)])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps, self.did = 0, (0, 0)
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.steps, self.did = self.steps + 1, action
+        over: Any = self.steps == 3 if self.together else [self.steps == 3, self.steps >= 2]
+        return self._seen(), np.float32([1, 2 * (self.steps < 3)]), over, False, {"steps": self.steps}
+
+    def _seen(self) -> Any:
+        return np.float32([self.did[1]]), np.float32([self.did[0], 7])
+
+
+def test_tuples_are_a_game_too() -> None:
+    """M1: agents have numbers for names; the last action of one that has ended counts on."""
+    env: Any = make_env(Foragers, wrappers=["GlobalState"])
+    assert env.seating.agents == ("agent_0", "agent_1")
+    env.reset(seed=0)
+    for actions in ((1, 2), (3, 4)):
+        obs = env.step(np.float64(actions))[0]
+        assert env.game.state().tolist() == [actions[1], actions[0], 7]
+        kinds = {kind.agents[0]: obs[kind.name] for kind in env.seating.kinds}
+        assert kinds["agent_0"]["state"].tolist() == [[actions[1], actions[0], 7]]
+        assert kinds["agent_1"]["obs"].tolist() == [[actions[0], 7]]
+    assert obs["seats"][:, Of.TURN].tolist() == [1, 0]
+    obs, _, over, _, _ = env.step(np.float64([0, 0]))
+    assert over
+    assert obs["seats"][:, [Of.TERMINATED, Of.RETURN]].tolist() == [[1, 3], [0, 4]]
+    assert env.unwrapped.game.state().tolist() == [4, 0, 7]
+
+
+def test_tuples_with_one_end_for_all() -> None:
+    """M1: and observations of which no state can be made."""
+    env: Any = make_env(Foragers, {"together": True, "images": True})
+    assert env.game.state_space is None
+    with pytest.raises(NotImplementedError, match="has no state of the whole game"):
+        env.game.state()
+
+
 def test_one_reward_and_one_end_are_those_of_all_agents() -> None:
     env = make_env(Countdown, {"shared": True})
     env.reset(seed=0)

@@ -10,7 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.envs import make_env
-from flowrl.envs.games import AgentId, Game, GlobalState, Turn, make
+from flowrl.envs.games import AgentId, Game, GlobalState, PadSpaces, Turn, make
+from flowrl.envs.masks import valid_sample
 from flowrl.envs.wrappers import pack, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -132,3 +133,91 @@ def test_a_restored_game_goes_on_in_equal_states(wrappers: list[str]) -> None:
             each.step(np.ones(2))
             each.reset()
     assert pack(env) == pack(again)
+
+
+class Unequal(Game):
+    """A speaker and a mover, of other sizes; `seen` and `acts` are the mover's spaces."""
+
+    possible_agents = ("speaker", "mover")
+
+    def __init__(self, seen: Any = None, acts: Any = None) -> None:
+        wide = spaces.Box(-1, 5, (2, 3), np.float32)
+        self.observation_spaces = {"speaker": spaces.Box(0, 2, (1, 2), np.float32), "mover": seen or wide}
+        self.action_spaces = {"speaker": spaces.Discrete(2), "mover": acts or spaces.Discrete(4)}
+
+    def reset(self, seed: int) -> Mapping[str, Any]:
+        return self._seen()
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        self.did = dict(actions)
+        return Turn(self._seen(), terminated=self.possible_agents)
+
+    def _seen(self) -> dict[str, Any]:
+        return {agent: np.ones(space.shape, np.float32) for agent, space in self.observation_spaces.items()}
+
+
+def test_agents_of_other_sizes_become_of_one_kind() -> None:
+    """M9: zeros beyond an agent's own numbers, in the last observation too, and a mask of the actions that it has."""
+    env: Any = make_env(Unequal, wrappers=["PadSpaces", "AgentId"])
+    (kind,) = env.seating.kinds
+    assert kind.agents == ("speaker", "mover")
+    assert kind.observation_space["obs"] == spaces.Box(-1, 5, (2, 3), np.float32)
+    for obs in (env.reset(seed=0)[0], env.step(np.zeros(2))[0]):
+        assert obs[kind.name]["obs"].tolist() == [[[1, 1, 0], [0, 0, 0]], [[1, 1, 1], [1, 1, 1]]]
+        assert obs[kind.name]["action_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    game = PadSpaces(Unequal())
+    speaker = game.reset(0)["speaker"]
+    assert game.observation_spaces["speaker"].contains(speaker)
+    assert {int(valid_sample(game.action_spaces["speaker"], speaker)) for _ in range(40)} == {0, 1}
+
+
+def test_parts_of_observations_and_masks_are_padded_one_by_one() -> None:
+    """M9: a mask of the game's own stays the stricter one."""
+    parts = {
+        "a": spaces.Dict(x=spaces.Discrete(2), action_mask=spaces.MultiBinary(2)),
+        "b": spaces.Dict(x=spaces.Discrete(5), action_mask=spaces.MultiBinary(3)),
+    }
+
+    class Both(Masked):
+        observation_spaces = parts
+        action_spaces: Mapping[str, Any] = {"a": spaces.Discrete(2), "b": spaces.Discrete(3)}
+
+        def _seen(self) -> dict[str, Any]:
+            own = {"a": np.int8([1, 0]), "b": np.int8([0, 1, 1])}
+            return {agent: {"x": np.int64(1), "action_mask": mask} for agent, mask in own.items()}
+
+    game = PadSpaces(Both())
+    assert game.observation_spaces["a"] == game.observation_spaces["b"]
+    assert game.observation_spaces["a"]["x"] == spaces.Discrete(5)
+    seen = game.reset(0)
+    assert (seen["a"]["action_mask"].tolist(), seen["b"]["action_mask"].tolist()) == ([1, 0, 0], [0, 1, 1])
+
+
+def test_of_a_longer_action_an_agent_plays_its_own_part() -> None:
+    """M9."""
+    inner = Unequal(acts=spaces.Box(-1, 1, (3,), np.float32))
+    inner.action_spaces["speaker"] = spaces.Box(0, 1, (1,), np.float32)
+    game = PadSpaces(inner)
+    assert game.action_spaces["speaker"] == spaces.Box(-1, 1, (3,), np.float32)
+    assert not isinstance(game.observation_spaces["mover"], spaces.Dict)
+    game.reset(0)
+    game.step(dict.fromkeys(game.possible_agents, np.float32([0.25, 0.5, 0.75])))
+    assert {agent: did.tolist() for agent, did in inner.did.items()} == {"speaker": [0.25], "mover": [0.25, 0.5, 0.75]}
+
+
+def test_spaces_that_differ_in_more_than_sizes_are_refused() -> None:
+    """M9: by the names of two agents."""
+    for unlike in ({"seen": spaces.Discrete(3)}, {"seen": spaces.Box(0, 1, (2,))}):
+        with pytest.raises(
+            ConfigError, match=r"observation spaces of 'speaker', .*, and of 'mover', .*more than their"
+        ):
+            make_env(Unequal, unlike, wrappers=["PadSpaces"])
+    with pytest.raises(ConfigError, match=r"action spaces of 'speaker', .*a policy of its own"):
+        make_env(Unequal, {"acts": spaces.Box(0, 1, (2,))}, wrappers=["PadSpaces"])
+
+
+def test_a_game_of_one_kind_stays_as_it_is() -> None:
+    """M9: no mask, no other arrays."""
+    plain, wrapped = make("two_cartpoles"), PadSpaces(make("two_cartpoles"))
+    assert wrapped.observation_spaces == plain.observation_spaces
+    np.testing.assert_equal(wrapped.reset(0), plain.reset(0))
