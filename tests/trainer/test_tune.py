@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,15 @@ SMALL = {
     "report_every": 10,
     "device": "cpu",
 }
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Those of signals before: a search of Tune leaves its own, which would take the Ctrl-C of a later test."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -116,6 +126,7 @@ def test_bad_input_is_refused_before_anything_runs(made: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.filterwarnings("ignore")  # Tune's own
 def test_a_search_stops_the_trials_that_do_worse(ray_cluster: None, tmp_path: Path) -> None:
     """Two learning rates for CartPole, one of which learns nothing, each with a worker process of its own."""
@@ -153,6 +164,7 @@ def test_a_search_stops_the_trials_that_do_worse(ray_cluster: None, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.filterwarnings("ignore")  # Tune's own
 def test_population_based_training_gives_the_worse_trial_the_better_ones_policy(
     ray_cluster: None, tmp_path: Path
